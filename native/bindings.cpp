@@ -1,0 +1,315 @@
+// The only file that knows Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <stdexcept>
+
+#include "citadel/bits.hpp"
+#include "citadel/crc32c.hpp"
+#include "citadel/dispatch.hpp"
+#include "citadel/quantize.hpp"
+#include "citadel/radix.hpp"
+#include "citadel/search.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace citadel;
+
+namespace {
+
+template <typename T, int Dimensions>
+using Array = nb::ndarray<const T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+
+// The bytes of anything with the buffer protocol, held as long as this lives.
+class Buffer {
+ public:
+  explicit Buffer(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { PyBuffer_Release(&view_); }
+
+  const std::uint8_t* data() const { return static_cast<const std::uint8_t*>(view_.buf); }
+  std::size_t size() const { return static_cast<std::size_t>(view_.len); }
+
+ private:
+  Py_buffer view_{};
+};
+
+template <typename T>
+nb::object to_numpy(std::vector<T>&& values, std::vector<std::size_t> shape, nb::dlpack::dtype type = nb::dtype<T>()) {
+  auto* owned = new std::vector<T>(std::move(values));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  nb::ndarray<nb::numpy> array(owned->data(), shape.size(), shape.data(), owner, nullptr, type);
+  return nb::cast(array);
+}
+
+template <typename T>
+nb::object to_numpy(std::vector<T>&& values) {
+  const std::size_t size = values.size();
+  return to_numpy(std::move(values), {size});
+}
+
+void require_finite(const float* values, std::size_t n, std::size_t width, const std::string& what) {
+  for (std::size_t i = 0; i < n; ++i)
+    if (!std::isfinite(values[i])) throw std::invalid_argument(what + " " + std::to_string(i / width) + " of the query has a value that is not finite");
+}
+
+// A segment and the Python buffers it reads.
+struct PySegment {
+  PySegment() = default;
+  PySegment(PySegment&&) = default;
+
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  std::shared_ptr<const Segment> segment;
+};
+
+SectionBytes section_bytes(PySegment& self, nb::handle data, nb::handle crcs) {
+  self.buffers.push_back(std::make_unique<Buffer>(data));
+  const Buffer& bytes = *self.buffers.back();
+  self.buffers.push_back(std::make_unique<Buffer>(crcs));
+  const Buffer& sums = *self.buffers.back();
+  return {bytes.data(), bytes.size(), sums.data(), sums.size() / 4};
+}
+
+void make_segment(PySegment* self, const std::string& name, std::uint64_t documents, const std::string& kind, std::uint64_t dimension,
+                  const std::string& codec, std::uint64_t semantic_dimension, const std::string& semantic_codec,
+                  nb::sequence sections, nb::object deleted, std::shared_ptr<Codebook> codebook) {
+  PySegment made;
+  std::map<std::string, SectionBytes> by_name;
+  for (nb::handle entry : sections) {
+    const nb::tuple section = nb::cast<nb::tuple>(entry);
+    if (section.size() != 3) throw std::invalid_argument("a section is (name, bytes, checksums)");
+    by_name[nb::cast<std::string>(section[0])] = section_bytes(made, section[1], section[2]);
+  }
+  const std::uint8_t* bitmap = nullptr;
+  if (!deleted.is_none()) {
+    made.buffers.push_back(std::make_unique<Buffer>(deleted));
+    if (made.buffers.back()->size() < divide_up(documents, 8)) throw std::invalid_argument("the bitmap of deleted documents is too short");
+    bitmap = made.buffers.back()->data();
+  }
+  SegmentShape shape{name, documents, kind, codec, semantic_codec, dimension, semantic_dimension};
+  made.segment = std::make_shared<const Segment>(std::move(shape), by_name, bitmap, std::move(codebook));
+  new (self) PySegment(std::move(made));
+}
+
+void make_codebook(Codebook* self, Array<float, 3> centroids, Array<std::uint32_t, 1> keys, Array<float, 1> scales, float global_scale) {
+  if (centroids.shape(1) != kCentroids) throw std::invalid_argument("centroids must be [S, 256, d/S]");
+  if (centroids.shape(0) == 0 || centroids.shape(2) == 0) throw std::invalid_argument("a codebook needs at least one sub-vector");
+  if (keys.shape(0) != scales.shape(0)) throw std::invalid_argument("scale_keys and key_scales must be of one length");
+  new (self) Codebook(centroids.data(), centroids.shape(0), centroids.shape(2), {keys.data(), keys.data() + keys.size()},
+                      {scales.data(), scales.data() + scales.size()}, global_scale);
+}
+
+void make_query(Query* self, Array<std::int64_t, 2> lists, Array<float, 1> weights, std::optional<Array<float, 2>> vectors,
+                std::optional<Array<float, 1>> semantic) {
+  Query query;
+  query.segments = lists.shape(0), query.tokens = lists.shape(1);
+  if (weights.shape(0) != query.tokens) throw std::invalid_argument("lists and weights must have as many query tokens");
+  query.lists.assign(lists.data(), lists.data() + lists.size());
+  query.weights.assign(weights.data(), weights.data() + weights.size());
+  require_finite(query.weights.data(), query.weights.size(), 1, "the weight of token");
+  if (vectors) {
+    if (vectors->shape(0) != query.tokens) throw std::invalid_argument("lists and vectors must have as many query tokens");
+    query.dimension = vectors->shape(1);
+    query.vectors.assign(vectors->data(), vectors->data() + vectors->size());
+    require_finite(query.vectors.data(), query.vectors.size(), std::max<std::size_t>(1, query.dimension), "the vector of token");
+  }
+  if (semantic) query.semantic.assign(semantic->data(), semantic->data() + semantic->size());
+  require_finite(query.semantic.data(), query.semantic.size(), std::max<std::size_t>(1, query.semantic.size()), "semantic vector");
+  new (self) Query(std::move(query));
+}
+
+struct PySnapshot {
+  std::vector<nb::object> kept;  // the segments' Python objects own the bytes
+  Snapshot snapshot;
+};
+
+void make_snapshot(PySnapshot* self, nb::sequence segments, bool floor, float norm_base, float norm_slope) {
+  std::vector<nb::object> kept;
+  std::vector<std::shared_ptr<const Segment>> parts;
+  for (nb::handle entry : segments) {
+    kept.push_back(nb::borrow(entry));
+    parts.push_back(nb::cast<const PySegment&>(entry).segment);
+  }
+  new (self) PySnapshot{std::move(kept), Snapshot(std::move(parts), floor, norm_base, norm_slope)};
+}
+
+template <typename Find>
+nb::object find_all(const Snapshot& snapshot, std::size_t n, Find find) {
+  std::vector<std::int64_t> lists(snapshot.segments().size() * n, -1);
+  for (std::size_t segment = 0; segment < snapshot.segments().size(); ++segment)
+    for (std::size_t i = 0; i < n; ++i)
+      if (const auto list = find(*snapshot.segments()[segment], i)) lists[segment * n + i] = static_cast<std::int64_t>(*list);
+  return to_numpy(std::move(lists), {snapshot.segments().size(), n});
+}
+
+nb::object find_keys(const PySnapshot& self, Array<std::uint32_t, 1> keys) {
+  return find_all(self.snapshot, keys.size(), [&](const Segment& segment, std::size_t i) { return segment.find_key(keys.data()[i]); });
+}
+
+nb::object find_terms(const PySnapshot& self, nb::sequence terms) {
+  std::vector<std::string> texts;
+  for (nb::handle term : terms) {
+    const nb::bytes bytes = nb::cast<nb::bytes>(term);
+    texts.emplace_back(bytes.c_str(), bytes.size());
+  }
+  return find_all(self.snapshot, texts.size(), [&](const Segment& segment, std::size_t i) { return segment.find_term(texts[i]); });
+}
+
+nb::object list_lengths(const PySnapshot& self, Array<std::int64_t, 2> lists) {
+  const auto& segments = self.snapshot.segments();
+  if (lists.shape(0) != segments.size()) throw std::invalid_argument("lists must have a row for each segment");
+  std::vector<std::int64_t> lengths(lists.size());
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    const Segment& segment = *segments[i / lists.shape(1)];
+    const std::int64_t list = lists.data()[i];
+    if (list < 0) continue;
+    if (static_cast<std::uint64_t>(list) >= segment.lists()) throw std::invalid_argument("list " + std::to_string(list) + " does not exist");
+    lengths[i] = static_cast<std::int64_t>(segment.list_length(static_cast<std::uint64_t>(list)));
+  }
+  return to_numpy(std::move(lengths), {lists.shape(0), lists.shape(1)});
+}
+
+Semantic parse_semantic(const std::string& mode) {
+  if (mode == "off") return Semantic::off;
+  if (mode == "rerank") return Semantic::rerank;
+  if (mode == "exact") return Semantic::exact;
+  throw std::invalid_argument("unknown semantic mode '" + mode + "': off, rerank or exact");
+}
+
+SearchOptions options(std::uint64_t k, const std::string& semantic, std::uint64_t candidates, std::uint64_t probes,
+                      unsigned weight_floor, unsigned threads, const Cancel* cancel) {
+  return {k, parse_semantic(semantic), candidates, probes, weight_floor, threads, cancel};
+}
+
+nb::object to_python(Result&& result) {
+  return nb::make_tuple(to_numpy(std::move(result.numbers)), to_numpy(std::move(result.scores)), result.dots);
+}
+
+nb::object search(const PySnapshot& self, const Query& query, std::uint64_t k, const std::string& semantic, std::uint64_t candidates,
+                  std::uint64_t probes, unsigned weight_floor, unsigned threads, const Cancel* cancel) {
+  const SearchOptions how = options(k, semantic, candidates, probes, weight_floor, threads, cancel);
+  Result result;
+  {
+    const nb::gil_scoped_release release;
+    result = self.snapshot.search(query, how);
+  }
+  return to_python(std::move(result));
+}
+
+nb::list search_batch(const PySnapshot& self, nb::sequence queries, std::uint64_t k, const std::string& semantic, std::uint64_t candidates,
+                      std::uint64_t probes, unsigned weight_floor, unsigned threads, const Cancel* cancel) {
+  const SearchOptions how = options(k, semantic, candidates, probes, weight_floor, threads, cancel);
+  std::vector<nb::object> kept;
+  std::vector<const Query*> batch;
+  for (nb::handle query : queries) kept.push_back(nb::borrow(query)), batch.push_back(&nb::cast<const Query&>(query));
+  std::vector<Result> results;
+  {
+    const nb::gil_scoped_release release;
+    results = self.snapshot.search_batch(batch, how);
+  }
+  nb::list out;
+  for (Result& result : results) out.append(to_python(std::move(result)));
+  return out;
+}
+
+nb::object quantize(Array<float, 2> vectors) {
+  Int8Vectors coded;
+  {
+    const nb::gil_scoped_release release;
+    coded = quantize_int8(vectors.data(), vectors.shape(0), vectors.shape(1));
+  }
+  constexpr nb::dlpack::dtype kHalf{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
+  return nb::make_tuple(to_numpy(std::move(coded.codes), {vectors.shape(0), vectors.shape(1)}),
+                        to_numpy(std::move(coded.scales), {vectors.shape(0)}, kHalf));
+}
+
+nb::object assign(Array<float, 2> vectors, Array<float, 3> centroids) {
+  const std::size_t n = vectors.shape(0), subvectors = centroids.shape(0), sub = centroids.shape(2);
+  if (centroids.shape(1) != kCentroids) throw std::invalid_argument("centroids must be [S, 256, d/S]");
+  if (vectors.shape(1) != subvectors * sub) throw std::invalid_argument("vectors and centroids are of different dimensions");
+  std::vector<std::uint8_t> codes;
+  {
+    const nb::gil_scoped_release release;
+    codes = pq_assign(vectors.data(), n, centroids.data(), subvectors, sub);
+  }
+  return to_numpy(std::move(codes), {n, subvectors});
+}
+
+std::size_t list_count(const Array<std::uint64_t, 1>& starts) {
+  if (starts.size() == 0) throw std::invalid_argument("starts must have at least one entry");
+  return starts.size() - 1;
+}
+
+nb::object pack(Array<std::uint32_t, 1> values, Array<std::uint64_t, 1> starts) {
+  PackedDocuments packed = pack_documents(values.data(), values.size(), starts.data(), list_count(starts));
+  return nb::make_tuple(to_numpy(std::move(packed.firsts)), to_numpy(std::move(packed.offsets)), to_numpy(std::move(packed.bytes)));
+}
+
+nb::object pack_term_counts(Array<std::uint32_t, 1> values, Array<std::uint64_t, 1> starts) {
+  PackedCounts packed = pack_counts(values.data(), values.size(), starts.data(), list_count(starts));
+  return nb::make_tuple(to_numpy(std::move(packed.offsets)), to_numpy(std::move(packed.bytes)));
+}
+
+std::uint32_t checksum(nb::object data, std::uint32_t value) {
+  const Buffer bytes(data);
+  const nb::gil_scoped_release release;
+  return crc32c(bytes.data(), bytes.size(), value);
+}
+
+nb::object checksums(nb::object data, std::uint64_t block) {
+  if (block == 0) throw std::invalid_argument("a block must have at least one byte");
+  const Buffer bytes(data);
+  std::vector<std::uint32_t> crcs;
+  {
+    const nb::gil_scoped_release release;
+    crcs = crc32c_blocks(bytes.data(), bytes.size(), block);
+  }
+  return to_numpy(std::move(crcs));
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "The native engine: bytes and floats, nothing of Python objects.";
+  nb::exception<CorruptError>(m, "CorruptError");
+  nb::exception<CancelledError>(m, "CancelledError");
+
+  m.def("instruction_sets", &instruction_sets);
+  m.def("instruction_set", [] { return std::string(kernels().name); });
+  m.def("use_instruction_set", &use_instruction_set, "name"_a);
+  m.def("crc32c", &checksum, "data"_a, "value"_a = 0);
+  m.def("crc32c_blocks", &checksums, "data"_a, "block"_a);
+  m.def("sort_by_key", [](Array<std::uint32_t, 1> keys) { return to_numpy(sort_by_key(keys.data(), keys.size())); }, "keys"_a);
+  m.def("pack", &pack, "values"_a, "starts"_a);
+  m.def("pack_counts", &pack_term_counts, "values"_a, "starts"_a);
+  m.def("quantize_int8", &quantize, "vectors"_a);
+  m.def("pq_assign", &assign, "vectors"_a, "centroids"_a);
+
+  nb::class_<Cancel>(m, "Cancel").def(nb::init<>()).def("set", &Cancel::set).def("is_set", &Cancel::is_set);
+  nb::class_<Codebook>(m, "Codebook")
+      .def("__init__", &make_codebook, "centroids"_a, "scale_keys"_a, "key_scales"_a, "global_scale"_a);
+  nb::class_<PySegment>(m, "Segment")
+      .def("__init__", &make_segment, "name"_a, "documents"_a, "kind"_a, "dimension"_a, "codec"_a, "semantic_dimension"_a,
+           "semantic_codec"_a, "sections"_a, "deleted"_a.none(), "codebook"_a.none());
+  nb::class_<Query>(m, "Query")
+      .def("__init__", &make_query, "lists"_a, "weights"_a, "vectors"_a.none(), "semantic"_a.none());
+  nb::class_<PySnapshot>(m, "Snapshot")
+      .def("__init__", &make_snapshot, "segments"_a, "floor"_a, "norm_base"_a, "norm_slope"_a)
+      .def("find_keys", &find_keys, "keys"_a)
+      .def("find_terms", &find_terms, "terms"_a)
+      .def("list_lengths", &list_lengths, "lists"_a)
+      .def("search", &search, "query"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
+           "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none())
+      .def("search_batch", &search_batch, "queries"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
+           "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none());
+}

@@ -1,0 +1,54 @@
+// The inner loops, compiled once for each instruction set and chosen at run time. Every set gives the same bits: fp32
+// without fused multiply-add, sums in a fixed order (native/README.md has the arithmetic).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace citadel {
+
+constexpr std::size_t kCentroids = 256;
+constexpr std::size_t kLanes = 16;           // of the fp16 and fp32 dot product
+constexpr std::size_t kQueryPadding = 64;    // int8 query codes are padded with zeros to a multiple of this
+constexpr std::uint32_t kUntouched = 0x80000000u;  // the bits of -0.0f, an accumulator no posting was added to
+
+struct Int8Query {
+  const std::int8_t* codes;  // [d rounded up to 64]
+  std::int32_t sum;          // of the codes
+  float scale;
+};
+
+struct Kernels {
+  const char* name;
+  // out[i] = ((float)⟨codes_i, q⟩ · scales_i) · q.scale
+  void (*int8)(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, std::size_t d, Int8Query q, float* out);
+  // q is padded with zeros to a multiple of 16
+  void (*fp16)(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out);
+  void (*fp32)(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out);
+  // table [S, 256]
+  void (*pq)(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, const float* table, float scale, float* out);
+  // centroids [S, sub, 256] (transposed) → table [S, 256]
+  void (*pq_table)(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* table);
+  // vectors [n, S · sub], centroids as above → codes [n, S]
+  void (*pq_assign)(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors, std::size_t sub,
+                    std::uint8_t* codes);
+  void (*sparse)(const std::uint8_t* values, std::size_t n, float weight, float* out);
+  // lengths is u32[N]; documents are below N
+  void (*bm25)(const std::uint32_t* documents, const std::uint8_t* lengths, const std::uint32_t* counts, std::size_t n,
+               float base, float slope, float weight, float* out);
+  // Bit i of mask: documents[i] == documents[i - 1], bit 0 clear. n ≤ 192.
+  void (*repeats)(const std::uint32_t* documents, std::size_t n, std::uint64_t mask[3]);
+  // In place: never -0.0, and not below 0 when `floor`.
+  void (*normalise)(float* values, std::size_t n, bool floor);
+  // Places and values of touched accumulators ≥ threshold, into [n] each; all accumulators become untouched.
+  // n is a multiple of 16.
+  std::size_t (*collect)(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values);
+};
+
+extern const Kernels kPortableKernels;
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+#endif
+
+}  // namespace citadel

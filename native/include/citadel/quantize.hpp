@@ -1,0 +1,28 @@
+// Vectors to codes: int8 with a scale each, and product quantisation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace citadel {
+
+struct Int8Vectors {
+  std::vector<std::int8_t> codes;      // [n, d]
+  std::vector<std::uint16_t> scales;   // [n], fp16
+};
+
+// Throws std::invalid_argument that names the row where a number is not finite or too large for an fp16 scale.
+Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d);
+
+// A query vector's codes (padded with zeros to a multiple of 64) and scale, both fp32 arithmetic.
+float quantize_query(const float* x, std::size_t d, std::int8_t* codes);
+
+// centroids [S, 256, sub] → codes [n, S]; ties to the lower centroid.
+std::vector<std::uint8_t> pq_assign(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors,
+                                    std::size_t sub);
+
+// [S, 256, sub] → [S, sub, 256]
+std::vector<float> transpose_centroids(const float* centroids, std::size_t subvectors, std::size_t sub);
+
+}  // namespace citadel

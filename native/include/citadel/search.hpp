@@ -1,0 +1,53 @@
+// A snapshot of segments and the search over it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "citadel/cancel.hpp"
+#include "citadel/query.hpp"
+#include "citadel/segment.hpp"
+
+namespace citadel {
+
+enum class Semantic { off, rerank, exact };
+
+struct SearchOptions {
+  std::uint64_t k = 10;
+  Semantic semantic = Semantic::off;
+  std::uint64_t candidates = 1000, probes = 1000;
+  unsigned weight_floor = 0;
+  unsigned threads = 1;
+  const Cancel* cancel = nullptr;
+};
+
+struct Result {
+  std::vector<std::int64_t> numbers;
+  std::vector<float> scores;
+  std::uint64_t dots = 0;  // stored vectors (or weights) met by the query
+};
+
+class Snapshot {
+ public:
+  Snapshot(std::vector<std::shared_ptr<const Segment>> segments, bool floor, float norm_base, float norm_slope);
+
+  const std::vector<std::shared_ptr<const Segment>>& segments() const { return segments_; }
+  std::uint64_t base(std::size_t segment) const { return bases_[segment]; }
+  std::uint64_t documents() const { return bases_.back(); }
+  std::uint64_t live() const;
+  bool floor() const { return floor_; }
+  float norm_base() const { return norm_base_; }
+  float norm_slope() const { return norm_slope_; }
+
+  Result search(const Query& query, const SearchOptions& options) const;
+  std::vector<Result> search_batch(const std::vector<const Query*>& queries, const SearchOptions& options) const;
+
+ private:
+  std::vector<std::shared_ptr<const Segment>> segments_;
+  std::vector<std::uint64_t> bases_;  // [segments + 1]
+  bool floor_;
+  float norm_base_, norm_slope_;
+};
+
+}  // namespace citadel

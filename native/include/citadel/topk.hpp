@@ -1,0 +1,45 @@
+// The best k of a stream of scores: highest first, equal scores by lower number.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace citadel {
+
+struct Scored {
+  float score;
+  std::uint64_t number;
+};
+
+inline bool better(const Scored& a, const Scored& b) {
+  return a.score != b.score ? a.score > b.score : a.number < b.number;
+}
+
+// Keeps up to 2k + 64 entries and throws away all but the best k when full: cheaper than a heap for large k.
+class TopK {
+ public:
+  explicit TopK(std::size_t k) : k_(k), room_(2 * k + 64) {}
+
+  // What a score must reach to matter. A NaN never does.
+  float threshold() const { return threshold_; }
+
+  void push(float score, std::uint64_t number) {
+    if (k_ == 0 || !(score >= threshold_)) return;
+    entries_.push_back({score, number});
+    if (entries_.size() >= room_) shrink();
+  }
+
+  void merge(const TopK& other);
+  std::vector<Scored> sorted();
+
+ private:
+  void shrink();
+
+  std::size_t k_, room_;
+  float threshold_ = -std::numeric_limits<float>::infinity();
+  std::vector<Scored> entries_;
+};
+
+}  // namespace citadel

@@ -1,0 +1,189 @@
+#include "citadel/cursor.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+namespace citadel {
+namespace {
+
+constexpr std::uint64_t kAhead = 2;  // blocks between what is prefetched and what is read
+
+void prefetch(const std::uint8_t* bytes, std::uint64_t begin, std::uint64_t end) {
+  for (std::uint64_t at = begin; at < end; at += 64) __builtin_prefetch(bytes + at, 0, 2);
+}
+
+// The bytes of `n` values at a block's entry, checked to end within the list's.
+const std::uint8_t* block_bytes(const Section& offsets, const Section& packed, std::uint64_t entry, std::size_t n, std::uint64_t end) {
+  const std::uint64_t offset = entry & kOffsetMask;
+  const auto bits = static_cast<unsigned>(entry >> kBitsShift);
+  if (bits > 32) offsets.corrupt("a block claims " + std::to_string(bits) + " bits a value");
+  if (offset > end || packed_bytes(n, bits) > end - offset) offsets.corrupt("a block's bytes lie outside its list");
+  return packed.data() + offset;
+}
+
+}  // namespace
+
+Cursor::Cursor(const Segment& segment, const Group& group, const PreparedQuery& query, const ScoringRules& rules, const Cancel* cancel)
+    : segment_(segment), group_(group), query_(query), rules_(rules), cancel_(cancel), block_(group.list.first_block),
+      posting_(group.list.first), carried_(group.tokens), values_(group.tokens * kStride) {}
+
+void Cursor::seek(std::uint64_t document) {
+  const std::uint8_t* firsts = segment_.block_documents.data();
+  std::uint64_t low = group_.list.first_block, high = group_.list.last_block;
+  while (low < high) {  // the first block that starts at or behind the document; the one before may hold it
+    const std::uint64_t middle = low + (high - low) / 2;
+    if (load<std::uint32_t>(firsts, middle) < document) low = middle + 1;
+    else high = middle;
+  }
+  block_ = std::max(low, group_.list.first_block + 1) - 1;
+  if (group_.list.first == group_.list.last) block_ = group_.list.first_block;
+  posting_ = group_.list.first + (block_ - group_.list.first_block) * kBlock;
+  while (next_document() < document) position_ = limit_position(document);
+}
+
+std::size_t Cursor::limit_position(std::uint64_t limit) const {
+  if (documents_[end_ - 1] < limit) return end_;
+  return static_cast<std::size_t>(std::lower_bound(documents_ + position_, documents_ + end_, limit) - documents_);
+}
+
+std::size_t Cursor::add(float* accumulators, std::uint64_t base, std::uint64_t limit, std::uint32_t* touched, std::size_t count,
+                        std::size_t capacity) {
+  while (next_document() < limit) {
+    const std::size_t stop = limit_position(limit);
+    const float* first = values(0);
+    if (count < capacity) {
+      for (std::size_t i = position_; i < stop; ++i) {
+        const auto place = static_cast<std::uint32_t>(documents_[i] - base);
+        const float before = accumulators[place];
+        touched[count] = place;
+        count += std::bit_cast<std::uint32_t>(before) == kUntouched;
+        accumulators[place] = before + first[i];
+      }
+    } else {
+      for (std::size_t i = position_; i < stop; ++i) accumulators[documents_[i] - base] += first[i];
+    }
+    for (std::size_t token = 1; token < group_.tokens; ++token) {
+      const float* more = values(token);
+      for (std::size_t i = position_; i < stop; ++i) accumulators[documents_[i] - base] += more[i];
+    }
+    position_ = stop;
+  }
+  return count;
+}
+
+// Load blocks until there is an entry to give; every entry given is final: the maximum of its run, floored.
+bool Cursor::fill() {
+  while (posting_ < group_.list.last) {
+    poll(cancel_);
+    const std::size_t begin = carries_ ? kFront - 1 : kFront;
+    if (carries_) {
+      documents_[begin] = carried_document_;
+      for (std::size_t token = 0; token < group_.tokens; ++token) values(token)[begin] = carried_[token];
+    }
+    std::size_t end = kFront + load_block();
+    carries_ = false;
+    if (begin == end) continue;
+    fold_runs(begin, end);
+    end = hold_back(begin, end);
+    for (std::size_t token = 0; token < group_.tokens; ++token) query_.kernels.normalise(values(token) + begin, end - begin, rules_.floor);
+    position_ = begin, end_ = end;
+    if (begin < end) return true;
+  }
+  return false;
+}
+
+// Decode and score the next block; gives how many of its postings count.
+std::size_t Cursor::load_block() {
+  const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, group_.list.last - posting_));
+  decode(block_, n);
+  score(n);
+  const bool light = rules_.weight_floor > 0 && segment_.weights.present();
+  const std::size_t kept = light ? drop_light(n) : n;
+  posting_ += n, ++block_;
+  return kept;
+}
+
+void Cursor::decode(std::uint64_t block, std::size_t n) {
+  const auto first = load<std::uint32_t>(segment_.block_documents.data(), block);
+  const auto entry = load<std::uint64_t>(segment_.block_offsets.data(), block);
+  const std::uint8_t* bytes = block_bytes(segment_.block_offsets, segment_.packed_documents, entry, n - 1, group_.list.packed_end);
+  const auto readable = static_cast<std::uint64_t>(segment_.packed_documents.data() + segment_.packed_documents.size() - bytes);
+  if (first < last_document_ && block > group_.list.first_block) segment_.block_documents.corrupt("document numbers decrease");
+  const std::uint64_t last = unpack_documents(bytes, readable, static_cast<unsigned>(entry >> kBitsShift), first, n - 1, documents_ + kFront);
+  if (last >= segment_.documents()) segment_.packed_documents.corrupt("document number " + std::to_string(last) + " does not exist");
+  last_document_ = static_cast<std::uint32_t>(last);
+  if (segment_.kind() != Kind::bm25) return;
+  const auto counts = load<std::uint64_t>(segment_.count_offsets.data(), block);
+  const std::uint8_t* at = block_bytes(segment_.count_offsets, segment_.packed_counts, counts, n, group_.list.counts_end);
+  const auto left = static_cast<std::uint64_t>(segment_.packed_counts.data() + segment_.packed_counts.size() - at);
+  unpack_counts(at, left, static_cast<unsigned>(counts >> kBitsShift), n, counts_);
+}
+
+void Cursor::score(std::size_t n) {
+  if (segment_.kind() == Kind::vectors) {
+    const std::uint64_t width = segment_.code_bytes();
+    const std::uint64_t begin = std::min(posting_ + kAhead * kBlock, group_.list.last);
+    const std::uint64_t end = std::min(begin + kBlock, group_.list.last);
+    prefetch(segment_.codes.data(), begin * width, end * width);
+    if (segment_.scales.present()) prefetch(segment_.scales.data(), 2 * begin, 2 * end);
+  }
+  for (std::size_t token = 0; token < group_.tokens; ++token) score_token(group_.first_token + token, n, values(token) + kFront);
+}
+
+void Cursor::score_token(std::size_t token, std::size_t n, float* out) {
+  const Kernels& run = query_.kernels;
+  if (segment_.kind() == Kind::bm25)
+    return run.bm25(documents_ + kFront, segment_.lengths.data(), counts_, n, rules_.norm_base, rules_.norm_slope,
+                    query_.query.weights[token], out);
+  if (segment_.kind() == Kind::sparse) return run.sparse(segment_.values.data() + 2 * posting_, n, query_.query.weights[token], out);
+  const std::uint8_t* codes = segment_.codes.data() + posting_ * segment_.code_bytes();
+  if (segment_.codec() == Codec::int8)
+    return run.int8(codes, segment_.scales.data() + 2 * posting_, n, segment_.dimension(), query_.tokens.int8(token), out);
+  if (segment_.codec() == Codec::fp16) return run.fp16(codes, n, segment_.dimension(), query_.tokens.floats(token), out);
+  const Codebook* book = segment_.codebook().get();
+  run.pq(codes, n, book->subvectors(), query_.table(book, token), group_.scale, out);
+}
+
+// τ raised at search time: postings of a weight at or below the floor are as if absent.
+std::size_t Cursor::drop_light(std::size_t n) {
+  const std::uint8_t* weights = segment_.weights.data() + posting_;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    documents_[kFront + kept] = documents_[kFront + i];
+    for (std::size_t token = 0; token < group_.tokens; ++token) values(token)[kFront + kept] = values(token)[kFront + i];
+    kept += weights[i] > rules_.weight_floor;
+  }
+  return kept;
+}
+
+// Put the maximum of each run of one document into its first entry and 0 into the others: adding 0 changes nothing.
+void Cursor::fold_runs(std::size_t begin, std::size_t end) {
+  std::uint64_t mask[3];
+  query_.kernels.repeats(documents_ + begin, end - begin, mask);
+  for (std::size_t word = 3; word-- > 0;)
+    while (mask[word] != 0) {
+      const auto bit = static_cast<std::size_t>(63 - std::countl_zero(mask[word]));
+      mask[word] &= ~(std::uint64_t{1} << bit);
+      const std::size_t at = begin + 64 * word + bit;
+      for (std::size_t token = 0; token < group_.tokens; ++token) {
+        float* value = values(token) + at;
+        if (value[0] > value[-1]) value[-1] = value[0];
+        value[0] = 0.0f;
+      }
+    }
+}
+
+// A run that may go on in the next block waits for it; gives where the entries that are final end.
+std::size_t Cursor::hold_back(std::size_t begin, std::size_t end) {
+  const std::uint32_t document = documents_[end - 1];
+  if (block_ >= group_.list.last_block || load<std::uint32_t>(segment_.block_documents.data(), block_) != document) return end;
+  std::size_t start = end - 1;
+  while (start > begin && documents_[start - 1] == document) --start;
+  carries_ = true;
+  carried_document_ = document;
+  for (std::size_t token = 0; token < group_.tokens; ++token) carried_[token] = values(token)[start];
+  return start;
+}
+
+}  // namespace citadel

@@ -1,0 +1,52 @@
+#include "citadel/dispatch.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace citadel {
+namespace {
+
+std::vector<const Kernels*> available() {
+  std::vector<const Kernels*> sets{&kPortableKernels};
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+  if (avx2) sets.push_back(&kAvx2Kernels);
+  if (avx2 && avx512) sets.push_back(&kAvx512Kernels);
+#endif
+  return sets;
+}
+
+const Kernels* find(const std::string& name) {
+  for (const Kernels* set : available())
+    if (set->name == name) return set;
+  std::string known;
+  for (const Kernels* set : available()) known += (known.empty() ? "" : ", ") + std::string(set->name);
+  throw std::invalid_argument("instruction set '" + name + "' cannot be used: this machine has " + known);
+}
+
+std::atomic<const Kernels*> chosen{nullptr};
+
+}  // namespace
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const Kernels* set : available()) names.emplace_back(set->name);
+  return names;
+}
+
+const Kernels& kernels() {
+  const Kernels* set = chosen.load(std::memory_order_acquire);
+  if (set == nullptr) {
+    const char* wanted = std::getenv("CITADEL_ISA");
+    set = wanted != nullptr && *wanted != '\0' ? find(wanted) : available().back();
+    chosen.store(set, std::memory_order_release);
+  }
+  return *set;
+}
+
+void use_instruction_set(const std::string& name) { chosen.store(find(name), std::memory_order_release); }
+
+}  // namespace citadel

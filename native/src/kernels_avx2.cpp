@@ -1,0 +1,93 @@
+// AVX2 and F16C.
+#include <immintrin.h>
+
+#include "citadel/half.hpp"
+#include "citadel/kernels.hpp"
+
+namespace citadel {
+namespace {
+
+constexpr std::size_t kWidth = 8;
+
+template <typename Floats>
+inline void widen_halves(const std::uint8_t* bytes, Floats* out) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes));
+  out[0] = reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)));
+  out[1] = reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
+}
+
+#include "kernels_common.hpp"
+
+// 16 products at a time, widened to 16 bits first: maddubs would saturate on hostile codes of -128.
+inline __m256i products(const std::uint8_t* codes, const std::int8_t* q) {
+  const __m256i a = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+  const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q)));
+  return _mm256_madd_epi16(a, b);
+}
+
+inline __m256i row_sums(const std::uint8_t* codes, std::size_t d, const std::int8_t* q) {
+  __m256i sums = _mm256_setzero_si256();
+  std::size_t j = 0;
+  for (; j + 16 <= d; j += 16) sums = _mm256_add_epi32(sums, products(codes + j, q + j));
+  if (j == d) return sums;
+  std::uint8_t rest[16] = {};
+  __builtin_memcpy(rest, codes + j, d - j);
+  return _mm256_add_epi32(sums, products(rest, q + j));
+}
+
+// The dot products of eight rows, in order.
+inline __m256i eight_dots(const std::uint8_t* codes, std::size_t d, const std::int8_t* q) {
+  __m256i rows[8];
+  for (std::size_t r = 0; r < 8; ++r) rows[r] = row_sums(codes + r * d, d, q);
+  const __m256i low = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[0], rows[1]), _mm256_hadd_epi32(rows[2], rows[3]));
+  const __m256i high = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[4], rows[5]), _mm256_hadd_epi32(rows[6], rows[7]));
+  return _mm256_add_epi32(_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31));
+}
+
+void int8(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, std::size_t d, Int8Query q, float* out) {
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256i dots = d == 32 ? eight_dots(codes + i * 32, 32, q.codes) : eight_dots(codes + i * d, d, q.codes);
+    const __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + 2 * i)));
+    const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(dots), scale);
+    _mm256_storeu_ps(out + i, _mm256_mul_ps(scaled, _mm256_set1_ps(q.scale)));
+  }
+  int8_plain(codes + i * d, scales + 2 * i, n - i, d, q, out + i);
+}
+
+void repeats_avx2(const std::uint32_t* documents, std::size_t n, std::uint64_t mask[3]) {
+  mask[0] = mask[1] = mask[2] = 0;
+  std::size_t i = 1;
+  for (; i + 8 <= n; i += 8) {
+    const __m256i here = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(documents + i));
+    const __m256i before = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(documents + i - 1));
+    const auto equal = static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(here, before))));
+    mask[i / 64] |= equal << (i % 64);
+    if (i % 64 > 56) mask[i / 64 + 1] |= equal >> (64 - i % 64);
+  }
+  for (; i < n; ++i) mask[i / 64] |= static_cast<std::uint64_t>(documents[i] == documents[i - 1]) << (i % 64);
+}
+
+std::size_t collect_avx2(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
+  const __m256 untouched = _mm256_set1_ps(-0.0f);
+  const __m256 least = _mm256_set1_ps(threshold);
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < n; i += 8) {
+    const __m256 sums = _mm256_loadu_ps(accumulators + i);
+    const __m256i same = _mm256_cmpeq_epi32(_mm256_castps_si256(sums), _mm256_castps_si256(untouched));
+    const __m256 good = _mm256_andnot_ps(_mm256_castsi256_ps(same), _mm256_cmp_ps(sums, least, _CMP_GE_OQ));
+    for (auto mask = static_cast<unsigned>(_mm256_movemask_ps(good)); mask != 0; mask &= mask - 1) {
+      const auto place = static_cast<std::uint32_t>(i) + static_cast<std::uint32_t>(__builtin_ctz(mask));
+      places[found] = place;
+      values[found++] = accumulators[place];
+    }
+    _mm256_storeu_ps(accumulators + i, untouched);
+  }
+  return found;
+}
+
+}  // namespace
+
+const Kernels kAvx2Kernels = {"avx2", int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx2, normalise, collect_avx2};
+
+}  // namespace citadel

@@ -1,0 +1,147 @@
+// AVX-512 with byte dot products (VNNI).
+#include <immintrin.h>
+
+#include "citadel/half.hpp"
+#include "citadel/kernels.hpp"
+
+namespace citadel {
+namespace {
+
+constexpr std::size_t kWidth = 16;
+
+template <typename Floats>
+inline void widen_halves(const std::uint8_t* bytes, Floats* out) {
+  out[0] = reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes))));
+}
+
+#include "kernels_common.hpp"
+
+// vpdpbusd multiplies unsigned by signed bytes: codes are shifted up by 128 and 128 · Σq is taken off at the end.
+inline __m512i shifted(const std::uint8_t* codes) { return _mm512_xor_si512(_mm512_loadu_si512(codes), _mm512_set1_epi8(-128)); }
+
+// Sums of four registers' 128-bit lanes: lane l of the result is (Σ a_l, Σ b_l, Σ c_l, Σ d_l).
+inline __m512i lane_sums(__m512i a, __m512i b, __m512i c, __m512i d) {
+  const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+  return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+}
+
+inline void store_scores(__m512i dots, const std::uint8_t* scales, const Int8Query& q, float* out) {
+  const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
+  const __m512i exact = _mm512_sub_epi32(dots, _mm512_set1_epi32(128 * q.sum));
+  _mm512_storeu_ps(out, _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(exact), scale), _mm512_set1_ps(q.scale)));
+}
+
+// Sixteen rows of 32 dimensions: two rows a register.
+inline __m512i sixteen_dots_32(const std::uint8_t* codes, __m512i q) {
+  __m512i r[8];
+#pragma GCC unroll 8
+  for (int pair = 0; pair < 8; ++pair) r[pair] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), shifted(codes + 64 * pair), q);
+  const __m512i low = lane_sums(r[0], r[1], r[2], r[3]), high = lane_sums(r[4], r[5], r[6], r[7]);
+  const __m512i sums = _mm512_add_epi32(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xdd));
+  return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15), sums);
+}
+
+std::size_t int8_32(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, const Int8Query& q, float* out) {
+  const __m512i wide = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(q.codes)));
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) store_scores(sixteen_dots_32(codes + 32 * i, wide), scales + 2 * i, q, out + i);
+  return i;
+}
+
+inline __m512i row_sums(const std::uint8_t* codes, std::size_t d, const std::int8_t* q) {
+  __m512i sums = _mm512_setzero_si512();
+  std::size_t j = 0;
+  for (; j + 64 <= d; j += 64) sums = _mm512_dpbusd_epi32(sums, shifted(codes + j), _mm512_loadu_si512(q + j));
+  if (j == d) return sums;
+  const __mmask64 rest = (std::uint64_t{1} << (d - j)) - 1;  // the query's padding is 0, so what the other bytes are is all the same
+  const __m512i last = _mm512_xor_si512(_mm512_maskz_loadu_epi8(rest, codes + j), _mm512_set1_epi8(-128));
+  return _mm512_dpbusd_epi32(sums, last, _mm512_loadu_si512(q + j));
+}
+
+std::size_t int8_any(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, std::size_t d, const Int8Query& q, float* out) {
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    __m512i four[4];
+    for (std::size_t f = 0; f < 4; ++f) {  // rows f, f + 4, …: their sums then stand where the transposition below wants them
+      const std::uint8_t* row = codes + (i + 4 * f) * d;
+      four[f] = lane_sums(row_sums(row, d, q.codes), row_sums(row + d, d, q.codes), row_sums(row + 2 * d, d, q.codes), row_sums(row + 3 * d, d, q.codes));
+    }
+    const __m512i a = _mm512_shuffle_i32x4(four[0], four[1], 0x44), b = _mm512_shuffle_i32x4(four[0], four[1], 0xee);
+    const __m512i c = _mm512_shuffle_i32x4(four[2], four[3], 0x44), e = _mm512_shuffle_i32x4(four[2], four[3], 0xee);
+    const __m512i ab = _mm512_add_epi32(a, b), ce = _mm512_add_epi32(c, e);
+    store_scores(_mm512_add_epi32(_mm512_shuffle_i32x4(ab, ce, 0x88), _mm512_shuffle_i32x4(ab, ce, 0xdd)), scales + 2 * i, q, out + i);
+  }
+  return i;
+}
+
+void int8(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, std::size_t d, Int8Query q, float* out) {
+  const std::size_t done = d == 32 ? int8_32(codes, scales, n, q, out) : int8_any(codes, scales, n, d, q, out);
+  for (std::size_t i = done; i < n; ++i) {
+    std::uint16_t scale;
+    __builtin_memcpy(&scale, scales + 2 * i, sizeof scale);
+    const std::int32_t dot = _mm512_reduce_add_epi32(row_sums(codes + i * d, d, q.codes)) - 128 * q.sum;
+    out[i] = (static_cast<float>(dot) * half_to_float(scale)) * q.scale;
+  }
+}
+
+inline float fold(__m512 sums) {
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+void fp16_avx512(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out) {
+  const __mmask16 rest = static_cast<__mmask16>((1u << (d % 16)) - 1);
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint8_t* vector = vectors + i * d * 2;
+    __m512 sums = _mm512_setzero_ps();
+    std::size_t j = 0;
+    for (; j + 16 <= d; j += 16) {
+      const __m512 values = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(vector + 2 * j)));
+      sums = _mm512_add_ps(sums, _mm512_mul_ps(_mm512_loadu_ps(q + j), values));
+    }
+    if (rest != 0) {
+      const __m512 values = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(rest, vector + 2 * j));
+      sums = _mm512_add_ps(sums, _mm512_mul_ps(_mm512_loadu_ps(q + j), values));
+    }
+    out[i] = fold(sums);
+  }
+}
+
+void repeats_avx512(const std::uint32_t* documents, std::size_t n, std::uint64_t mask[3]) {
+  mask[0] = mask[1] = mask[2] = 0;
+  for (std::size_t i = 0; i < n; i += 16) {  // the entry before the first is never compared
+    const __mmask16 valid = static_cast<__mmask16>((n - i >= 16 ? 0xffffu : (1u << (n - i)) - 1) & (i == 0 ? 0xfffeu : 0xffffu));
+    const __m512i here = _mm512_maskz_loadu_epi32(valid, documents + i);
+    const __m512i before = _mm512_maskz_loadu_epi32(valid, documents + i - 1);
+    mask[i / 64] |= static_cast<std::uint64_t>(_mm512_mask_cmpeq_epi32_mask(valid, here, before)) << (i % 64);
+  }
+}
+
+std::size_t collect_avx512(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
+  const __m512i untouched = _mm512_castps_si512(_mm512_set1_ps(-0.0f));
+  const __m512 least = _mm512_set1_ps(threshold);
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < n; i += 16) {
+    const __m512 sums = _mm512_loadu_ps(accumulators + i);
+    const __mmask16 touched = _mm512_cmpneq_epi32_mask(_mm512_castps_si512(sums), untouched);
+    const __mmask16 good = _mm512_mask_cmp_ps_mask(touched, sums, least, _CMP_GE_OQ);
+    _mm512_storeu_si512(accumulators + i, untouched);
+    if (good == 0) continue;
+    const __mmask16 whole = static_cast<__mmask16>((1u << __builtin_popcount(good)) - 1);  // compress in a register: to memory is slow on Zen 4
+    const __m512i numbers = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(i)));
+    _mm512_mask_storeu_epi32(places + found, whole, _mm512_maskz_compress_epi32(good, numbers));
+    _mm512_mask_storeu_ps(values + found, whole, _mm512_maskz_compress_ps(good, sums));
+    found += static_cast<std::size_t>(__builtin_popcount(good));
+  }
+  return found;
+}
+
+}  // namespace
+
+const Kernels kAvx512Kernels = {"avx512vnni", int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx512, normalise, collect_avx512};
+
+}  // namespace citadel

@@ -1,0 +1,222 @@
+// Kernels written once for all instruction sets; each kernels_*.cpp includes this inside its anonymous namespace after it
+// has said how wide a vector is (kWidth floats) and how 16 halves become floats. No standard library templates here: an
+// inline function compiled for AVX-512 must never be the one the linker keeps for everybody.
+
+typedef float Floats __attribute__((vector_size(kWidth * 4)));
+typedef std::int32_t Ints __attribute__((vector_size(kWidth * 4)));
+
+template <typename V, typename T>
+inline V load_vector(const T* from) {
+  V vector;
+  __builtin_memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+template <typename V, typename T>
+inline void store_vector(T* to, V vector) {
+  __builtin_memcpy(to, &vector, sizeof vector);
+}
+
+inline Floats broadcast(float x) { return x - Floats{}; }
+
+// Lookups of several postings at a time: their sums are independent, so their latencies overlap.
+template <std::size_t Subvectors>
+void pq_fixed(const std::uint8_t* codes, std::size_t n, const float* table, float scale, float* out) {
+  constexpr std::size_t kTogether = 8;
+  std::size_t i = 0;
+  for (; i + kTogether <= n; i += kTogether, codes += kTogether * Subvectors) {
+    float sums[kTogether];
+#pragma GCC unroll 8
+    for (std::size_t p = 0; p < kTogether; ++p) sums[p] = table[codes[p * Subvectors]];
+#pragma GCC unroll 8
+    for (std::size_t s = 1; s < Subvectors; ++s)
+#pragma GCC unroll 8
+      for (std::size_t p = 0; p < kTogether; ++p) sums[p] += table[s * kCentroids + codes[p * Subvectors + s]];
+#pragma GCC unroll 8
+    for (std::size_t p = 0; p < kTogether; ++p) out[i + p] = sums[p] * scale;
+  }
+  for (; i < n; ++i, codes += Subvectors) {
+    float sum = table[codes[0]];
+    for (std::size_t s = 1; s < Subvectors; ++s) sum += table[s * kCentroids + codes[s]];
+    out[i] = sum * scale;
+  }
+}
+
+void pq(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, const float* table, float scale, float* out) {
+  if (subvectors == 8) return pq_fixed<8>(codes, n, table, scale, out);
+  if (subvectors == 4) return pq_fixed<4>(codes, n, table, scale, out);
+  for (std::size_t i = 0; i < n; ++i, codes += subvectors) {
+    float sum = subvectors > 0 ? table[codes[0]] : 0.0f;
+    for (std::size_t s = 1; s < subvectors; ++s) sum += table[s * kCentroids + codes[s]];
+    out[i] = sum * scale;
+  }
+}
+
+void pq_table(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* table) {
+  for (std::size_t s = 0; s < subvectors; ++s, centroids += sub * kCentroids, q += sub, table += kCentroids)
+    for (std::size_t c = 0; c < kCentroids; c += kWidth) {
+      Floats sum = q[0] * load_vector<Floats>(centroids + c);
+      for (std::size_t j = 1; j < sub; ++j) sum = sum + q[j] * load_vector<Floats>(centroids + j * kCentroids + c);
+      store_vector(table + c, sum);
+    }
+}
+
+// The nearest of 256 centroids [sub, 256]; per lane the first minimum is kept, then the lowest place among the lanes.
+template <std::size_t Fixed>
+inline std::uint8_t nearest_centroid(const float* x, const float* centroids, std::size_t any) {
+  const std::size_t sub = Fixed > 0 ? Fixed : any;
+  Floats best = broadcast(__builtin_inff());
+  Ints place = {};
+  for (std::size_t c = 0; c < kCentroids; c += kWidth) {
+    Floats distance = {};
+    for (std::size_t j = 0; j < sub; ++j) {
+      const Floats difference = load_vector<Floats>(centroids + j * kCentroids + c) - x[j];
+      distance = distance + difference * difference;
+    }
+    const Ints closer = distance < best;
+    best = closer ? distance : best;
+    place = closer ? static_cast<std::int32_t>(c) - Ints{} : place;
+  }
+  float lowest = __builtin_inff();
+  std::int32_t winner = 0;
+  for (std::size_t lane = 0; lane < kWidth; ++lane) {
+    const std::int32_t candidate = place[lane] + static_cast<std::int32_t>(lane);
+    const bool closer = best[lane] < lowest || (best[lane] == lowest && candidate < winner);
+    lowest = closer ? best[lane] : lowest;
+    winner = closer ? candidate : winner;
+  }
+  return static_cast<std::uint8_t>(winner);
+}
+
+template <std::size_t Fixed>
+void pq_assign_sub(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors, std::size_t sub,
+                   std::uint8_t* codes) {
+  for (std::size_t s = 0; s < subvectors; ++s)
+    for (std::size_t i = 0; i < n; ++i)
+      codes[i * subvectors + s] = nearest_centroid<Fixed>(vectors + (i * subvectors + s) * sub, centroids + s * sub * kCentroids, sub);
+}
+
+void pq_assign(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors, std::size_t sub,
+               std::uint8_t* codes) {
+  constexpr std::size_t kTile = 256;  // vectors that stay in the cache while the sub-vectors are gone through
+  for (std::size_t i = 0; i < n; i += kTile) {
+    const std::size_t m = n - i < kTile ? n - i : kTile;
+    const float* from = vectors + i * subvectors * sub;
+    std::uint8_t* to = codes + i * subvectors;
+    if (sub == 4) pq_assign_sub<4>(from, m, centroids, subvectors, sub, to);
+    else if (sub == 8) pq_assign_sub<8>(from, m, centroids, subvectors, sub, to);
+    else pq_assign_sub<0>(from, m, centroids, subvectors, sub, to);
+  }
+}
+
+// The sum of 16 lanes in the fixed order: halves added to halves.
+inline float fold_lanes(const Floats* lanes) {
+  float sums[kLanes];
+  __builtin_memcpy(sums, lanes, sizeof sums);
+  for (std::size_t width = kLanes / 2; width > 0; width /= 2)
+    for (std::size_t l = 0; l < width; ++l) sums[l] += sums[l + width];
+  return sums[0];
+}
+
+struct Halves {
+  static constexpr std::size_t kBytes = 2;
+  static void widen(const std::uint8_t* bytes, Floats* out) { widen_halves(bytes, out); }
+};
+
+struct Singles {
+  static constexpr std::size_t kBytes = 4;
+  static void widen(const std::uint8_t* bytes, Floats* out) { __builtin_memcpy(out, bytes, kLanes * 4); }
+};
+
+// Lanes beyond d meet a zero on both sides, so that they add +0.
+template <typename Stored>
+inline float dot(const std::uint8_t* vector, std::size_t d, const float* q) {
+  Floats sums[kLanes / kWidth] = {}, values[kLanes / kWidth];
+  std::size_t j = 0;
+  for (; j + kLanes <= d; j += kLanes) {
+    Stored::widen(vector + j * Stored::kBytes, values);
+    for (std::size_t part = 0; part < kLanes / kWidth; ++part)
+      sums[part] = sums[part] + load_vector<Floats>(q + j + part * kWidth) * values[part];
+  }
+  if (j < d) {
+    std::uint8_t rest[kLanes * Stored::kBytes] = {};
+    __builtin_memcpy(rest, vector + j * Stored::kBytes, (d - j) * Stored::kBytes);
+    Stored::widen(rest, values);
+    for (std::size_t part = 0; part < kLanes / kWidth; ++part)
+      sums[part] = sums[part] + load_vector<Floats>(q + j + part * kWidth) * values[part];
+  }
+  return fold_lanes(sums);
+}
+
+[[maybe_unused]] void fp16(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = dot<Halves>(vectors + i * d * 2, d, q);
+}
+
+void fp32(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = dot<Singles>(vectors + i * d * 4, d, q);
+}
+
+void sparse(const std::uint8_t* values, std::size_t n, float weight, float* out) {
+  Floats wide[kLanes / kWidth];
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    widen_halves(values + 2 * i, wide);
+    for (std::size_t part = 0; part < kLanes / kWidth; ++part) store_vector(out + i + part * kWidth, weight * wide[part]);
+  }
+  for (; i < n; ++i) {
+    std::uint16_t half;
+    __builtin_memcpy(&half, values + 2 * i, sizeof half);
+    out[i] = weight * half_to_float(half);
+  }
+}
+
+inline float bm25_one(float count, float length, float base, float slope, float weight) {
+  return weight * (count / (count + (base + slope * length)));
+}
+
+void bm25(const std::uint32_t* documents, const std::uint8_t* lengths, const std::uint32_t* counts, std::size_t n, float base,
+          float slope, float weight, float* out) {
+  float length[192];
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint32_t tokens;
+    __builtin_memcpy(&tokens, lengths + std::size_t{4} * documents[i], sizeof tokens);
+    length[i] = static_cast<float>(tokens);
+  }
+  for (std::size_t i = 0; i < n; ++i) out[i] = bm25_one(static_cast<float>(counts[i]), length[i], base, slope, weight);
+}
+
+[[maybe_unused]] void repeats(const std::uint32_t* documents, std::size_t n, std::uint64_t mask[3]) {
+  mask[0] = mask[1] = mask[2] = 0;
+  for (std::size_t i = 1; i < n; ++i) mask[i / 64] |= static_cast<std::uint64_t>(documents[i] == documents[i - 1]) << (i % 64);
+}
+
+void normalise(float* values, std::size_t n, bool floor) {
+  if (floor)
+    for (std::size_t i = 0; i < n; ++i) values[i] = values[i] > 0.0f ? values[i] : 0.0f;
+  else
+    for (std::size_t i = 0; i < n; ++i) values[i] += 0.0f;
+}
+
+[[maybe_unused]] std::size_t collect(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, accumulators + i, sizeof bits);
+    places[found] = static_cast<std::uint32_t>(i);
+    values[found] = accumulators[i];
+    found += bits != kUntouched && accumulators[i] >= threshold;
+    accumulators[i] = -0.0f;
+  }
+  return found;
+}
+
+// For the rows an instruction set's own loop leaves over; exact, so any order will do.
+[[maybe_unused]] void int8_plain(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, std::size_t d, Int8Query q, float* out) {
+  for (std::size_t i = 0; i < n; ++i, codes += d) {
+    std::int32_t sum = 0;
+    for (std::size_t j = 0; j < d; ++j) sum += static_cast<std::int32_t>(static_cast<std::int8_t>(codes[j])) * q.codes[j];
+    std::uint16_t scale;
+    __builtin_memcpy(&scale, scales + 2 * i, sizeof scale);
+    out[i] = (static_cast<float>(sum) * half_to_float(scale)) * q.scale;
+  }
+}

@@ -1,0 +1,42 @@
+#include "citadel/query.hpp"
+
+namespace citadel {
+namespace {
+
+std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+PreparedVectors::PreparedVectors(const float* vectors, std::size_t n, std::size_t d)
+    : code_width_(round_up(d, kQueryPadding)), float_width_(round_up(d, kLanes)), codes_(n * code_width_), sums_(n), scales_(n),
+      floats_(n * float_width_) {
+  for (std::size_t i = 0; i < n; ++i) {
+    std::int8_t* codes = codes_.data() + i * code_width_;
+    scales_[i] = quantize_query(vectors + i * d, d, codes);
+    for (std::size_t j = 0; j < d; ++j) {
+      sums_[i] += codes[j];
+      floats_[i * float_width_ + j] = vectors[i * d + j];
+    }
+  }
+}
+
+PreparedQuery::PreparedQuery(const Query& given, const std::vector<std::shared_ptr<const Segment>>& segments, const Kernels& set)
+    : query(given), kernels(set), semantic(given.semantic.data(), given.semantic.empty() ? 0 : 1, given.semantic.size()) {
+  if (given.vectors.empty()) return;
+  tokens = PreparedVectors(given.vectors.data(), given.tokens, given.dimension);
+  for (const auto& segment : segments) {
+    const Codebook* book = segment->codebook().get();
+    if (segment->kind() != Kind::vectors || segment->codec() != Codec::pq || tables_.count(book) != 0) continue;
+    const std::size_t width = book->subvectors() * kCentroids;
+    std::vector<float>& table = tables_[book];
+    table.resize(given.tokens * width);
+    for (std::size_t i = 0; i < given.tokens; ++i)
+      set.pq_table(book->centroids(), book->subvectors(), book->sub(), given.vectors.data() + i * given.dimension, &table[i * width]);
+  }
+}
+
+const float* PreparedQuery::table(const Codebook* codebook, std::size_t token) const {
+  return tables_.at(codebook).data() + token * codebook->subvectors() * kCentroids;
+}
+
+}  // namespace citadel

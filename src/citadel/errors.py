@@ -1,0 +1,81 @@
+"""Every error a user can cause, as one tree: what, where, and what to do, in one sentence each."""
+
+from __future__ import annotations
+
+
+class CitadelError(Exception):
+    """Base of all errors of this package; `exit_code` is what the command line ends with.
+
+    >>> CitadelError("nothing to do").exit_code
+    1
+    """
+
+    exit_code = 1
+
+
+class UsageError(CitadelError):
+    """A call or option that cannot be meant: a text query on an index of given vectors, k below 0, an unknown codec."""
+
+    exit_code = 2
+
+
+class CorruptIndexError(CitadelError):
+    """A damaged, foreign or hostile index file.
+
+    >>> str(CorruptIndexError("seg-1.cit", "header", "the magic bytes are wrong"))
+    'seg-1.cit: header: the magic bytes are wrong; run `citadel check INDEX --deep` to see what is still whole'
+    """
+
+    exit_code = 3
+
+    def __init__(self, file: str, section: str, problem: str) -> None:
+        advice = "run `citadel check INDEX --deep` to see what is still whole"
+        super().__init__(f"{file}: {section}: {problem}; {advice}")
+        self.file, self.section, self.problem = file, section, problem
+
+
+class UnknownFormatError(CorruptIndexError):
+    """An index written by a newer version of citadel; the message names both format versions."""
+
+
+class IndexNotFoundError(CitadelError):
+    """No index where one was named."""
+
+    exit_code = 4
+
+
+class InputError(CitadelError):
+    """Bad input: a document, query, run or qrels line that cannot be read.
+
+    >>> str(InputError("not valid JSON", "corpus.jsonl", 7))
+    'corpus.jsonl:7: not valid JSON'
+    """
+
+    exit_code = 4
+
+    def __init__(self, reason: str, source: str = "", line: int | None = None) -> None:
+        where = ":".join(str(part) for part in (source, line) if part not in ("", None))
+        super().__init__(f"{where}: {reason}" if where else reason)
+        self.reason, self.source, self.line = reason, source, line
+
+
+class FingerprintError(InputError):
+    """Text or vectors from another model or analyser than the one the index was built with."""
+
+
+class LockHeldError(CitadelError):
+    """Another process is writing to this index."""
+
+    exit_code = 5
+
+
+class ResourceError(CitadelError):
+    """Out of disk space or memory, or the device failed; what was committed before is intact."""
+
+    exit_code = 6
+
+
+class Cancelled(CitadelError):
+    """A search was stopped by its cancel flag."""
+
+    exit_code = 1

@@ -1,0 +1,105 @@
+"""Measures of a ranking against judgements, computed by ir-measures (extra [eval])."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from citadel.errors import InputError, UsageError
+from citadel.types import Ranking
+
+DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@1000")
+MAX_CUTOFF = 1_000_000
+# In this order; other providers of ir-measures start programs of their own.
+PROVIDERS = ("pytrec_eval", "msmarco", "judged")
+
+Qrels = Mapping[str, Mapping[str, int]]
+
+
+def evaluate(run: Ranking, qrels: Qrels, measures: str | Sequence[str] = DEFAULT_MEASURES) -> dict[str, float]:
+    """The mean of each measure over the judged queries; one that the run lacks scores 0.
+
+    >>> from citadel.types import Hit
+    >>> run = Ranking(("q1",), ((Hit("d1", 2.0, 1), Hit("d2", 1.0, 2)),))
+    >>> evaluate(run, {"q1": {"d2": 1}, "q2": {"d1": 1}}, "RR@10 P@1")
+    {'RR@10': 0.25, 'P@1': 0.0}
+    """
+    by_query = evaluate_queries(run, qrels, measures)
+    return {name: sum(values.values()) / len(values) for name, values in by_query.items()}
+
+
+def evaluate_queries(
+    run: Ranking, qrels: Qrels, measures: str | Sequence[str] = DEFAULT_MEASURES
+) -> dict[str, dict[str, float]]:
+    """Measure → judged query → value, in the order of `measures` and of `qrels`.
+
+    >>> from citadel.types import Hit
+    >>> run = Ranking(("q1", "unjudged"), ((Hit("d1", 2.0, 1),), (Hit("d1", 2.0, 1),)))
+    >>> evaluate_queries(run, {"q1": {"d1": 1}, "q2": {"d1": 1}}, ["RR@10"])
+    {'RR@10': {'q1': 1.0, 'q2': 0.0}}
+    """
+    library = _library()
+    names = measures.split() if isinstance(measures, str) else list(measures)
+    parsed = {name: parse_measure(name) for name in names}
+    if not parsed:
+        raise UsageError("no measure to compute: name one, such as nDCG@10")
+    if not qrels:
+        raise InputError("no judged query: name a qrels file that fits the run")
+    judged = {query: dict(grades) for query, grades in qrels.items()}
+    provider = library.providers.FallbackProvider([getattr(library, name) for name in PROVIDERS])
+    found = provider.iter_calc(parsed.values(), judged, surrogate_scores(run, judged))
+    values = {(metric.measure, metric.query_id): float(metric.value) for metric in found}
+    return {name: {query: values.get((parsed[name], query), 0.0) for query in judged} for name in names}
+
+
+def surrogate_scores(run: Ranking, judged: Mapping[str, object]) -> dict[str, dict[str, float]]:
+    """Judged query → document → a score that falls by 1 with each rank.
+
+    trec_eval sorts equal scores by falling document id and the MS MARCO script by rising one; both would measure
+    another ranking than the one the user was shown. Scores without ties leave them nothing to decide.
+
+    >>> from citadel.types import Hit
+    >>> surrogate_scores(Ranking(("q1",), ((Hit("d1", 0.5, 1), Hit("d2", 0.5, 2)),)), {"q1": {}})
+    {'q1': {'d1': 2.0, 'd2': 1.0}}
+    """
+    scores: dict[str, dict[str, float]] = {}
+    for query, hits in run:
+        if query not in judged:
+            continue
+        if query in scores:
+            raise InputError(f"query {query!r} stands twice in the run: give every query its own id")
+        scores[query] = {hit.id: float(len(hits) - place) for place, hit in enumerate(hits)}
+        if len(scores[query]) != len(hits):
+            raise InputError(f"a document stands twice under query {query!r}: keep one")
+    return scores
+
+
+def parse_measure(name: str) -> Any:
+    """The ir-measures object of that name.
+
+    >>> parse_measure("nDCG@10")
+    nDCG@10
+    """
+    library = _library()
+    try:
+        measure = library.parse_measure(name)
+        measure.validate_params()
+        supported = any(getattr(library, provider).supports(measure) for provider in PROVIDERS)
+    except Exception:  # ir-measures answers a bad name with any of seven types, assertions among them
+        supported = False
+    if not supported or not all(_in_range(measure.params.get(key, 1)) for key in ("cutoff", "rel")):
+        raise UsageError(f"unknown measure {name!r}: use names of ir-measures, such as nDCG@10, RR@10, R@1000 or AP")
+    return measure
+
+
+def _in_range(value: object) -> bool:
+    # A cutoff of 0 makes trec_eval abort the whole process, so it must not get there.
+    return type(value) is int and 1 <= value <= MAX_CUTOFF
+
+
+def _library() -> Any:
+    try:
+        import ir_measures
+    except ImportError:
+        raise UsageError("measures need the package ir-measures: run `pip install citadel-ir[eval]`") from None
+    return ir_measures

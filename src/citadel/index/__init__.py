@@ -1,0 +1,1 @@
+"""Routed tokens → lists: durable files, one writer, many readers."""

@@ -1,0 +1,289 @@
+"""Documents that wait in memory to become a segment: already routed and coded, not yet sorted by key."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.config import Settings
+from citadel.index.codebook import SAMPLE_LIMIT, Codebook
+from citadel.index.documents import Row, row_of
+from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
+from citadel.index.segment import KIND_OF_ROUTER, Meta, id_hashes
+from citadel.index.vectors import VectorBatch
+from citadel.types import Document, Floats
+
+_DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
+_STAGED_TOKENS = 1 << 20
+
+
+def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
+    """The codec a segment written now has: a product quantiser that is not trained yet leaves it int8."""
+    codec = settings.lexical.codec if settings.lexical else "int8"
+    return "int8" if codec.startswith("pq") and codebook is None else codec
+
+
+class Sample:
+    """A uniform sample of all vectors seen, from which a codebook is trained."""
+
+    def __init__(self, dimension: int, seed: int = 0) -> None:
+        self._generator = np.random.default_rng(seed)
+        self._priorities = np.zeros(0)
+        self.vectors = np.zeros((0, dimension), np.float32)
+        self.keys = np.zeros(0, np.uint32)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, vectors: Floats, keys: NDArray[np.uint32]) -> None:
+        """Each vector draws a number; those with the largest stay."""
+        draws = self._generator.random(len(keys))
+        if len(self) == SAMPLE_LIMIT:
+            better = draws > self._priorities.min()
+            draws, vectors, keys = draws[better], vectors[better], keys[better]
+        priorities = np.concatenate([self._priorities, draws])
+        kept = (
+            np.sort(np.argpartition(-priorities, SAMPLE_LIMIT - 1)[:SAMPLE_LIMIT])
+            if len(priorities) > SAMPLE_LIMIT
+            else slice(None)
+        )
+        self._priorities = priorities[kept]
+        self.vectors = np.concatenate([self.vectors, vectors])[kept]
+        self.keys = np.concatenate([self.keys, keys])[kept]
+
+
+class _TermTable(dict[str, int]):
+    """Numbers terms in the order they are first seen."""
+
+    def __missing__(self, term: str) -> int:
+        self[term] = number = len(self)
+        return number
+
+
+class Buffer:
+    """The postings and documents of the segment to come."""
+
+    def __init__(self, settings: Settings, codebook: Codebook | None, sample: Sample | None) -> None:
+        self.settings, self._sample = settings, sample
+        self.codec, self._codebook = stored_codec(settings, codebook), codebook
+        self.documents: list[Document] = []
+        self.numbers: dict[str, int] = {}
+        self._columns: dict[str, list[NDArray[Any]]] = {}
+        self._terms = _TermTable()
+        self._tokens = array.array("I")
+        self._lengths = array.array("I")
+        self._staged = 0  # documents whose tokens have become postings
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def _take(self, document: Document) -> bool:
+        """Append a document; True when it replaces one that waits here."""
+        replaced = self.numbers.pop(document.id, None) is not None
+        self.numbers[document.id] = len(self.documents)
+        self.documents.append(document)
+        self.bytes += _DOCUMENT_BYTES + 2 * (len(document.text) + len(document.title)) + 64 * len(document.metadata)
+        return replaced
+
+    def discard(self, id: str) -> bool:
+        """Forget a waiting document."""
+        return self.numbers.pop(id, None) is not None
+
+    # -- text --------------------------------------------------------------------------------------------------------
+
+    def add_terms(self, document: Document, terms: Sequence[str]) -> bool:
+        """Add a document of a bm25 index."""
+        replaced = self._take(document)
+        self._tokens.extend(map(self._terms.__getitem__, terms))
+        self._lengths.append(len(terms))
+        self.bytes += 8 * len(terms)
+        if len(self._tokens) >= _STAGED_TOKENS:
+            self._stage()
+        return replaced
+
+    def _stage(self) -> None:
+        """Turn waiting tokens into (term, document, count) postings."""
+        lengths = np.frombuffer(self._lengths, np.uint32)[self._staged :]
+        owners = np.repeat(np.arange(self._staged, self._staged + len(lengths), dtype=np.uint64), lengths)
+        pairs = np.sort(owners << np.uint64(32) | np.frombuffer(self._tokens, np.uint32))
+        first = (
+            np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]])) if len(pairs) else np.zeros(0, np.int64)
+        )
+        self._append("KEYS", (pairs[first] & np.uint64(0xFFFFFFFF)).astype(np.uint32))
+        self._append("DOCUMENTS", (pairs[first] >> np.uint64(32)).astype(np.uint32))
+        self._append("COUNTS", np.diff(np.append(first, len(pairs))).astype(np.uint32))
+        self._staged += len(lengths)
+        self._tokens = array.array("I")
+
+    # -- vectors -----------------------------------------------------------------------------------------------------
+
+    def add_batch(self, batch: VectorBatch) -> int:
+        """Add documents with given vectors; how many replaced a waiting one."""
+        self._check(batch)
+        owners = np.repeat(np.arange(len(batch)), np.diff(batch.offsets))
+        kept = batch.weights > (self.settings.tau if self.settings.router == "dynamic" else 0)
+        keys, weights = batch.keys[kept], batch.weights[kept]
+        self._append("KEYS", keys)
+        self._append("DOCUMENTS", (owners[kept] + len(self.documents)).astype(np.uint32))
+        if self.settings.router == "sparse":
+            self._append("VALUES", weights.astype(np.float16))
+        elif batch.vectors is not None:
+            self._append_vectors(keys, weights, batch.vectors[kept])
+        if batch.semantic is not None and self.settings.semantic is not None:
+            self._append_encoded("SEMANTIC_", encode(self.settings.semantic.codec, batch.semantic))
+        return sum(self._take(document) for document in batch.documents)
+
+    def _check(self, batch: VectorBatch) -> None:
+        """Refuse what cannot be stored, with the id of the document that has it."""
+        limit = limit_of(self.codec)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = [("weights", batch.weights, limit_of("fp16"))]
+            if batch.vectors is not None:
+                rows += [
+                    ("vectors", batch.vectors, limit),
+                    ("weighted vectors", batch.vectors * batch.weights[:, None], limit),
+                ]
+            for what, values, most in rows:
+                largest = float(np.abs(values).max(initial=0))
+                if not largest <= most:
+                    row = int(np.argmax(~(np.abs(values).reshape(len(values), -1).max(axis=1) <= most)))
+                    require_finite(values[row : row + 1], what, batch.owner(row), most)
+        if batch.semantic is not None and self.settings.semantic is not None:
+            for document, vector in zip(batch.documents, batch.semantic, strict=True):
+                require_finite(vector, "semantic vector", document.id, limit_of(self.settings.semantic.codec))
+
+    def _append_vectors(self, keys: NDArray[np.uint32], weights: Floats, vectors: Floats) -> None:
+        weighted = vectors * weights[:, None]  # [P, d]
+        if self._sample is not None and self._codebook is None:
+            self._sample.add(weighted, keys)
+        if self.settings.router == "dynamic":
+            self._append("WEIGHTS", weight_steps(weights, self.settings.weight_step))
+        self._append_encoded("", encode(self.codec, weighted, keys, self._codebook))
+
+    def _append_encoded(self, prefix: str, encoded: Encoded) -> None:
+        self._append(f"{prefix}CODES", encoded.codes)
+        if encoded.scales is not None:
+            self._append(f"{prefix}SCALES", encoded.scales)
+
+    def _append(self, name: str, values: NDArray[Any]) -> None:
+        self._columns.setdefault(name, []).append(values)
+        self.bytes += 2 * values.nbytes  # once here, once more while the segment is sorted
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def contents(self, codebook: Codebook | None) -> MemoryContents:
+        """All that waits, ready to be written; `codebook` may have been trained since it came in."""
+        if self.settings.router == "bm25" and len(self._lengths) > self._staged:
+            self._stage()
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        self._columns.clear()
+        return MemoryContents(self, columns, codebook)
+
+
+class MemoryContents:
+    """A buffer's documents as the contents of a segment (see `lists.Contents`)."""
+
+    def __init__(self, buffer: Buffer, columns: dict[str, NDArray[Any]], codebook: Codebook | None) -> None:
+        settings = self._settings = buffer.settings
+        self._buffer, self._columns = buffer, columns
+        self._live = np.array(sorted(buffer.numbers.values()), np.int64)  # replaced ones left out
+        self._drop_replaced()
+        if buffer.codec == "int8" and stored_codec(settings, codebook) != "int8":
+            self._requantize(stored_codec(settings, codebook), codebook)
+        self._sort()
+        lexical, semantic = settings.lexical, settings.semantic
+        self.meta = Meta(
+            documents=len(self._live),
+            postings=int(self.list_lengths.sum()),
+            kind=KIND_OF_ROUTER[settings.router],
+            dimension=lexical.dimension if lexical else 0,
+            codec=stored_codec(settings, codebook),
+            weight_step=settings.weight_step if settings.router == "dynamic" else 0.0,
+            semantic_dimension=semantic.dimension if semantic else 0,
+            semantic_codec=semantic.codec if semantic else "int8",
+        )
+
+    def _drop_replaced(self) -> None:
+        total = len(self._buffer.documents)
+        if len(self._live) == total:
+            return
+        renumber = np.full(total, -1, np.int64)
+        renumber[self._live] = np.arange(len(self._live))
+        if "DOCUMENTS" in self._columns:
+            kept = renumber[self._columns["DOCUMENTS"]] >= 0
+            for name in [name for name in self._columns if not name.startswith("SEMANTIC_")]:
+                self._columns[name] = self._columns[name][kept]
+            self._columns["DOCUMENTS"] = renumber[self._columns["DOCUMENTS"]].astype(np.uint32)
+        for name in [name for name in self._columns if name.startswith("SEMANTIC_")]:
+            self._columns[name] = self._columns[name][self._live]
+
+    def _requantize(self, codec: str, codebook: Codebook | None) -> None:
+        rows = Encoded("int8", self._columns["CODES"], self._columns.pop("SCALES"))
+        keys, step = self._columns["KEYS"], 65_536
+        parts = [
+            encode(codec, decode(rows[i : i + step]), keys[i : i + step], codebook).codes
+            for i in range(0, len(rows), step)
+        ]
+        self._columns["CODES"] = np.concatenate(parts)
+
+    def _sort(self) -> None:
+        """Postings stand in document and token order, so a stable sort by key is the order on disk."""
+        from citadel._native import sort_by_key
+
+        keys = self._columns.pop("KEYS", np.zeros(0, np.uint32))
+        self._sorted_terms: list[bytes] = []
+        if self._settings.router == "bm25":
+            keys = self._rank_terms(keys)
+        self._order = sort_by_key(np.ascontiguousarray(keys))
+        self.keys, lists, lengths = np.unique(keys[self._order], return_inverse=True, return_counts=True)
+        self._lists, self.list_lengths = lists.astype(np.uint32), lengths.astype(np.int64)
+
+    def _rank_terms(self, keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Replace term numbers by the ranks of the terms that are in use, in byte order."""
+        used = np.unique(keys).tolist()
+        terms = list(self._buffer._terms)
+        named = sorted((terms[number].encode(), number) for number in used)
+        self._sorted_terms = [term for term, _ in named]
+        ranks = np.zeros(len(terms), np.uint32)
+        ranks[[number for _, number in named]] = np.arange(len(named), dtype=np.uint32)
+        return ranks[keys]
+
+    def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
+        ids = [self._buffer.documents[number].id for number in self._live.tolist()]
+        yield [id.encode() for id in ids], id_hashes(ids)
+
+    def document_rows(self) -> Iterator[Row]:
+        """The rows of the documents' database."""
+        for new, number in enumerate(self._live.tolist()):
+            yield row_of(new, self._buffer.documents[number])
+
+    def terms(self) -> Sequence[bytes]:
+        return self._sorted_terms
+
+    def lengths(self) -> NDArray[np.uint32]:
+        return np.frombuffer(self._buffer._lengths, np.uint32)[self._live]
+
+    @property
+    def total_length(self) -> int:
+        """Tokens of all documents (bm25)."""
+        return int(self.lengths().sum()) if self._settings.router == "bm25" else 0
+
+    def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
+        if name in self._columns:
+            yield self._lists, self._columns[name][self._order]
+
+    def semantic(self, name: str) -> Iterator[NDArray[Any]]:
+        yield self._columns[name]
+
+    def semantic_vectors(self, start: int, stop: int) -> Floats:
+        assert self._settings.semantic is not None
+        scales = self._columns.get("SEMANTIC_SCALES")
+        codes = self._columns["SEMANTIC_CODES"]
+        return decode(
+            Encoded(self._settings.semantic.codec, codes[start:stop], None if scales is None else scales[start:stop])
+        )

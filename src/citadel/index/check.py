@@ -1,0 +1,102 @@
+"""Is an index whole? Opening it checks structure; a deep check reads every byte and every row."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+from citadel.errors import CitadelError, CorruptIndexError
+from citadel.index.checksum import crc32c
+from citadel.index.format import FileRecord
+from citadel.index.manifest import generations, read_manifest
+from citadel.index.segment import Segment, id_hashes
+from citadel.index.snapshot import Snapshot, open_snapshot
+from citadel.index.storage import Storage
+
+_LISTS = 65_536  # looked at together
+
+
+def check(storage: Storage, deep: bool = False, progress: Callable[[str], None] = lambda _: None) -> Snapshot:
+    """Open the newest generation, and with `deep` read all of it; raises CorruptIndexError at the first damage."""
+    snapshot = open_snapshot(storage)
+    if deep:
+        for segment in snapshot.segments:
+            progress(segment.name)
+            segment.file.check()
+            _check_file(storage, segment.record.documents_file)
+            _check_documents(segment)
+            _check_lists(segment)
+        for record in (snapshot.manifest.deletions, snapshot.manifest.codebook):
+            if record:
+                progress(record.name)
+                _check_file(storage, record)
+    return snapshot
+
+
+def _check_file(storage: Storage, record: FileRecord) -> None:
+    if crc32c(storage.map(record.name)) != record.crc:
+        raise CorruptIndexError(record.name, "file", "its checksum differs from the manifest's")
+
+
+def _check_documents(segment: Segment) -> None:
+    """Every row is whole, and segment and database agree on the ids."""
+    for start in range(0, segment.documents, 10_000):
+        numbers = range(start, min(start + 10_000, segment.documents))
+        ids = segment.ids(numbers)
+        if [row[1] for row in segment.store.rows(numbers)] != ids:
+            raise CorruptIndexError(segment.name, "ID_BYTES", "its ids differ from the documents'")
+        if segment.find(ids, id_hashes(ids)) != dict(zip(ids, numbers, strict=True)):
+            raise CorruptIndexError(segment.name, "ID_HASHES", "an id is not found by its hash")
+
+
+def _check_lists(segment: Segment) -> None:
+    """Keys rise, and so do the document numbers of every list."""
+    if segment.meta.kind == "none":
+        return
+    names = segment.terms if segment.meta.kind == "bm25" else segment.keys.tolist()
+    if any(left >= right for left, right in itertools.pairwise(names)):
+        raise CorruptIndexError(segment.name, "KEYS", "the keys are not sorted")
+    starts = segment.list_starts
+    for first in range(0, segment.lists, _LISTS):
+        last = min(first + _LISTS, segment.lists)
+        numbers = segment.document_numbers(first, last)
+        inside = np.ones(max(len(numbers) - 1, 0), bool)
+        borders = starts[first + 1 : last] - starts[first]
+        inside[borders[(borders > 0) & (borders < len(numbers))] - 1] = False
+        if (np.diff(numbers)[inside] < 0).any():
+            raise CorruptIndexError(segment.name, "PACKED_DOCUMENTS", "the document numbers of a list fall")
+
+
+def whole_generations(storage: Storage) -> list[int]:
+    """The numbers of those generations, oldest first, that pass a deep check."""
+    return [number for number in generations(storage) if _is_whole(storage, number)]
+
+
+def _is_whole(storage: Storage, number: int) -> bool:
+    try:
+        manifest = read_manifest(storage, number)
+        for segment in Snapshot(storage, manifest).segments:
+            segment.file.check()
+            _check_file(storage, segment.record.documents_file)
+            _check_documents(segment)
+    except (CitadelError, OSError):
+        return False
+    return True
+
+
+def repair(storage: Storage) -> int:
+    """Return to the newest whole generation by removing the manifests after it; its number."""
+    lock = storage.lock()
+    try:
+        whole = whole_generations(storage)
+        if not whole:
+            raise CorruptIndexError(storage.location, "manifest", "no generation is whole, so nothing can be repaired")
+        for number in reversed(generations(storage)):
+            if number > whole[-1]:
+                storage.remove(f"gen.{number:08d}")
+        storage.sync()
+        return whole[-1]
+    finally:
+        lock.release()

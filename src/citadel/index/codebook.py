@@ -1,0 +1,116 @@
+"""The product quantiser of a field: 256 centroids for each sub-vector, and a scale for each key.
+
+A key's vectors share a length more than a direction, so dividing by the key's scale first lets one global codebook
+serve all keys.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.index.format import CitFile, CitWriter, FileRecord
+from citadel.index.storage import Storage
+from citadel.types import Floats, Keys
+
+CENTROIDS = 256
+SAMPLE_FLOOR = 65_536  # vectors a codebook is trained from, at least
+SAMPLE_LIMIT = 131_072  # and at most: more changes the centroids little
+_KEY_FLOOR = 16  # vectors a key must have in the sample for a scale of its own
+_ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """Centroids [S, 256, sub], the keys that have a scale of their own, and the scale of all others.
+
+    >>> book = Codebook(np.zeros((2, 256, 4), np.float32), np.array([5], np.uint32), np.array([2.0], np.float32), 1.0)
+    >>> book.scales_for(np.array([5, 6], np.uint32)).tolist()
+    [2.0, 1.0]
+    """
+
+    centroids: Floats  # [S, 256, sub]
+    scale_keys: Keys  # [m]
+    key_scales: Floats  # [m]
+    global_scale: float
+    sampled: int = 0
+
+    @property
+    def dimension(self) -> int:
+        return int(self.centroids.shape[0] * self.centroids.shape[2])
+
+    def scales_for(self, keys: Keys) -> Floats:
+        """The scale of each key [P]; keys the sample did not show use the global one."""
+        if not len(self.scale_keys):
+            return np.full(len(keys), self.global_scale, np.float32)
+        place = np.minimum(np.searchsorted(self.scale_keys, keys), len(self.scale_keys) - 1)
+        known = self.scale_keys[place] == keys
+        return np.where(known, self.key_scales[place], np.float32(self.global_scale)).astype(np.float32)
+
+
+def train(vectors: Floats, keys: Keys, subvector: int, seed: int = 0) -> Codebook:
+    """A codebook for these sampled vectors [n, d] under their keys [n]."""
+    squares = np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)
+    global_scale = float(np.float32(np.sqrt(squares.mean()) or 1.0))
+    scale_keys, key_scales = _key_scales(squares, keys)
+    book = Codebook(np.zeros((0, CENTROIDS, subvector), np.float32), scale_keys, key_scales, global_scale)
+    scaled = vectors / book.scales_for(keys)[:, None]
+    generator = np.random.default_rng(seed)
+    parts = scaled.reshape(len(vectors), -1, subvector).transpose(1, 0, 2)  # [S, n, sub]
+    centroids = np.stack([_cluster(np.ascontiguousarray(part), generator) for part in parts])
+    return Codebook(centroids, scale_keys, key_scales, global_scale, len(vectors))
+
+
+def _key_scales(squares: NDArray[np.float64], keys: Keys) -> tuple[Keys, Floats]:
+    distinct, places, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    scales = np.sqrt(np.bincount(places, squares, len(distinct)) / counts).astype(np.float32)
+    enough = (counts >= _KEY_FLOOR) & (scales > 0)
+    return distinct[enough].astype(np.uint32), scales[enough]
+
+
+def _cluster(points: Floats, generator: np.random.Generator) -> Floats:
+    """k-means: points [n, sub] → centroids [256, sub]; a centroid left without points moves to a random one."""
+    from citadel._native import pq_assign
+
+    centroids = points[generator.choice(len(points), CENTROIDS, replace=len(points) < CENTROIDS)]
+    for _ in range(_ROUNDS):
+        nearest = pq_assign(points, centroids[None])[:, 0]
+        counts = np.bincount(nearest, minlength=CENTROIDS)
+        sums = np.stack([np.bincount(nearest, column, CENTROIDS) for column in points.T], axis=1)
+        centroids = (sums / np.maximum(counts, 1)[:, None]).astype(np.float32)
+        empty = np.flatnonzero(counts == 0)
+        centroids[empty] = points[generator.choice(len(points), len(empty))]
+    return centroids
+
+
+def write_codebook(storage: Storage, index_id: str, file_id: str, book: Codebook) -> FileRecord:
+    """Write the codebook as a file of its own."""
+    writer = CitWriter(storage, "codebook", index_id, file_id, sections=4)
+    meta = {
+        "dimension": book.dimension,
+        "subvector": book.centroids.shape[2],
+        "global_scale": book.global_scale,
+        "sampled": book.sampled,
+    }
+    writer.section("META", json.dumps(meta).encode())
+    writer.section("CENTROIDS", book.centroids)
+    writer.section("SCALE_KEYS", book.scale_keys)
+    writer.section("KEY_SCALES", book.key_scales)
+    return writer.finish()
+
+
+def read_codebook(storage: Storage, record: FileRecord, index_id: str, dimension: int, subvector: int) -> Codebook:
+    """Read a codebook, checked against the field it serves."""
+    file = CitFile(storage, record, "codebook", index_id)
+    meta = file["META"].json()
+    scale = meta.get("global_scale")
+    if (meta.get("dimension"), meta.get("subvector")) != (dimension, subvector) or not isinstance(scale, float):
+        raise file["META"].corrupt("it does not fit the index's field")
+    keys = file["SCALE_KEYS"].array(np.uint32)
+    centroids = file["CENTROIDS"].sized(np.float32, dimension * CENTROIDS)
+    shape = (dimension // subvector, CENTROIDS, subvector)
+    scales = file["KEY_SCALES"].sized(np.float32, len(keys))
+    return Codebook(centroids.reshape(shape), keys, scales, scale, int(meta.get("sampled") or 0))

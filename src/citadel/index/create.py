@@ -1,0 +1,25 @@
+"""The first generation of an index: settings and nothing else."""
+
+from __future__ import annotations
+
+import uuid
+
+from citadel.config import Settings
+from citadel.errors import UsageError
+from citadel.index.manifest import Manifest, generations, newest_manifest, write_manifest
+from citadel.index.storage import Storage, resource_errors
+
+
+def create_index(storage: Storage, settings: Settings, overwrite: bool = False) -> None:
+    """Write the first, empty generation; `overwrite` puts it after the last one of the index that is there."""
+    lock = storage.lock()
+    try:
+        numbers = generations(storage)
+        if numbers and not overwrite:
+            newest_manifest(storage)
+            raise UsageError(f"{storage.location}: there is an index already; open it, or pass overwrite to replace it")
+        manifest = Manifest(uuid.uuid4().hex, (numbers[-1] if numbers else 0) + 1, settings)
+        with resource_errors(storage.location):
+            write_manifest(storage, manifest)
+    finally:
+        lock.release()

@@ -1,0 +1,187 @@
+"""Writing one segment: sections in one forward pass each, whether the postings come from memory or from a merge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.index.format import CitWriter, FileRecord
+from citadel.index.packing import POSTINGS_A_BLOCK, blocks_of
+from citadel.index.probe import PROBE_FLOOR, build_probe
+from citadel.index.segment import Meta
+from citadel.index.storage import Storage
+from citadel.types import Floats
+
+_PADDING = bytes(8)  # so that a decoder may load eight bytes anywhere
+_ROWS = 65_536
+
+
+class Contents(Protocol):
+    """What goes into a segment. Rows come in chunks; no chunk but one of a single list ends inside a list."""
+
+    meta: Meta
+    keys: NDArray[np.uint32]  # [K]
+    list_lengths: NDArray[np.int64]  # [K]
+
+    def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]: ...
+    def terms(self) -> Sequence[bytes]: ...
+    def lengths(self) -> NDArray[np.uint32]: ...
+    def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
+        """For section `name`: (list of each posting [p] ascending, its value [p, …])."""
+        ...
+
+    def semantic(self, name: str) -> Iterator[NDArray[Any]]: ...
+    def semantic_vectors(self, start: int, stop: int) -> Floats: ...
+
+
+def write_segment(storage: Storage, index_id: str, file_id: str, contents: Contents) -> FileRecord:
+    """Write all sections that the contents' kind asks for."""
+    names = section_names(contents.meta, contents.meta.documents >= PROBE_FLOOR)
+    writer = CitWriter(storage, "segment", index_id, file_id, sections=len(names))
+    try:
+        writer.section("META", json.dumps(asdict(contents.meta)).encode())
+        _write_ids(writer, contents)
+        if contents.meta.kind != "none":
+            _write_lists(writer, contents)
+        if contents.meta.semantic_dimension:
+            _write_semantic(writer, contents)
+        return writer.finish()
+    except BaseException:
+        writer.file.abandon()
+        raise
+
+
+def section_names(meta: Meta, probe: bool = False) -> list[str]:
+    """The sections of a segment of this kind."""
+    names = ["META", "ID_OFFSETS", "ID_BYTES", "ID_HASHES", "ID_NUMBERS"]
+    if meta.kind != "none":
+        names += ["LIST_STARTS", "BLOCK_STARTS", "PACKED_DOCUMENTS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS"]
+        names += row_names(meta)
+    if meta.semantic_dimension:
+        names += ["SEMANTIC_CODES"] + (["SEMANTIC_SCALES"] if meta.semantic_codec == "int8" else [])
+        names += ["PROBE_CENTROIDS", "PROBE_STARTS", "PROBE_DOCUMENTS"] if probe else []
+    return names
+
+
+def row_names(meta: Meta) -> list[str]:
+    """The sections that hold one row a posting, or what names the lists."""
+    if meta.kind == "bm25":
+        return ["TERM_OFFSETS", "TERM_BYTES", "LENGTHS", "PACKED_COUNTS", "COUNT_OFFSETS"]
+    if meta.kind == "sparse":
+        return ["KEYS", "VALUES"]
+    weights = ["WEIGHTS"] if meta.weight_step else []
+    return ["KEYS", *weights, "CODES"] + (["SCALES"] if meta.codec == "int8" else [])
+
+
+def _write_ids(writer: CitWriter, contents: Contents) -> None:
+    lengths: list[int] = []
+    hashes: list[NDArray[np.uint64]] = []
+
+    def octets() -> Iterator[bytes]:
+        for ids, hashed in contents.ids():
+            lengths.extend(map(len, ids))
+            hashes.append(hashed)
+            yield b"".join(ids)
+
+    writer.stream("ID_BYTES", octets())
+    writer.section("ID_OFFSETS", _starts(np.array(lengths, np.int64)))
+    joined = np.concatenate([np.zeros(0, np.uint64), *hashes])
+    order = np.argsort(joined, kind="stable")
+    writer.section("ID_HASHES", joined[order].astype("<u8"))
+    writer.section("ID_NUMBERS", order.astype("<u4"))
+
+
+def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype("<i8")
+
+
+def _write_lists(writer: CitWriter, contents: Contents) -> None:
+    from citadel._native import pack, pack_counts
+
+    writer.section("LIST_STARTS", _starts(contents.list_lengths))
+    writer.section("BLOCK_STARTS", _starts(np.asarray(blocks_of(contents.list_lengths), np.int64)))
+    packer = ListPacker(pack)
+    writer.stream("PACKED_DOCUMENTS", packer.stream(contents.rows("DOCUMENTS")))
+    writer.section("BLOCK_DOCUMENTS", *packer.firsts)
+    writer.section("BLOCK_OFFSETS", *packer.offsets())
+    if contents.meta.kind == "bm25":
+        _write_terms(writer, contents)
+        counter = ListPacker(lambda values, starts: (None, *pack_counts(values, starts)))
+        writer.stream("PACKED_COUNTS", counter.stream(contents.rows("COUNTS")))
+        writer.section("COUNT_OFFSETS", *counter.offsets())
+        return
+    writer.section("KEYS", contents.keys)
+    for name in row_names(contents.meta)[1:]:
+        writer.stream(name, (values for _, values in contents.rows(name)))
+
+
+def _write_terms(writer: CitWriter, contents: Contents) -> None:
+    terms = contents.terms()
+    writer.section("TERM_OFFSETS", _starts(np.fromiter(map(len, terms), np.int64, len(terms))))
+    writer.section("TERM_BYTES", b"".join(terms))
+    writer.section("LENGTHS", contents.lengths().astype("<u4"))
+
+
+def _write_semantic(writer: CitWriter, contents: Contents) -> None:
+    writer.stream("SEMANTIC_CODES", contents.semantic("SEMANTIC_CODES"))
+    if contents.meta.semantic_codec == "int8":
+        writer.stream("SEMANTIC_SCALES", contents.semantic("SEMANTIC_SCALES"))
+    if contents.meta.documents >= PROBE_FLOOR:
+        probe = build_probe(contents.semantic_vectors, contents.meta.documents)
+        writer.section("PROBE_CENTROIDS", probe.centroids)
+        writer.section("PROBE_STARTS", probe.starts)
+        writer.section("PROBE_DOCUMENTS", probe.documents)
+
+
+Pack = Callable[
+    [NDArray[np.uint32], NDArray[np.uint64]], tuple[NDArray[np.uint32] | None, NDArray[np.uint64], NDArray[np.uint8]]
+]
+
+
+class ListPacker:
+    """Packs lists that come in chunks: what does not fill a block of the last list waits for the next chunk."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        self.firsts: list[NDArray[np.uint32]] = []
+        self._offsets: list[NDArray[np.uint64]] = []
+        self._length = 0
+        self._waiting = (np.zeros(0, np.uint32), np.zeros(0, np.uint32))
+
+    def stream(self, rows: Iterable[tuple[NDArray[np.uint32], NDArray[Any]]]) -> Iterator[bytes]:
+        """The packed bytes of (lists, values) chunks."""
+        for lists, values in rows:
+            yield from self._add(lists, values.astype(np.uint32, copy=False))
+        yield from self._emit(*self._waiting)
+        yield _PADDING
+
+    def _add(self, lists: NDArray[np.uint32], values: NDArray[np.uint32]) -> Iterator[bytes]:
+        if len(self._waiting[0]):
+            lists, values = np.concatenate([self._waiting[0], lists]), np.concatenate([self._waiting[1], values])
+        if not len(lists):
+            return
+        open_from = int(np.searchsorted(lists, lists[-1]))  # the last list may go on in the next chunk
+        whole = open_from + (len(lists) - open_from) // POSTINGS_A_BLOCK * POSTINGS_A_BLOCK
+        self._waiting = (lists[whole:], values[whole:])
+        yield from self._emit(lists[:whole], values[:whole])
+
+    def _emit(self, lists: NDArray[np.uint32], values: NDArray[np.uint32]) -> Iterator[bytes]:
+        if not len(lists):
+            return
+        borders = np.flatnonzero(np.diff(lists)) + 1
+        starts = np.concatenate([[0], borders, [len(lists)]]).astype(np.uint64)
+        firsts, offsets, packed = self._pack(np.ascontiguousarray(values), starts)
+        if firsts is not None:
+            self.firsts.append(firsts)
+        self._offsets.append(offsets[:-1] + np.uint64(self._length))
+        self._length += len(packed)
+        yield packed.tobytes()
+
+    def offsets(self) -> list[NDArray[np.uint64]]:
+        """Where each block starts, and one more: the end."""
+        return [*self._offsets, np.array([self._length], np.uint64)]

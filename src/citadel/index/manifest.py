@@ -1,0 +1,251 @@
+"""The manifest: the one file that says which files are the index, and so the thing a commit replaces."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from citadel.config import Field, Settings
+from citadel.errors import CorruptIndexError, IndexNotFoundError, UnknownFormatError, UsageError
+from citadel.index.checksum import crc32c
+from citadel.index.format import FORMAT, DurableFile, FileRecord
+from citadel.index.storage import Storage
+
+MAX_BYTES = 16 << 20
+MAX_DOCUMENTS = (1 << 32) - 1
+_NAME = re.compile(r"gen\.([0-9]{8,12})")
+_HEX = re.compile(r"[0-9a-f]{32}")
+_FILES = {
+    "segment": re.compile(r"seg-[0-9a-f]{32}\.cit"),
+    "documents": re.compile(r"docs-[0-9a-f]{32}\.sqlite"),
+    "tombstones": re.compile(r"del-[0-9a-f]{32}\.cit"),
+    "codebook": re.compile(r"codebook-[0-9a-f]{32}\.cit"),
+}
+
+
+@dataclass(frozen=True)
+class SegmentRecord:
+    """One segment: its lists, its documents, and how many of each."""
+
+    file: FileRecord
+    documents_file: FileRecord
+    documents: int
+    postings: int
+    total_length: int = 0
+
+
+@dataclass(frozen=True)
+class Build:
+    """How far `citadel index` has read its source, so that the same command can go on.
+
+    >>> Build("corpus.jsonl", options={"codec": "int8"}).finished
+    False
+    """
+
+    source: str
+    position: int = 0
+    crc: int = 0
+    line: int = 0
+    finished: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One generation of an index."""
+
+    index_id: str
+    generation: int
+    settings: Settings
+    segments: tuple[SegmentRecord, ...] = ()
+    deletions: FileRecord | None = None
+    deleted: int = 0
+    codebook: FileRecord | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    build: Build | None = None
+
+    @property
+    def name(self) -> str:
+        return f"gen.{self.generation:08d}"
+
+    @property
+    def documents(self) -> int:
+        """Live documents."""
+        return sum(segment.documents for segment in self.segments) - self.deleted
+
+    def files(self) -> list[FileRecord]:
+        """Every file this generation needs."""
+        parts = [record for segment in self.segments for record in (segment.file, segment.documents_file)]
+        return parts + [record for record in (self.deletions, self.codebook) if record]
+
+
+def generations(storage: Storage) -> list[int]:
+    """The numbers of all manifests, oldest first."""
+    found = (_NAME.fullmatch(name) for name in storage.names())
+    return sorted(int(match[1]) for match in found if match)
+
+
+def write_manifest(storage: Storage, manifest: Manifest) -> None:
+    """Publish a generation: the rename is the commit."""
+    line = json.dumps(_to_json(manifest), ensure_ascii=False, allow_nan=False).encode()
+    file = DurableFile(storage, manifest.name)
+    file.write(line + f"\n{crc32c(line):08x}\n".encode())
+    file.finish()
+    storage.sync()
+
+
+def newest_manifest(storage: Storage) -> Manifest:
+    """The newest generation by name; damage there is an error, never an older one in its place."""
+    while True:
+        numbers = generations(storage)
+        if not numbers:
+            raise _absent(storage)
+        try:
+            return read_manifest(storage, numbers[-1])
+        except FileNotFoundError:
+            continue  # collected while we looked: a newer one is there
+
+
+def _absent(storage: Storage) -> Exception:
+    if any(name.startswith(("seg-", "docs-", "del-", "codebook-")) for name in storage.names()):
+        return CorruptIndexError(storage.location, "manifest", "the folder holds index files but no manifest")
+    return IndexNotFoundError(
+        f"{storage.location}: there is no index; create one with `citadel index CORPUS {storage.location}`"
+    )
+
+
+def read_manifest(storage: Storage, generation: int) -> Manifest:
+    """Read and check one generation."""
+    name = f"gen.{generation:08d}"
+    view = storage.map(name)
+    if len(view) > MAX_BYTES:
+        raise CorruptIndexError(name, "manifest", f"it has {len(view)} bytes, at most {MAX_BYTES} are allowed")
+    line, _, rest = bytes(view).partition(b"\n")
+    if rest != f"{crc32c(line):08x}\n".encode():
+        raise CorruptIndexError(name, "manifest", "its checksum does not match")
+    try:
+        return _from_json(json.loads(line), generation)
+    except UnknownFormatError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError, AttributeError, UsageError) as error:
+        raise CorruptIndexError(name, "manifest", f"a field is missing or of the wrong kind ({error})") from error
+
+
+def _to_json(manifest: Manifest) -> dict[str, Any]:
+    segments = [
+        {
+            "file": record.file._asdict(),
+            "documents_file": record.documents_file._asdict(),
+            "documents": record.documents,
+            "postings": record.postings,
+            "total_length": record.total_length,
+        }
+        for record in manifest.segments
+    ]
+    return {
+        "format": FORMAT,
+        "index": manifest.index_id,
+        "generation": manifest.generation,
+        "settings": dataclasses.asdict(manifest.settings),
+        "segments": segments,
+        "deletions": manifest.deletions and manifest.deletions._asdict(),
+        "deleted": manifest.deleted,
+        "codebook": manifest.codebook and manifest.codebook._asdict(),
+        "counts": dict(manifest.counts),
+        "build": manifest.build and dataclasses.asdict(manifest.build),
+    }
+
+
+def _from_json(data: dict[str, Any], generation: int) -> Manifest:
+    if data["format"] != FORMAT:
+        problem = f"format {data['format']!r}, this citadel reads format {FORMAT}"
+        raise UnknownFormatError(f"gen.{generation:08d}", "manifest", problem)
+    if data["generation"] != generation or not _HEX.fullmatch(data["index"]):
+        raise ValueError("generation or index id")
+    segments = tuple(_segment(item) for item in data["segments"])
+    total = sum(segment.documents for segment in segments)
+    deleted = _count(data["deleted"])
+    if total > MAX_DOCUMENTS or deleted > total:
+        raise ValueError("document counts")
+    return Manifest(
+        data["index"],
+        generation,
+        _settings(data["settings"]),
+        segments,
+        data["deletions"] and _record(data["deletions"], "tombstones"),
+        deleted,
+        data["codebook"] and _record(data["codebook"], "codebook"),
+        {str(name): _count(value) for name, value in data["counts"].items()},
+        data["build"] and _build(data["build"]),
+    )
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{str(value)[:40]} is not a count")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]} is not text")
+    return value
+
+
+def _number(value: object) -> float:
+    if type(value) not in (int, float) or not -1e30 < float(value) < 1e30:  # type: ignore[arg-type]
+        raise ValueError(f"{str(value)[:40]} is not a number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _record(data: dict[str, Any], kind: str) -> FileRecord:
+    name = _text(data["name"])
+    if not _FILES[kind].fullmatch(name):
+        raise ValueError(f"{name[:60]!r} is not the name of a {kind} file")
+    return FileRecord(name, _count(data["length"]), _count(data["crc"]))
+
+
+def _segment(data: dict[str, Any]) -> SegmentRecord:
+    documents = _count(data["documents"])
+    if documents > MAX_DOCUMENTS:
+        raise ValueError("document counts")
+    return SegmentRecord(
+        _record(data["file"], "segment"),
+        _record(data["documents_file"], "documents"),
+        documents,
+        _count(data["postings"]),
+        _count(data["total_length"]),
+    )
+
+
+def _settings(data: dict[str, Any]) -> Settings:
+    return Settings(
+        router=_text(data["router"]),
+        fingerprint=_text(data["fingerprint"]),
+        lexical=data["lexical"] and _field(data["lexical"]),
+        semantic=data["semantic"] and _field(data["semantic"]),
+        tau=_number(data["tau"]),
+        weight_step=_number(data["weight_step"]),
+        analyser=data["analyser"] and _text(data["analyser"]),
+        k1=_number(data["k1"]),
+        b=_number(data["b"]),
+    )
+
+
+def _field(data: dict[str, Any]) -> Field:
+    return Field(_count(data["dimension"]), _text(data["codec"]))
+
+
+def _build(data: dict[str, Any]) -> Build:
+    return Build(
+        source=_text(data["source"]),
+        position=_count(data["position"]),
+        crc=_count(data["crc"]),
+        line=_count(data["line"]),
+        finished=data["finished"] is True,
+        options={_text(name): _text(value) for name, value in data["options"].items()},
+    )

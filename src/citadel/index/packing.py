@@ -1,0 +1,73 @@
+"""Packed document numbers, read in numpy: blocks of 128 postings, deltas of as many bits as the block needs.
+
+Writing, and reading in search, is native; this is the form that needs no native module and that the tests compare with.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+POSTINGS_A_BLOCK = 128
+_OFFSET = np.uint64((1 << 56) - 1)
+
+
+def blocks_of(postings: NDArray[np.integer] | int) -> NDArray[np.integer] | int:
+    """How many blocks a list of that many postings has.
+
+    >>> blocks_of(129)
+    2
+    """
+    return (postings + POSTINGS_A_BLOCK - 1) // POSTINGS_A_BLOCK
+
+
+def block_sizes(list_lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Postings in each block of lists of these lengths.
+
+    >>> block_sizes(np.array([130, 1])).tolist()
+    [128, 2, 1]
+    """
+    counts = np.asarray(blocks_of(list_lengths), np.int64)
+    sizes = np.full(int(counts.sum()), POSTINGS_A_BLOCK, np.int64)
+    filled = list_lengths > 0
+    sizes[np.cumsum(counts)[filled] - 1] = (list_lengths[filled] - 1) % POSTINGS_A_BLOCK + 1
+    return sizes
+
+
+def unpack_values(
+    offsets: NDArray[np.uint64], packed: NDArray[np.uint8], sizes: NDArray[np.int64], skip: int = 0
+) -> NDArray[np.int64]:
+    """The values of blocks [b] as one array [sum of sizes]; the first `skip` of each block are not stored, and 0."""
+    bits = np.repeat((offsets >> np.uint64(56)).astype(np.int64), sizes)  # [P]
+    starts = np.repeat((offsets & _OFFSET).astype(np.int64) * 8, sizes)  # [P]
+    places = ranges(sizes) - skip  # [P]
+    stored = places >= 0
+    position = starts + places * bits
+    octet = np.where(stored, position >> 3, 0)
+    if len(octet) and int(octet.max()) + 8 > len(packed):
+        raise ValueError("packed values lie outside the section")
+    words: NDArray[np.uint64] = np.ndarray((max(len(packed) - 7, 0),), "<u8", packed, strides=(1,))
+    mask = (np.uint64(1) << bits.astype(np.uint64)) - np.uint64(1)
+    values = (words[octet] >> (position & 7).astype(np.uint64)) & mask
+    return np.where(stored, values, 0).astype(np.int64)
+
+
+def unpack_documents(
+    first: NDArray[np.uint32], offsets: NDArray[np.uint64], packed: NDArray[np.uint8], sizes: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The document numbers of blocks: first [b], offsets [b], sizes [b] → [sum of sizes]."""
+    running = np.cumsum(unpack_values(offsets, packed, sizes, skip=1))
+    starts = np.cumsum(sizes) - sizes
+    documents: NDArray[np.int64] = running + np.repeat(first.astype(np.int64) - running[starts], sizes)
+    return documents
+
+
+def ranges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, …, size − 1 for each size, one after the other.
+
+    >>> ranges(np.array([2, 3])).tolist()
+    [0, 1, 0, 1, 2]
+    """
+    total = int(sizes.sum())
+    places: NDArray[np.int64] = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return places

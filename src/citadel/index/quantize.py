@@ -1,0 +1,103 @@
+"""Codecs: how a vector becomes bytes. fp16, int8 with a scale a vector, product quantisation with a scale a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import InputError
+from citadel.index.codebook import Codebook
+from citadel.types import Floats, Keys
+
+FP16_MAX = 65504.0
+INT8_MAX = FP16_MAX * 127
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Coded vectors: codes [P, width] and, for int8, one scale a vector [P].
+
+    >>> encode("fp16", np.ones((1, 4), np.float32)).codes.dtype.name
+    'float16'
+    """
+
+    codec: str
+    codes: NDArray[Any]
+    scales: NDArray[np.float16] | None = None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: Any) -> Encoded:
+        return Encoded(self.codec, self.codes[rows], None if self.scales is None else self.scales[rows])
+
+
+def encode(codec: str, vectors: Floats, keys: Keys | None = None, codebook: Codebook | None = None) -> Encoded:
+    """Code w'·v [P, d]; the caller has checked that the numbers are finite and within the codec's range."""
+    if codec == "fp16":
+        return Encoded(codec, vectors.astype(np.float16))
+    if codec == "int8":
+        from citadel._native import quantize_int8
+
+        codes, scales = quantize_int8(np.ascontiguousarray(vectors, np.float32))
+        return Encoded(codec, codes, scales)
+    from citadel._native import pq_assign
+
+    assert codebook is not None
+    assert keys is not None
+    scaled = vectors / codebook.scales_for(keys)[:, None]
+    return Encoded(codec, pq_assign(np.ascontiguousarray(scaled, np.float32), codebook.centroids))
+
+
+def decode(encoded: Encoded, keys: Keys | None = None, codebook: Codebook | None = None) -> Floats:
+    """The vectors the codes stand for, in fp32 [P, d]."""
+    if encoded.codec == "fp16":
+        return encoded.codes.astype(np.float32)
+    if encoded.codec == "int8":
+        assert encoded.scales is not None
+        return encoded.codes.astype(np.float32) * encoded.scales.astype(np.float32)[:, None]
+    assert codebook is not None
+    assert keys is not None
+    parts = codebook.centroids[np.arange(encoded.codes.shape[1]), encoded.codes]  # [P, S, sub]
+    whole: Floats = parts.reshape(len(encoded), -1) * codebook.scales_for(keys)[:, None]
+    return whole
+
+
+def require_finite(values: NDArray[Any], what: str, document_id: str, limit: float = np.inf) -> None:
+    """Refuse NaN, infinities and numbers the codec cannot hold, with the document's id.
+
+    >>> require_finite(np.array([np.nan]), "vectors", "d7")
+    Traceback (most recent call last):
+    citadel.errors.InputError: document 'd7': the vectors hold NaN or infinity; leave it out or mend it
+    """
+    if not len(values):
+        return
+    largest = float(np.abs(values).max())
+    if not np.isfinite(largest):
+        reason = f"the {what} hold NaN or infinity; leave it out or mend it"
+        raise InputError(f"document {document_id!r}: {reason}")
+    if largest > limit:
+        reason = f"the {what} hold {largest:g}, the codec stores at most {limit:g}; scale the vectors"
+        raise InputError(f"document {document_id!r}: {reason}")
+
+
+def limit_of(codec: str) -> float:
+    """The largest number a codec can hold.
+
+    >>> limit_of("fp16")
+    65504.0
+    """
+    return FP16_MAX if codec == "fp16" else INT8_MAX
+
+
+def weight_steps(weights: Floats, step: float) -> NDArray[np.uint8]:
+    """u8 weights: ⌈w / step⌉, so that "w > m · step" is exactly "code > m" for every whole m.
+
+    >>> weight_steps(np.array([0.01, 0.02, 0.03, 99], np.float32), 0.02).tolist()
+    [1, 1, 2, 255]
+    """
+    steps = np.ceil(np.round(weights.astype(np.float64) / step, 6))
+    return np.clip(steps, 0, 255).astype(np.uint8)

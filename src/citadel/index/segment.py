@@ -1,0 +1,255 @@
+"""An open segment: the inverted lists, vectors and documents of one part of an index."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.config import CODECS, MAX_DIMENSION, SUBVECTOR
+from citadel.errors import CorruptIndexError
+from citadel.index.documents import DocumentStore
+from citadel.index.format import CitFile
+from citadel.index.manifest import SegmentRecord
+from citadel.index.packing import block_sizes, unpack_documents, unpack_values
+from citadel.index.quantize import Encoded
+from citadel.index.storage import Storage
+
+KINDS = ("vectors", "sparse", "bm25", "none")
+KIND_OF_ROUTER = {
+    "dynamic": "vectors",
+    "static": "vectors",
+    "all_to_all": "vectors",
+    "none": "none",
+    "sparse": "sparse",
+    "bm25": "bm25",
+}
+CODE_TYPE: dict[str, Any] = {"fp16": np.float16, "int8": np.int8, "pq2": np.uint8, "pq1": np.uint8}
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a segment says of itself."""
+
+    documents: int
+    postings: int
+    kind: str
+    dimension: int
+    codec: str
+    weight_step: float
+    semantic_dimension: int
+    semantic_codec: str
+
+    @property
+    def code_width(self) -> int:
+        """Codes a posting's vector has."""
+        return self.dimension // SUBVECTOR.get(self.codec, 1)
+
+
+def id_hashes(ids: Iterable[str]) -> NDArray[np.uint64]:
+    """The 64-bit hash under which an id is found.
+
+    >>> id_hashes(["d1"]).dtype.name
+    'uint64'
+    """
+    digests = (hashlib.blake2b(id.encode(), digest_size=8).digest() for id in ids)
+    return np.frombuffer(b"".join(digests), "<u8")
+
+
+class Segment:
+    """One segment of a generation; immutable, shared between threads."""
+
+    def __init__(self, storage: Storage, record: SegmentRecord, index_id: str) -> None:
+        self.record, self.name = record, record.file.name
+        self.file = CitFile(storage, record.file, "segment", index_id)
+        self.meta = self._meta(self.file["META"].json())
+        self.documents = self.meta.documents
+        self.store = DocumentStore(storage, record.documents_file, index_id, self.documents)
+        self._shape()
+
+    @property
+    def file_id(self) -> str:
+        return self.name[4:-4]
+
+    def _meta(self, data: dict[str, Any]) -> Meta:
+        try:
+            meta = Meta(**data)
+        except TypeError:
+            raise self._corrupt("META", "a field is missing or unknown") from None
+        whole = (meta.documents, meta.postings, meta.dimension, meta.semantic_dimension)
+        if any(type(value) is not int or value < 0 for value in whole) or not isinstance(meta.weight_step, float):
+            raise self._corrupt("META", "a number is of the wrong kind")
+        if meta.kind not in KINDS or meta.codec not in CODECS or meta.semantic_codec not in CODECS:
+            raise self._corrupt("META", "an unknown kind or codec")
+        if max(meta.dimension, meta.semantic_dimension) > MAX_DIMENSION:
+            raise self._corrupt("META", "a dimension is out of range")
+        if (meta.documents, meta.postings) != (self.record.documents, self.record.postings):
+            raise self._corrupt("META", "its counts differ from the manifest's")
+        return meta
+
+    def _corrupt(self, section: str, problem: str) -> CorruptIndexError:
+        return CorruptIndexError(self.name, section, problem)
+
+    def _shape(self) -> None:
+        """Every section has the size that the counts ask for; contents are checked when touched."""
+        meta, has_lists = self.meta, self.meta.kind != "none"
+        self.lists = max(len(self.file["LIST_STARTS"].data) // 8 - 1, 0) if has_lists else 0
+        blocks = len(self.file["BLOCK_DOCUMENTS"].data) // 4 if has_lists else 0
+        sizes = {
+            "ID_OFFSETS": 8 * (meta.documents + 1),
+            "ID_HASHES": 8 * meta.documents,
+            "ID_NUMBERS": 4 * meta.documents,
+        }
+        if has_lists:
+            sizes |= {"LIST_STARTS": 8 * (self.lists + 1), "BLOCK_STARTS": 8 * (self.lists + 1)}
+            sizes |= {"BLOCK_DOCUMENTS": 4 * blocks, "BLOCK_OFFSETS": 8 * (blocks + 1)}
+            sizes |= self._row_sizes(blocks)
+        if meta.semantic_dimension:
+            width = np.dtype(CODE_TYPE[meta.semantic_codec]).itemsize
+            sizes["SEMANTIC_CODES"] = meta.documents * meta.semantic_dimension * width
+            sizes |= {"SEMANTIC_SCALES": 2 * meta.documents} if meta.semantic_codec == "int8" else {}
+        for name, size in sizes.items():
+            if len(self.file[name].data) != size:
+                raise self._corrupt(name, f"it has {len(self.file[name].data)} bytes where {size} are needed")
+
+    def _row_sizes(self, blocks: int) -> dict[str, int]:
+        meta, postings = self.meta, self.meta.postings
+        if meta.kind == "bm25":
+            return {
+                "TERM_OFFSETS": 8 * (self.lists + 1),
+                "LENGTHS": 4 * meta.documents,
+                "COUNT_OFFSETS": 8 * (blocks + 1),
+            }
+        sizes = {"KEYS": 4 * self.lists} | ({"WEIGHTS": postings} if "WEIGHTS" in self.file else {})
+        if meta.kind == "sparse":
+            return sizes | {"VALUES": 2 * postings}
+        width = np.dtype(CODE_TYPE[meta.codec]).itemsize
+        sizes["CODES"] = postings * meta.code_width * width
+        return sizes | ({"SCALES": 2 * postings} if meta.codec == "int8" else {})
+
+    # -- documents ---------------------------------------------------------------------------------------------------
+
+    def ids(self, numbers: Sequence[int]) -> list[str]:
+        """The ids of these documents."""
+        offsets, octets = self.file["ID_OFFSETS"].array("<u8"), self.file["ID_BYTES"].array(np.uint8)
+        try:
+            return [octets[int(offsets[n]) : int(offsets[n + 1])].tobytes().decode() for n in numbers]
+        except UnicodeDecodeError:
+            raise self._corrupt("ID_BYTES", "an id is not UTF-8") from None
+
+    def find(self, ids: Sequence[str], hashes: NDArray[np.uint64]) -> dict[str, int]:
+        """The numbers of those ids that this segment holds."""
+        if not self.documents or not len(ids):
+            return {}
+        known = self.file["ID_HASHES"].array("<u8")
+        numbers = self.file["ID_NUMBERS"].array("<u4")
+        found: dict[str, int] = {}
+        places = np.searchsorted(known, hashes)
+        for i in np.flatnonzero(known[np.minimum(places, len(known) - 1)] == hashes).tolist():
+            place = int(places[i])
+            while place < len(known) and known[place] == hashes[i]:  # several ids may share a hash
+                number = int(numbers[place])
+                if number >= self.documents:
+                    raise self._corrupt("ID_NUMBERS", f"document {number} does not exist")
+                if self.ids([number]) == [ids[i]]:
+                    found[ids[i]] = number
+                place += 1
+        return found
+
+    # -- lists -------------------------------------------------------------------------------------------------------
+
+    @property
+    def list_starts(self) -> NDArray[np.int64]:
+        """First posting of each list [lists + 1], checked to rise to the number of postings."""
+        starts = self.file["LIST_STARTS"].array("<i8")
+        if len(starts) and (starts[0] != 0 or starts[-1] != self.meta.postings or (np.diff(starts) < 0).any()):
+            raise self._corrupt("LIST_STARTS", "the lists do not follow each other")
+        return starts
+
+    @property
+    def keys(self) -> NDArray[np.uint32]:
+        """The sorted keys; for bm25 the ranks of the terms."""
+        if self.meta.kind == "bm25":
+            return np.arange(self.lists, dtype=np.uint32)
+        return self.file["KEYS"].array("<u4")
+
+    @property
+    def terms(self) -> list[bytes]:
+        """The sorted terms of a bm25 segment."""
+        offsets = self.file["TERM_OFFSETS"].array("<u8").tolist()
+        octets = self.file["TERM_BYTES"].array(np.uint8).tobytes()
+        return [octets[start:stop] for start, stop in itertools.pairwise(offsets)]
+
+    @property
+    def lengths(self) -> NDArray[np.uint32]:
+        """Tokens of each document (bm25)."""
+        return self.file["LENGTHS"].array("<u4")
+
+    def first_block(self, list: int) -> int:
+        """The first block of a list."""
+        return int(self.file["BLOCK_STARTS"].array("<i8", list, list + 1)[0])
+
+    def document_numbers(self, first_list: int, last_list: int) -> NDArray[np.int64]:
+        """The document numbers of lists first … last − 1, one list after the other."""
+        sizes = block_sizes(np.diff(self.list_starts[first_list : last_list + 1]))
+        return self.block_documents(self.first_block(first_list), self.first_block(last_list), sizes)
+
+    def counts(self, first_list: int, last_list: int) -> NDArray[np.int64]:
+        """The term counts of lists first … last − 1 (bm25)."""
+        sizes = block_sizes(np.diff(self.list_starts[first_list : last_list + 1]))
+        return self.block_counts(self.first_block(first_list), self.first_block(last_list), sizes)
+
+    def block_documents(self, first: int, stop: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The document numbers of blocks first … stop − 1 with these sizes."""
+        firsts = self.file["BLOCK_DOCUMENTS"].array("<u4", first, stop)
+        offsets, packed = self._packed("BLOCK_OFFSETS", "PACKED_DOCUMENTS", first, stop, sizes)
+        try:
+            numbers = unpack_documents(firsts, offsets, packed, sizes)
+        except ValueError as error:
+            raise self._corrupt("PACKED_DOCUMENTS", str(error)) from error
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.documents:
+            raise self._corrupt("PACKED_DOCUMENTS", "a document number is out of range")
+        return numbers
+
+    def block_counts(self, first: int, stop: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The term counts of blocks first … stop − 1 with these sizes (bm25)."""
+        offsets, packed = self._packed("COUNT_OFFSETS", "PACKED_COUNTS", first, stop, sizes)
+        try:
+            return unpack_values(offsets, packed, sizes) + 1
+        except ValueError as error:
+            raise self._corrupt("PACKED_COUNTS", str(error)) from error
+
+    def _packed(
+        self, offsets_name: str, packed_name: str, first: int, stop: int, sizes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+        """Where blocks first … stop − 1 start, counted from the bytes that hold just them, and these bytes."""
+        if stop - first != len(sizes):
+            raise self._corrupt("BLOCK_STARTS", "the blocks do not fit the lists")
+        bounds = self.file[offsets_name].array("<u8", first, stop + 1)
+        places = (bounds & np.uint64((1 << 56) - 1)).astype(np.int64)
+        if (np.diff(places) < 0).any():
+            raise self._corrupt(offsets_name, "the blocks do not follow each other")
+        packed = self.file[packed_name].array(np.uint8, int(places[0]), int(places[-1]) + 8)
+        return bounds[:-1] - np.uint64(places[0]), packed
+
+    def encoded(self, start: int, stop: int) -> Encoded:
+        """The coded vectors of postings start … stop − 1."""
+        width = self.meta.code_width
+        codes = self.file["CODES"].array(CODE_TYPE[self.meta.codec], start * width, stop * width).reshape(-1, width)
+        scales = self.file["SCALES"].array(np.float16, start, stop) if self.meta.codec == "int8" else None
+        return Encoded(self.meta.codec, codes, scales)
+
+    def semantic(self, start: int, stop: int) -> Encoded:
+        """The coded semantic vectors of documents start … stop − 1."""
+        width, codec = self.meta.semantic_dimension, self.meta.semantic_codec
+        codes = self.file["SEMANTIC_CODES"].array(CODE_TYPE[codec], start * width, stop * width).reshape(-1, width)
+        scales = self.file["SEMANTIC_SCALES"].array(np.float16, start, stop) if codec == "int8" else None
+        return Encoded(codec, codes, scales)
+
+    def close(self) -> None:
+        self.store.close()

@@ -1,0 +1,124 @@
+"""One generation, open: all its files held, so that nothing a writer does later can change what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.config import SUBVECTOR
+from citadel.errors import CorruptIndexError
+from citadel.index.codebook import Codebook, read_codebook
+from citadel.index.manifest import Manifest, newest_manifest
+from citadel.index.segment import KIND_OF_ROUTER, Segment, id_hashes
+from citadel.index.storage import Storage
+from citadel.index.tombstones import Deleted, Tombstones, read_tombstones
+from citadel.types import Document
+
+NOTHING_DELETED = Deleted(np.zeros(0, np.uint32))
+
+
+class Snapshot:
+    """An immutable view of an index, shared between threads."""
+
+    def __init__(
+        self, storage: Storage, manifest: Manifest, previous: Snapshot | None = None, fresh: Sequence[Segment] = ()
+    ) -> None:
+        self.storage, self.manifest, self.settings = storage, manifest, manifest.settings
+        self._open_segments([*(previous.segments if previous else ()), *fresh])
+        self.codebook = self._read_codebook(previous)
+        self.tombstones = self._read_tombstones()
+        sizes = [segment.documents for segment in self.segments]
+        self.bases = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64))]).astype(np.int64)  # [segments + 1]
+
+    def _open_segments(self, already: Sequence[Segment]) -> None:
+        """Segments that are open already, in the previous generation or as just written, are shared."""
+        known = {segment.record: segment for segment in already}
+        self.segments: list[Segment] = []
+        kind = KIND_OF_ROUTER[self.settings.router]
+        for record in self.manifest.segments:
+            segment = known.get(record) or Segment(self.storage, record, self.manifest.index_id)
+            if segment.meta.kind != kind:
+                raise CorruptIndexError(segment.name, "META", "it does not fit the index's router")
+            self.segments.append(segment)
+
+    def _read_codebook(self, previous: Snapshot | None) -> Codebook | None:
+        record, field = self.manifest.codebook, self.settings.lexical
+        if record is None or field is None:
+            return None
+        if previous and previous.manifest.codebook == record:
+            return previous.codebook
+        subvector = SUBVECTOR.get(field.codec, 1)
+        return read_codebook(self.storage, record, self.manifest.index_id, field.dimension, subvector)
+
+    def _read_tombstones(self) -> Tombstones:
+        if self.manifest.deletions is None:
+            return {}
+        sizes = {segment.file_id: segment.documents for segment in self.segments}
+        found = read_tombstones(self.storage, self.manifest.deletions, self.manifest.index_id, sizes)
+        if sum(len(part.documents) for part in found.values()) != self.manifest.deleted:
+            raise CorruptIndexError(
+                self.manifest.deletions.name, "DELETED_DOCUMENTS", "its count differs from the manifest's"
+            )
+        return found
+
+    def deleted(self, segment: Segment) -> Deleted:
+        """What is deleted of a segment."""
+        return self.tombstones.get(segment.file_id, NOTHING_DELETED)
+
+    def __len__(self) -> int:
+        return self.manifest.documents
+
+    def locate(self, ids: Sequence[str]) -> dict[str, tuple[Segment, int]]:
+        """Where each known, live id stands."""
+        hashes, found = id_hashes(ids), {}
+        for segment in self.segments:
+            gone = self.deleted(segment).documents
+            for id, number in segment.find(ids, hashes).items():
+                place = int(np.searchsorted(gone, number))
+                if place == len(gone) or gone[place] != number:
+                    found[id] = (segment, number)
+        return found
+
+    def get(self, id: str) -> Document | None:
+        """The live document with this id."""
+        place = self.locate([id]).get(id)
+        return place[0].store.get([place[1]])[0] if place else None
+
+    def ids(self, numbers: NDArray[np.int64]) -> list[str]:
+        """The ids of documents by their number in the whole index, in this order."""
+        found: dict[int, str] = {}
+        for segment, base, part in self._by_segment(numbers):
+            found |= dict(zip(part, segment.ids([number - base for number in part]), strict=True))
+        return [found[number] for number in numbers.tolist()]
+
+    def documents(self, numbers: NDArray[np.int64]) -> list[Document]:
+        """The documents with these numbers in the whole index, in this order."""
+        found: dict[int, Document] = {}
+        for segment, base, part in self._by_segment(numbers):
+            found |= dict(zip(part, segment.store.get(number - base for number in part), strict=True))
+        return [found[number] for number in numbers.tolist()]
+
+    def _by_segment(self, numbers: NDArray[np.int64]) -> Iterator[tuple[Segment, int, list[int]]]:
+        owners = np.searchsorted(self.bases, numbers, side="right") - 1
+        for owner in np.unique(owners).tolist():
+            yield self.segments[owner], int(self.bases[owner]), numbers[owners == owner].tolist()
+
+    def live_numbers(self, segment: Segment) -> Iterable[int]:
+        """The numbers, in their segment, of the documents still there."""
+        numbers: list[int] = np.flatnonzero(self.deleted(segment).alive(segment.documents)).tolist()
+        return numbers
+
+
+def open_snapshot(storage: Storage, previous: Snapshot | None = None) -> Snapshot:
+    """The newest generation; one that is collected while it is being opened is followed by its successor."""
+    manifest = newest_manifest(storage)
+    while True:
+        try:
+            return Snapshot(storage, manifest, previous)
+        except CorruptIndexError:
+            newer = newest_manifest(storage)
+            if newer.generation == manifest.generation:
+                raise
+            manifest = newer

@@ -1,0 +1,85 @@
+"""Deleted documents: which, and for bm25 what their going takes away from the collection's statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.index.format import CitFile, CitWriter, FileRecord
+from citadel.index.storage import Storage
+
+_NONE = np.zeros(0, np.uint32)
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """The deleted documents of one segment, and the terms and tokens that went with them.
+
+    >>> Deleted(np.array([0, 9], np.uint32)).bitmap(10).tolist()
+    [1, 2]
+    """
+
+    documents: NDArray[np.uint32]  # ascending
+    term_ranks: NDArray[np.uint32] = field(default_factory=lambda: _NONE)
+    term_counts: NDArray[np.uint32] = field(default_factory=lambda: _NONE)
+    removed_length: int = 0
+
+    def bitmap(self, documents: int) -> NDArray[np.uint8]:
+        """One bit a document, lowest first."""
+        return np.packbits(~self.alive(documents), bitorder="little")
+
+    def alive(self, documents: int) -> NDArray[np.bool_]:
+        """Whether each document is still there [documents]."""
+        mask = np.ones(documents, bool)
+        mask[self.documents] = False
+        return mask
+
+
+Tombstones = Mapping[str, Deleted]  # by the segment's file id
+
+
+def write_tombstones(storage: Storage, index_id: str, file_id: str, tombstones: Tombstones) -> FileRecord:
+    """Write the deletions of all segments as one file."""
+    parts = list(tombstones.values())
+    writer = CitWriter(storage, "tombstones", index_id, file_id, sections=8)
+    writer.section("META", json.dumps({"documents": sum(len(part.documents) for part in parts)}).encode())
+    writer.section("SEGMENTS", b"".join(bytes.fromhex(segment) for segment in tombstones))
+    writer.section("DELETED_STARTS", _starts([len(part.documents) for part in parts]))
+    writer.section("DELETED_DOCUMENTS", *(part.documents for part in parts))
+    writer.section("TERM_STARTS", _starts([len(part.term_ranks) for part in parts]))
+    writer.section("TERM_RANKS", *(part.term_ranks for part in parts))
+    writer.section("TERM_COUNTS", *(part.term_counts for part in parts))
+    writer.section("REMOVED_LENGTHS", np.array([part.removed_length for part in parts], "<u8"))
+    return writer.finish()
+
+
+def _starts(lengths: list[int]) -> NDArray[np.uint64]:
+    return np.concatenate([[0], np.cumsum(np.array(lengths, np.uint64))]).astype("<u8")
+
+
+def read_tombstones(storage: Storage, record: FileRecord, index_id: str, segments: Mapping[str, int]) -> Tombstones:
+    """Read the deletions; `segments` gives the number of documents of each segment they may name."""
+    file = CitFile(storage, record, "tombstones", index_id)
+    raw = file["SEGMENTS"].array(np.uint8).tobytes()
+    names = [raw[i : i + 16].hex() for i in range(0, len(raw), 16)]
+    documents = _split(file, "DELETED_STARTS", "DELETED_DOCUMENTS", len(names))
+    ranks = _split(file, "TERM_STARTS", "TERM_RANKS", len(names))
+    counts = _split(file, "TERM_STARTS", "TERM_COUNTS", len(names))
+    lengths = file["REMOVED_LENGTHS"].sized("<u8", len(names)).tolist()
+    for name, numbers in zip(names, documents, strict=True):
+        if name not in segments or (
+            len(numbers) and (numbers[-1] >= segments[name] or (np.diff(numbers.astype(np.int64)) <= 0).any())
+        ):
+            raise file["DELETED_DOCUMENTS"].corrupt("it names a segment or document that does not exist")
+    return {name: Deleted(*parts) for name, *parts in zip(names, documents, ranks, counts, lengths, strict=True)}
+
+
+def _split(file: CitFile, starts_name: str, name: str, parts: int) -> list[NDArray[np.uint32]]:
+    starts, values = file[starts_name].sized("<u8", parts + 1).astype(np.int64), file[name].array("<u4")
+    if starts[0] != 0 or starts[-1] != len(values) or (np.diff(starts) < 0).any():
+        raise file[starts_name].corrupt("the parts do not follow each other")
+    return [values[start:stop] for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]

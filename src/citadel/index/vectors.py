@@ -1,0 +1,234 @@
+"""Vectors given from outside, in whatever form a user has them, as batches the index can take."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.config import Settings
+from citadel.errors import InputError
+from citadel.types import Document, Floats
+
+ANY = 0  # the key under which an all-to-all router puts every token
+_DOCUMENTS_A_BATCH = 1024
+_POSTINGS_A_BATCH = 131_072
+
+
+@dataclass(frozen=True)
+class VectorBatch:
+    """Some documents with their postings: document i owns rows offsets[i] … offsets[i + 1] − 1."""
+
+    documents: Sequence[Document]
+    offsets: NDArray[np.int64]  # [n + 1]
+    keys: NDArray[np.uint32]  # [P]
+    weights: Floats  # [P]
+    vectors: Floats | None  # [P, d]
+    semantic: Floats | None  # [n, s]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def owner(self, row: int) -> str:
+        """The id of the document that a row belongs to."""
+        return self.documents[int(np.searchsorted(self.offsets, row, side="right")) - 1].id
+
+    def part(self, start: int, stop: int) -> VectorBatch:
+        """Documents start … stop − 1."""
+        rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
+        return VectorBatch(
+            self.documents[start:stop],
+            self.offsets[start : stop + 1] - self.offsets[start],
+            self.keys[rows],
+            self.weights[rows],
+            None if self.vectors is None else self.vectors[rows],
+            None if self.semantic is None else self.semantic[start:stop],
+        )
+
+
+def batches(given: Any, settings: Settings) -> Iterator[VectorBatch]:
+    """Read an `.npz` file, one mapping with `ids` and `offsets`, or an iterable of one mapping a document."""
+    if isinstance(given, (str, os.PathLike)):
+        with _open_npz(Path(given)) as arrays:
+            yield from _pieces(_from_arrays(arrays, settings, str(given)))
+    elif isinstance(given, Mapping):
+        yield from _pieces(_from_arrays(given, settings, "add_vectors") if "ids" in given else _join([given], settings))
+    else:
+        yield from _grouped(given, settings)
+
+
+def _pieces(batch: VectorBatch) -> Iterator[VectorBatch]:
+    """A large batch in parts, so that coding it needs little memory."""
+    start = 0
+    while start < len(batch):
+        limit = np.searchsorted(batch.offsets, batch.offsets[start] + _POSTINGS_A_BATCH, side="right") - 1
+        stop = int(min(max(limit, start + 1), start + 16 * _DOCUMENTS_A_BATCH, len(batch)))
+        yield batch.part(start, stop)
+        start = stop
+
+
+def _grouped(given: Iterable[Mapping[str, Any]], settings: Settings) -> Iterator[VectorBatch]:
+    waiting: list[Mapping[str, Any]] = []
+    for item in given:
+        if not isinstance(item, Mapping):
+            raise InputError(
+                f"add_vectors takes mappings with id, keys, weights and vectors, not {type(item).__name__}"
+            )
+        waiting.append(item)
+        if len(waiting) == _DOCUMENTS_A_BATCH:
+            yield from _pieces(_join(waiting, settings))
+            waiting = []
+    if waiting:
+        yield from _pieces(_join(waiting, settings))
+
+
+def _open_npz(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise InputError("there is no such file", str(path)) from error
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise InputError(f"not an .npz file of plain arrays ({error})", str(path)) from error
+
+
+def _document(source: Mapping[str, Any]) -> Document:
+    id = source.get("id", source.get("_id"))
+    if not isinstance(id, str) or not id:
+        raise InputError(f"a document's id must be a text that is not empty, not {id!r}")
+    title, text = source.get("title", ""), source.get("text", "")
+    if not isinstance(title, str) or not isinstance(text, str):
+        raise InputError(f"document {id!r}: title and text must be text")
+    return Document(id, text, title, source.get("metadata", {}))
+
+
+def _array(value: Any, dtype: Any, dimensions: int, what: str, where: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+        if (
+            dtype is np.uint32
+            and array.size
+            and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) >= 1 << 32)
+        ):
+            raise ValueError("keys are whole numbers from 0 to 2³² − 1")
+        array = array.astype(dtype, copy=False)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{where}: {what} cannot be read as numbers ({error})") from error
+    if array.ndim != dimensions:
+        raise InputError(f"{where}: {what} must have {dimensions} dimension(s), not {array.ndim}")
+    return array
+
+
+def _rows(
+    source: Mapping[str, Any], settings: Settings, where: str
+) -> tuple[NDArray[np.uint32], Floats, Floats | None]:
+    """The keys [P], weights [P] and vectors [P, d] of a document or a batch; [T, L] keys are flattened by token."""
+    vectors = _vectors(source, settings, where)
+    if settings.lexical is None and settings.router == "none":
+        return np.zeros(0, np.uint32), np.zeros(0, np.float32), None
+    if settings.router == "all_to_all":
+        assert vectors is not None
+        return np.full(len(vectors), ANY, np.uint32), np.ones(len(vectors), np.float32), vectors
+    if source.get("keys") is None:
+        raise InputError(f"{where}: keys are missing")
+    shape = np.shape(source["keys"])
+    keys = _array(np.reshape(source["keys"], -1), np.uint32, 1, "keys", where)
+    given = source.get("weights")
+    weights = (
+        np.ones(len(keys), np.float32)
+        if given is None
+        else _array(np.reshape(given, -1), np.float32, 1, "weights", where)
+    )
+    if vectors is not None and len(shape) == 2 and shape[0] == len(vectors):
+        vectors = np.repeat(vectors, shape[1], axis=0)
+    if len(weights) != len(keys) or (vectors is not None and len(vectors) != len(keys)):
+        raise InputError(
+            f"{where}: {len(keys)} keys, {len(weights)} weights and {_length(vectors)} vectors do not go together"
+        )
+    return keys, weights, vectors
+
+
+def _length(vectors: Floats | None) -> int:
+    return 0 if vectors is None else len(vectors)
+
+
+def _vectors(source: Mapping[str, Any], settings: Settings, where: str) -> Floats | None:
+    if settings.lexical is None or settings.lexical.dimension == 0:
+        return None
+    if source.get("vectors") is None:
+        raise InputError(f"{where}: vectors are missing")
+    vectors = _array(source["vectors"], np.float32, 2, "vectors", where)
+    if vectors.shape[1] != settings.lexical.dimension and len(vectors):
+        raise InputError(
+            f"{where}: vectors have dimension {vectors.shape[1]}, the index has {settings.lexical.dimension}"
+        )
+    return vectors.reshape(len(vectors), settings.lexical.dimension)
+
+
+def _semantic(value: Any, settings: Settings, dimensions: int, where: str) -> Floats | None:
+    if settings.semantic is None:
+        if value is not None:
+            raise InputError(f"{where}: a semantic vector is given, but the index has no semantic field")
+        return None
+    if value is None:
+        raise InputError(f"{where}: the semantic vector is missing")
+    array = _array(value, np.float32, dimensions, "semantic", where)
+    if array.shape[-1] != settings.semantic.dimension:
+        raise InputError(
+            f"{where}: the semantic vector has dimension {array.shape[-1]}, the index has {settings.semantic.dimension}"
+        )
+    return array
+
+
+def _join(items: Sequence[Mapping[str, Any]], settings: Settings) -> VectorBatch:
+    documents = [_document(item) for item in items]
+    rows = [_rows(item, settings, f"document {document.id!r}") for item, document in zip(items, documents, strict=True)]
+    semantic = [
+        _semantic(item.get("semantic"), settings, 1, f"document {document.id!r}")
+        for item, document in zip(items, documents, strict=True)
+    ]
+    dense = [vectors for _, _, vectors in rows if vectors is not None]
+    return VectorBatch(
+        documents,
+        np.concatenate([[0], np.cumsum([len(keys) for keys, _, _ in rows])]).astype(np.int64),
+        np.concatenate([keys for keys, _, _ in rows]),
+        np.concatenate([weights for _, weights, _ in rows]),
+        np.concatenate(dense) if dense else None,
+        None if settings.semantic is None else np.stack([vector for vector in semantic if vector is not None]),
+    )
+
+
+def _from_arrays(arrays: Mapping[str, Any], settings: Settings, where: str) -> VectorBatch:
+    """One batch of arrays: ids [n], offsets [n + 1], keys [P], weights [P], vectors [P, d], semantic [n, s]."""
+    try:
+        source = {name: arrays[name] for name in _NAMES if name in arrays}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise InputError(f"an array cannot be read ({error})", where) from error
+    ids = [str(id) for id in np.asarray(source.get("ids", [])).reshape(-1).tolist()]
+    titles, texts = (_texts(source.get(name), len(ids), name, where) for name in ("titles", "texts"))
+    documents = [_document({"id": i, "title": t, "text": x}) for i, t, x in zip(ids, titles, texts, strict=True)]
+    keys, weights, vectors = _rows(source, settings, where)
+    offsets = _array(source.get("offsets", [0] * (len(ids) + 1)), np.int64, 1, "offsets", where)
+    if len(offsets) != len(ids) + 1 or offsets[0] != 0 or offsets[-1] != len(keys) or (np.diff(offsets) < 0).any():
+        raise InputError(f"{where}: offsets must rise from 0 to {len(keys)} in {len(ids) + 1} steps")
+    semantic = _semantic(source.get("semantic"), settings, 2, where)
+    if semantic is not None and len(semantic) != len(ids):
+        raise InputError(f"{where}: {len(semantic)} semantic vectors for {len(ids)} documents")
+    return VectorBatch(documents, offsets, keys, weights, vectors, semantic)
+
+
+_NAMES = ("ids", "offsets", "keys", "weights", "vectors", "semantic", "titles", "texts")
+
+
+def _texts(value: Any, count: int, what: str, where: str) -> list[str]:
+    if value is None:
+        return [""] * count
+    texts = [str(text) for text in np.asarray(value).reshape(-1).tolist()]
+    if len(texts) != count:
+        raise InputError(f"{where}: {len(texts)} {what} for {count} documents")
+    return texts

@@ -1,0 +1,76 @@
+"""The formula, exact and slow, for any router. It is the oracle: every fast path must agree with it.
+
+    s(q,d) = Σ_i Σ_{(k,w) ∈ ρ(q_i)}  agg_{ j : (k,w') ∈ ρ(d_j) }  w · w' · ⟨v_qi, v_dj⟩   +   ⟨c_q, c_d⟩
+
+agg is the maximum, or max(0, ·) with the floor (Eq. 5). All arithmetic is float64 and the sum is exactly rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import InputError, UsageError
+from citadel.types import Floats, RoutedTokens
+
+
+def score(query: RoutedTokens, document: RoutedTokens, floor: bool) -> float | None:
+    """s(q,d), or None where no key matches and there is no semantic part: such a document has no score.
+
+    >>> one, two = np.array([1], np.uint32), np.array([2], np.uint32)
+    >>> query = RoutedTokens(one, np.array([2.0], np.float32))
+    >>> score(query, RoutedTokens(one, np.array([1.5], np.float32)), floor=False)
+    3.0
+    >>> score(query, RoutedTokens(two, np.array([1.5], np.float32)), floor=False) is None
+    True
+    """
+    best = [products.max() for products in matches(query, document) if len(products)]
+    parts = [max(0.0, value) for value in best] if floor else best
+    if query.semantic is not None and document.semantic is not None:
+        parts.append(dot(document.semantic[None], query.semantic)[0])
+    return math.fsum(parts) if parts else None
+
+
+def rank(query: RoutedTokens, documents: Iterable[RoutedTokens], floor: bool, k: int) -> list[tuple[int, float]]:
+    """The k best (document number, score), best first; equal scores by lower number.
+
+    >>> one = np.array([1], np.uint32)
+    >>> light, heavy = (RoutedTokens(one, np.array([w], np.float32)) for w in (1, 2))
+    >>> rank(light, [light, heavy, light], floor=False, k=2)
+    [(1, 2.0), (0, 1.0)]
+    """
+    if k < 0:
+        raise UsageError(f"k is {k}: ask for 0 or more documents")
+    scores = [(number, score(query, document, floor)) for number, document in enumerate(documents)]
+    scored = [(number, value) for number, value in scores if value is not None]
+    return sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:k]
+
+
+def matches(query: RoutedTokens, document: RoutedTokens) -> Iterable[NDArray[np.float64]]:
+    """For each row of the query its products w · w' · ⟨v, v'⟩ with the document's rows under the same key."""
+    for row, key in enumerate(query.keys):
+        met = document.keys == key  # [P]
+        weights = document.weights[met].astype(np.float64) * np.float64(query.weights[row])
+        yield weights * inner(query, row, document, met)
+
+
+def inner(query: RoutedTokens, row: int, document: RoutedTokens, met: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """⟨v, v'⟩ of one query row with the document rows it met; 1 where the router has no vectors."""
+    if (query.vectors is None) != (document.vectors is None):
+        raise UsageError("one side has token vectors and the other has none: route both with the same router")
+    if query.vectors is None or document.vectors is None:
+        return np.ones(int(met.sum()), np.float64)
+    return dot(document.vectors[met], query.vectors[row])
+
+
+def dot(rows: Floats, vector: Floats) -> NDArray[np.float64]:
+    """Inner products in float64; fp32 factors multiply without rounding there."""
+    if rows.shape[-1] != len(vector):
+        raise InputError(
+            f"a vector of dimension {len(vector)} meets one of {rows.shape[-1]}: encode both with one model"
+        )
+    products: NDArray[np.float64] = rows.astype(np.float64) @ vector.astype(np.float64)
+    return products

@@ -1,0 +1,171 @@
+"""A query, ready to meet the lists: its tokens in key order with weights and weighted vectors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.config import Settings
+from citadel.errors import InputError, UsageError
+from citadel.index.snapshot import Snapshot
+from citadel.routing import idf, length_norm
+from citadel.types import Floats, Keys
+
+SEMANTIC_MODES = ("auto", "exact", "rerank", "off")
+EXACT_BELOW = 1 << 18  # documents: up to here `auto` scans every semantic vector
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Query tokens sorted by key (or term), so that those of one list stand together."""
+
+    keys: Keys  # [n]; empty for bm25
+    terms: Sequence[bytes]  # [n] for bm25
+    weights: Floats  # [n]
+    vectors: Floats | None = None  # [n, d], w·v
+    semantic: Floats | None = None  # [s]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to search, every choice made."""
+
+    k: int
+    semantic: str = "off"
+    candidates: int = 1000
+    probes: int = 1000
+    weight_floor: int = 0
+
+
+def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None) -> Options:
+    """Settle `auto` and τ for this snapshot."""
+    if isinstance(k, bool) or not isinstance(k, int) or k < 0:
+        raise UsageError(f"k must be a whole number of 0 or more, not {k!r}")
+    if semantic_mode not in SEMANTIC_MODES:
+        raise UsageError(f"unknown semantic mode {semantic_mode!r}: choose one of {', '.join(SEMANTIC_MODES)}")
+    if semantic_mode == "auto":
+        semantic_mode = "exact" if len(snapshot) < EXACT_BELOW else "rerank"
+    wanted = max(4 * k, 1000)
+    return Options(
+        k, semantic_mode if snapshot.settings.semantic else "off", wanted, wanted, _steps(snapshot.settings, tau)
+    )
+
+
+def _steps(settings: Settings, tau: float | None) -> int:
+    """τ in steps of the stored weights; 0 where the index's own is kept."""
+    if tau is None or tau == settings.tau:
+        return 0
+    if settings.router != "dynamic":
+        raise UsageError(f"τ prunes the weights of a dynamic router; this index's router is {settings.router}")
+    if not settings.tau <= tau < float("inf"):
+        raise UsageError(f"τ can only be raised at search time: the index was built with {settings.tau:g}, not {tau:g}")
+    return min(round(tau / settings.weight_step), 255)
+
+
+def tau_used(settings: Settings, options: Options) -> float:
+    """The τ a search really applies: the index's own, or the nearest step above it."""
+    return max(settings.tau, options.weight_floor * settings.weight_step)
+
+
+def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, semantic: Any) -> Plan:
+    """A query given as vectors, checked against the index's fields."""
+    if settings.router == "bm25":
+        raise UsageError("this index holds text: search it with a text query")
+    rows = _numbers(vectors, 2, "vectors")
+    if settings.router == "all_to_all" and keys is None and rows is not None:
+        keys = np.zeros(len(rows), np.uint32)
+    named = _query_keys(keys)
+    weighted = np.ones(len(named), np.float32) if weights is None else _numbers(weights, 1, "weights")
+    assert weighted is not None
+    dimension = settings.lexical.dimension if settings.lexical else 0
+    if dimension and rows is None and len(named):
+        raise InputError("the query's vectors are missing")
+    if len(weighted) != len(named) or (dimension and rows is not None and rows.shape != (len(named), dimension)):
+        shape = None if rows is None else rows.shape
+        given = f"{len(named)} keys, {len(weighted)} weights and vectors of shape {shape}"
+        raise InputError(f"{given} do not go together; the index has dimension {dimension}")
+    order = np.argsort(named, kind="stable")
+    order = order[weighted[order] > 0]  # a token without weight meets nothing
+    product = None
+    if dimension:
+        product = (
+            np.zeros((0, dimension), np.float32)
+            if rows is None
+            else np.ascontiguousarray(rows[order] * weighted[order, None])
+        )
+    return Plan(named[order], (), weighted[order], product, _query_semantic(settings, semantic))
+
+
+def _query_keys(keys: Any) -> Keys:
+    given = np.zeros(0, np.uint32) if keys is None else np.asarray(keys)
+    if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= 1 << 32)):
+        raise InputError("the query's keys must be a list of whole numbers from 0 to 2³² − 1")
+    return given.astype(np.uint32)
+
+
+def _numbers(values: Any, dimensions: int, what: str) -> Floats | None:
+    if values is None:
+        return None
+    try:
+        array = np.asarray(values, np.float32)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the query's {what} cannot be read as numbers ({error})") from error
+    if array.ndim != dimensions:
+        raise InputError(f"the query's {what} must have {dimensions} dimension(s), not {array.ndim}")
+    if not np.isfinite(array).all():
+        raise InputError(f"the query's {what} hold NaN or an infinite number")
+    return array
+
+
+def _query_semantic(settings: Settings, semantic: Any) -> Floats | None:
+    vector = _numbers(semantic, 1, "semantic vector")
+    if vector is None or settings.semantic is None:
+        if vector is not None:
+            raise InputError("a semantic vector is given, but the index has no semantic field")
+        return None
+    if len(vector) != settings.semantic.dimension:
+        raise InputError(
+            f"the query's semantic vector has dimension {len(vector)}, the index has {settings.semantic.dimension}"
+        )
+    return vector
+
+
+class TermStatistics:
+    """What BM25 needs to know of all live documents of a snapshot: N, average length, df."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        deleted = [snapshot.deleted(segment) for segment in snapshot.segments]
+        self.documents = len(snapshot)
+        total = sum(s.record.total_length for s in snapshot.segments) - sum(d.removed_length for d in deleted)
+        average = total / self.documents if self.documents else 0.0
+        self.norm = length_norm(average, snapshot.settings.k1, snapshot.settings.b)
+        self._removed = [(i, d.term_ranks, d.term_counts) for i, d in enumerate(deleted) if len(d.term_ranks)]
+
+    def frequencies(self, lists: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Live documents that hold each term: lists and lengths [segments, n] → [n]."""
+        counts: NDArray[np.int64] = lengths.sum(axis=0)
+        for segment, ranks, removed in self._removed:
+            places = np.minimum(np.searchsorted(ranks, np.maximum(lists[segment], 0)), len(ranks) - 1)
+            counts = counts - np.where(ranks[places] == lists[segment], removed[places], 0)
+        return counts
+
+    def weights(self, frequencies: NDArray[np.int64], repeats: Sequence[int]) -> Floats:
+        """idf of each term times how often the query says it [n]."""
+        parts = [idf(self.documents, df) * times for df, times in zip(frequencies.tolist(), repeats, strict=True)]
+        return np.array(parts, np.float32)
+
+
+def count_terms(terms: Sequence[str]) -> tuple[list[bytes], list[int]]:
+    """The distinct terms of a query in byte order, and how often each stands there.
+
+    >>> count_terms(["b", "a", "b"])
+    ([b'a', b'b'], [1, 2])
+    """
+    counts = Counter(terms)
+    named = sorted((term.encode(), count) for term, count in counts.items())
+    return [term for term, _ in named], [count for _, count in named]

@@ -1,0 +1,193 @@
+"""The engine in numpy, one page: what the native one must return, bit for bit.
+
+All arithmetic is fp32 in a fixed order, without fused multiply-add (docs/search.md), so both engines and every
+instruction set give the same scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.index.codebook import Codebook
+from citadel.index.quantize import Encoded
+from citadel.index.segment import Segment
+from citadel.index.snapshot import Snapshot
+from citadel.search.plan import Options, Plan
+from citadel.search.topk import best
+from citadel.types import Floats, Keys, Scored
+
+LANES = 16
+PROBED_LISTS = 8
+
+
+def quantized(query: Floats) -> tuple[NDArray[np.int32], np.float32]:
+    """A query vector as int8 codes and their scale."""
+    scale = np.float32(np.abs(query).max(initial=0) / np.float32(127))
+    return (np.rint(query / scale) if scale else np.zeros_like(query)).astype(np.int32), scale
+
+
+def dots(query: Floats, rows: Encoded, keys: Keys | None = None, book: Codebook | None = None) -> Floats:
+    """A query vector [d] against coded vectors [P]: [P]."""
+    if rows.codec == "int8":
+        codes, scale = quantized(query)
+        assert rows.scales is not None
+        return (rows.codes.astype(np.int32) @ codes).astype(np.float32) * rows.scales.astype(np.float32) * scale
+    if rows.codec == "fp16":
+        products = rows.codes.astype(np.float32) * query  # [P, d]
+        products = np.pad(products, ((0, 0), (0, -products.shape[1] % LANES))).reshape(len(rows), -1, LANES)
+        lanes = np.zeros((len(rows), LANES), np.float32)
+        for step in range(products.shape[1]):
+            lanes = lanes + products[:, step]
+        for half in (8, 4, 2, 1):
+            lanes = lanes[:, :half] + lanes[:, half : 2 * half]
+        return lanes[:, 0]
+    assert book is not None
+    assert keys is not None
+    parts = book.centroids * query.reshape(len(book.centroids), 1, -1)  # [S, 256, sub]
+    table = _in_order(np.moveaxis(parts, 2, 0))  # [S, 256]
+    looked_up = table[np.arange(len(table)), rows.codes]  # [P, S]
+    scored: Floats = _in_order(looked_up.T) * book.scales_for(keys)
+    return scored
+
+
+def _in_order(terms: Floats) -> Floats:
+    """The sum over the first axis, one after the other."""
+    total: Floats = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+class ReferenceEngine:
+    """Searches a snapshot exhaustively."""
+
+    def __init__(self, snapshot: Snapshot, floor: bool, norm: tuple[float, float]) -> None:
+        self._snapshot, self._floor = snapshot, floor
+        self._base, self._slope = np.float32(norm[0]), np.float32(norm[1])
+
+    def find(self, plan: Plan) -> NDArray[np.int64]:
+        """The list of each query token in each segment [segments, n]; -1 where there is none."""
+        lists = np.full((len(self._snapshot.segments), len(plan.weights)), -1, np.int64)
+        for row, segment in zip(lists, self._snapshot.segments, strict=True):
+            names = segment.terms if plan.terms else segment.keys.tolist() if segment.lists else []
+            places = {name: place for place, name in enumerate(names)}
+            row[:] = [places.get(name, -1) for name in (plan.terms or plan.keys.tolist())]
+        return lists
+
+    def lengths(self, lists: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Postings of each list [segments, n]."""
+        sizes = [
+            np.append(np.diff(s.list_starts), 0)[row] if s.lists else 0 * row
+            for s, row in zip(self._snapshot.segments, lists, strict=True)
+        ]
+        return np.array(sizes, np.int64).reshape(lists.shape)
+
+    def search_batch(
+        self, plans: Sequence[tuple[Plan, NDArray[np.int64]]], options: Options, _: object = None
+    ) -> list[Scored]:
+        """The best k documents of each query."""
+        return [self.search(plan, lists, options) for plan, lists in plans]
+
+    def search(self, plan: Plan, lists: NDArray[np.int64], options: Options, _: object = None) -> Scored:
+        """The best k documents; there is no cancel flag here."""
+        exact = options.semantic == "exact" or (options.semantic == "rerank" and (lists < 0).all())
+        mode = "off" if plan.semantic is None else "exact" if exact else options.semantic
+        found = self._search(plan, lists, options, mode)
+        if mode == "rerank" and len(found) < min(options.k, len(self._snapshot)):
+            return self._search(plan, lists, options, "exact")
+        return found
+
+    def _search(self, plan: Plan, lists: NDArray[np.int64], options: Options, mode: str) -> Scored:
+        parts = [self._segment(i, plan, lists[i], options, mode) for i in range(len(self._snapshot.segments))]
+        numbers = np.concatenate([np.zeros(0, np.int64), *(numbers for numbers, _ in parts)])
+        return best(numbers, np.concatenate([np.zeros(0, np.float32), *(scores for _, scores in parts)]), options.k)
+
+    def _segment(
+        self, place: int, plan: Plan, lists: NDArray[np.int64], options: Options, mode: str
+    ) -> tuple[NDArray[np.int64], Floats]:
+        """Global numbers and scores of all documents of a segment that have one."""
+        segment = self._snapshot.segments[place]
+        alive = self._snapshot.deleted(segment).alive(segment.documents)
+        values = list(self._token_values(segment, plan, lists, options.weight_floor))
+        touched = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in values)]))
+        scores = np.zeros(len(touched), np.float32)
+        for documents, gains in values:
+            scores[np.searchsorted(touched, documents)] += gains
+        if mode != "off" and plan.semantic is not None:
+            touched, scores = self._add_semantic(segment, plan.semantic, touched, scores, alive, options, mode)
+        live = alive[touched]
+        return touched[live] + self._snapshot.bases[place], scores[live]
+
+    def _token_values(
+        self, segment: Segment, plan: Plan, lists: NDArray[np.int64], floor: int
+    ) -> Iterator[tuple[NDArray[np.int64], Floats]]:
+        """For each query token with a list: the documents it meets, and what each of them gains."""
+        for token, place in enumerate(lists.tolist()):
+            if place < 0:
+                continue
+            start, stop = segment.list_starts[place : place + 2].tolist()
+            documents = segment.document_numbers(place, place + 1)
+            values = self._scores(segment, plan, token, place, start, stop, documents)
+            if floor and "WEIGHTS" in segment.file:
+                kept = segment.file["WEIGHTS"].array(np.uint8, start, stop) > floor
+                documents, values = documents[kept], values[kept]
+            first = np.flatnonzero(np.diff(documents, prepend=-1))
+            if len(first):
+                gains = np.maximum.reduceat(values, first)
+                yield documents[first], (np.maximum(gains, np.float32(0)) if self._floor else gains)
+
+    def _scores(
+        self, segment: Segment, plan: Plan, token: int, place: int, start: int, stop: int, documents: NDArray[np.int64]
+    ) -> Floats:
+        """The score of each posting of one list with one query token [stop − start]."""
+        if segment.meta.kind == "sparse":
+            weights: Floats = segment.file["VALUES"].array(np.float16, start, stop).astype(np.float32)
+            gained: Floats = weights * plan.weights[token]
+            return gained
+        if segment.meta.kind == "bm25":
+            counts = segment.counts(place, place + 1).astype(np.float32)
+            norms = self._base + self._slope * segment.lengths[documents].astype(np.float32)
+            parts: Floats = counts / (counts + norms) * plan.weights[token]
+            return parts
+        assert plan.vectors is not None
+        keys = np.full(stop - start, segment.keys[place], np.uint32)
+        return dots(plan.vectors[token], segment.encoded(start, stop), keys, self._snapshot.codebook)
+
+    def _add_semantic(
+        self,
+        segment: Segment,
+        query: Floats,
+        touched: NDArray[np.int64],
+        scores: Floats,
+        alive: NDArray[np.bool_],
+        options: Options,
+        mode: str,
+    ) -> tuple[NDArray[np.int64], Floats]:
+        """All documents (`exact`), or the best by tokens and the probed ones (`rerank`), with the semantic part."""
+        semantic = dots(query, segment.semantic(0, segment.documents))  # [N]
+        chosen = np.arange(segment.documents)
+        if mode == "rerank":
+            live = alive[touched]
+            probed = self._probed(segment, query, options.probes)
+            probed = probed[alive[probed]]
+            nearest = best(probed, semantic[probed], options.probes).numbers
+            chosen = np.union1d(best(touched[live], scores[live], options.candidates).numbers, nearest)
+        tokens = np.zeros(segment.documents, np.float32)
+        tokens[touched] = scores
+        return chosen, tokens[chosen] + semantic[chosen]
+
+    def _probed(self, segment: Segment, query: Floats, wanted: int) -> NDArray[np.int64]:
+        """The documents of the centroids nearest to the query: at least PROBED_LISTS lists and `wanted` documents."""
+        if "PROBE_STARTS" not in segment.file:
+            return np.arange(segment.documents)
+        starts = segment.file["PROBE_STARTS"].array("<i8")
+        centroids = segment.file["PROBE_CENTROIDS"].array(np.float32).reshape(len(starts) - 1, -1)
+        order = np.lexsort((np.arange(len(centroids)), -_in_order((centroids * query).T)))
+        enough = int(np.searchsorted(np.cumsum(np.diff(starts)[order]), wanted)) + 1
+        documents = segment.file["PROBE_DOCUMENTS"].array("<u4")
+        return np.concatenate(
+            [documents[starts[c] : starts[c + 1]] for c in order[: max(enough, PROBED_LISTS)]]
+        ).astype(np.int64)

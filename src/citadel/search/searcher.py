@@ -1,0 +1,205 @@
+"""Search over one snapshot: text or vectors in, hits out. Immutable and safe to share between threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import FingerprintError, UsageError
+from citadel.index.snapshot import Snapshot
+from citadel.routing import get_router
+from citadel.search.plan import Options, Plan, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
+from citadel.text.analyser import Analyser, get_analyser
+from citadel.types import Document, Hit, Ranking, Scored
+
+if TYPE_CHECKING:
+    from citadel._native import Cancel
+
+_BATCH = 256  # queries planned at a time, so that a long batch can be interrupted
+
+
+class Hits(Sequence[Hit]):
+    """The hits of one query, best first; texts are read when the first of them is asked for."""
+
+    def __init__(self, snapshot: Snapshot, found: Scored, tau: float) -> None:
+        self._snapshot, self._found, self.tau = snapshot, found, tau
+        self.dot_products = found.dot_products
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Hit]: ...
+    def __getitem__(self, place: int | slice) -> Hit | Sequence[Hit]:
+        return self._hits[place]
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The ids alone."""
+        return self._snapshot.ids(self._found.numbers)
+
+    @cached_property
+    def scores(self) -> list[float]:
+        """The scores alone."""
+        scores: list[float] = self._found.scores.tolist()
+        return scores
+
+    @cached_property
+    def _hits(self) -> tuple[Hit, ...]:
+        pairs = zip(self.ids, self.scores, strict=True)
+        return tuple(Hit(id, score, rank, self._document) for rank, (id, score) in enumerate(pairs, 1))
+
+    def _document(self, rank: int) -> Document:
+        return self._documents[rank - 1]
+
+    @cached_property
+    def _documents(self) -> list[Document]:
+        return self._snapshot.documents(self._found.numbers)
+
+
+class Searcher:
+    """Searches the generation that was newest when it was made.
+
+    >>> import citadel, tempfile
+    >>> index = citadel.Index.create(tempfile.mkdtemp())
+    >>> index.add([{"id": "d1", "text": "a theory of relativity"}, {"id": "d2", "text": "a history of Rome"}])
+    2
+    >>> searcher = index.commit().searcher()
+    >>> [hit.id for hit in searcher.search("relativity theory")]
+    ['d1']
+    """
+
+    def __init__(self, snapshot: Snapshot, threads: int | None = None, engine: str = "native") -> None:
+        self.snapshot, self.settings = snapshot, snapshot.settings
+        self._statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
+        floor = get_router(self.settings.router).floor
+        norm = self._statistics.norm if self._statistics else (0.0, 0.0)
+        self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads())
+
+    def __len__(self) -> int:
+        return len(self.snapshot)
+
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Hits:
+        """The best k documents for a text; fewer only when fewer have a score."""
+        options = plan_options(self.snapshot, k, semantic_mode, tau)
+        return self._search(*self._plan_text(query), options, cancel)
+
+    def search_vectors(
+        self,
+        keys: Any = None,
+        weights: Any = None,
+        vectors: Any = None,
+        semantic: Any = None,
+        k: int = 10,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Hits:
+        """The best k documents for given query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
+        options = plan_options(self.snapshot, k, semantic_mode, tau)
+        plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
+        return self._search(plan, self._engine.find(plan), options, cancel)
+
+    def search_batch(
+        self,
+        queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str],
+        k: int = 1000,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Ranking:
+        """The hits of many queries, in their order; ids are given, or the queries' places 1, 2, …"""
+        named = _named(queries)
+        options = plan_options(self.snapshot, k, semantic_mode, tau)
+        hits: list[Hits] = []
+        for part in _parts(named):
+            plans = [self._plan_text(text) for _, text in part]
+            hits += [self._hits(found, options) for found in self._engine.search_batch(plans, options, cancel)]
+        return Ranking(tuple(id for id, _ in named), tuple(hits))
+
+    def _search(self, plan: Plan, lists: NDArray[np.int64], options: Options, cancel: Cancel | None) -> Hits:
+        return self._hits(self._engine.search(plan, lists, options, cancel), options)
+
+    def _hits(self, found: Scored, options: Options) -> Hits:
+        return Hits(self.snapshot, found, tau_used(self.settings, options))
+
+    def _plan_text(self, query: str) -> tuple[Plan, NDArray[np.int64]]:
+        """A text as a plan, and the lists its terms have."""
+        if not isinstance(query, str):
+            raise UsageError(f"a query is a text, not {type(query).__name__}")
+        terms, repeats = count_terms(self._analyser.terms(query))
+        unweighted = Plan(_NO_KEYS, terms, np.zeros(len(terms), np.float32))
+        lists = self._engine.find(unweighted) if terms else np.zeros((len(self.snapshot.segments), 0), np.int64)
+        assert self._statistics is not None
+        frequencies = self._statistics.frequencies(lists, self._engine.lengths(lists))
+        return Plan(_NO_KEYS, terms, self._statistics.weights(frequencies, repeats)), lists
+
+    @cached_property
+    def _analyser(self) -> Analyser:
+        if self.settings.analyser is None:
+            raise UsageError(
+                "this index holds given vectors, so a text cannot be a query: use search_vectors or --vectors F.npz"
+            )
+        analyser = get_analyser(self.settings.analyser)
+        if analyser.fingerprint != self.settings.fingerprint:
+            raise FingerprintError(
+                f"the index was built with analyser {self.settings.fingerprint}, this machine has "
+                f"{analyser.fingerprint}; install the same PyStemmer or build the index again"
+            )
+        return analyser
+
+
+_NO_KEYS = np.zeros(0, np.uint32)
+
+
+def _engine(name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int) -> Any:
+    """The native engine, or the numpy one where that is asked for."""
+    if name == "reference":
+        from citadel.search.reference import ReferenceEngine
+
+        return ReferenceEngine(snapshot, floor, norm)
+    from citadel.search.cpu import CpuEngine
+
+    return CpuEngine(snapshot, floor, norm, threads)
+
+
+def available_threads() -> int:
+    """The cores this process may use.
+
+    >>> available_threads() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _named(queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str]) -> list[tuple[str, str]]:
+    if isinstance(queries, Mapping):
+        return list(queries.items())
+    if isinstance(queries, str):
+        raise UsageError("search_batch takes several queries; use search for one")
+    return [
+        (str(place), query) if isinstance(query, str) else (query[0], query[1])
+        for place, query in enumerate(queries, 1)
+    ]
+
+
+def _parts(named: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    for start in range(0, len(named), _BATCH):
+        yield named[start : start + _BATCH]

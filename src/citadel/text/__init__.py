@@ -1,0 +1,1 @@
+"""Text in, documents and tokens out: corpus and query readers, analysers, snippets."""

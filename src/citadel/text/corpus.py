@@ -1,0 +1,178 @@
+"""Documents from JSONL, TSV, a BEIR folder or standard input, one at a time, whatever the size of the source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
+
+from citadel.errors import InputError, UsageError
+from citadel.text.files import STDIN, Lines, LineTooLongError, open_lines, uncompressed_name
+from citadel.text.parse import decode, make_document, parse_object
+from citadel.types import Document
+
+FORMATS = ("jsonl", "tsv")
+KEPT_REASONS = 10
+_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".tsv": "tsv", ".tab": "tsv"}
+_COMPRESSIONS = ("", ".gz", ".xz", ".zst")
+
+OnError = Literal["fail", "skip"]
+Skipped = Callable[[InputError], None] | None
+
+
+class Position(NamedTuple):
+    """Where a document ends: its line, the byte after it in the decompressed stream, the zlib.crc32 up to there."""
+
+    line: int
+    offset: int
+    crc: int
+
+
+class Corpus:
+    """A running read of a corpus, made by `read_corpus`; iterates over (Document, Position).
+
+    `documents` and `skipped` count, `reasons` keeps the first few errors of skipped lines.
+    """
+
+    def __init__(self, lines: Lines, parse: Callable[[str], Document], on_error: OnError, skipped: Skipped) -> None:
+        self.lines = lines
+        self.documents = 0
+        self.skipped = 0
+        self.reasons: list[InputError] = []
+        self._parse = parse
+        self._on_error = on_error
+        self._tell = skipped
+
+    @property
+    def source(self) -> str:
+        return self.lines.source
+
+    @property
+    def position(self) -> Position:
+        """Up to where the source is read, blank and skipped lines included."""
+        return Position(self.lines.number, self.lines.position, self.lines.crc)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[Document, Position]:
+        while True:
+            try:
+                document = self._next_document()
+            except InputError as error:
+                self._skip_or_fail(error)
+                continue
+            if document is not None:
+                self.documents += 1
+                return document, self.position
+
+    def _next_document(self) -> Document | None:
+        number, _, line = next(self.lines)
+        try:
+            text = decode(line, number)
+            return self._parse(text) if text.strip() else None
+        except InputError as error:
+            raise _BadLineError(error.reason, self.source, number) from None
+
+    def _skip_or_fail(self, error: InputError) -> None:
+        if self._on_error == "fail" or not isinstance(error, _BadLineError | LineTooLongError):
+            self.close()
+            raise InputError(error.reason, error.source, error.line) from None
+        self.skipped += 1
+        if len(self.reasons) < KEPT_REASONS:
+            self.reasons.append(InputError(error.reason, error.source, error.line))
+        if self._tell is not None:
+            self._tell(error)
+
+    def close(self) -> None:
+        """Close the source; closed by itself at the end and on an error."""
+        self.lines.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _BadLineError(InputError):
+    """A line that cannot be a document, as against a source that cannot be read on."""
+
+
+def read_corpus(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    on_error: OnError = "fail",
+    start: int = 0,
+    skipped: Skipped = None,
+) -> Corpus:
+    """Stream the documents of a JSONL or TSV file, a BEIR folder or "-" (standard input, JSONL unless told else).
+
+    A bad line raises InputError with file and line, or under `on_error="skip"` is counted, told to `skipped`, and
+    passed over. Blank lines are no documents. `start` is the offset of an earlier Position. Ids may repeat: the last
+    one wins later, in the index. A TSV line is id, text or id, title, text; nothing is quoted in it.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "corpus.tsv")
+    ...     size = path.write_text("d1" + chr(9) + "E = mc²", encoding="utf-8")
+    ...     for document, position in read_corpus(path):
+    ...         print(document.id, document.text, position.offset)
+    d1 E = mc² 11
+    """
+    if on_error not in ("fail", "skip"):
+        raise UsageError(f"on_error is 'fail' or 'skip', not {on_error!r}")
+    file = find_file(path, "corpus.jsonl")
+    parse = _parse_tsv if find_format(file, format) == "tsv" else _parse_jsonl
+    return Corpus(open_lines(file, start), parse, on_error, skipped)
+
+
+def find_file(path: str | os.PathLike[str], name: str) -> str:
+    """The file itself, or in a BEIR folder the file `name`, compressed or not.
+
+    >>> find_file("corpus.tsv", "corpus.jsonl")
+    'corpus.tsv'
+    """
+    given = os.fspath(path)
+    if given == STDIN or not _is_folder(given):
+        return given
+    for suffix in _COMPRESSIONS:
+        if (candidate := Path(given, name + suffix)).is_file():
+            return str(candidate)
+    raise InputError(f"no {name} (or .gz, .xz, .zst) in this folder: give a BEIR folder or a file", given)
+
+
+def find_format(file: str, format: str | None) -> str:
+    """ "jsonl" or "tsv": as given, or by the file's name.
+
+    >>> find_format("corpus.tsv.gz", None)
+    'tsv'
+    """
+    if format is not None and format not in FORMATS:
+        raise UsageError(f"unknown format {format!r}: choose one of {', '.join(FORMATS)}")
+    if format is not None or file == STDIN:
+        return format or "jsonl"
+    suffix = os.path.splitext(uncompressed_name(file))[1].lower()
+    if suffix not in _SUFFIXES:
+        raise InputError("the name does not tell the format: end it in .jsonl or .tsv, or say which format it is", file)
+    return _SUFFIXES[suffix]
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return os.path.isdir(path)
+    except ValueError:  # a NUL in the name; opening it will say so
+        return False
+
+
+def _parse_jsonl(line: str) -> Document:
+    return make_document(parse_object(line))
+
+
+def _parse_tsv(line: str) -> Document:
+    columns = line.split("\t")
+    if len(columns) not in (2, 3):
+        raise InputError(f"{len(columns)} tab-separated columns: write id, text or id, title, text")
+    return make_document({"id": columns[0], "title": columns[1] if len(columns) == 3 else "", "text": columns[-1]})

@@ -1,0 +1,244 @@
+"""Lines of a plain or compressed file with their byte positions, so that a killed build can go on where it stopped."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Any, BinaryIO, NamedTuple, Self
+
+from citadel.errors import InputError, UsageError
+
+MAX_LINE = 64 << 20  # bytes
+STDIN = "-"
+_CHUNK = 1 << 20
+# A few bytes of zstd can unfold to 128 KiB: small feeds keep what one feed can unfold to below 32 MiB.
+_ZSTD_FEED = 1 << 10
+
+
+class Line(NamedTuple):
+    """One line without its end, its number from 1, and the byte after it in the decompressed stream."""
+
+    number: int
+    end: int
+    text: bytes
+
+
+class LineTooLongError(InputError):
+    """A line beyond MAX_LINE; the stream stands at the next line and can be read on."""
+
+
+class Lines:
+    """Iterates over the lines of a stream; made by `open_lines`.
+
+    `position` counts the bytes given out so far and `crc` is their zlib.crc32; both count decompressed bytes.
+    `size` is the file's size on disk, None for a pipe.
+    """
+
+    def __init__(self, source: str, stream: io.BufferedReader, disk: BinaryIO | None) -> None:
+        self.source = source
+        self.number = 0
+        self.position = 0
+        self.crc = 0
+        self.size = _size_on_disk(disk)
+        self._stream = stream
+        self._disk = disk
+        self._plain = stream is disk
+
+    @property
+    def consumed_on_disk(self) -> int:
+        """How much of `size` is read, for a progress bar."""
+        if self._disk is None or self._plain or self.size is None:
+            return self.position
+        return self.size if self._disk.closed else self._disk.tell()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Line:
+        if self._stream.closed:
+            raise StopIteration
+        line = self._read(lambda: self._stream.readline(MAX_LINE + 1))
+        if not line:
+            self.close()
+            raise StopIteration
+        self._count(line)
+        self.number += 1
+        if len(line) > MAX_LINE and not line.endswith(b"\n"):
+            self._skip_rest_of_line()
+        return Line(self.number, self.position, line.rstrip(b"\r\n"))
+
+    def _skip_rest_of_line(self) -> None:
+        while piece := self._read(lambda: self._stream.readline(_CHUNK)):
+            self._count(piece)
+            if piece.endswith(b"\n"):
+                break
+        raise LineTooLongError(f"the line is longer than {MAX_LINE >> 20} MiB: split it", self.source, self.number)
+
+    def _count(self, piece: bytes) -> None:
+        self.position += len(piece)
+        self.crc = zlib.crc32(piece, self.crc)
+
+    def _read(self, read: Callable[[], bytes]) -> bytes:
+        try:
+            return read()
+        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            self.close()
+            raise InputError(_unreadable(error), self.source, self.number + 1) from None
+
+    def skip_to(self, start: int) -> None:
+        """Read the first `start` bytes again, counting their lines and CRC; they must end where a line ends."""
+        last = b"\n"
+        while self.position < start:
+            piece = self._read(lambda: self._stream.read(min(_CHUNK, start - self.position)))
+            if not piece:
+                self._fail(f"ends after {self.position} bytes, but {start} were read before: the file has changed")
+            self._count(piece)
+            self.number += piece.count(b"\n")
+            last = piece[-1:]
+        if last != b"\n":
+            self._expect_end(start)
+
+    def _expect_end(self, start: int) -> None:
+        self.number += 1
+        if self._read(lambda: self._stream.peek(1)):
+            self._fail(f"no line ends at byte {start}, where reading stopped before: the file has changed")
+
+    def _fail(self, reason: str) -> None:
+        self.close()
+        raise InputError(f"{reason}; start anew", self.source)
+
+    def close(self) -> None:
+        """Close the file; standard input stays open."""
+        if self._disk is None:
+            return
+        self._stream.close()
+        self._disk.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_lines(path: str | os.PathLike[str], start: int = 0) -> Lines:
+    """Open a file (.gz, .xz and .zst are decompressed) or "-" for standard input, at byte `start` of its contents.
+
+    With `start` > 0 the bytes before it are read once more, so that `crc` and `number` are those of the first run.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "two.txt")
+    ...     size = path.write_bytes(b"one" + bytes([10]) + b"two")
+    ...     with open_lines(path) as lines:
+    ...         [tuple(line) for line in lines]
+    [(1, 4, b'one'), (2, 7, b'two')]
+    """
+    name = os.fspath(path)
+    if name == STDIN:
+        if start:
+            raise UsageError("standard input cannot be resumed: give a file, or start anew")
+        return Lines("<stdin>", _standard_input(), None)
+    disk = _open(name)
+    lines = Lines(name, _decompressed(name, disk), disk)
+    lines.skip_to(start)
+    return lines
+
+
+def uncompressed_name(name: str) -> str:
+    """The name without its compression suffix.
+
+    >>> uncompressed_name("corpus.jsonl.zst")
+    'corpus.jsonl'
+    """
+    stem, suffix = os.path.splitext(name)
+    return stem if suffix.lower() in _DECOMPRESSORS else name
+
+
+def _open(name: str) -> io.BufferedReader:
+    try:
+        return io.BufferedReader(io.FileIO(name), _CHUNK)
+    except OSError as error:
+        raise InputError(f"cannot be opened: {error.strerror}", name) from None
+    except ValueError as error:  # a NUL or a lone surrogate in the name
+        raise InputError(f"not a file name: {error}", repr(name)) from None
+
+
+def _decompressed(name: str, disk: io.BufferedReader) -> io.BufferedReader:
+    decompress = _DECOMPRESSORS.get(os.path.splitext(name)[1].lower())
+    return disk if decompress is None else io.BufferedReader(decompress(disk), _CHUNK)
+
+
+def _standard_input() -> io.BufferedReader:
+    stream: Any = sys.stdin.buffer
+    return stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream, _CHUNK)
+
+
+def _size_on_disk(disk: BinaryIO | None) -> int | None:
+    if disk is None:
+        return None
+    status = os.fstat(disk.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _unreadable(error: Exception) -> str:
+    if isinstance(error, EOFError):
+        return "the compressed file ends too early: copy it again"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"cannot be read: {error.strerror}"
+    return f"the compressed file is damaged ({error}): copy it again"
+
+
+class _ZstdFile(io.RawIOBase):
+    """zstd frames as a stream; zstandard's own reader takes a cut-off file for a whole one."""
+
+    def __init__(self, disk: BinaryIO) -> None:
+        import zstandard
+
+        self._zstd = zstandard
+        self._disk = disk
+        self._frame: Any = None
+        self._waiting = b""  # compressed
+        self._ready = memoryview(b"")  # decompressed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            if not self._feed():
+                return 0
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
+
+    def _feed(self) -> bool:
+        piece = self._waiting or self._disk.read(_ZSTD_FEED)
+        self._waiting = b""
+        if not piece:
+            if self._frame is not None:
+                raise EOFError
+            return False
+        if self._frame is None:
+            self._frame = self._zstd.ZstdDecompressor().decompressobj()
+        try:
+            self._ready = memoryview(self._frame.decompress(piece))
+        except self._zstd.ZstdError as error:
+            raise ValueError(str(error)) from None
+        if self._frame.eof:
+            self._frame, self._waiting = None, self._frame.unused_data
+        return True
+
+
+_DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": lambda disk: gzip.GzipFile(fileobj=disk, mode="rb"),
+    ".xz": lzma.LZMAFile,
+    ".zst": _ZstdFile,
+}

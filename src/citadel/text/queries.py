@@ -1,0 +1,62 @@
+"""Queries from JSONL, TSV, a BEIR folder or standard input."""
+
+from __future__ import annotations
+
+import os
+
+from citadel.errors import InputError
+from citadel.text.corpus import find_file, find_format
+from citadel.text.files import open_lines
+from citadel.text.parse import check_id, check_text, decode, find_id, parse_object, shorten
+
+Query = tuple[str, str]
+
+
+def read_queries(path: str | os.PathLike[str], *, format: str | None = None) -> list[Query]:
+    """(id, text) of each query, in file order; any bad line or repeated id is an InputError with file and line.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "queries.jsonl")
+    ...     size = path.write_text('{"_id": 1, "text": "who proposed relativity"}')
+    ...     read_queries(path)
+    [('1', 'who proposed relativity')]
+    """
+    file = find_file(path, "queries.jsonl")
+    parse = _parse_tsv if find_format(file, format) == "tsv" else parse_query
+    queries: dict[str, str] = {}
+    with open_lines(file) as lines:
+        for number, _, line in lines:
+            try:
+                text = decode(line, number)
+                if text.strip():
+                    _add(queries, *parse(text))
+            except InputError as error:
+                raise InputError(error.reason, lines.source, number) from None
+    return list(queries.items())
+
+
+def parse_query(line: str) -> Query:
+    """One query from a line of JSON; fields other than its id and text are left out.
+
+    >>> parse_query('{"id": "q1", "text": "relativity", "lang": "en"}')
+    ('q1', 'relativity')
+    """
+    fields = parse_object(line)
+    identifier = find_id(fields)
+    if "text" not in fields:
+        raise InputError("no text: give the query as `text`")
+    return identifier, check_text(fields["text"], "text")
+
+
+def _parse_tsv(line: str) -> Query:
+    columns = line.split("\t")
+    if len(columns) != 2:
+        raise InputError(f"{len(columns)} tab-separated columns: write id, text")
+    return check_id(columns[0]), columns[1]
+
+
+def _add(queries: dict[str, str], identifier: str, text: str) -> None:
+    if identifier in queries:
+        raise InputError(f"the query id {shorten(identifier)} stands twice: give each query its own id")
+    queries[identifier] = text

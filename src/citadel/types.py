@@ -1,0 +1,231 @@
+"""The data flow as frozen dataclasses: Document → Tokens → TokenVectors → RoutedTokens → Postings → Ranking."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import InputError, ResourceError, UsageError
+
+Floats = NDArray[np.float32]
+Keys = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document as it enters the index and as it comes back with a hit.
+
+    >>> Document("d1", "E = mc²", title="Relativity").encoded_text
+    'Relativity E = mc²'
+    """
+
+    id: str
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def encoded_text(self) -> str:
+        """What the analyser or model sees: title and text."""
+        return f"{self.title} {self.text}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of one text and where each stands in it, as character offsets.
+
+    >>> Tokens(("run", "fast"), ((0, 7), (8, 12))).texts[0]
+    'run'
+    """
+
+    texts: tuple[str, ...]
+    offsets: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenVectors:
+    """What an encoder says of one text, before routing.
+
+    `activations` is φ, dense over the keys; `semantic` the pooled vector.
+
+    >>> import numpy as np
+    >>> len(TokenVectors(np.array([7, 9], np.uint32), np.ones((2, 4), np.float32)))
+    2
+    """
+
+    token_ids: Keys  # [T]
+    vectors: Floats | None = None  # [T, d]
+    activations: Floats | None = None  # [T, V]
+    semantic: Floats | None = None  # [s]
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedTokens:
+    """One text after routing: row p says that token `tokens[p]` goes to `keys[p]` with `weights[p]`.
+
+    Rows stand in token order. `vectors[p]` is the token's own vector, not yet multiplied by its weight;
+    None where the router uses no vectors (v ≡ 1).
+
+    >>> import numpy as np
+    >>> len(RoutedTokens(np.array([3], np.uint32), np.array([1.0], np.float32)))
+    1
+    """
+
+    keys: Keys  # [P]
+    weights: Floats  # [P]
+    vectors: Floats | None = None  # [P, d]
+    semantic: Floats | None = None  # [s]
+    tokens: NDArray[np.uint32] | None = None  # [P]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Postings:
+    """Rows of inverted lists: document `documents[p]` stands under `keys[p]`.
+
+    >>> import numpy as np
+    >>> one = np.array([1], np.uint32)
+    >>> len(Postings(keys=one, documents=one, weights=one.astype(np.float32)))
+    1
+    """
+
+    keys: Keys  # [P]
+    documents: NDArray[np.uint32]  # [P]
+    weights: Floats  # [P]
+    vectors: Floats | None = None  # [P, d]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The engine's bare answer to one query: global document numbers and scores, best first.
+
+    >>> import numpy as np
+    >>> len(Scored(np.array([4]), np.array([1.5], np.float32)))
+    1
+    """
+
+    numbers: NDArray[np.int64]  # [k]
+    scores: Floats  # [k]
+    dot_products: int = 0
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One ranked document; text, title and metadata are as they were given to `Index.add`, read when asked for.
+
+    >>> Hit("d1", 2.5, 1, lambda rank: Document("d1", "E = mc²")).text
+    'E = mc²'
+    """
+
+    id: str
+    score: float
+    rank: int
+    _load: Callable[[int], Document] = field(repr=False, compare=False, default=lambda _: Document("", ""))
+
+    @property
+    def document(self) -> Document:
+        return self._load(self.rank)
+
+    @property
+    def text(self) -> str:
+        return self.document.text
+
+    @property
+    def title(self) -> str:
+        return self.document.title
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.document.metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The hits of several queries, in the order the queries were given.
+
+    >>> ranking = Ranking(("q1",), ((Hit("d1", 2.5, 1),),))
+    >>> print(ranking.trec("demo"), end="")
+    q1 Q0 d1 1 2.5 demo
+    """
+
+    query_ids: tuple[str, ...]
+    hits: tuple[Sequence[Hit], ...]
+
+    def __len__(self) -> int:
+        return len(self.query_ids)
+
+    def __iter__(self) -> Iterator[tuple[str, Sequence[Hit]]]:
+        return iter(zip(self.query_ids, self.hits, strict=True))
+
+    def trec(self, tag: str = "citadel") -> str:
+        """The lines of a TREC run; an id that would break its columns is refused."""
+        return "".join(self._trec_lines(tag))
+
+    def to_trec(self, path: str | os.PathLike[str], tag: str = "citadel") -> None:
+        """Write `trec(tag)` to a file, whole or not at all."""
+        _write_whole(os.fspath(path), self._trec_lines(tag))
+
+    def _trec_lines(self, tag: str) -> Iterator[str]:
+        if not _is_column(tag):
+            raise UsageError(f"the tag {tag!r} cannot stand in a TREC run: choose a word without white space")
+        for query, hits in self:
+            for name in (query, *(hit.id for hit in hits)):
+                if not _is_column(name):
+                    raise InputError(f"the id {name!r} cannot stand in a TREC run: rename it without white space")
+            # Nine digits name every fp32 number exactly.
+            yield from (f"{query} Q0 {hit.id} {hit.rank} {hit.score:.9g} {tag}\n" for hit in hits)
+
+
+def _is_column(name: str) -> bool:
+    # Readers of runs differ in what they call white space; what any of them does is refused. So is a lone surrogate.
+    return name.split() == [name] and name.encode(errors="ignore").decode() == name
+
+
+def _write_whole(path: str, lines: Iterable[str]) -> None:
+    try:
+        target = os.path.realpath(path)
+        if os.path.exists(target) and not os.path.isfile(target):
+            _write(target, "w", lines)  # a pipe or a device such as /dev/stdout: nothing to replace
+        else:
+            _write_and_rename(target, lines)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind, advice = (ResourceError, "make room") if full else (InputError, "name a file that can be written")
+        raise kind(f"{path}: cannot be written ({error.strerror}): {advice}") from None
+
+
+def _write_and_rename(target: str, lines: Iterable[str]) -> None:
+    temporary = f"{target}.{uuid.uuid4().hex}.tmp"
+    try:
+        _write(temporary, "x", lines)
+        os.replace(temporary, target)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def _write(path: str, mode: str, lines: Iterable[str]) -> None:
+    with open(path, mode, encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)

@@ -1,0 +1,35 @@
+"""Settings for all tests: replayable random examples, and where larger data is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+collect_ignore_glob = ["fuzz/fuzz_*.py"]  # programs that tests start; they import what may be absent
+
+NIGHT = os.environ.get("CITADEL_NIGHT") == "1"
+
+# No deadline: a slow machine is not a failure.
+settings.register_profile("day", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("night", settings.get_profile("day"), max_examples=2000)
+settings.load_profile("night" if NIGHT else "day")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if NIGHT:
+        return
+    for item in items:
+        if item.get_closest_marker("night"):
+            item.add_marker(pytest.mark.skip(reason="a long variant: run `make night`"))
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of larger test data, named by CITADEL_DATA."""
+    folder = Path(os.environ.get("CITADEL_DATA", ""))
+    if not os.environ.get("CITADEL_DATA") or not folder.is_dir():
+        pytest.skip("CITADEL_DATA names no folder of test data")
+    return folder

@@ -1,0 +1,48 @@
+"""The Python of the README's first screen runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+FIRST_SCREEN = 45  # lines
+
+
+@pytest.fixture(scope="module")
+def first_screen() -> str:
+    return "\n".join(README.read_text(encoding="utf-8").splitlines()[:FIRST_SCREEN])
+
+
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def run(code: str, folder: Path) -> list[str]:
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_first_screen_names_both_commands(first_screen):
+    assert "make demo" in first_screen
+    assert "make test" in first_screen
+
+
+def test_the_first_six_lines_run_and_find_the_document(first_screen, tmp_path):
+    (code,) = python_blocks(first_screen)
+    assert len([line for line in code.splitlines() if line.strip()]) == 6
+    (line,) = run(code, tmp_path)
+    assert line.startswith("d1 ")
+
+
+def test_every_other_python_block_runs(tmp_path):
+    for number, code in enumerate(python_blocks(README.read_text(encoding="utf-8"))[1:]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run(code, folder)

@@ -1,0 +1,68 @@
+"""R9: for seconds (minutes at night) atheris looks for a text that brings more than an InputError out of a parser."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("atheris") is None:
+    pytest.skip("atheris is not installed: there is no wheel for every machine", allow_module_level=True)
+
+NIGHT = os.environ.get("CITADEL_NIGHT") == "1"
+SEED = int(os.environ.get("CITADEL_SEED") or random.randrange(1, 1 << 31))
+SEEDS = {  # what each parser reads without complaint, for the fuzzer to start from
+    "corpus": [
+        b'{"id": "1", "text": "a"}',
+        b'\xef\xbb\xbf{"_id": "d1", "title": "t", "text": "a \\u00e9", "metadata": {"n": [1.5, null]}}\r\n',
+        b'{"id": 7, "text": "\\ud83e\\udd8a", "x": {"y": [[[{}]]]}}\n\n{"id": "7", "title": "b"}\n',
+    ],
+    "skip": [b"d1\ta", b"d1\tt\ta\n\nd2\tb\n"],
+    "queries": [b'{"id": 1, "text": "a"}', b'{"_id": "1", "text": "a"}\n{"_id": "q2", "text": "\\ud83e\\udd8a"}\n'],
+    "run": [b"q1 Q0 d1 1 2.5 tag", b"q1 Q0 d1 1 2.5 tag\nq1 Q0 d2 2 1e-3 tag\n"],
+    "qrels": [b"q1 0 d1 1", b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq2 0 d2 0\n"],
+}
+WORDS = [
+    *("{}", "[]", r"\"id\"", r"\"_id\"", r"\"text\"", r"\"title\"", r"\"metadata\"", ": ", ", ", "null", "true", "NaN"),
+    *(
+        "-Infinity",
+        "1e999",
+        r"\\ud800",
+        r"\\u0000",
+        r"\\u2028",
+        r"\x00",
+        r"\x09",
+        r"\x0a",
+        r"\x0d",
+        r"\xff",
+        r"\xc2\x85",
+    ),
+    *("[[[[[[[[", "99999999999999999999", "Q0", "nan"),
+]
+SECONDS = (600 if NIGHT else 30) // len(SEEDS)
+
+
+def start(folder: Path, target: str) -> list[str]:
+    """Write the seeds and the dictionary; the arguments that name them."""
+    for name in ("found", "seeds"):
+        (folder / name).mkdir()
+    for number, seed in enumerate(SEEDS[target]):
+        (folder / "seeds" / str(number)).write_bytes(seed)
+    (folder / "words").write_text("".join(f'"{word}"\n' for word in WORDS))
+    return [f"-dict={folder}/words", f"-artifact_prefix={folder}/", f"{folder}/found", f"{folder}/seeds"]
+
+
+@pytest.mark.parametrize("target", SEEDS)
+def test_only_input_errors_leave_the_parser(tmp_path: Path, target: str) -> None:
+    limits = [f"-max_total_time={SECONDS}", "-max_len=2048", "-timeout=10", "-rss_limit_mb=1024", f"-seed={SEED}"]
+    command = [sys.executable, str(Path(__file__).with_name("fuzz_text.py")), target, *limits, *start(tmp_path, target)]
+    here = os.environ | {"TMPDIR": str(tmp_path)}  # atheris ends the process before it can tidy up
+    done = subprocess.run(command, capture_output=True, timeout=SECONDS + 120, cwd=tmp_path, env=here, check=False)
+    output = (done.stderr + done.stdout).decode(errors="replace")  # atheris prints the traceback to stdout
+    assert done.returncode == 0, f"seed {SEED}: {output[-3000:]}"
+    assert "Done " in output, output[-3000:]

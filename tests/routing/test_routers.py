@@ -1,0 +1,162 @@
+"""What each router does with a text a reader can route by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from citadel.config import ROUTERS
+from citadel.errors import InputError, UsageError
+from citadel.routing import get_router
+from citadel.types import RoutedTokens, TokenVectors
+
+#                 key:  0    1    2    3
+PHI = np.array([[0.0, 2.0, 2.0, 1.0], [0.0, 0.0, 0.0, 0.0], [3.0, 0.5, 0.0, 0.5]], np.float32)
+TEXT = TokenVectors(
+    token_ids=np.array([7, 7, 9], np.uint32),
+    vectors=np.array([[3, 4], [0, 0], [0, -2]], np.float32),
+    activations=PHI,
+    semantic=np.array([1, 2], np.float32),
+)
+
+
+def rows(routed: RoutedTokens) -> list[tuple[int, int, float]]:
+    assert routed.tokens is not None
+    return list(zip(routed.tokens.tolist(), routed.keys.tolist(), routed.weights.tolist(), strict=True))
+
+
+def test_none_keeps_the_semantic_vector_alone() -> None:
+    routed = get_router("none").route_document(TEXT)
+    assert len(routed) == 0
+    assert routed.semantic is not None
+    assert routed.semantic.tolist() == [1.0, 2.0]
+
+
+def test_all_to_all_uses_one_key_and_unit_vectors() -> None:
+    routed = get_router("all_to_all").route_query(TEXT)
+    assert rows(routed) == [(0, 0, 1.0), (1, 0, 1.0), (2, 0, 1.0)]
+    assert np.allclose(routed.vectors, [[0.6, 0.8], [0, 0], [0, -1]])  # type: ignore[arg-type]
+    assert routed.semantic is None
+
+
+def test_unit_vectors_neither_overflow_nor_underflow() -> None:
+    text = TokenVectors(np.array([1, 2], np.uint32), np.array([[3e38, 0], [0, 1e-44]], np.float32))
+    routed = get_router("all_to_all").route_query(text)
+    assert routed.vectors is not None
+    assert routed.vectors.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_static_uses_the_tokens_own_ids() -> None:
+    routed = get_router("static").route_document(TEXT)
+    assert rows(routed) == [(0, 7, 1.0), (1, 7, 1.0), (2, 9, 1.0)]
+    assert routed.vectors is not None
+    assert routed.vectors.tolist() == [[3, 4], [0, 0], [0, -2]]
+
+
+def test_dynamic_query_takes_the_best_key_and_the_lower_of_equal_ones() -> None:
+    assert rows(get_router("dynamic").route_query(TEXT)) == [(0, 1, 2.0), (2, 0, 3.0)]
+
+
+def test_dynamic_document_takes_several_keys_and_repeats_the_vector() -> None:
+    routed = get_router("dynamic", document_keys=2).route_document(TEXT)
+    assert rows(routed) == [(0, 1, 2.0), (0, 2, 2.0), (2, 0, 3.0), (2, 1, 0.5)]
+    assert routed.vectors is not None
+    assert routed.vectors.tolist() == [[3, 4], [3, 4], [0, -2], [0, -2]]
+
+
+def test_tau_is_strict_and_prunes_documents_only() -> None:
+    router = get_router("dynamic", query_keys=3, tau=2.0)
+    assert rows(router.route_document(TEXT)) == [(2, 0, 3.0)]
+    assert len(router.route_query(TEXT)) == 6
+
+
+def test_tau_is_compared_in_fp32() -> None:
+    phi = np.array([[0.9]], np.float32)  # a little below 0.9 in float64
+    text = TokenVectors(np.array([1], np.uint32), np.ones((1, 1), np.float32), phi)
+    assert len(get_router("dynamic", tau=0.9).route_document(text)) == 0
+    assert len(get_router("dynamic", tau=0.8999).route_document(text)) == 1
+
+
+def test_sparse_takes_the_maximum_over_tokens() -> None:
+    routed = get_router("sparse").route_document(TEXT)
+    assert routed.keys.tolist() == [0, 1, 2, 3]
+    assert routed.weights.tolist() == [3.0, 2.0, 2.0, 1.0]
+    assert routed.vectors is None
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_a_text_without_tokens_has_no_rows(name: str) -> None:
+    empty = TokenVectors(
+        np.empty(0, np.uint32),
+        np.empty((0, 2), np.float32),
+        np.empty((0, 4), np.float32),
+        np.ones(2, np.float32),
+    )
+    router = get_router(name)
+    assert len(router.route_query(empty)) == len(router.route_document(empty)) == 0
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_rows_are_as_the_types_promise(name: str) -> None:
+    router = get_router(name)
+    for routed in (router.route_query(TEXT), router.route_document(TEXT)):
+        assert (routed.keys.dtype.name, routed.weights.dtype.name) == ("uint32", "float32")
+        assert (routed.vectors is not None) == (router.uses_vectors and len(routed) > 0)
+        assert router.lexical == (len(routed) > 0)
+        assert router.has_weights or set(routed.weights.tolist()) <= {1.0}
+        assert routed.tokens is None or (np.diff(routed.tokens.astype(int)) >= 0).all()
+
+
+def test_what_the_fast_paths_ask() -> None:
+    kinds = {name: get_router(name).kind for name in ROUTERS}
+    assert kinds == {
+        "all_to_all": "vectors", "bm25": "bm25", "dynamic": "vectors",
+        "none": "none", "sparse": "sparse", "static": "vectors",
+    }  # fmt: skip
+    assert {name for name in ROUTERS if get_router(name).floor} == {"dynamic", "static"}
+
+
+@pytest.mark.parametrize("name", ["static", "dynamic", "all_to_all", "sparse", "none"])
+def test_missing_input_is_named(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        get_router(name).route_document(TokenVectors(np.array([1], np.uint32)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none_are_refused(bad: float) -> None:
+    one = np.array([1], np.uint32)
+    spoiled, whole = np.array([[bad]], np.float32), np.ones((1, 1), np.float32)
+    with pytest.raises(InputError, match="token vectors hold NaN or infinity"):
+        get_router("static").route_query(TokenVectors(one, spoiled))
+    with pytest.raises(InputError, match="activations"):
+        get_router("dynamic").route_document(TokenVectors(one, whole, spoiled))
+    with pytest.raises(InputError, match="semantic vector"):
+        get_router("none").route_document(TokenVectors(one, semantic=spoiled[0]))
+
+
+def test_rows_that_do_not_fit_the_tokens_are_refused() -> None:
+    with pytest.raises(InputError, match=r"shape \(3, 2\) do not fit 1 tokens"):
+        get_router("static").route_query(TokenVectors(np.array([1], np.uint32), np.ones((3, 2), np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("collbert", {}, "unknown router 'collbert'"),
+        ("static", {"tau": 1.0}, "no option 'tau'"),
+        ("none", {"semantic": False}, "only the semantic vector"),
+        ("dynamic", {"query_keys": 0}, "at least one key"),
+        ("dynamic", {"tau": -0.1}, "tau -0.1"),
+        ("dynamic", {"tau": float("nan")}, "tau nan"),
+        ("dynamic", {"tau": 1e39}, "tau 1e"),
+        ("bm25", {"k1": -1.0}, "k1 -1.0"),
+        ("bm25", {"b": 1.5}, "b 1.5"),
+    ],
+)
+def test_options_that_cannot_be_meant(name: str, options: dict[str, object], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        get_router(name, **options)
+
+
+def test_every_router_has_its_name() -> None:
+    assert [get_router(name).name for name in ROUTERS] == list(ROUTERS)

@@ -1,0 +1,67 @@
+"""A machine without a compiler or a new enough Python hears so in one sentence, with the package to install."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "prerequisites.sh"
+SHELL = shutil.which("sh") or "/bin/sh"
+
+
+def check(python: str, path: Path, **environment: str) -> tuple[int, list[str]]:
+    command = [SHELL, str(SCRIPT), python]
+    done = subprocess.run(command, env={"PATH": str(path), **environment}, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr.splitlines()
+
+
+def script(folder: Path, name: str, body: str) -> str:
+    file = folder / name
+    file.write_text(f"#!{SHELL}\n{body}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.fixture
+def compiler(tmp_path: Path) -> str:
+    return script(tmp_path, "compiler", "exit 0")
+
+
+def test_nothing_is_said_where_all_is_there(tmp_path, compiler):
+    assert check(sys.executable, tmp_path, CXX=compiler) == (0, [])
+
+
+def test_an_empty_machine_hears_of_python_and_compiler(tmp_path):
+    code, (python, compiler) = check("python3", tmp_path)
+    assert code == 1
+    assert "python3 is missing" in python
+    assert "apt install python3 python3-venv python3-dev" in python
+    assert "apt install g++" in compiler
+
+
+def test_an_old_python_is_named(tmp_path, compiler):
+    old = script(tmp_path, "python3", "exit 1")
+    code, (message,) = check(old, tmp_path, CXX=compiler)
+    assert code == 1
+    assert "is older than 3.11" in message
+
+
+@pytest.mark.parametrize(
+    ("part", "lie", "package"), [("ensurepip", "exit 1", "python3-venv"), ("sysconfig", "echo /nowhere", "python3-dev")]
+)
+def test_a_python_without_a_part_is_named_with_the_package(tmp_path, compiler, part, lie, package):
+    python = script(tmp_path, "python3", f'case "$*" in *{part}*) {lie};; *) exec {sys.executable} "$@";; esac')
+    code, (message,) = check(python, tmp_path, CXX=compiler)
+    assert code == 1
+    assert f"apt install {package}" in message
+
+
+def test_an_old_compiler_is_named(tmp_path):
+    old = script(tmp_path, "compiler", "exit 1")
+    code, (message,) = check(sys.executable, tmp_path, CXX=old)
+    assert code == 1
+    assert "does not know C++20" in message

@@ -1,0 +1,153 @@
+"""Dependence goes one way, heavy libraries stay away until they are asked for, and one file alone opens an index."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.style.calls import ROOT, SOURCE, calls
+
+HEAVY = ("torch", "onnxruntime")
+LAZY = ("citadel.search.gpu", "citadel.model", "citadel.train")  # imported by those who ask for them, never by others
+
+# Every attempt is noted before any finder is asked, so the answer does not depend on what is installed.
+PROBE = """
+import importlib, pkgutil, sys
+
+class Watch:
+    seen = []
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            self.seen.append(name)
+
+sys.meta_path.insert(0, Watch())
+package = importlib.import_module("citadel")
+if sys.argv[2] == "all":
+    for module in pkgutil.walk_packages(package.__path__, "citadel."):
+        if not module.name.endswith("__main__") and not module.name.startswith(tuple(sys.argv[3].split(","))):
+            importlib.import_module(module.name)
+print("imported:", *Watch.seen)
+"""
+
+
+def heavy_imports(what: str, source: Path) -> list[str]:
+    command = [sys.executable, "-c", PROBE, ",".join(HEAVY), what, ",".join(LAZY)]
+    environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("imported:")[-1].split()
+
+
+def test_import_citadel_needs_no_heavy_library() -> None:
+    assert heavy_imports("citadel", SOURCE.parent) == []
+
+
+def test_no_module_of_the_core_imports_a_heavy_library() -> None:
+    assert heavy_imports("all", SOURCE.parent) == []
+
+
+@pytest.mark.parametrize("line", ["import torch", "from onnxruntime import InferenceSession"])
+def test_a_planted_heavy_import_is_found(line: str, tmp_path: Path) -> None:
+    package = tmp_path / "citadel"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"try:\n    {line}\nexcept ImportError:\n    pass\n")
+    assert heavy_imports("citadel", tmp_path)[0] in HEAVY
+
+
+# ---- layers ------------------------------------------------------------------------------------------------------
+
+
+def lint_imports(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("importlinter", reason="import-linter is not installed: `make setup`")
+    program = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    environment = os.environ | {"PYTHONPATH": str(source)}
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def test_the_contracts_are_kept(tmp_path: Path) -> None:
+    done = lint_imports(SOURCE.parent, tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("types.py", "import citadel.routing.score"),
+        ("routing/score.py", "import citadel.eval.runs"),
+        ("routing/score.py", "import torch"),
+        ("text/files.py", "import citadel.index.format"),
+    ],
+)
+def test_a_planted_import_breaks_a_contract(file: str, line: str, tmp_path: Path) -> None:
+    shutil.copytree(SOURCE, tmp_path / "src" / "citadel", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    planted = tmp_path / "src" / "citadel" / file
+    planted.write_text(planted.read_text() + f"\n{line}\n")
+    done = lint_imports(tmp_path / "src", tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "BROKEN" in done.stdout
+
+
+# ---- the one seam to the disk ------------------------------------------------------------------------------------
+
+OPENERS = {
+    "open", "io.open", "os.open", "mmap.mmap", "sqlite3.connect", "numpy.load", "numpy.fromfile", "numpy.memmap",
+    "os.replace", "os.rename", "os.remove", "os.unlink", "os.truncate", "os.link", "os.symlink",
+    "shutil.rmtree", "shutil.copy", "shutil.copyfile", "shutil.move",
+    "?.open", "?.read_bytes", "?.read_text", "?.write_bytes", "?.write_text", "?.unlink", "?.rename", "?.tofile",
+}  # fmt: skip
+ALLOWED = {
+    "index/storage.py": OPENERS,
+    "index/documents.py": {"sqlite3.connect", "?.open"},  # a scratch database, copied through the storage
+    "index/vectors.py": {"numpy.load"},  # the caller's .npz
+}
+
+
+def opened_files(source: str) -> set[str]:
+    """What in this source opens, moves or removes files by itself."""
+    return {name for call, name in calls(ast.parse(source)) if name in OPENERS and not asks_storage(call)}
+
+
+def asks_storage(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value).endswith("storage")
+
+
+def test_only_storage_opens_index_files() -> None:
+    found = {
+        str(path.relative_to(SOURCE)): opened_files(path.read_text())
+        for folder in ("index", "search")
+        for path in sorted((SOURCE / folder).rglob("*.py"))
+    }
+    assert "index/storage.py" in found
+    beyond = {file: names - ALLOWED.get(file, set()) for file, names in found.items()}
+    assert {file: names for file, names in beyond.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    ["open(path)", "import os\nos.replace(a, b)", "path.read_bytes()", "import numpy as np\nnp.memmap(path)"],
+)
+def test_a_planted_opening_is_found(planted: str) -> None:
+    assert opened_files(planted)
+
+
+def test_the_storage_itself_may_be_asked() -> None:
+    assert opened_files("self._storage.rename(a, b)\nstorage.open(name)") == set()
+
+
+# ---- doctests ----------------------------------------------------------------------------------------------------
+
+
+def test_doctests_of_every_module_are_collected() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert "src" in options["testpaths"]
+    assert "--doctest-modules" in options["addopts"]

@@ -1,0 +1,164 @@
+"""Which terms a text gives, where they stand in it, and that analysers can be shared and told apart."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from citadel.errors import UsageError
+from citadel.text import analyser as module
+from citadel.text.analyser import ANALYSERS, STOP_WORDS, Analyser, cut, fold, get_analyser
+from citadel.text.probes import PROBES
+
+ENGLISH, PLAIN = get_analyser("english"), get_analyser("plain")
+TEXT = st.text(st.characters() | st.sampled_from("aEß'’ \u0301\u00ad\u200dिｶﾞİΣ₂"))
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("The Dogs' owner's dogs", ["dog", "owner", "dog"]),
+        ("rock’s ROCKS rocking", ["rock", "rock", "rock"]),
+        ("to be or not to be", []),
+        ("p53-dependent, COVID-19; e.g. snake_case", ["p53", "depend", "covid", "19", "e", "g", "snake_cas"]),
+        ("don't o'clock", ["don't", "o'clock"]),
+        ("", []),
+        ("?! … — 🦊", []),
+    ],
+)
+def test_english(text: str, terms: list[str]) -> None:
+    assert ENGLISH.terms(text) == terms
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("The Dogs' owner's", ["the", "dogs", "owner's"]),
+        ("it’s it's it＇s", ["it's", "it's", "it's"]),
+        ("ＦＵＬＬ ﬁne H₂O", ["full", "fine", "h2o"]),
+        ("café cafe\u0301 CAFÉ cafe", ["café", "café", "café", "cafe"]),
+        ("Straße STRASSE", ["strasse", "strasse"]),
+        ("ΟΔΟΣ οδος οδοσ", ["οδοσ", "οδοσ", "οδοσ"]),
+        ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),
+        ("co\u00adoperate می\u200cخواهم", ["cooperate", "میخواهم"]),
+        ("ｶﾞ", ["ガ"]),
+        ("a\0b", ["a", "b"]),
+        ("a\ud800b", ["a", "b"]),
+        ("\u0301\u00ad", []),
+    ],
+)
+def test_plain(text: str, terms: list[str]) -> None:
+    assert PLAIN.terms(text) == terms
+
+
+def test_there_are_thirty_three_stop_words_and_all_are_dropped() -> None:
+    assert len(STOP_WORDS) == 33
+    assert ENGLISH.terms(" ".join(sorted(STOP_WORDS))) == []
+
+
+def test_offsets_point_into_the_text_as_given() -> None:
+    text = "Ａ cafe\u0301’s ﬁne İstanbul"
+    tokens = PLAIN.tokens(text)
+    assert [text[start:end] for start, end in tokens.offsets] == ["Ａ", "cafe\u0301’s", "ﬁne", "İstanbul"]
+    assert tokens.texts == ("a", "café's", "fine", "i̇stanbul")
+
+
+@pytest.mark.parametrize("name", ANALYSERS)
+@given(text=TEXT)
+def test_tokens_are_the_terms_in_order_without_overlap(name: str, text: str) -> None:
+    tokens = get_analyser(name).tokens(text)
+    assert list(tokens.texts) == get_analyser(name).terms(text)
+    ends = [0, *(end for _, end in tokens.offsets)]
+    assert all(before <= start < end <= len(text) for before, (start, end) in zip(ends, tokens.offsets, strict=False))
+    assert all(0 < len(term.encode()) <= 255 for term in tokens.texts)
+
+
+@given(text=TEXT)
+def test_a_text_and_its_composed_form_give_the_same_terms(text: str) -> None:
+    assert PLAIN.terms(unicodedata.normalize("NFC", text)) == PLAIN.terms(unicodedata.normalize("NFD", text))
+
+
+@given(word=TEXT)
+def test_folding_twice_changes_nothing_more(word: str) -> None:
+    assert fold(fold(word)) == fold(word)
+
+
+def test_the_two_patterns_agree_on_ascii() -> None:
+    text = "".join(map(chr, range(128))) + " don't 'tis x'' y'z's _a_"
+    assert module._ASCII_WORDS.findall(text) == module._unicode_words().findall(text)
+
+
+def test_every_mark_of_unicode_is_known() -> None:
+    outside = [*range(0x300), *range(0x20000, 0xE0100), *range(0xE01F0, 0x110000)]
+    assert not any(unicodedata.category(chr(point)).startswith("M") for point in outside)
+
+
+def test_marks_and_word_characters_are_apart_so_that_matching_takes_linear_time() -> None:
+    word = re.compile(r"\w")
+    assert not any(
+        word.match(chr(point)) for point in range(0x110000) if unicodedata.category(chr(point)).startswith("M")
+    )
+
+
+def test_long_terms_are_cut_between_characters() -> None:
+    assert cut("é" * 127 + "x") == "é" * 127 + "x"
+    assert cut("é" * 128) == "é" * 127
+    assert PLAIN.terms("Ａ" + "東" * 90) == ["a" + "東" * 84]
+    assert len(ENGLISH.terms("x" * 1_000_000)[0]) == 255
+
+
+def test_the_cache_is_bounded_and_holds_no_long_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CACHED_TERMS", 10)
+    analyser = Analyser("tiny", str)
+    assert analyser.terms(" ".join(f"w{i}" for i in range(25))) == [f"w{i}" for i in range(25)]
+    assert len(analyser._cache) <= 10
+    assert "y" * 100 not in analyser._cache
+    assert analyser.terms("y" * 100) == ["y" * 100]
+    assert "y" * 100 not in analyser._cache
+
+
+def test_a_finisher_is_never_called_by_two_threads_at_once() -> None:
+    inside = threading.Lock()
+
+    def finish(word: str) -> str:
+        assert inside.acquire(blocking=False)
+        time.sleep(1e-5)  # lets another thread in, if any can
+        inside.release()
+        return word
+
+    analyser = Analyser("shared", finish)
+    texts = [" ".join(f"w{i + j}" for j in range(50)) for i in range(400)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(analyser.terms, texts)) == [text.split() for text in texts]
+
+
+def test_threads_that_share_an_analyser_get_the_terms_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CACHED_TERMS", 50)  # so that the stemmer is kept busy
+    shared = Analyser("english", module._english())
+    texts = [" ".join(PROBES[i:] + PROBES[:i]) for i in range(len(PROBES))]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(shared.terms, texts)) == [ENGLISH.terms(text) for text in texts]
+
+
+def test_fingerprints_tell_behaviours_apart_and_stay() -> None:
+    stemming = Analyser("english", lambda word: word.removesuffix("s"))
+    assert len({ENGLISH.fingerprint, PLAIN.fingerprint, stemming.fingerprint}) == 3
+    assert Analyser("english", module._english()).fingerprint == ENGLISH.fingerprint
+    assert len(PROBES) >= 200
+
+
+def test_fingerprints_of_version_one_are_these() -> None:
+    """A change here means that older indexes are refused: raise VERSION and say so in the change log."""
+    assert (ENGLISH.fingerprint, PLAIN.fingerprint) == ("english-1-ace931c3", "plain-1-9dc99d36")
+
+
+def test_an_unknown_analyser_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="unknown analyser 'klingon': choose one of english, plain"):
+        get_analyser("klingon")
