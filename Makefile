@@ -48,7 +48,7 @@ night: $(VENV)/.dev
 	CITADEL_NIGHT=1 $(BIN)/pytest -n $(JOBS)
 
 bench: $(VENV)/.bench
-	set -e; for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file; done
+	set -e; for file in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file; done
 
 setup: $(VENV)/.dev
 
@@ -84,5 +84,5 @@ $(VENV)/.bench: $(VENV)/.built
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist bench-out .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/citadel/_native*.so
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/citadel/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,16 @@ from hypothesis import HealthCheck, settings
 collect_ignore_glob = ["fuzz/fuzz_*.py"]  # programs that tests start; they import what may be absent
 
 NIGHT = os.environ.get("CITADEL_NIGHT") == "1"
+SEED = int(os.environ.setdefault("CITADEL_SEED", str(random.randrange(1, 1 << 31))))  # the same in every worker
 
 # No deadline: a slow machine is not a failure.
 settings.register_profile("day", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("night", settings.get_profile("day"), max_examples=2000)
 settings.load_profile("night" if NIGHT else "day")
+
+
+def pytest_report_header() -> str:
+    return f"seed: CITADEL_SEED={SEED} replays this run's random choices"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,6 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("night"):
             item.add_marker(pytest.mark.skip(reason="a long variant: run `make night`"))
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """The seed of this run's random choices, printed at its head and set by CITADEL_SEED."""
+    return SEED
 
 
 @pytest.fixture(scope="session")

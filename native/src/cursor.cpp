@@ -7,7 +7,7 @@
 namespace citadel {
 namespace {
 
-constexpr std::uint64_t kAhead = 2;  // blocks between what is prefetched and what is read
+constexpr std::uint64_t kAhead = 3;  // blocks between what is prefetched and what is read
 
 void prefetch(const std::uint8_t* bytes, std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t at = begin; at < end; at += 64) __builtin_prefetch(bytes + at, 0, 2);
@@ -20,6 +20,30 @@ const std::uint8_t* block_bytes(const Section& offsets, const Section& packed, s
   if (bits > 32) offsets.corrupt("a block claims " + std::to_string(bits) + " bits a value");
   if (offset > end || packed_bytes(n, bits) > end - offset) offsets.corrupt("a block's bytes lie outside its list");
   return packed.data() + offset;
+}
+
+// One after the other: a document may stand here twice, its second value being 0.
+void add_values(float* accumulators, std::uint32_t base, const std::uint32_t* documents, const float* values, std::size_t n) {
+  std::size_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    accumulators[documents[i] - base] += values[i];
+    accumulators[documents[i + 1] - base] += values[i + 1];
+    accumulators[documents[i + 2] - base] += values[i + 2];
+    accumulators[documents[i + 3] - base] += values[i + 3];
+  }
+  for (; i < n; ++i) accumulators[documents[i] - base] += values[i];
+}
+
+// Append the places of accumulators that are still untouched, once each; gives how many entries there are now.
+std::size_t list_touched(const float* accumulators, std::uint32_t base, const std::uint32_t* documents, std::size_t n,
+                         std::uint32_t* touched, std::size_t count) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t place = documents[i] - base;
+    const bool repeated = i > 0 && documents[i] == documents[i - 1];
+    touched[count] = place;
+    count += std::bit_cast<std::uint32_t>(accumulators[place]) == kUntouched && !repeated;
+  }
+  return count;
 }
 
 }  // namespace
@@ -50,23 +74,11 @@ std::size_t Cursor::limit_position(std::uint64_t limit) const {
 std::size_t Cursor::add(float* accumulators, std::uint64_t base, std::uint64_t limit, std::uint32_t* touched, std::size_t count,
                         std::size_t capacity) {
   while (next_document() < limit) {
-    const std::size_t stop = limit_position(limit);
-    const float* first = values(0);
-    if (count < capacity) {
-      for (std::size_t i = position_; i < stop; ++i) {
-        const auto place = static_cast<std::uint32_t>(documents_[i] - base);
-        const float before = accumulators[place];
-        touched[count] = place;
-        count += std::bit_cast<std::uint32_t>(before) == kUntouched;
-        accumulators[place] = before + first[i];
-      }
-    } else {
-      for (std::size_t i = position_; i < stop; ++i) accumulators[documents_[i] - base] += first[i];
-    }
-    for (std::size_t token = 1; token < group_.tokens; ++token) {
-      const float* more = values(token);
-      for (std::size_t i = position_; i < stop; ++i) accumulators[documents_[i] - base] += more[i];
-    }
+    const std::size_t stop = limit_position(limit), n = stop - position_;
+    const std::uint32_t* documents = documents_ + position_;
+    const auto first = static_cast<std::uint32_t>(base);
+    if (count < capacity) count = list_touched(accumulators, first, documents, n, touched, count);
+    for (std::size_t token = 0; token < group_.tokens; ++token) add_values(accumulators, first, documents, values(token) + position_, n);
     position_ = stop;
   }
   return count;

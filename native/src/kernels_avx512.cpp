@@ -120,22 +120,42 @@ void repeats_avx512(const std::uint32_t* documents, std::size_t n, std::uint64_t
   }
 }
 
+// Append the places and values of one register's good lanes. Compressed in a register: to memory is slow on Zen 4.
+inline std::size_t append(__m512 sums, __mmask16 good, std::size_t first, std::uint32_t* places, float* values) {
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const int count = __builtin_popcount(good);
+  const __mmask16 front = static_cast<__mmask16>((1u << count) - 1);
+  const __m512i numbers = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(first)));
+  _mm512_mask_storeu_epi32(places, front, _mm512_maskz_compress_epi32(good, numbers));
+  _mm512_mask_storeu_ps(values, front, _mm512_maskz_compress_ps(good, sums));
+  return static_cast<std::size_t>(count);
+}
+
+// Positive floats order like their bits and negative ones are negative, so that above a threshold > 0 the largest bits of
+// 64 accumulators say whether one of them needs a look.
+inline bool none_reaches(const float* accumulators, __m512i least) {
+  const __m512i a = _mm512_loadu_si512(accumulators), b = _mm512_loadu_si512(accumulators + 16);
+  const __m512i c = _mm512_loadu_si512(accumulators + 32), d = _mm512_loadu_si512(accumulators + 48);
+  const __m512i largest = _mm512_max_epi32(_mm512_max_epi32(a, b), _mm512_max_epi32(c, d));
+  return _mm512_cmpge_epi32_mask(largest, least) == 0;
+}
+
 std::size_t collect_avx512(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
   const __m512i untouched = _mm512_castps_si512(_mm512_set1_ps(-0.0f));
   const __m512 least = _mm512_set1_ps(threshold);
-  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   std::size_t found = 0;
-  for (std::size_t i = 0; i < n; i += 16) {
-    const __m512 sums = _mm512_loadu_ps(accumulators + i);
-    const __mmask16 touched = _mm512_cmpneq_epi32_mask(_mm512_castps_si512(sums), untouched);
-    const __mmask16 good = _mm512_mask_cmp_ps_mask(touched, sums, least, _CMP_GE_OQ);
-    _mm512_storeu_si512(accumulators + i, untouched);
-    if (good == 0) continue;
-    const __mmask16 whole = static_cast<__mmask16>((1u << __builtin_popcount(good)) - 1);  // compress in a register: to memory is slow on Zen 4
-    const __m512i numbers = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(i)));
-    _mm512_mask_storeu_epi32(places + found, whole, _mm512_maskz_compress_epi32(good, numbers));
-    _mm512_mask_storeu_ps(values + found, whole, _mm512_maskz_compress_ps(good, sums));
-    found += static_cast<std::size_t>(__builtin_popcount(good));
+  for (std::size_t i = 0; i < n;) {
+    const std::size_t step = n - i >= 64 ? 64 : 16;
+    const bool skip = step == 64 && threshold > 0.0f && none_reaches(accumulators + i, _mm512_castps_si512(least));
+    for (const std::size_t stop = i + step; i < stop; i += 16) {
+      if (!skip) {
+        const __m512 sums = _mm512_loadu_ps(accumulators + i);
+        const __mmask16 touched = _mm512_cmpneq_epi32_mask(_mm512_castps_si512(sums), untouched);
+        const __mmask16 good = _mm512_mask_cmp_ps_mask(touched, sums, least, _CMP_GE_OQ);
+        if (good != 0) found += append(sums, good, i, places + found, values + found);
+      }
+      _mm512_storeu_si512(accumulators + i, untouched);
+    }
   }
   return found;
 }

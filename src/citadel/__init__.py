@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from citadel.config import Field, Settings
-from citadel.errors import (
-    Cancelled,
-    CitadelError,
-    CorruptIndexError,
-    FingerprintError,
-    IndexNotFoundError,
-    InputError,
-    LockHeldError,
-    ResourceError,
-    UnknownFormatError,
-    UsageError,
-)
-from citadel.library import Index
-from citadel.search.searcher import Hits, Searcher
-from citadel.types import Document, Hit, Ranking
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from citadel.config import Field, Settings
+    from citadel.errors import (
+        Cancelled,
+        CitadelError,
+        CorruptIndexError,
+        FingerprintError,
+        IndexNotFoundError,
+        InputError,
+        LockHeldError,
+        ResourceError,
+        UnknownFormatError,
+        UsageError,
+    )
+    from citadel.library import Index
+    from citadel.search.searcher import Hits, Searcher
+    from citadel.types import Document, Hit, Ranking
 
 __version__ = "0.1.0"
 
@@ -41,3 +45,27 @@ __all__ = [
     "UnknownFormatError",
     "UsageError",
 ]
+
+# Imported when first asked for: `citadel --help` must not wait for numpy and the engine.
+_ELSEWHERE = {
+    "Document": "citadel.types",
+    "Field": "citadel.config",
+    "Hit": "citadel.types",
+    "Hits": "citadel.search.searcher",
+    "Index": "citadel.library",
+    "Ranking": "citadel.types",
+    "Searcher": "citadel.search.searcher",
+    "Settings": "citadel.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'citadel' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ELSEWHERE.get(name, "citadel.errors")), name)
+    globals()[name] = value  # asked once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,7 +14,7 @@ from citadel.index.create import create_index
 from citadel.index.manifest import Build
 from citadel.index.stats import statistics
 from citadel.index.storage import FolderStorage, Storage
-from citadel.index.vectors import batches
+from citadel.index.vectors import VectorBatch, batches
 from citadel.index.writer import Writer
 from citadel.search.searcher import Searcher
 from citadel.text.analyser import get_analyser
@@ -90,7 +90,7 @@ class Index:
             raise UsageError("this index holds text: use add, or create one with fields=… for vectors")
         if fingerprint is not None and fingerprint != settings.fingerprint:
             raise InputError(f"vectors of {fingerprint!r} do not belong into an index of {settings.fingerprint!r}")
-        return self._writer.add_vectors(batches(given, settings))
+        return self._writer.add_vectors([given] if isinstance(given, VectorBatch) else batches(given, settings))
 
     def delete(self, ids: Iterable[str]) -> int:
         """Delete documents by id; unknown ids are passed over. How many there were."""
@@ -139,6 +139,11 @@ class Index:
     def build(self) -> Build | None:
         """How far a `citadel index` build has come, where one made this index."""
         return self._writer.snapshot.manifest.build
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The running figures: documents replaced, skipped, cut."""
+        return dict(self._writer.snapshot.manifest.counts)
 
     def stats(self) -> dict[str, Any]:
         """Documents, postings, lists, bytes: what `citadel stats` prints."""

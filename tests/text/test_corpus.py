@@ -56,7 +56,7 @@ def test_blank_lines_at_the_end_count_as_read(tmp_path: Path) -> None:
     [
         ("corpus.jsonl", TWO),
         ("corpus.ndjson", TWO),
-        ("corpus.JSONL.GZ", gzip.compress(TWO)),
+        ("corpus.JSONL.GZ", gzip.compress(TWO, mtime=0)),
         ("corpus.jsonl.xz", lzma.compress(TWO)),
         ("corpus.jsonl.zst", zstandard.ZstdCompressor().compress(TWO)),
     ],
@@ -67,7 +67,7 @@ def test_every_name_of_a_jsonl_file_is_known(tmp_path: Path, name: str, data: by
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
 def test_a_beir_folder_is_its_corpus_file(tmp_path: Path, name: str) -> None:
-    write(tmp_path, name, gzip.compress(TWO) if name.endswith("gz") else TWO)
+    write(tmp_path, name, gzip.compress(TWO, mtime=0) if name.endswith("gz") else TWO)
     assert documents(tmp_path) == DOCUMENTS
 
 
@@ -129,7 +129,7 @@ def test_a_line_beyond_the_limit_can_be_skipped(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_cut_off_file_fails_even_when_bad_lines_are_skipped(tmp_path: Path) -> None:
-    path = write(tmp_path, "corpus.jsonl.gz", gzip.compress(TWO)[:-6])
+    path = write(tmp_path, "corpus.jsonl.gz", gzip.compress(TWO, mtime=0)[:-6])
     with pytest.raises(InputError, match=r"corpus.jsonl.gz:\d: the compressed file ends too early"):
         documents(path, on_error="skip")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from citadel.errors import CitadelError, CorruptIndexError
 from citadel.index.checksum import crc32c
-from citadel.index.format import FileRecord
+from citadel.index.format import CitFile, FileRecord
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.segment import Segment, id_hashes
 from citadel.index.snapshot import Snapshot, open_snapshot
@@ -22,17 +22,23 @@ def check(storage: Storage, deep: bool = False, progress: Callable[[str], None] 
     """Open the newest generation, and with `deep` read all of it; raises CorruptIndexError at the first damage."""
     snapshot = open_snapshot(storage)
     if deep:
-        for segment in snapshot.segments:
-            progress(segment.name)
-            segment.file.check()
-            _check_file(storage, segment.record.documents_file)
-            _check_documents(segment)
-            _check_lists(segment)
-        for record in (snapshot.manifest.deletions, snapshot.manifest.codebook):
-            if record:
-                progress(record.name)
-                _check_file(storage, record)
+        _read_all(snapshot, progress)
     return snapshot
+
+
+def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: None) -> None:
+    """Every byte of every file of a generation, and every row of its documents."""
+    storage, manifest = snapshot.storage, snapshot.manifest
+    for segment in snapshot.segments:
+        progress(segment.name)
+        segment.file.check()
+        _check_file(storage, segment.record.documents_file)
+        _check_documents(segment)
+        _check_lists(segment)
+    for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
+        if record:
+            progress(record.name)
+            CitFile(storage, record, kind, manifest.index_id).check()
 
 
 def _check_file(storage: Storage, record: FileRecord) -> None:
@@ -76,11 +82,7 @@ def whole_generations(storage: Storage) -> list[int]:
 
 def _is_whole(storage: Storage, number: int) -> bool:
     try:
-        manifest = read_manifest(storage, number)
-        for segment in Snapshot(storage, manifest).segments:
-            segment.file.check()
-            _check_file(storage, segment.record.documents_file)
-            _check_documents(segment)
+        _read_all(Snapshot(storage, read_manifest(storage, number)))
     except (CitadelError, OSError):
         return False
     return True

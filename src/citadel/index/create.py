@@ -7,12 +7,13 @@ import uuid
 from citadel.config import Settings
 from citadel.errors import UsageError
 from citadel.index.manifest import Manifest, generations, newest_manifest, write_manifest
-from citadel.index.storage import Storage, resource_errors
+from citadel.index.storage import TEMPORARY, Storage, resource_errors
 
 
 def create_index(storage: Storage, settings: Settings, overwrite: bool = False) -> None:
     """Write the first, empty generation; `overwrite` puts it after the last one of the index that is there."""
-    lock = storage.lock()
+    with resource_errors(storage.location):
+        lock = storage.lock()
     try:
         numbers = generations(storage)
         if numbers and not overwrite:
@@ -20,6 +21,7 @@ def create_index(storage: Storage, settings: Settings, overwrite: bool = False) 
             raise UsageError(f"{storage.location}: there is an index already; open it, or pass overwrite to replace it")
         manifest = Manifest(uuid.uuid4().hex, (numbers[-1] if numbers else 0) + 1, settings)
         with resource_errors(storage.location):
+            storage.remove(manifest.name + TEMPORARY)  # left by one who died or found no room here
             write_manifest(storage, manifest)
     finally:
         lock.release()

@@ -86,7 +86,7 @@ class DocumentStore:
             self._validate(index_id, documents)
         except FileNotFoundError as error:
             raise self._corrupt("file", "it is missing") from error
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._corrupt("database", f"SQLite says: {error}") from error
 
     def _corrupt(self, section: str, problem: str) -> CorruptIndexError:

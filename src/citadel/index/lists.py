@@ -179,8 +179,9 @@ class ListPacker:
         if firsts is not None:
             self.firsts.append(firsts)
         self._offsets.append(offsets[:-1] + np.uint64(self._length))
-        self._length += len(packed)
-        yield packed.tobytes()
+        size = int(offsets[-1])  # what stands behind it is padding
+        self._length += size
+        yield packed[:size].tobytes()
 
     def offsets(self) -> list[NDArray[np.uint64]]:
         """Where each block starts, and one more: the end."""

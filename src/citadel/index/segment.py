@@ -66,6 +66,7 @@ class Segment:
 
     def __init__(self, storage: Storage, record: SegmentRecord, index_id: str) -> None:
         self.record, self.name = record, record.file.name
+        self._id_views: tuple[memoryview, memoryview] | None = None
         self.file = CitFile(storage, record.file, "segment", index_id)
         self.meta = self._meta(self.file["META"].json())
         self.documents = self.meta.documents
@@ -136,11 +137,19 @@ class Segment:
 
     def ids(self, numbers: Sequence[int]) -> list[str]:
         """The ids of these documents."""
-        offsets, octets = self.file["ID_OFFSETS"].array("<u8"), self.file["ID_BYTES"].array(np.uint8)
+        offsets, octets = self._id_views or self._map_ids()
         try:
-            return [octets[int(offsets[n]) : int(offsets[n + 1])].tobytes().decode() for n in numbers]
+            return [str(octets[offsets[n] : offsets[n + 1]], "utf-8") for n in numbers]
         except UnicodeDecodeError:
             raise self._corrupt("ID_BYTES", "an id is not UTF-8") from None
+
+    def _map_ids(self) -> tuple[memoryview, memoryview]:
+        """Offsets and bytes of the ids as plain memory, which Python reads faster than arrays when it needs ten."""
+        offsets, octets = self.file["ID_OFFSETS"].array("<u8"), self.file["ID_BYTES"].array(np.uint8)
+        if len(octets) != int(offsets[-1]) or (np.diff(offsets.astype(np.int64)) < 0).any():
+            raise self._corrupt("ID_OFFSETS", "the ids do not follow each other")
+        self._id_views = memoryview(offsets), memoryview(octets)  # type: ignore[arg-type]
+        return self._id_views
 
     def find(self, ids: Sequence[str], hashes: NDArray[np.uint64]) -> dict[str, int]:
         """The numbers of those ids that this segment holds."""

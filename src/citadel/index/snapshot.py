@@ -88,6 +88,8 @@ class Snapshot:
 
     def ids(self, numbers: NDArray[np.int64]) -> list[str]:
         """The ids of documents by their number in the whole index, in this order."""
+        if len(self.segments) == 1:
+            return self.segments[0].ids(numbers.tolist())
         found: dict[int, str] = {}
         for segment, base, part in self._by_segment(numbers):
             found |= dict(zip(part, segment.ids([number - base for number in part]), strict=True))

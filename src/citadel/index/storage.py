@@ -168,6 +168,8 @@ class FileOutput:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    __del__ = close  # a write that failed leaves nobody to close it
+
 
 class FolderLock:
     """flock on LOCK: freed by the kernel when its holder dies, so a dead writer never blocks the next."""

@@ -78,11 +78,12 @@ class Writer:
         """Take the lock; the generation may have moved on since we looked, and a dead writer may have left files."""
         if self._lock is not None:
             return
-        self._lock = self._storage.lock()
         try:
-            self.snapshot = open_snapshot(self._storage, self.snapshot)
-            self._reset()
-            collect(self._storage)
+            with resource_errors(self._storage.location):
+                self._lock = self._storage.lock()
+                self.snapshot = open_snapshot(self._storage, self.snapshot)
+                self._reset()
+                collect(self._storage)
         except BaseException:
             self.release()
             raise
@@ -156,7 +157,8 @@ class Writer:
 
     def _spill_if_full(self) -> None:
         if self._buffer.bytes > self._memory // _BUFFER_SHARE:
-            self._spill()
+            with self._all_or_nothing():  # a spill that fails has used its buffer up
+                self._spill()
 
     def _spill(self) -> None:
         """Write what waits in memory as a segment of the generation to come."""
@@ -178,7 +180,8 @@ class Writer:
             return
         vectors, keys = sample_vectors(self.snapshot.segments)
         if len(keys) + len(self._sample) >= SAMPLE_FLOOR:
-            self._sample.add(vectors, keys)
+            if len(keys):
+                self._sample.add(vectors, keys)
             self._adopt(train(self._sample.vectors, self._sample.keys, self._subvector))
             self._sample = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -166,6 +165,8 @@ def count_terms(terms: Sequence[str]) -> tuple[list[bytes], list[int]]:
     >>> count_terms(["b", "a", "b"])
     ([b'a', b'b'], [1, 2])
     """
-    counts = Counter(terms)
-    named = sorted((term.encode(), count) for term, count in counts.items())
-    return [term for term, _ in named], [count for _, count in named]
+    counts: dict[str, int] = {}
+    for term in terms:
+        counts[term] = counts.get(term, 0) + 1
+    names = sorted(counts)  # as Python sorts texts, so UTF-8 sorts their bytes
+    return [name.encode() for name in names], [counts[name] for name in names]

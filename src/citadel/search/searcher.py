@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -20,48 +21,61 @@ from citadel.types import Document, Hit, Ranking, Scored
 if TYPE_CHECKING:
     from citadel._native import Cancel
 
-_BATCH = 256  # queries planned at a time, so that a long batch can be interrupted
+_BATCH = 256  # queries planned and searched in one call
+_PARTS = ("keys", "weights", "vectors", "semantic")
+_Planned = tuple[Plan, NDArray[np.int64]]  # and the lists its tokens have in each segment
 
 
 class Hits(Sequence[Hit]):
-    """The hits of one query, best first; texts are read when the first of them is asked for."""
+    """The hits of one query, best first; ids and texts are read when the first of them is asked for."""
+
+    __slots__ = ("_documents", "_found", "_ids", "_snapshot", "tau")
 
     def __init__(self, snapshot: Snapshot, found: Scored, tau: float) -> None:
         self._snapshot, self._found, self.tau = snapshot, found, tau
-        self.dot_products = found.dot_products
+        self._ids: list[str] | None = None
+        self._documents: list[Document] | None = None
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._found.numbers)
 
     @overload
     def __getitem__(self, place: int) -> Hit: ...
     @overload
     def __getitem__(self, place: slice) -> Sequence[Hit]: ...
     def __getitem__(self, place: int | slice) -> Hit | Sequence[Hit]:
-        return self._hits[place]
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"hit {place} of {len(self)}")
+        rank = place % len(self) + 1
+        return Hit(self.ids[place], float(self._found.scores[place]), rank, self._document)
 
-    @cached_property
+    def __repr__(self) -> str:
+        return f"Hits({list(self)!r})"
+
+    @property
     def ids(self) -> list[str]:
         """The ids alone."""
-        return self._snapshot.ids(self._found.numbers)
+        if self._ids is None:
+            self._ids = self._snapshot.ids(self._found.numbers)
+        return self._ids
 
-    @cached_property
+    @property
     def scores(self) -> list[float]:
         """The scores alone."""
         scores: list[float] = self._found.scores.tolist()
         return scores
 
-    @cached_property
-    def _hits(self) -> tuple[Hit, ...]:
-        pairs = zip(self.ids, self.scores, strict=True)
-        return tuple(Hit(id, score, rank, self._document) for rank, (id, score) in enumerate(pairs, 1))
+    @property
+    def dot_products(self) -> int:
+        """How many products of a query token with a posting or a document the engine took."""
+        return self._found.dot_products
 
     def _document(self, rank: int) -> Document:
+        if self._documents is None:
+            self._documents = self._snapshot.documents(self._found.numbers)
         return self._documents[rank - 1]
-
-    @cached_property
-    def _documents(self) -> list[Document]:
-        return self._snapshot.documents(self._found.numbers)
 
 
 class Searcher:
@@ -128,11 +142,28 @@ class Searcher:
         """The hits of many queries, in their order; ids are given, or the queries' places 1, 2, …"""
         named = _named(queries)
         options = plan_options(self.snapshot, k, semantic_mode, tau)
+        return self._batch([id for id, _ in named], (self._plan_text(text) for _, text in named), options, cancel)
+
+    def search_vectors_batch(
+        self,
+        queries: Mapping[str, Mapping[str, Any]],
+        k: int = 1000,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Ranking:
+        """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
+        options = plan_options(self.snapshot, k, semantic_mode, tau)
+        plans = (plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values())
+        return self._batch(list(queries), ((plan, self._engine.find(plan)) for plan in plans), options, cancel)
+
+    def _batch(self, ids: list[str], plans: Iterator[_Planned], options: Options, cancel: Cancel | None) -> Ranking:
+        """Some queries at a time, so that a long batch can be interrupted."""
         hits: list[Hits] = []
-        for part in _parts(named):
-            plans = [self._plan_text(text) for _, text in part]
-            hits += [self._hits(found, options) for found in self._engine.search_batch(plans, options, cancel)]
-        return Ranking(tuple(id for id, _ in named), tuple(hits))
+        while part := list(itertools.islice(plans, _BATCH)):
+            hits += [self._hits(found, options) for found in self._engine.search_batch(part, options, cancel)]
+        return Ranking(tuple(ids), tuple(hits))
 
     def _search(self, plan: Plan, lists: NDArray[np.int64], options: Options, cancel: Cancel | None) -> Hits:
         return self._hits(self._engine.search(plan, lists, options, cancel), options)
@@ -198,8 +229,3 @@ def _named(queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str
         (str(place), query) if isinstance(query, str) else (query[0], query[1])
         for place, query in enumerate(queries, 1)
     ]
-
-
-def _parts(named: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    for start in range(0, len(named), _BATCH):
-        yield named[start : start + _BATCH]

@@ -1,0 +1,71 @@
+"""What every benchmark shares: the machine it ran on, one table on standard output, the same figures as JSON beside it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    """Where and when a figure was measured."""
+    from citadel import _native
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "cpu": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "instruction_set": _native.instruction_set(),
+    }
+
+
+def one_core() -> None:
+    """Stay on one core: thread variables do not bind every library, the scheduler does."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+def alternate(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The least seconds of each of several things, taken turn by turn, so that a noisy machine disturbs all alike."""
+    least = dict.fromkeys(runs, float("inf"))
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            least[name] = min(least[name], time.perf_counter() - start)
+    return least
+
+
+def report(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], **figures: Any) -> None:
+    """Print one table and write it, with everything else that was measured, to results/NAME.json."""
+    table = Table(title=title)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place == 0 else "right")
+    for row in rows:
+        table.add_row(
+            *(
+                f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+                for value in row
+            )
+        )
+    Console(width=140).print(table)
+    where = machine()
+    print(f"{where['cpu']}, {where['cores']} cores, {where['instruction_set']}, {where['date']}")
+    RESULTS.mkdir(exist_ok=True)
+    record = {"machine": where, "columns": list(columns), "rows": [list(row) for row in rows], **figures}
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,191 @@
+"""One query's token scan at MS MARCO size: native engine, numpy reference, and reading the same bytes once.
+
+8.84 M documents, 8 query keys, 1.66 M postings of 32 dimensions, one thread, top 1000; then 16 k postings over the same
+documents, which must cost next to nothing: no work is proportional to the corpus. The floor adds up every byte that the
+scan reads (document numbers, codes, scales), as 64-bit words, in one pass.
+
+    python benchmarks/scan.py [--postings 1660000] [--rounds 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from common import alternate, one_core, report
+from numpy.typing import NDArray
+
+from citadel.config import Field, Settings
+from citadel.index import codebook as codebooks
+from citadel.index.format import CitFile
+from citadel.index.lists import write_segment
+from citadel.index.quantize import encode
+from citadel.index.segment import Meta, Segment
+from citadel.index.snapshot import NOTHING_DELETED, Snapshot
+from citadel.index.storage import FolderStorage
+from citadel.search.cpu import CpuEngine
+from citadel.search.plan import Options, Plan
+from citadel.search.reference import ReferenceEngine
+
+DOCUMENTS, KEYS, DIMENSION, K = 8_841_823, 8, 32, 1000
+SCANNED = ("PACKED_DOCUMENTS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS", "CODES", "SCALES")
+INDEX_ID = "0" * 32
+
+
+class Lists:
+    """Some long lists over all documents, as the contents of a segment; one posting in five repeats a document."""
+
+    def __init__(self, postings: int, codec: str, seed: int = 0) -> None:
+        generator = np.random.default_rng(seed)
+        size = postings // KEYS
+        self.meta = Meta(DOCUMENTS, size * KEYS, "vectors", DIMENSION, codec, 0.02, 0, "int8")
+        self.keys = np.arange(KEYS, dtype=np.uint32)
+        self.list_lengths = np.full(KEYS, size, np.int64)
+        self._lists = np.repeat(self.keys, size)
+        drawn = [np.sort(generator.integers(0, DOCUMENTS, size)) for _ in range(KEYS)]
+        for documents in drawn:
+            repeated = np.flatnonzero(generator.random(size - 1) < 0.2) + 1
+            documents[repeated] = documents[repeated - 1]
+        vectors = generator.standard_normal((size * KEYS, DIMENSION), dtype=np.float32)
+        self.book = codebooks.train(vectors[:65_536], self._lists[:65_536], 4) if codec == "pq2" else None
+        coded = encode(codec, vectors, self._lists, self.book)
+        self._rows: dict[str, NDArray[Any]] = {
+            "DOCUMENTS": np.concatenate(drawn).astype(np.uint32),
+            "WEIGHTS": generator.integers(1, 255, size * KEYS).astype(np.uint8),
+            "CODES": coded.codes,
+        } | ({"SCALES": coded.scales} if coded.scales is not None else {})
+
+    def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
+        yield self._lists, self._rows[name]
+
+    def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
+        yield from ()  # nobody asks for names here, and 8.84 M of them take longer to write than everything else
+
+    def terms(self) -> list[bytes]:
+        return []
+
+    def lengths(self) -> NDArray[np.uint32]:
+        return np.zeros(0, np.uint32)
+
+    def semantic(self, name: str) -> Iterator[NDArray[Any]]:
+        yield from ()
+
+    def semantic_vectors(self, start: int, stop: int) -> NDArray[np.float32]:
+        return np.zeros((stop - start, 0), np.float32)
+
+
+class BareSegment(Segment):
+    """A segment without documents' names and texts."""
+
+    def __init__(self, file: CitFile, meta: Meta) -> None:
+        self.file, self.meta, self.name = file, meta, file.name
+        self.documents, self.lists = meta.documents, len(file["KEYS"].data) // 4
+
+
+class BareSnapshot(Snapshot):
+    """One such segment as a whole index."""
+
+    def __init__(self, segment: Segment, book: codebooks.Codebook | None) -> None:
+        self.segments, self.codebook, self.tombstones = [segment], book, {}
+        self.bases = np.array([0, segment.documents])
+        self.settings = Settings("dynamic", "bench", Field(DIMENSION, segment.meta.codec))
+
+    def __len__(self) -> int:
+        return self.segments[0].documents
+
+    def deleted(self, segment: Segment) -> Any:
+        return NOTHING_DELETED
+
+
+def snapshot_of(folder: str, postings: int, codec: str) -> BareSnapshot:
+    storage, contents = FolderStorage(folder), Lists(postings, codec)
+    record = write_segment(storage, INDEX_ID, hashlib.md5(f"{postings}{codec}".encode()).hexdigest(), contents)
+    return BareSnapshot(BareSegment(CitFile(storage, record, "segment", INDEX_ID), contents.meta), contents.book)
+
+
+def searches(snapshot: BareSnapshot) -> dict[str, Callable[[], Any]]:
+    """The engines and the floor over one snapshot."""
+    generator = np.random.default_rng(1)
+    vectors = generator.standard_normal((KEYS, DIMENSION), dtype=np.float32)
+    plan = Plan(np.arange(KEYS, dtype=np.uint32), (), np.ones(KEYS, np.float32), vectors)
+    options = Options(K)
+    native, reference = CpuEngine(snapshot, True, (0, 0), 1), ReferenceEngine(snapshot, True, (0, 0))
+    lists = native.find(plan)
+    a, b = native.search(plan, lists, options), reference.search(plan, lists, options)
+    assert a.numbers.tolist() == b.numbers.tolist() and a.scores.tolist() == b.scores.tolist(), "the engines differ"
+    words = [_words(snapshot.segments[0].file[name].data) for name in SCANNED if name in snapshot.segments[0].file]
+    return {
+        "native": lambda: native.search(plan, lists, options),
+        "reference": lambda: reference.search(plan, lists, options),
+        "floor": lambda: sum(int(part.sum()) for part in words),
+    }
+
+
+def _words(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    return data[: len(data) // 8 * 8].view(np.uint64)
+
+
+def scanned_bytes(snapshot: BareSnapshot) -> int:
+    return sum(len(snapshot.segments[0].file[name].data) for name in SCANNED if name in snapshot.segments[0].file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--postings", type=int, default=1_660_000)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    one_core()
+    cases = [
+        ("int8", options.postings),
+        ("pq2", options.postings),
+        ("fp16", options.postings),
+        ("int8", options.postings // 100),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        snapshots = {case: snapshot_of(folder, case[1], case[0]) for case in cases}
+        runs = {(case, name): run for case in cases for name, run in searches(snapshots[case]).items()}
+        slow = alternate({name: run for name, run in runs.items() if name[1] == "reference"}, 3)
+        times = alternate({name: run for name, run in runs.items() if name[1] != "reference"}, options.rounds) | slow
+    base = times[cases[0], "native"]
+    rows = []
+    for case in cases:
+        native, reference, floor = (times[case, name] for name in ("native", "reference", "floor"))
+        size = scanned_bytes(snapshots[case])
+        rows.append(
+            [
+                case[0],
+                case[1],
+                native * 1e3,
+                native / case[1] * 1e9,
+                reference * 1e3,
+                reference / native,
+                size / 1e6,
+                floor * 1e3,
+                size / floor / 1e9,
+                native / floor,
+                base / native,
+            ]
+        )
+    columns = [
+        "codec",
+        "postings",
+        "native ms",
+        "ns/posting",
+        "numpy ms",
+        "numpy ÷ native",
+        "MB",
+        "floor ms",
+        "floor GB/s",
+        "native ÷ floor",
+        "int8 ÷ this",
+    ]
+    title = f"token scan, {DOCUMENTS:,} documents, {KEYS} keys, {DIMENSION}-d, one thread, top {K}"
+    report("scan", title, columns, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+// Bits, checksums, sorting, quantisation and the top k, each against a plain loop.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "check.hpp"
+#include "citadel/bits.hpp"
+#include "citadel/bytes.hpp"
+#include "citadel/crc32c.hpp"
+#include "citadel/dispatch.hpp"
+#include "citadel/half.hpp"
+#include "citadel/quantize.hpp"
+#include "citadel/radix.hpp"
+#include "citadel/topk.hpp"
+#include "fixture.hpp"
+
+using namespace citadel;
+using fixture::next_random;
+
+namespace {
+
+void test_pack_every_width() {
+  std::uint32_t seed = 1;
+  for (unsigned bits = 0; bits <= 32; ++bits)
+    for (std::size_t count : {1, 2, 8, 9, 127, 128, 129, 300}) {
+      std::vector<std::uint32_t> values(count);
+      const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+      std::uint64_t at = 0;
+      for (std::uint32_t& value : values) {
+        at = std::min<std::uint64_t>(UINT32_MAX, at + (count < 3 ? mask : next_random(seed) & mask & 0x00ffffff));
+        value = static_cast<std::uint32_t>(at);
+      }
+      const std::uint64_t starts[] = {0, count};
+      const PackedDocuments packed = pack_documents(values.data(), count, starts, 1);
+      for (std::size_t block = 0; block < packed.firsts.size(); ++block) {
+        const std::size_t n = std::min(kBlock, count - block * kBlock);
+        const std::uint64_t offset = packed.offsets[block] & kOffsetMask;
+        // A copy of just the bytes that may be read, so that the address sanitizer sees one too many.
+        const fixture::Bytes exact(packed.bytes.begin() + static_cast<std::ptrdiff_t>(offset), packed.bytes.end());
+        std::uint32_t out[kBlock];
+        const auto width = static_cast<unsigned>(packed.offsets[block] >> kBitsShift);
+        CHECK(unpack_documents(exact.data(), exact.size(), width, packed.firsts[block], n - 1, out) == values[block * kBlock + n - 1]);
+        CHECK(std::equal(out, out + n, values.begin() + static_cast<std::ptrdiff_t>(block * kBlock)));
+      }
+    }
+}
+
+void test_unpacked_sums_do_not_wrap() {
+  const fixture::Bytes ones(4 * kBlock + kPadding, 0xff);
+  std::uint32_t out[kBlock];
+  CHECK(unpack_documents(ones.data(), ones.size(), 32, 5, kBlock - 1, out) == 5 + 127 * std::uint64_t{UINT32_MAX});
+}
+
+void test_counts() {
+  const std::vector<std::uint32_t> counts{1, 4, 2, 1, UINT32_MAX};
+  const std::uint64_t starts[] = {0, 4, 5};
+  const PackedCounts packed = pack_counts(counts.data(), counts.size(), starts, 2);
+  CHECK(packed.offsets.size() == 3 && packed.offsets[0] >> kBitsShift == 2 && packed.offsets[1] >> kBitsShift == 32);
+  std::uint32_t out[kBlock];
+  unpack_counts(packed.bytes.data(), packed.bytes.size(), 2, 4, out);
+  CHECK(std::equal(out, out + 4, counts.begin()));
+}
+
+void test_crc() {
+  const fixture::Bytes data = fixture::random_bytes(20'000, 7);
+  CHECK(crc32c(reinterpret_cast<const std::uint8_t*>("123456789"), 9) == 0xe3069283u);
+  for (std::size_t size : {0, 1, 7, 8, 9, 3071, 3072, 3073, 20'000}) {
+    CHECK(crc32c(data.data(), size) == crc32c_portable(data.data(), size));
+    CHECK(crc32c(data.data() + size / 3, size - size / 3, crc32c(data.data(), size / 3)) == crc32c(data.data(), size));
+  }
+}
+
+void test_halves() {
+  CHECK(half_to_float(0x3c00) == 1.0f && half_to_float(0xc000) == -2.0f && half_to_float(0x0001) == std::ldexp(1.0f, -24));
+  CHECK(std::isinf(half_to_float(0x7c00)) && std::isnan(half_to_float(0x7e00)) && std::signbit(half_to_float(0x8000)));
+  for (std::uint32_t half = 0; half < 0x7c00u; ++half) {
+    const float value = half_to_float(static_cast<std::uint16_t>(half));
+    CHECK(half_at_or_above(value) == half);
+    CHECK(half_at_or_above(std::nextafter(value, 1e9f)) == half + 1);
+  }
+}
+
+void test_sort() {
+  std::uint32_t seed = 3;
+  std::vector<std::uint32_t> keys(5000), expected(5000);
+  for (std::uint32_t& key : keys) key = next_random(seed) & 0xff0000ffu;
+  std::iota(expected.begin(), expected.end(), 0u);
+  std::stable_sort(expected.begin(), expected.end(), [&](std::uint32_t a, std::uint32_t b) { return keys[a] < keys[b]; });
+  CHECK(sort_by_key(keys.data(), keys.size()) == expected);
+}
+
+void test_topk() {
+  std::uint32_t seed = 9;
+  for (std::size_t k : {0, 1, 3, 100, 5000}) {
+    TopK best(k);
+    std::vector<Scored> all;
+    for (std::uint64_t n = 0; n < 3000; ++n) {
+      const Scored entry{static_cast<float>(next_random(seed) >> 26), n};  // few values: many ties
+      best.push(entry.score, n);
+      all.push_back(entry);
+    }
+    best.push(std::numeric_limits<float>::quiet_NaN(), 9999);
+    std::sort(all.begin(), all.end(), better);
+    all.resize(std::min(k, all.size()));
+    const std::vector<Scored> got = best.sorted();
+    CHECK(got.size() == all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) CHECK(got[i].score == all[i].score && got[i].number == all[i].number);
+  }
+}
+
+// Exact-sized copies on the heap: the address sanitizer sees a kernel that reads beyond its rows.
+void test_kernels_agree_and_stay_inside() {
+  for (const std::string& name : instruction_sets()) {
+    use_instruction_set(name);
+    const Kernels& set = kernels();
+    for (std::size_t d : {1, 3, 8, 15, 16, 17, 31, 32, 33, 64, 100, 128})
+      for (std::size_t n : {1, 5, 15, 16, 17, 40, 128}) {
+        const fixture::Bytes codes = fixture::random_bytes(n * d, 5), vectors = fixture::halves(n * d), scales = fixture::halves(n);
+        std::vector<std::int8_t> q((d + 63) / 64 * 64);
+        std::vector<float> x((d + 15) / 16 * 16), got(n), want(n);
+        std::int32_t sum = 0;
+        for (std::size_t j = 0; j < d; ++j) q[j] = static_cast<std::int8_t>(j * 37 % 255 - 127), x[j] = 0.37f * static_cast<float>(j) - 1.0f, sum += q[j];
+        set.int8(codes.data(), scales.data(), n, d, {q.data(), sum, 0.3f}, got.data());
+        kPortableKernels.int8(codes.data(), scales.data(), n, d, {q.data(), sum, 0.3f}, want.data());
+        CHECK(got == want);
+        set.fp16(vectors.data(), n, d, x.data(), got.data());
+        kPortableKernels.fp16(vectors.data(), n, d, x.data(), want.data());
+        CHECK(got == want);
+        set.sparse(vectors.data(), n, 1.1f, got.data());
+        kPortableKernels.sparse(vectors.data(), n, 1.1f, want.data());
+        CHECK(got == want);
+        std::vector<float> table(2 * d * kCentroids), centroids(d * kCentroids);
+        for (std::size_t i = 0; i < centroids.size(); ++i) centroids[i] = static_cast<float>(i % 101) * 0.31f;
+        set.pq_table(centroids.data(), d, 1, x.data(), table.data());
+        set.pq(codes.data(), n, d, table.data(), 0.7f, got.data());
+        kPortableKernels.pq_table(centroids.data(), d, 1, x.data(), table.data());
+        kPortableKernels.pq(codes.data(), n, d, table.data(), 0.7f, want.data());
+        CHECK(got == want);
+      }
+  }
+}
+
+void test_repeats_and_collect() {
+  for (const std::string& name : instruction_sets()) {
+    use_instruction_set(name);
+    for (std::size_t n : {1, 2, 16, 17, 64, 65, 128, 129}) {
+      std::vector<std::uint32_t> documents(n);
+      for (std::size_t i = 0; i < n; ++i) documents[i] = static_cast<std::uint32_t>(i * 2 / 3);
+      std::uint64_t got[3], want[3];
+      kernels().repeats(documents.data(), n, got);
+      kPortableKernels.repeats(documents.data(), n, want);
+      CHECK(std::equal(got, got + 3, want) && (got[0] & 1) == 0);
+    }
+    for (float threshold : {-std::numeric_limits<float>::infinity(), -1.0f, 0.0f, 2.0f}) {
+      std::vector<float> sums(208, -0.0f), values(208);
+      for (std::size_t i = 0; i < sums.size(); i += 3) sums[i] = static_cast<float>(i % 7) - 3.0f;
+      std::vector<std::uint32_t> places(208), want;
+      for (std::uint32_t i = 0; i < sums.size(); ++i)
+        if (std::bit_cast<std::uint32_t>(sums[i]) != kUntouched && sums[i] >= threshold) want.push_back(i);
+      places.resize(kernels().collect(sums.data(), sums.size(), threshold, places.data(), values.data()));
+      CHECK(places == want);
+      for (float sum : sums) CHECK(std::bit_cast<std::uint32_t>(sum) == kUntouched);
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  test_pack_every_width();
+  test_unpacked_sums_do_not_wrap();
+  test_counts();
+  test_crc();
+  test_halves();
+  test_sort();
+  test_topk();
+  test_kernels_agree_and_stay_inside();
+  test_repeats_and_collect();
+  std::puts("parts: ok");
+}

@@ -1,0 +1,40 @@
+"""`citadel add INDEX CORPUS`: add documents, all of them or none."""
+
+from __future__ import annotations
+
+from citadel.cli.options import CorpusFile, Fingerprint, Format, IndexFolder, Memory, OnError, parse_size
+from citadel.cli.output import plural
+
+
+def add(
+    index: IndexFolder,
+    corpus: CorpusFile,
+    on_error: OnError = "fail",
+    format: Format = None,
+    fingerprint: Fingerprint = None,
+    memory: Memory = "1GiB",
+) -> None:
+    """Add documents to an index in one commit; one whose id is there already replaces it."""
+    from citadel.cli.progress import Progress
+    from citadel.cli.sources import open_feed, tell_skipped
+    from citadel.errors import FingerprintError
+    from citadel.library import Index
+
+    with Index.open(index, memory=parse_size(memory)) as opened:
+        if fingerprint is not None and fingerprint != opened.settings.fingerprint:
+            raise FingerprintError(
+                f"vectors of {fingerprint!r} do not belong into an index of {opened.settings.fingerprint!r}", index
+            )
+        feed = open_feed(corpus, format, on_error)
+        try:
+            before, replaced = len(opened), opened.counts.get("replaced", 0)
+            with Progress("Adding", "documents") as progress:
+                feed.add(opened, lambda size: False, progress)
+                opened.commit()
+        finally:
+            feed.close()
+        tell_skipped(feed)
+        replaced = opened.counts.get("replaced", 0) - replaced
+        counts = {"replaced": replaced, "skipped": feed.skipped}
+        rest = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
+        print(f"{index}: {plural(len(opened) - before + replaced, 'document')} added{rest}; {len(opened):,} in all")

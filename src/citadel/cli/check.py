@@ -1,0 +1,71 @@
+"""`citadel check INDEX`: is it whole, what is not, and how to get back to what is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from citadel.cli.options import IndexFolder
+from citadel.cli.output import plural
+from citadel.errors import CorruptIndexError
+
+if TYPE_CHECKING:
+    from citadel.index.snapshot import Snapshot
+    from citadel.index.storage import FolderStorage
+
+
+def check(
+    index: IndexFolder,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte and every document.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="If it is damaged, return to the newest generation that is whole.")
+    ] = False,
+) -> None:
+    """Say whether an index is whole; if not, what is damaged and which generations are whole."""
+    from citadel.index.storage import FolderStorage
+
+    storage = FolderStorage(index)
+    try:
+        snapshot = _check(storage, deep or repair)
+    except CorruptIndexError:
+        if not repair:
+            _print_generations(storage)
+            raise
+        snapshot = _repair(storage)
+    print(f"{index}: generation {snapshot.manifest.generation} is whole: {_contents(snapshot, deep or repair)}")
+
+
+def _check(storage: FolderStorage, deep: bool) -> Snapshot:
+    from citadel.cli.progress import Progress
+    from citadel.index import check as checking
+
+    with Progress("Checking") as progress:
+        return checking.check(storage, deep, lambda name: progress(0, what=f"Checking {name}"))
+
+
+def _contents(snapshot: Snapshot, deep: bool) -> str:
+    manifest = snapshot.manifest
+    size = sum(record.length for record in manifest.files())
+    how = "every byte read" if deep else "structure only, --deep reads every byte"
+    segments = plural(len(manifest.segments), "segment")
+    return f"{plural(manifest.documents, 'document')}, {segments}, {plural(size, 'byte')} ({how})"
+
+
+def _print_generations(storage: FolderStorage) -> None:
+    from citadel.index.check import whole_generations
+    from citadel.index.manifest import generations
+
+    whole = set(whole_generations(storage))
+    for number in generations(storage):
+        print(f"{storage.location}: generation {number} is {'whole' if number in whole else 'damaged'}")
+    if whole:
+        print(f"{storage.location}: `citadel check {storage.location} --repair` returns to generation {max(whole)}")
+
+
+def _repair(storage: FolderStorage) -> Snapshot:
+    from citadel.index import check as checking
+
+    number = checking.repair(storage)
+    print(f"{storage.location}: returned to generation {number}; what was committed after it is gone")
+    return _check(storage, deep=True)

@@ -1,0 +1,148 @@
+"""The command `citadel`: its verbs, and what becomes of errors: one line on standard error and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from citadel.cli import add, check, delete, demo, index, merge, search, stats
+from citadel.cli import eval as evaluation
+from citadel.cli.output import one_line, say
+from citadel.errors import CitadelError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+OUT_OF_RESOURCES = 6
+BAD_INPUT = 4
+USAGE = 2
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM, errno.EROFS}
+# typer carries click inside or beside it, by version; both call the parent of BadParameter UsageError.
+_CommandLineError: type = typer.BadParameter.__base__ or typer.BadParameter
+
+app = typer.Typer(
+    name="citadel",
+    help="Multi-vector retrieval with dynamic lexical routing: build, change, check and search an index.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(index.index)
+app.command()(add.add)
+app.command()(delete.delete)
+app.command()(merge.merge)
+app.command()(check.check)
+app.command()(stats.stats)
+app.command()(search.search)
+app.command("eval")(evaluation.evaluate)
+app.command()(demo.demo)
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print version, format and instruction set.")] = False,
+) -> None:
+    """Multi-vector retrieval with dynamic lexical routing: build, change, check and search an index."""
+    if version:
+        print(version_line())
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(USAGE)
+
+
+def version_line() -> str:
+    """Version, index format and the instruction set in use.
+
+    >>> version_line().startswith("citadel ")
+    True
+    """
+    from citadel import __version__
+    from citadel._native import instruction_set
+    from citadel.index.format import FORMAT
+
+    return f"citadel {__version__} (format {FORMAT}, {instruction_set()})"
+
+
+def main() -> None:
+    """What the installed command calls."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # an id must not stop us where the terminal is not UTF-8
+    logging.basicConfig(format="citadel: %(message)s", level=logging.WARNING)
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
+    try:
+        code = app(args=list(arguments), prog_name="citadel", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:
+        return report(error)
+    return code if isinstance(code, int) else 0
+
+
+def report(error: BaseException) -> int:
+    """Say what happened in one line; the exit code it stands for."""
+    if isinstance(error, SystemExit | BrokenPipeError):
+        _drop_output()  # the reader of our output has left: nobody to tell
+        return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return INTERRUPTED
+    if os.environ.get("CITADEL_DEBUG"):
+        traceback.print_exception(error)
+    message, code = explain(error)
+    say(message)
+    return code
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """The sentence and the exit code for an error.
+
+    >>> explain(MemoryError())
+    ('out of memory; what was committed before is intact; close other programs or give a smaller --memory', 6)
+    """
+    if isinstance(error, CitadelError):
+        return str(error), error.exit_code
+    if isinstance(error, _CommandLineError):
+        return _usage_message(error), USAGE
+    if isinstance(error, MemoryError):
+        advice = "close other programs or give a smaller --memory"
+        return f"out of memory; what was committed before is intact; {advice}", OUT_OF_RESOURCES
+    if isinstance(error, OSError) and error.errno is not None:
+        return _system_message(error)
+    unexpected = one_line(f"{type(error).__name__}: {error}")
+    return f"unexpected error, please report it with the output of CITADEL_DEBUG=1 ({unexpected})", 1
+
+
+def _usage_message(error: BaseException) -> str:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "citadel"
+    message = (
+        str(getattr(error, "message", "") or error) if not hasattr(error, "format_message") else error.format_message()
+    )
+    return f"{message.rstrip('.')}; see `{command} --help`"
+
+
+def _system_message(error: OSError) -> tuple[str, int]:
+    where = f"{os.fspath(error.filename)!s}: " if error.filename is not None else ""
+    reason = os.strerror(error.errno or 0).lower()
+    if error.errno in _FULL:
+        return f"{where}{reason}; what was committed before is intact; make room and run it again", OUT_OF_RESOURCES
+    return f"{where}{reason}; check the path and who may read and write it", BAD_INPUT
+
+
+def _drop_output() -> None:
+    """Send what is still in the buffer nowhere, so that the interpreter's last flush is quiet."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process

@@ -1,0 +1,24 @@
+"""`citadel merge INDEX`: one segment instead of many, without what was deleted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from citadel.cli.options import IndexFolder, Memory, parse_size
+from citadel.cli.output import plural
+
+
+def merge(
+    index: IndexFolder,
+    retrain: Annotated[bool, typer.Option("--retrain", help="pq2, pq1: make a new codebook first.")] = False,
+    memory: Memory = "1GiB",
+) -> None:
+    """Join all segments into one and drop what was deleted; rankings stay the same."""
+    from citadel.cli.progress import Progress
+    from citadel.library import Index
+
+    with Index.open(index, memory=parse_size(memory)) as opened, Progress("Merging"):
+        opened.merge(retrain=retrain)
+        print(f"{index}: merged, {plural(len(opened), 'document')}")

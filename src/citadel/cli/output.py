@@ -1,0 +1,48 @@
+"""What a verb prints: notes on standard error, results on standard output, nothing that could steer a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def one_line(text: str) -> str:
+    """The text on one line, with control characters and direction marks written out.
+
+    >>> one_line("a" + chr(10) + "b" + chr(27))
+    'a\\\\nb\\\\x1b'
+    """
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def plain(text: str) -> str:
+    """A stored text for a reader: white space as single spaces, control characters left out.
+
+    >>> plain("E = mc²" + chr(9) + chr(27) + "[1m")
+    'E = mc² [1m'
+    """
+    return _CONTROL.sub("", " ".join(text.split()))
+
+
+def say(message: str) -> None:
+    """A note or an error, on standard error."""
+    sys.stdout.flush()
+    print(f"citadel: {one_line(message)}", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON; ASCII, so that it survives every terminal setting and every way to split lines."""
+    print(json.dumps(value, allow_nan=False))
+
+
+def plural(count: int, noun: str, several: str = "") -> str:
+    """A number with its noun.
+
+    >>> plural(1, "document"), plural(1200, "query", "queries")
+    ('1 document', '1,200 queries')
+    """
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"

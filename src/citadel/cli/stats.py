@@ -1,0 +1,48 @@
+"""`citadel stats INDEX`: what an index holds, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from citadel.cli.options import IndexFolder, Json
+from citadel.cli.output import one_line, print_json
+
+
+def stats(index: IndexFolder, json: Json = False) -> None:
+    """Documents, postings, lists, bytes by section, and the counts of replaced and skipped documents."""
+    from citadel.library import Index
+
+    with Index.open(index) as opened:
+        found = opened.stats()
+    if json:
+        print_json(found)
+        return
+    rows = list(_rows(found))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {one_line(value)}")
+
+
+def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in found.items():
+        words = name.replace("_", " ")
+        if isinstance(value, dict):
+            yield from ((f"{words}: {part}", _text(inner)) for part, inner in value.items())
+        else:
+            yield words, _text(value)
+
+
+def _text(value: Any) -> str:
+    """A value for a reader.
+
+    >>> _text(12345), _text(None), _text([("fox", 3), ("dog", 2)])
+    ('12,345', '–', 'fox 3, dog 2')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, list | tuple):
+        return ", ".join(
+            " ".join(map(_text, item)) if isinstance(item, list | tuple) else _text(item) for item in value
+        )
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

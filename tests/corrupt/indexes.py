@@ -1,0 +1,132 @@
+"""Small indexes of every kind, and everything that can be asked of one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import citadel
+from citadel.index.checksum import crc32c
+
+KINDS = ("bm25", "int8", "fp16", "pq2", "sparse", "none")
+WORDS = "ant bee cat dog elk fox gnu hen ibis jay kite lynx mole newt owl puma quail ray seal toad".split()
+DOCUMENTS, DIMENSION, SEMANTIC, KEYS = 36, 8, 6, 5
+GONE = ("d3", "d29")  # deleted, one in each of the two segments
+
+ROUTERS = {"int8": "dynamic", "fp16": "static", "pq2": "dynamic", "sparse": "sparse", "none": "none"}
+
+
+def fields(kind: str) -> dict[str, citadel.Field]:
+    semantic = citadel.Field(SEMANTIC, "fp16" if kind == "fp16" else "int8")
+    if kind == "none":
+        return {"semantic": semantic}
+    if kind == "sparse":
+        return {"lexical": citadel.Field(0, "fp16")}
+    return {"lexical": citadel.Field(DIMENSION, kind), "semantic": semantic}
+
+
+def vectors_of(kind: str, number: int) -> dict[str, Any]:
+    """Document `number`, with five postings; every key is met by some document."""
+    random = np.random.default_rng(number)
+    found: dict[str, Any] = {"id": f"d{number}", "title": f"title {number}", "text": f"text of document {number}"}
+    if kind != "none":
+        found["keys"] = random.integers(0, KEYS, 5)
+        found["weights"] = (random.random(5) * 2 + 0.1).round(2)
+    if kind not in ("none", "sparse"):
+        found["vectors"] = random.normal(size=(5, DIMENSION)).astype(np.float32)
+    if kind != "sparse":
+        found["semantic"] = random.normal(size=SEMANTIC).astype(np.float32)
+    return found
+
+
+def text_of(number: int) -> dict[str, Any]:
+    random = np.random.default_rng(number)
+    return {"id": f"d{number}", "text": " ".join(random.choice(WORDS, 12)), "title": f"title {number}", "place": number}
+
+
+def create(folder: Path, kind: str) -> citadel.Index:
+    if kind == "bm25":
+        return citadel.Index.create(folder, analyser="plain")
+    return citadel.Index.create(folder, fields=fields(kind), router=ROUTERS[kind], fingerprint="by hand")
+
+
+def add(index: citadel.Index, kind: str, numbers: range) -> None:
+    if kind == "bm25":
+        index.add(text_of(number) for number in numbers)
+    else:
+        index.add_vectors([vectors_of(kind, number) for number in numbers])
+
+
+def build(folder: Path, kind: str) -> Path:
+    """An index of two segments with deleted documents, probes where it has a semantic field, a codebook for pq2."""
+    with mock.patch("citadel.index.lists.PROBE_FLOOR", 12), mock.patch("citadel.index.writer.SAMPLE_FLOOR", 50):
+        with create(folder, kind) as index:
+            for numbers in (range(DOCUMENTS // 2), range(DOCUMENTS // 2, DOCUMENTS)):
+                add(index, kind, numbers)
+                index.commit()
+            index.delete(GONE)
+            index.commit()
+    for old in sorted(folder.glob("gen.*"))[:-1]:
+        old.unlink()  # the generation before is kept for repair, and is not what is tested
+    return folder
+
+
+def queries(kind: str) -> Iterator[Callable[[citadel.Searcher], citadel.Hits]]:
+    """Searches that together read every list and every semantic vector."""
+    if kind == "bm25":
+        yield lambda searcher: searcher.search(" ".join(WORDS), k=10)
+        yield lambda searcher: searcher.search("cat owl zebra", k=DOCUMENTS)
+        return
+    random = np.random.default_rng(99)
+    given: dict[str, Any] = {}
+    if kind != "none":
+        given |= {"keys": np.arange(KEYS), "weights": np.ones(KEYS)}
+    if kind not in ("none", "sparse"):
+        given["vectors"] = random.normal(size=(KEYS, DIMENSION))
+    if kind != "sparse":
+        given["semantic"] = random.normal(size=SEMANTIC)
+    modes = ("off",) if kind == "sparse" else ("exact",) if kind == "none" else ("exact", "rerank", "off")
+    for mode in modes:
+        yield lambda searcher, mode=mode: searcher.search_vectors(**given, k=10, semantic_mode=mode)  # type: ignore[misc]
+    if kind == "int8":
+        yield lambda searcher: searcher.search_vectors(**given, k=10, tau=1.0)
+
+
+def ask(folder: Path, kind: str, engine: str = "native") -> list[Any]:
+    """Open, search and get: everything a reader can be told."""
+    with citadel.Index.open(folder) as index:
+        searcher = index.searcher(engine=engine, threads=1)
+        found: list[Any] = [(hits.ids, hits.scores) for hits in (query(searcher) for query in queries(kind))]
+        found += [index.get(f"d{number}") for number in range(DOCUMENTS + 1)]
+        return [*found, len(index)]
+
+
+def copy(source: Path, target: Path) -> Path:
+    shutil.copytree(source, target)
+    return target
+
+
+# ---- manifests, written again with a checksum that fits -------------------------------------------------------------
+
+
+def manifest_path(folder: Path) -> Path:
+    return max(folder.glob("gen.*"))
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(manifest_path(folder).read_bytes().split(b"\n")[0])
+    return found
+
+
+def sealed(line: bytes) -> bytes:
+    return line + f"\n{crc32c(line):08x}\n".encode()
+
+
+def write_manifest(folder: Path, data: Any) -> None:
+    manifest_path(folder).write_bytes(sealed(json.dumps(data).encode()))

@@ -1,0 +1,25 @@
+"""Random choices that can be made again: CITADEL_SEED names them, CITADEL_NIGHT=1 makes many more."""
+
+from __future__ import annotations
+
+import os
+import random
+
+NIGHT = os.environ.get("CITADEL_NIGHT") == "1"
+
+
+def chosen_seed() -> int:
+    """The seed of this run; at night a fresh one unless CITADEL_SEED is set. It is printed, so a failure shows it."""
+    given = os.environ.get("CITADEL_SEED")
+    seed = int(given) if given else random.SystemRandom().randrange(1 << 32) if NIGHT else 0
+    print(f"CITADEL_SEED={seed}")
+    return seed
+
+
+def generator(*more: object) -> random.Random:
+    """Random choices for one test, named by the run's seed and the test's own words."""
+    return random.Random(":".join(map(str, (chosen_seed(), *more))))
+
+
+def often(day: int, night: int) -> int:
+    return night if NIGHT else day

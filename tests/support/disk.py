@@ -1,0 +1,138 @@
+"""A disk in memory that remembers what was made durable and what was not, operation by operation."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from citadel.errors import LockHeldError
+from citadel.index.storage import TEMPORARY, Lock, Output
+from tests.support.seeds import fast_folder
+
+
+class Operation(NamedTuple):
+    """One step of a workload. `file` is the file's number: names move, files do not."""
+
+    kind: str  # create write fsync rename remove sync acknowledge
+    file: int = -1
+    name: str = ""
+    new: str = ""
+    data: bytes = b""
+
+
+@dataclass
+class File:
+    """A file's bytes as a program sees them, and how many of them were synced."""
+
+    number: int
+    data: bytearray
+    synced: int = 0
+
+
+class MemoryDisk:
+    """A storage in memory. What it starts with is durable; `log` holds every change since."""
+
+    location = "memory"
+
+    def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
+        self.log: list[Operation] = []
+        self._numbers = iter(range(1 << 60))
+        self.files = {
+            name: File(next(self._numbers), bytearray(data), len(data)) for name, data in (files or {}).items()
+        }
+        self._synced_names = dict(self.files)
+        self.locked = False
+
+    # -- the storage protocol ----------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        return sorted(self.files)
+
+    def _file(self, name: str) -> File:
+        if name not in self.files:
+            raise FileNotFoundError(name)
+        return self.files[name]
+
+    def map(self, name: str) -> memoryview:
+        return memoryview(bytes(self._file(name).data))
+
+    def database(self, name: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(":memory:", check_same_thread=False)
+        connection.deserialize(bytes(self._file(name).data))
+        return connection
+
+    def create(self, name: str) -> Output:
+        if name in self.files:
+            raise FileExistsError(name)
+        file = self.files[name] = File(next(self._numbers), bytearray())
+        self.log.append(Operation("create", file.number, name))
+        return MemoryOutput(self, file)
+
+    def rename(self, old: str, new: str) -> None:
+        file = self._file(old)
+        del self.files[old]
+        self.files[new] = file
+        self.log.append(Operation("rename", file.number, old, new))
+
+    def remove(self, name: str) -> None:
+        if self.files.pop(name, None):
+            self.log.append(Operation("remove", name=name))
+
+    def sync(self) -> None:
+        self._synced_names = dict(self.files)
+        self.log.append(Operation("sync"))
+
+    def lock(self) -> Lock:
+        if self.locked:
+            raise LockHeldError("memory: another process is writing to this index; wait for it or stop it")
+        self.locked = True
+        return MemoryLock(self)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(suffix=TEMPORARY, dir=fast_folder()) as folder:
+            yield Path(folder)
+
+    # -- what the tests ask ------------------------------------------------------------------------------------------
+
+    def acknowledge(self) -> None:
+        """The workload was told that its changes are durable."""
+        self.log.append(Operation("acknowledge"))
+
+    def synced_only(self) -> MemoryDisk:
+        """The disk after a power cut that takes everything it may take."""
+        return MemoryDisk({name: bytes(file.data[: file.synced]) for name, file in self._synced_names.items()})
+
+
+class MemoryOutput:
+    """A file being written to a MemoryDisk."""
+
+    def __init__(self, disk: MemoryDisk, file: File) -> None:
+        self._disk, self._file = disk, file
+
+    def write(self, data: memoryview) -> None:
+        if len(data):
+            self._file.data += data
+            self._disk.log.append(Operation("write", self._file.number, data=bytes(data)))
+
+    def sync(self) -> None:
+        self._file.synced = len(self._file.data)
+        self._disk.log.append(Operation("fsync", self._file.number))
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryLock:
+    """A lock that dies with its disk."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+
+    def release(self) -> None:
+        self._disk.locked = False

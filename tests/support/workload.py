@@ -1,0 +1,92 @@
+"""Changes to an index in small steps, each ended by a commit or a merge, for indexes of text and of given vectors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from citadel import Index
+from citadel.index.storage import Storage
+
+MEMORY = 4096  # bytes: some three documents, so that larger steps spill
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens between two acknowledgements: deletes, then adds, then a commit or a merge."""
+
+    add: tuple[tuple[str, str], ...] = ()  # (id, text)
+    delete: tuple[str, ...] = ()
+    merge: bool = False
+
+    def apply(self, index: Index) -> None:
+        if self.delete:
+            index.delete(self.delete)
+        if self.add and index.settings.router == "bm25":
+            index.add({"id": id, "text": text} for id, text in self.add)
+        elif self.add:
+            index.add_vectors(vectors(id, text) for id, text in self.add)
+        _ = index.merge() if self.merge else index.commit()
+
+    def after(self, documents: dict[str, str]) -> dict[str, str]:
+        """The documents that are there when the step is done: the whole of what an index promises."""
+        kept = {id: text for id, text in documents.items() if id not in self.delete}
+        return kept | dict(self.add)
+
+
+def vectors(id: str, text: str) -> dict[str, Any]:
+    """A document with vectors that follow from its text alone."""
+    numbers = random.Random(text)
+    rows = [[round(numbers.uniform(-1, 1), 2) for _ in range(4)] for _ in range(3)]
+    weights = [numbers.choice((0.5, 1.0, 1.5)) for _ in rows]
+    semantic = [round(numbers.uniform(-1, 1), 2) for _ in range(2)]
+    keys = [numbers.randint(1, 4) for _ in rows]
+    return {"id": id, "text": text, "keys": keys, "weights": weights, "vectors": rows, "semantic": semantic}
+
+
+def create_text(storage: Storage | str) -> Index:
+    """An empty index for text."""
+    return Index.create(storage, memory=MEMORY)
+
+
+def create_vectors(storage: Storage | str) -> Index:
+    """An empty index for given vectors, with both fields."""
+    return Index.create(storage, fields={"lexical": 4, "semantic": 2}, fingerprint="test", memory=MEMORY)
+
+
+CREATE: dict[str, Callable[[Storage | str], Index]] = {"text": create_text, "vectors": create_vectors}
+
+
+def document(number: int, version: int = 0) -> tuple[str, str]:
+    """A small document; no two have the same terms in the same numbers."""
+    return f"d{number}", f"rome apple w{number % 4} w{version}" + " filler" * (number % 5) + f" unique{number}x{version}"
+
+
+def everything() -> list[Step]:
+    """Each kind of change once at least: add, spill, replace, delete, merge by tiers, rewrite, merge, empty, fill again."""
+    return [
+        Step(add=(document(0), document(1))),
+        Step(add=(document(0, 1),)),
+        Step(add=(document(2),), delete=("d1",)),
+        *(Step(add=(document(number),)) for number in range(3, 9)),
+        Step(add=tuple(document(number) for number in range(9, 16))),
+        Step(delete=("d3", "d4", "d10", "d11"), add=(document(9, 1),)),
+        Step(add=(document(16),)),
+        Step(merge=True),
+        Step(add=(document(2, 1), document(17))),
+        Step(delete=tuple(f"d{number}" for number in range(18))),
+        Step(add=(document(18), document(19))),
+        Step(delete=("d18",), merge=True),
+    ]
+
+
+def endless() -> Iterator[Step]:
+    """Steps without end that keep an index at some hundred documents."""
+    number = 0
+    while True:
+        size = 1 + number % 7
+        added = [document(place, number % 3) for place in range(number * 3 % 90, number * 3 % 90 + size)]
+        yield Step(tuple(added), (f"d{number * 5 % 97}",), merge=number % 11 == 10)
+        number += 1
