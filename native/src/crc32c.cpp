@@ -44,7 +44,7 @@ std::uint32_t update_table(const std::uint8_t* data, std::size_t size, std::uint
 }
 
 // crc · x^(8·bytes): moves a CRC over `bytes` zero bytes, so that three streams can run side by side and be joined.
-constexpr std::size_t kStream = 1024;
+[[maybe_unused]] constexpr std::size_t kStream = 1024;
 
 using Shift = std::array<std::array<std::uint32_t, 256>, 4>;
 
@@ -53,7 +53,7 @@ constexpr std::uint32_t shift_bits(std::uint32_t crc, std::size_t bytes) {
   return crc;
 }
 
-Shift make_shift(std::size_t bytes) {
+[[maybe_unused]] Shift make_shift(std::size_t bytes) {
   std::array<std::uint32_t, 32> of_bit{};
   for (std::size_t bit = 0; bit < 32; ++bit) of_bit[bit] = shift_bits(std::uint32_t{1} << bit, bytes);
   Shift shift{};

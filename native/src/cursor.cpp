@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::uint64_t kAhead = 3;  // blocks between what is prefetched and what is read
 
+// Into the L2 cache; the few slots for misses of the L1 cache are better left to the loads themselves.
 void prefetch(const std::uint8_t* bytes, std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t at = begin; at < end; at += 64) __builtin_prefetch(bytes + at, 0, 2);
 }
@@ -19,6 +20,8 @@ const std::uint8_t* block_bytes(const Section& offsets, const Section& packed, s
   const auto bits = static_cast<unsigned>(entry >> kBitsShift);
   if (bits > 32) offsets.corrupt("a block claims " + std::to_string(bits) + " bits a value");
   if (offset > end || packed_bytes(n, bits) > end - offset) offsets.corrupt("a block's bytes lie outside its list");
+  const std::uint64_t ahead = offset + kAhead * packed_bytes(n, bits);
+  prefetch(packed.data(), ahead, std::min(ahead + 128, packed.size()));
   return packed.data() + offset;
 }
 
@@ -122,14 +125,14 @@ void Cursor::decode(std::uint64_t block, std::size_t n) {
   const std::uint8_t* bytes = block_bytes(segment_.block_offsets, segment_.packed_documents, entry, n - 1, group_.list.packed_end);
   const auto readable = static_cast<std::uint64_t>(segment_.packed_documents.data() + segment_.packed_documents.size() - bytes);
   if (first < last_document_ && block > group_.list.first_block) segment_.block_documents.corrupt("document numbers decrease");
-  const std::uint64_t last = unpack_documents(bytes, readable, static_cast<unsigned>(entry >> kBitsShift), first, n - 1, documents_ + kFront);
+  const std::uint64_t last = query_.kernels.unpack_documents(bytes, readable, static_cast<unsigned>(entry >> kBitsShift), first, n - 1, documents_ + kFront);
   if (last >= segment_.documents()) segment_.packed_documents.corrupt("document number " + std::to_string(last) + " does not exist");
   last_document_ = static_cast<std::uint32_t>(last);
   if (segment_.kind() != Kind::bm25) return;
   const auto counts = load<std::uint64_t>(segment_.count_offsets.data(), block);
   const std::uint8_t* at = block_bytes(segment_.count_offsets, segment_.packed_counts, counts, n, group_.list.counts_end);
   const auto left = static_cast<std::uint64_t>(segment_.packed_counts.data() + segment_.packed_counts.size() - at);
-  unpack_counts(at, left, static_cast<unsigned>(counts >> kBitsShift), n, counts_);
+  query_.kernels.unpack_counts(at, left, static_cast<unsigned>(counts >> kBitsShift), n, counts_);
 }
 
 void Cursor::score(std::size_t n) {

@@ -25,7 +25,7 @@ std::vector<const Kernels*> available() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
   if (avx2) sets.push_back(&kAvx2Kernels);
-  if (avx2 && avx512) sets.push_back(&kAvx512Kernels);
+  if (avx2 && avx512) sets.push_back(__builtin_cpu_supports("avx512vbmi") ? &kAvx512VbmiKernels : &kAvx512Kernels);
 #endif
   return sets;
 }

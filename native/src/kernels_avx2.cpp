@@ -1,6 +1,7 @@
 // AVX2 and F16C.
 #include <immintrin.h>
 
+#include "citadel/bits.hpp"
 #include "citadel/half.hpp"
 #include "citadel/kernels.hpp"
 
@@ -88,6 +89,6 @@ std::size_t collect_avx2(float* accumulators, std::size_t n, float threshold, st
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx2, normalise, collect_avx2};
+const Kernels kAvx2Kernels = {"avx2", int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx2, normalise, collect_avx2, unpack_documents, unpack_counts};
 
 }  // namespace citadel

@@ -1,6 +1,7 @@
 // AVX-512 with byte dot products (VNNI).
 #include <immintrin.h>
 
+#include "citadel/bits.hpp"
 #include "citadel/half.hpp"
 #include "citadel/kernels.hpp"
 
@@ -160,8 +161,13 @@ std::size_t collect_avx512(float* accumulators, std::size_t n, float threshold, 
   return found;
 }
 
+#include "kernels_vbmi.hpp"
+
 }  // namespace
 
-const Kernels kAvx512Kernels = {"avx512vnni", int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx512, normalise, collect_avx512};
+const Kernels kAvx512Kernels = {"avx512vnni", int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx512,
+                                normalise, collect_avx512, unpack_documents, unpack_counts};
+const Kernels kAvx512VbmiKernels = {"avx512vnni", int8, fp16_avx512, fp32, pq_vbmi, pq_table_planes, pq_assign, sparse, bm25,
+                                    repeats_avx512, normalise, collect_avx512, unpack_documents_vbmi, unpack_counts_vbmi};
 
 }  // namespace citadel

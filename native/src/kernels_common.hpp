@@ -197,15 +197,29 @@ void normalise(float* values, std::size_t n, bool floor) {
     for (std::size_t i = 0; i < n; ++i) values[i] += 0.0f;
 }
 
+inline bool any_lane(Ints lanes) {
+  std::uint64_t words[kWidth / 2], all = 0;
+  __builtin_memcpy(words, &lanes, sizeof words);
+  for (std::size_t i = 0; i < kWidth / 2; ++i) all |= words[i];
+  return all != 0;
+}
+
+// Sixteen at a time are looked at together; only where one of them is good, one by one.
 [[maybe_unused]] std::size_t collect(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
+  const Ints untouched = static_cast<std::int32_t>(kUntouched) - Ints{};
   std::size_t found = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    std::uint32_t bits;
-    __builtin_memcpy(&bits, accumulators + i, sizeof bits);
-    places[found] = static_cast<std::uint32_t>(i);
-    values[found] = accumulators[i];
-    found += bits != kUntouched && accumulators[i] >= threshold;
-    accumulators[i] = -0.0f;
+  for (std::size_t i = 0; i < n; i += kLanes) {
+    Ints good = {};
+    for (std::size_t part = 0; part < kLanes; part += kWidth)
+      good |= (load_vector<Floats>(accumulators + i + part) >= threshold) & (load_vector<Ints>(accumulators + i + part) != untouched);
+    for (std::size_t j = i; any_lane(good) && j < i + kLanes; ++j) {
+      std::uint32_t bits;
+      __builtin_memcpy(&bits, accumulators + j, sizeof bits);
+      places[found] = static_cast<std::uint32_t>(j);
+      values[found] = accumulators[j];
+      found += bits != kUntouched && accumulators[j] >= threshold;
+    }
+    for (std::size_t part = 0; part < kLanes; part += kWidth) store_vector(accumulators + i + part, untouched);
   }
   return found;
 }

@@ -27,7 +27,7 @@ PreparedQuery::PreparedQuery(const Query& given, const std::vector<std::shared_p
   for (const auto& segment : segments) {
     const Codebook* book = segment->codebook().get();
     if (segment->kind() != Kind::vectors || segment->codec() != Codec::pq || tables_.count(book) != 0) continue;
-    const std::size_t width = book->subvectors() * kCentroids;
+    const std::size_t width = 2 * book->subvectors() * kCentroids;
     std::vector<float>& table = tables_[book];
     table.resize(given.tokens * width);
     for (std::size_t i = 0; i < given.tokens; ++i)
@@ -36,7 +36,7 @@ PreparedQuery::PreparedQuery(const Query& given, const std::vector<std::shared_p
 }
 
 const float* PreparedQuery::table(const Codebook* codebook, std::size_t token) const {
-  return tables_.at(codebook).data() + token * codebook->subvectors() * kCentroids;
+  return tables_.at(codebook).data() + token * 2 * codebook->subvectors() * kCentroids;
 }
 
 }  // namespace citadel

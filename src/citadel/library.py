@@ -84,7 +84,7 @@ class Index:
 
     def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> int:
         """Add documents with vectors: mappings with `id`, `keys`, `weights`, `vectors`, `semantic`, `text`, …;
-        or one mapping of arrays for many (`ids`, `offsets`, …); or the path of an `.npz` file of such arrays."""
+        or one mapping of arrays for many (`ids`, `offsets`, …), an `.npz` file of such arrays, or a `VectorBatch`."""
         settings = self._writer.settings
         if settings.router == "bm25":
             raise UsageError("this index holds text: use add, or create one with fields=… for vectors")

@@ -13,6 +13,7 @@ import numpy as np
 
 import citadel
 from citadel.index.checksum import crc32c
+from tests.index.quick import Quick
 
 KINDS = ("bm25", "int8", "fp16", "pq2", "sparse", "none")
 WORDS = "ant bee cat dog elk fox gnu hen ibis jay kite lynx mole newt owl puma quail ray seal toad".split()
@@ -52,8 +53,8 @@ def text_of(number: int) -> dict[str, Any]:
 
 def create(folder: Path, kind: str) -> citadel.Index:
     if kind == "bm25":
-        return citadel.Index.create(folder, analyser="plain")
-    return citadel.Index.create(folder, fields=fields(kind), router=ROUTERS[kind], fingerprint="by hand")
+        return citadel.Index.create(Quick(folder), analyser="plain")
+    return citadel.Index.create(Quick(folder), fields=fields(kind), router=ROUTERS[kind], fingerprint="by hand")
 
 
 def add(index: citadel.Index, kind: str, numbers: range) -> None:

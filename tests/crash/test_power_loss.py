@@ -139,7 +139,9 @@ def test_no_power_cut_loses_or_mixes_a_commit(kind: str) -> None:
     expected = recorded(disk, kind)
     harness = Harness(disk, kind, expected, f"power loss, {kind}")
     failures = list(harness.failures(STATES, WRITERS))
-    print(f"{harness.states} states, {harness.opened} opened, {harness.writers} next writers, {len(disk.log)} operations")
+    print(
+        f"{harness.states} states, {harness.opened} opened, {harness.writers} next writers, {len(disk.log)} operations"
+    )
     assert failures == []
     assert harness.states >= STATES
     assert harness.writers >= 0.9 * WRITERS

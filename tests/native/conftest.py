@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,7 +74,11 @@ def lexical_sections(data: Data) -> list[tuple[str, np.ndarray, np.ndarray]]:
         ends = np.cumsum([0] + [len(term) for term in terms]).astype(np.uint64)
         for name, array in zip(("COUNT_OFFSETS", "PACKED_COUNTS"), _native.pack_counts(counts, starts), strict=True):
             out.append(section(name, array))
-        out += [section("LENGTHS", data.lengths), section("TERM_OFFSETS", ends), section("TERM_BYTES", np.frombuffer(b"".join(terms), np.uint8))]
+        out += [
+            section("LENGTHS", data.lengths),
+            section("TERM_OFFSETS", ends),
+            section("TERM_BYTES", np.frombuffer(b"".join(terms), np.uint8)),
+        ]
         return out
     out.append(section("KEYS", np.array(keys, np.uint32)))
     if data.has_weights:
@@ -104,7 +110,7 @@ def semantic_sections(data: Data) -> list[tuple[str, np.ndarray, np.ndarray]]:
         lists = probe_lists(data)
         out.append(section("PROBE_CENTROIDS", data.probe))
         out.append(section("PROBE_STARTS", np.cumsum([0] + [len(numbers) for numbers in lists]).astype(np.uint64)))
-        out.append(section("PROBE_DOCUMENTS", np.array(sum(lists, []), np.uint32)))
+        out.append(section("PROBE_DOCUMENTS", np.concatenate(lists).astype(np.uint32)))
     return out
 
 
@@ -114,9 +120,7 @@ def sections(data: Data) -> list[tuple[str, np.ndarray, np.ndarray]]:
         out += lexical_sections(data)
     if data.kind in ("vectors", "sparse"):
         out += payload_sections(data)
-    if data.semantic is not None:
-        out += semantic_sections(data)
-    return out
+    return out + (semantic_sections(data) if data.semantic is not None else [])
 
 
 def bitmap(data: Data) -> np.ndarray | None:
@@ -135,7 +139,18 @@ def build(data: Data, parts: Any = None) -> _native.Segment:
         codebook = _native.Codebook(data.centroids, keys, scales, 0.5)
     width = 0 if data.semantic is None else data.semantic.shape[1]
     wanted = sections(data) if parts is None else parts
-    return _native.Segment("seg", data.documents, data.kind, data.dimension, data.codec, width, data.semantic_codec, wanted, bitmap(data), codebook)
+    return _native.Segment(
+        "seg",
+        data.documents,
+        data.kind,
+        data.dimension,
+        data.codec,
+        width,
+        data.semantic_codec,
+        wanted,
+        bitmap(data),
+        codebook,
+    )
 
 
 # ---- the arithmetic, one posting at a time --------------------------------------------------------------------------
@@ -161,14 +176,11 @@ def fp16_dot(x: np.ndarray, stored: np.ndarray) -> np.float32:
 
 
 def pq_dot(x: np.ndarray, stored: np.ndarray, centroids: np.ndarray, scale: np.float32) -> np.float32:
-    total, codes = None, _native.pq_assign(stored[None], centroids)[0]
-    for s, code in enumerate(codes):
-        sub = centroids.shape[2]
-        entry = None
-        for q, c in zip(x[s * sub : (s + 1) * sub], centroids[s, code], strict=True):
-            entry = q * c if entry is None else entry + q * c
-        total = entry if total is None else total + entry  # type: ignore[operator]
-    return f32(total * scale)  # type: ignore[operator]
+    codes = _native.pq_assign(stored[None], centroids)[0]
+    entries = []
+    for part, code, table in zip(x.reshape(len(codes), -1), codes, centroids, strict=True):
+        entries.append(reduce(add, part * table[code]))
+    return f32(reduce(add, entries) * scale)
 
 
 def posting_score(data: Data, key: int, posting: Posting, query: Any, token: int) -> np.float32:
@@ -213,7 +225,8 @@ def probed(data: Data, x: np.ndarray, probes: int) -> list[int]:
     if data.probe is None:
         return list(range(data.documents))
     order = sorted(range(len(data.probe)), key=lambda c: (-(data.probe[c] @ x), c))  # type: ignore[index]
-    lists, out = probe_lists(data), []
+    lists = probe_lists(data)
+    out: list[int] = []
     for taken, c in enumerate(order):
         if taken >= 8 and len(out) >= probes:
             break
@@ -226,14 +239,15 @@ def rank(scores: dict[int, np.float32], k: int) -> list[tuple[int, np.float32]]:
 
 
 def live(parts: list[Data]) -> list[tuple[int, int, Data]]:
-    out, base = [], 0
+    out: list[tuple[int, int, Data]] = []
+    base = 0
     for data in parts:
         out += [(base + n, n, data) for n in range(data.documents) if n not in data.deleted]
         base += data.documents
     return out
 
 
-def slow_search(parts: list[Data], query: Any, k: int, semantic: str = "off", candidates: int = 1000, probes: int = 1000, weight_floor: int = 0, floor: bool = True) -> list[tuple[int, np.float32]]:
+def slow_search(parts, query, k, semantic="off", candidates=1000, probes=1000, weight_floor=0, floor=True):
     tokens, whole, near = {}, {}, {}
     by_part = {id(data): token_scores(data, query, floor, weight_floor) for data in parts}
     by_meaning = {id(data): semantic_scores(data, query.semantic) for data in parts if semantic != "off"}
@@ -254,7 +268,7 @@ def slow_search(parts: list[Data], query: Any, k: int, semantic: str = "off", ca
     return rank(whole, k)
 
 
-def fast_search(parts: list[Data], query: Any, k: int, floor: bool = True, **options: Any) -> tuple[np.ndarray, np.ndarray, int]:
+def fast_search(parts, query, k, floor=True, **options):
     snapshot = _native.Snapshot([build(data) for data in parts], floor, *query.norm)
     return snapshot.search(native_query(snapshot, parts, query), k, **options)
 

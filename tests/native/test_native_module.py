@@ -29,7 +29,10 @@ def random_data(slow, rng, documents, kind, codec="fp16", d=0, semantic=0, probe
         vectors = random_vectors(rng, size, d)
         payloads = vectors if kind == "vectors" else rng.integers(1, 9, size) if kind == "bm25" else rng.random(size)
         if size:
-            lists[3 * key] = [slow.Posting(int(n), int(w), p) for n, w, p in zip(numbers, rng.integers(0, 256, size), payloads, strict=True)]
+            lists[3 * key] = [
+                slow.Posting(int(n), int(w), p)
+                for n, w, p in zip(numbers, rng.integers(0, 256, size), payloads, strict=True)
+            ]
     data = slow.Data(documents, kind, lists, d, codec)
     data.deleted = set(rng.choice(documents, documents // 5, replace=False).tolist())
     data.lengths = rng.integers(1, 400, documents).astype(np.uint32) if kind == "bm25" else None
@@ -118,18 +121,34 @@ def test_runs_that_cross_blocks(slow, every_instruction_set, data):
     numbers = sorted(data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=500)))
     values = data.draw(st.lists(st.sampled_from([-2.0, -0.0, 0.0, 0.5, 1.0]), min_size=500, max_size=500))
     weights = data.draw(st.lists(st.integers(0, 2), min_size=500, max_size=500))
-    postings = [slow.Posting(n, w, np.array([v], np.float32)) for n, w, v in zip(numbers, weights, values, strict=False)]
+    postings = [
+        slow.Posting(n, w, np.array([v], np.float32)) for n, w, v in zip(numbers, weights, values, strict=False)
+    ]
     part = slow.Data(6, "vectors", {4: postings}, 1, "fp16")
-    query = SimpleNamespace(keys=[4, 4], weights=np.ones(2, np.float32), vectors=np.array([[1.0], [-0.5]], np.float32), semantic=None, norm=(1.0, 0.0))
-    check(slow, every_instruction_set, [part], query, 6, floor=data.draw(st.booleans()), weight_floor=data.draw(st.integers(0, 2)))
+    query = SimpleNamespace(
+        keys=[4, 4],
+        weights=np.ones(2, np.float32),
+        vectors=np.array([[1.0], [-0.5]], np.float32),
+        semantic=None,
+        norm=(1.0, 0.0),
+    )
+    check(
+        slow,
+        every_instruction_set,
+        [part],
+        query,
+        6,
+        floor=data.draw(st.booleans()),
+        weight_floor=data.draw(st.integers(0, 2)),
+    )
 
 
 @RELAXED
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=300).map(sorted), max_size=4))
 def test_packed_documents_come_back(lists):
-    """Sorted term lists go through a bm25 segment; what it scores says which documents it decoded."""
+    """Decoded by the rule of docs/format.md, packed lists are what they were."""
     starts = np.cumsum([0] + [len(one) for one in lists]).astype(np.uint64)
-    values = np.array(sum(lists, []), np.uint32)
+    values = np.array([v for one in lists for v in one], np.uint32)
     firsts, offsets, packed = _native.pack(values, starts)
     assert unpack(starts, firsts, offsets, packed) == [int(v) for one in lists for v in one]
     assert packed[-8:].tolist() == [0] * 8 and len(packed) == int(offsets[-1]) + 8

@@ -45,9 +45,9 @@ PLACES = [
         ("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"), ("crates", "io"),
         ("anaconda", "org"), ("download", "pytorch", "org"), ("rubygems", "org"), ("docker", "io"),
     )),
-    r"\.\./" + "shared",
+    r"^(?!.*CITADEL_DATA).*\.\./" + "shared",  # only as the default of that variable
     r"(?<![\w./-])/" + r"work(?![\w-])",
-    r"\." + r"library(?!\w)",
+    r"(?<!\w)\." + r"library(?!\w)",
 ]  # fmt: skip
 PLACE = re.compile("|".join(PLACES))
 
@@ -164,7 +164,7 @@ def test_planted_places_are_found(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "harmless", ["pip install citadel-ir", "/workers/2", "native/work.cpp", "a library", "shared/data"]
+    "harmless", ["pip install citadel-ir", "/workers/2", "native/work.cpp", "a library", "citadel.library", "shared/data"]
 )
 def test_harmless_text_is_left_alone(harmless: str) -> None:
     assert list(place_offences(harmless)) == []

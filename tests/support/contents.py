@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from citadel.index.manifest import generations, read_manifest
 from citadel.index.storage import LOCK, Storage
 
 QUERY = "rome apple w1 w2"
-QUERY_VECTORS = {
+QUERY_VECTORS: dict[str, Any] = {
     "keys": np.array([1, 2, 3], np.uint32),
     "weights": np.array([1.0, 0.5, 0.25], np.float32),
     "vectors": np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0.5, 0.5, 0.5, 0.5]], np.float32),

@@ -70,7 +70,11 @@ class WatchedOutput:
         self.close = inner.close
 
     def write(self, data: memoryview) -> None:
-        self._watcher("write")
+        try:
+            self._watcher("write")
+        except OSError:
+            self._inner.write(data[: len(data) // 2])  # a disk is full in the middle of a write
+            raise
         self._inner.write(data)
 
     def sync(self) -> None:
@@ -93,7 +97,7 @@ class Fail(Count):
 
     def __init__(self, number: int, code: int, kinds: tuple[str, ...], forever: bool = False) -> None:
         super().__init__()
-        self._number, self._code, self._kinds, self._forever = number, code, kinds, forever
+        self.number, self._code, self._kinds, self._forever = number, code, kinds, forever
         self.failed = 0
         self.total = 0
 
@@ -102,7 +106,7 @@ class Fail(Count):
         if kind not in self._kinds:
             return
         self.total += 1
-        if self.total == self._number or (self._forever and self.total > self._number):
+        if self.total == self.number or (self._forever and self.total > self.number):
             self.failed += 1
             raise OSError(self._code, os.strerror(self._code))
 

@@ -61,11 +61,13 @@ CREATE: dict[str, Callable[[Storage | str], Index]] = {"text": create_text, "vec
 
 def document(number: int, version: int = 0) -> tuple[str, str]:
     """A small document; no two have the same terms in the same numbers."""
-    return f"d{number}", f"rome apple w{number % 4} w{version}" + " filler" * (number % 5) + f" unique{number}x{version}"
+    return f"d{number}", f"rome apple w{number % 4} w{version}" + " filler" * (
+        number % 5
+    ) + f" unique{number}x{version}"
 
 
 def everything() -> list[Step]:
-    """Each kind of change once at least: add, spill, replace, delete, merge by tiers, rewrite, merge, empty, fill again."""
+    """Each kind of change: add, spill, replace, delete, merge by tiers, rewrite, merge, empty, fill again."""
     return [
         Step(add=(document(0), document(1))),
         Step(add=(document(0, 1),)),
@@ -79,6 +81,17 @@ def everything() -> list[Step]:
         Step(delete=tuple(f"d{number}" for number in range(18))),
         Step(add=(document(18), document(19))),
         Step(delete=("d18",), merge=True),
+    ]
+
+
+def brief() -> list[Step]:
+    """As little as spills, replaces, deletes, merges by tiers and merges."""
+    return [
+        Step(add=(document(0), document(1))),
+        Step(add=tuple(document(number) for number in range(1, 5))),
+        Step(add=(document(6),), delete=("d0",)),
+        *(Step(add=(document(number),)) for number in range(7, 10)),
+        Step(merge=True),
     ]
 
 

@@ -21,8 +21,8 @@ namespace {
   std::memcpy(&value, &bits, sizeof value);
   value *= 5.192296858534828e33f;
   std::memcpy(&bits, &value, sizeof bits);
-  if (magnitude >= 0x0f800000u) bits = 0x7f800000u | (magnitude & 0x007fffffu);  // Inf, NaN
-  bits |= sign;
+  const std::uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // Inf, NaN; no branch, so that loops become vectors
+  bits |= special | sign;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 #endif

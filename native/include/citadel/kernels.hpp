@@ -25,9 +25,9 @@ struct Kernels {
   // q is padded with zeros to a multiple of 16
   void (*fp16)(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out);
   void (*fp32)(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out);
-  // table [S, 256]
+  // table [S, 256], and as many floats again that are the instruction set's own
   void (*pq)(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, const float* table, float scale, float* out);
-  // centroids [S, sub, 256] (transposed) → table [S, 256]
+  // centroids [S, sub, 256] (transposed) → table [2, S, 256]
   void (*pq_table)(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* table);
   // vectors [n, S · sub], centroids as above → codes [n, S]
   void (*pq_assign)(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors, std::size_t sub,
@@ -43,12 +43,17 @@ struct Kernels {
   // Places and values of touched accumulators ≥ threshold, into [n] each; all accumulators become untouched.
   // n is a multiple of 16.
   std::size_t (*collect)(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values);
+  // See bits.hpp.
+  std::uint64_t (*unpack_documents)(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::uint32_t first,
+                                    std::size_t count, std::uint32_t* out);
+  void (*unpack_counts)(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::size_t count, std::uint32_t* out);
 };
 
 extern const Kernels kPortableKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512VbmiKernels;  // of the same name: byte permutations come with most machines that have VNNI
 #endif
 
 }  // namespace citadel

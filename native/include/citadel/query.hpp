@@ -42,7 +42,7 @@ class PreparedQuery {
  public:
   PreparedQuery(const Query& query, const std::vector<std::shared_ptr<const Segment>>& segments, const Kernels& kernels);
 
-  const float* table(const Codebook* codebook, std::size_t token) const;  // [S, 256]
+  const float* table(const Codebook* codebook, std::size_t token) const;  // [2, S, 256]
 
   const Query& query;
   const Kernels& kernels;

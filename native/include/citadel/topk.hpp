@@ -13,14 +13,15 @@ struct Scored {
   std::uint64_t number;
 };
 
-inline bool better(const Scored& a, const Scored& b) {
-  return a.score != b.score ? a.score > b.score : a.number < b.number;
-}
+// An object, not a function: sorting then compares without a call.
+inline constexpr auto better = [](const Scored& a, const Scored& b) {
+  return a.score > b.score || (a.score == b.score && a.number < b.number);
+};
 
 // Keeps up to 2k + 64 entries and throws away all but the best k when full: cheaper than a heap for large k.
 class TopK {
  public:
-  explicit TopK(std::size_t k) : k_(k), room_(2 * k + 64) {}
+  explicit TopK(std::size_t k) : k_(k), room_(6 * k + 64) {}
 
   // What a score must reach to matter. A NaN never does.
   float threshold() const { return threshold_; }

@@ -48,12 +48,18 @@ def build(job: Job) -> None:
         _check_finished(job, found.build)
         print(f"{job.path}: finished already: {plural(len(found), 'document')} of {job.corpus}")
         return
-    feed = _open(job, job.on_error, found.build if found else None)
+    feed = _open(job, job.on_error, None if found is None else found.build)
     try:
-        with _resume(job, found, feed) if found else _create(job, feed) as index:
+        with _create(job, feed) if found is None else _resume(job, found, feed) as index:
             _read_on(job, index, feed)
             tell_skipped(feed)
             print(f"{job.path}: {_summary(index)}")
+    except KeyboardInterrupt:
+        say(
+            f"{job.path}: stopped; what was committed stays"
+            + ("" if job.corpus == STDIN else ", the same command goes on")
+        )
+        raise
     finally:
         feed.close()
 

@@ -16,7 +16,7 @@ import typer
 from citadel.cli import add, check, delete, demo, index, merge, search, stats
 from citadel.cli import eval as evaluation
 from citadel.cli.output import one_line, say
-from citadel.errors import CitadelError
+from citadel.errors import CitadelError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 OUT_OF_RESOURCES = 6
@@ -51,12 +51,24 @@ def start(
     version: Annotated[bool, typer.Option("--version", help="Print version, format and instruction set.")] = False,
 ) -> None:
     """Multi-vector retrieval with dynamic lexical routing: build, change, check and search an index."""
+    if os.environ.get("CITADEL_ISA"):
+        _check_instruction_set()
     if version:
         print(version_line())
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
         raise typer.Exit(USAGE)
+
+
+def _check_instruction_set() -> None:
+    """The engine refuses an unknown name when first used; a user should hear it as a usage error."""
+    from citadel._native import instruction_set
+
+    try:
+        instruction_set()
+    except ValueError as error:
+        raise UsageError(f"CITADEL_ISA: {error}; name one of these or unset it") from None
 
 
 def version_line() -> str:

@@ -19,6 +19,7 @@ def merge(
     from citadel.cli.progress import Progress
     from citadel.library import Index
 
-    with Index.open(index, memory=parse_size(memory)) as opened, Progress("Merging"):
-        opened.merge(retrain=retrain)
+    with Index.open(index, memory=parse_size(memory)) as opened:
+        with Progress("Merging"):
+            opened.merge(retrain=retrain)
         print(f"{index}: merged, {plural(len(opened), 'document')}")

@@ -95,14 +95,16 @@ class VectorFeed:
     def __init__(self, path: str, source: str, on_error: OnError, start: int = 0) -> None:
         self._path, self._source, self._on_error = path, source, on_error
         self._size, self._crc = file_crc(path)
+        self._documents = next(iter(read_shapes(path).get("ids", ())), None)
         self._done = start
         self._batches: Iterator[VectorBatch] | None = None
         self.skipped, self.reasons = 0, list[InputError]()
 
     def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
         if self._batches is None:
+            index.add_vectors([])  # an index of text says so before the arrays are looked at
             self._batches = self._rest(index)
-            progress.total = read_shapes(self._path).get("ids", (None,))[0]
+            progress.total = self._documents
         size = 0
         for batch in self._batches:
             before = self.skipped

@@ -68,9 +68,8 @@ def _width(shapes: dict[str, tuple[int, ...]], name: str, path: str) -> int:
 
 def read_vector_queries(path: str) -> list[tuple[str, VectorQuery]]:
     """(id, arrays) of each query: one without `query_ids`, else as many as those, cut at `offsets`."""
+    read_shapes(path)  # refuses what is not an .npz file; np.load would leave such a file open
     with _reading(path), np.load(path, allow_pickle=False) as archive:
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("a single array")
         arrays = {name: archive[name] for name in (*_QUERY_ARRAYS, "query_ids", "offsets") if name in archive}
     if not any(name in arrays for name in _QUERY_ARRAYS):
         raise InputError("no query in this file: give keys, weights and vectors, or semantic", path)

@@ -13,7 +13,7 @@ from citadel.index.format import CitFile, FileRecord
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.segment import Segment, id_hashes
 from citadel.index.snapshot import Snapshot, open_snapshot
-from citadel.index.storage import Storage
+from citadel.index.storage import Storage, resource_errors
 
 _LISTS = 65_536  # looked at together
 
@@ -22,7 +22,8 @@ def check(storage: Storage, deep: bool = False, progress: Callable[[str], None] 
     """Open the newest generation, and with `deep` read all of it; raises CorruptIndexError at the first damage."""
     snapshot = open_snapshot(storage)
     if deep:
-        _read_all(snapshot, progress)
+        with resource_errors(storage.location):
+            _read_all(snapshot, progress)
     return snapshot
 
 

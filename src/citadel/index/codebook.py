@@ -106,11 +106,12 @@ def read_codebook(storage: Storage, record: FileRecord, index_id: str, dimension
     """Read a codebook, checked against the field it serves."""
     file = CitFile(storage, record, "codebook", index_id)
     meta = file["META"].json()
-    scale = meta.get("global_scale")
-    if (meta.get("dimension"), meta.get("subvector")) != (dimension, subvector) or not isinstance(scale, float):
+    scale, sampled = meta.get("global_scale"), meta.get("sampled")
+    known = isinstance(scale, float) and isinstance(sampled, int)
+    if (meta.get("dimension"), meta.get("subvector")) != (dimension, subvector) or not known:
         raise file["META"].corrupt("it does not fit the index's field")
     keys = file["SCALE_KEYS"].array(np.uint32)
     centroids = file["CENTROIDS"].sized(np.float32, dimension * CENTROIDS)
     shape = (dimension // subvector, CENTROIDS, subvector)
     scales = file["KEY_SCALES"].sized(np.float32, len(keys))
-    return Codebook(centroids.reshape(shape), keys, scales, scale, int(meta.get("sampled") or 0))
+    return Codebook(centroids.reshape(shape), keys, scales, scale, sampled)

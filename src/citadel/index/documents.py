@@ -136,8 +136,23 @@ class DocumentStore:
     def get(self, numbers: Iterable[int]) -> list[Document]:
         """The documents with these numbers, in this order."""
         return [
-            Document(id, text, title, json.loads(metadata)) for _, id, title, text, metadata, _ in self.rows(numbers)
+            Document(id, text, title, self._metadata(id, metadata))
+            for _, id, title, text, metadata, _ in self.rows(numbers)
         ]
+
+    def _metadata(self, id: str, text: str) -> dict[str, Any]:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._corrupt("documents", f"the metadata of document {id!r} are no JSON object")
+        return found
 
     def close(self) -> None:
         self._connection.close()
+
+    def __del__(self) -> None:
+        """A connection refers to itself through its cache: its descriptor would stay open until the collector runs."""
+        if hasattr(self, "_connection"):
+            self.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from citadel.config import Field, Settings
 from citadel.errors import CorruptIndexError, IndexNotFoundError, UnknownFormatError, UsageError
@@ -18,6 +18,7 @@ from citadel.index.storage import Storage
 MAX_BYTES = 16 << 20
 MAX_DOCUMENTS = (1 << 32) - 1
 _NAME = re.compile(r"gen\.([0-9]{8,12})")
+Read = TypeVar("Read")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _FILES = {
     "segment": re.compile(r"seg-[0-9a-f]{32}\.cit"),
@@ -86,7 +87,8 @@ class Manifest:
 def generations(storage: Storage) -> list[int]:
     """The numbers of all manifests, oldest first."""
     found = (_NAME.fullmatch(name) for name in storage.names())
-    return sorted(int(match[1]) for match in found if match)
+    numbers = (int(match[1]) for match in found if match and match[0] == f"gen.{int(match[1]):08d}")
+    return sorted(numbers)
 
 
 def write_manifest(storage: Storage, manifest: Manifest) -> None:
@@ -176,11 +178,11 @@ def _from_json(data: dict[str, Any], generation: int) -> Manifest:
         generation,
         _settings(data["settings"]),
         segments,
-        data["deletions"] and _record(data["deletions"], "tombstones"),
+        _optional(data["deletions"], lambda found: _record(found, "tombstones")),
         deleted,
-        data["codebook"] and _record(data["codebook"], "codebook"),
+        _optional(data["codebook"], lambda found: _record(found, "codebook")),
         {str(name): _count(value) for name, value in data["counts"].items()},
-        data["build"] and _build(data["build"]),
+        _optional(data["build"], _build),
     )
 
 
@@ -200,6 +202,10 @@ def _number(value: object) -> float:
     if type(value) not in (int, float) or not -1e30 < float(value) < 1e30:  # type: ignore[arg-type]
         raise ValueError(f"{str(value)[:40]} is not a number")
     return float(value)  # type: ignore[arg-type]
+
+
+def _optional(value: Any, read: Callable[[Any], Read]) -> Read | None:
+    return None if value is None else read(value)
 
 
 def _record(data: dict[str, Any], kind: str) -> FileRecord:
@@ -223,17 +229,21 @@ def _segment(data: dict[str, Any]) -> SegmentRecord:
 
 
 def _settings(data: dict[str, Any]) -> Settings:
-    return Settings(
+    settings = Settings(
         router=_text(data["router"]),
         fingerprint=_text(data["fingerprint"]),
-        lexical=data["lexical"] and _field(data["lexical"]),
-        semantic=data["semantic"] and _field(data["semantic"]),
+        lexical=_optional(data["lexical"], _field),
+        semantic=_optional(data["semantic"], _field),
         tau=_number(data["tau"]),
         weight_step=_number(data["weight_step"]),
-        analyser=data["analyser"] and _text(data["analyser"]),
+        analyser=_optional(data["analyser"], _text),
         k1=_number(data["k1"]),
         b=_number(data["b"]),
     )
+    whole = settings.weight_step >= 1e-6 and 0 <= settings.tau <= 255 * settings.weight_step
+    if not whole or settings.k1 < 0 or not 0 <= settings.b <= 1:
+        raise ValueError("a setting is out of range")
+    return settings
 
 
 def _field(data: dict[str, Any]) -> Field:

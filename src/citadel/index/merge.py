@@ -18,7 +18,8 @@ from citadel.index.segment import Segment, id_hashes
 from citadel.index.tombstones import Deleted
 from citadel.types import Floats
 
-CHUNK = 1 << 18  # postings in memory at a time
+CHUNK = 1 << 18  # postings in memory at a time, fewer where the bound or their width asks for it
+_COPIES = 16  # a merge's share of the bound in rows: some five copies of a chunk are alive together
 FAN_IN = 6  # segments of one tier that become one of the next
 _GARBAGE = 0.3  # share of deleted documents from which a segment is rewritten
 
@@ -69,7 +70,7 @@ class Source:
         if self.alive is None:
             return lengths
         counts = np.zeros(len(lengths), np.int64)
-        for first, stop in _list_groups(lengths):
+        for first, stop in _list_groups(lengths, CHUNK):
             kept = self.alive[self.segment.document_numbers(first, stop)]
             owners = np.repeat(np.arange(first, stop), lengths[first:stop])
             counts[first:stop] = np.bincount(owners[kept] - first, minlength=stop - first)
@@ -79,12 +80,12 @@ class Source:
         return np.arange(self.segment.documents) if self.alive is None else np.flatnonzero(self.alive)
 
 
-def _list_groups(lengths: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Runs of lists first … stop − 1 that hold some CHUNK postings together; a longer list stands alone."""
+def _list_groups(lengths: NDArray[np.int64], chunk: int) -> Iterator[tuple[int, int]]:
+    """Runs of lists first … stop − 1 that hold some `chunk` postings together; a longer list stands alone."""
     ends, first = np.cumsum(lengths), 0
     while first < len(lengths):
         before = ends[first - 1] if first else 0
-        stop = max(int(np.searchsorted(ends, before + CHUNK, side="right")), first + 1)
+        stop = max(int(np.searchsorted(ends, before + chunk, side="right")), first + 1)
         yield first, stop
         first = stop
 
@@ -99,6 +100,7 @@ class MergedContents:
         codec: str,
         codebook: Codebook | None,
         old_codebook: Codebook | None,
+        memory: int,
     ) -> None:
         live = [segment.documents - len(gone.documents) for segment, gone in zip(segments, deleted, strict=True)]
         bases = [0, *itertools.accumulate(live)]
@@ -106,6 +108,9 @@ class MergedContents:
         self._codebook, self._old_codebook = codebook, old_codebook
         self._terms: list[bytes] = []
         meta = segments[0].meta
+        width = max(meta.dimension * 4, meta.semantic_dimension * 4) + 32  # bytes a row may have while it is coded anew
+        rows = min(CHUNK, max(memory // (_COPIES * width), 8 * POSTINGS_A_BLOCK))
+        self._chunk = rows // POSTINGS_A_BLOCK * POSTINGS_A_BLOCK
         self.keys, self.list_lengths = (
             (np.zeros(0, np.uint32), np.zeros(0, np.int64)) if meta.kind == "none" else self._join_lists()
         )
@@ -149,8 +154,10 @@ class MergedContents:
         """The rows of the merged documents' database."""
         new = itertools.count()
         for source in self.sources:
-            for row in source.segment.store.rows(source.live_numbers().tolist()):
-                yield renumbered(row, next(new))
+            numbers = source.live_numbers()
+            for start in range(0, len(numbers), 10_000):
+                for row in source.segment.store.rows(numbers[start : start + 10_000].tolist()):
+                    yield renumbered(row, next(new))
 
     def terms(self) -> Sequence[bytes]:
         return self._terms
@@ -200,11 +207,11 @@ class MergedContents:
         lengths = np.zeros(len(self.keys) + 1, np.int64)
         for source in self.sources:
             lengths += np.bincount(source.new_lists, np.diff(source.starts), len(lengths)).astype(np.int64)
-        for first, stop in _list_groups(lengths[:-1]):
+        for first, stop in _list_groups(lengths[:-1], self._chunk):
             spans = [np.searchsorted(source.new_lists, [first, stop]).tolist() for source in self.sources]
-            if lengths[first] > CHUNK:
+            if lengths[first] > self._chunk:
                 for source, (begin, end) in zip(self.sources, spans, strict=True):
-                    yield from ([piece] for piece in _parts(source, begin, end, first))
+                    yield from ([piece] for piece in _parts(source, begin, end, first, self._chunk))
             else:
                 yield [_whole(source, begin, end) for source, (begin, end) in zip(self.sources, spans, strict=True)]
 
@@ -212,8 +219,8 @@ class MergedContents:
 
     def semantic(self, name: str) -> Iterator[NDArray[Any]]:
         for source in self.sources:
-            for start in range(0, source.segment.documents, 65_536):
-                stop = min(start + 65_536, source.segment.documents)
+            for start in range(0, source.segment.documents, self._chunk):
+                stop = min(start + self._chunk, source.segment.documents)
                 encoded = source.segment.semantic(start, stop)
                 rows = slice(None) if source.alive is None else source.alive[start:stop]
                 yield (
@@ -240,12 +247,12 @@ def _whole(source: Source, first: int, stop: int) -> Piece:
     return Piece(source, start, end, source.segment.first_block(first), block_sizes(lengths), lists)
 
 
-def _parts(source: Source, first: int, stop: int, new_list: int) -> Iterator[Piece]:
+def _parts(source: Source, first: int, stop: int, new_list: int, chunk: int) -> Iterator[Piece]:
     """The lists of a segment that go to one merged list, in parts of whole blocks."""
     for own in range(first, stop):
         begin, end = source.starts[own : own + 2].tolist()
-        for start in range(begin, end, CHUNK):
-            size = min(CHUNK, end - start)
+        for start in range(begin, end, chunk):
+            size = min(chunk, end - start)
             block = source.segment.first_block(own) + (start - begin) // POSTINGS_A_BLOCK
             lists = np.full(size, new_list, np.uint32)
             yield Piece(source, start, start + size, block, block_sizes(np.array([size])), lists)

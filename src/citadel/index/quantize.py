@@ -99,5 +99,5 @@ def weight_steps(weights: Floats, step: float) -> NDArray[np.uint8]:
     >>> weight_steps(np.array([0.01, 0.02, 0.03, 99], np.float32), 0.02).tolist()
     [1, 1, 2, 255]
     """
-    steps = np.ceil(np.round(weights.astype(np.float64) / step, 6))
-    return np.clip(steps, 0, 255).astype(np.uint8)
+    borders = (np.arange(255) * step).astype(np.float32)  # fp32, as τ is compared when an index is built
+    return np.searchsorted(borders, weights.astype(np.float32)).astype(np.uint8)

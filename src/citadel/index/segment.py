@@ -114,9 +114,18 @@ class Segment:
             width = np.dtype(CODE_TYPE[meta.semantic_codec]).itemsize
             sizes["SEMANTIC_CODES"] = meta.documents * meta.semantic_dimension * width
             sizes |= {"SEMANTIC_SCALES": 2 * meta.documents} if meta.semantic_codec == "int8" else {}
+            sizes |= self._probe_sizes() if "PROBE_CENTROIDS" in self.file else {}
         for name, size in sizes.items():
             if len(self.file[name].data) != size:
                 raise self._corrupt(name, f"it has {len(self.file[name].data)} bytes where {size} are needed")
+
+    def _probe_sizes(self) -> dict[str, int]:
+        centroids = max(len(self.file["PROBE_STARTS"].data) // 8 - 1, 0)
+        return {
+            "PROBE_CENTROIDS": 4 * centroids * self.meta.semantic_dimension,
+            "PROBE_STARTS": 8 * (centroids + 1),
+            "PROBE_DOCUMENTS": 4 * self.meta.documents,
+        }
 
     def _row_sizes(self, blocks: int) -> dict[str, int]:
         meta, postings = self.meta, self.meta.postings

@@ -11,8 +11,8 @@ from citadel.config import SUBVECTOR
 from citadel.errors import CorruptIndexError
 from citadel.index.codebook import Codebook, read_codebook
 from citadel.index.manifest import Manifest, newest_manifest
-from citadel.index.segment import KIND_OF_ROUTER, Segment, id_hashes
-from citadel.index.storage import Storage
+from citadel.index.segment import KIND_OF_ROUTER, Meta, Segment, id_hashes
+from citadel.index.storage import Storage, resource_errors
 from citadel.index.tombstones import Deleted, Tombstones, read_tombstones
 from citadel.types import Document
 
@@ -36,11 +36,10 @@ class Snapshot:
         """Segments that are open already, in the previous generation or as just written, are shared."""
         known = {segment.record: segment for segment in already}
         self.segments: list[Segment] = []
-        kind = KIND_OF_ROUTER[self.settings.router]
         for record in self.manifest.segments:
             segment = known.get(record) or Segment(self.storage, record, self.manifest.index_id)
-            if segment.meta.kind != kind:
-                raise CorruptIndexError(segment.name, "META", "it does not fit the index's router")
+            if not fits(segment.meta, self.manifest):
+                raise CorruptIndexError(segment.name, "META", "it does not fit the index's router and fields")
             self.segments.append(segment)
 
     def _read_codebook(self, previous: Snapshot | None) -> Codebook | None:
@@ -113,14 +112,32 @@ class Snapshot:
         return numbers
 
 
+def fits(meta: Meta, manifest: Manifest) -> bool:
+    """Whether a segment is what the index's settings ask for; one from before the codebook was trained is int8."""
+    lexical, semantic = manifest.settings.lexical, manifest.settings.semantic
+    if meta.kind != KIND_OF_ROUTER[manifest.settings.router]:
+        return False
+    if meta.dimension != (lexical.dimension if lexical else 0):
+        return False
+    if meta.semantic_dimension != (semantic.dimension if semantic else 0):
+        return False
+    if semantic and meta.semantic_codec != semantic.codec:
+        return False
+    if meta.kind != "vectors" or lexical is None:
+        return True
+    waiting = lexical.codec in SUBVECTOR and meta.codec == "int8"
+    return waiting or (meta.codec == lexical.codec and (lexical.codec not in SUBVECTOR or manifest.codebook is not None))
+
+
 def open_snapshot(storage: Storage, previous: Snapshot | None = None) -> Snapshot:
     """The newest generation; one that is collected while it is being opened is followed by its successor."""
-    manifest = newest_manifest(storage)
-    while True:
-        try:
-            return Snapshot(storage, manifest, previous)
-        except CorruptIndexError:
-            newer = newest_manifest(storage)
-            if newer.generation == manifest.generation:
-                raise
-            manifest = newer
+    with resource_errors(storage.location):
+        manifest = newest_manifest(storage)
+        while True:
+            try:
+                return Snapshot(storage, manifest, previous)
+            except CorruptIndexError:
+                newer = newest_manifest(storage)
+                if newer.generation == manifest.generation:
+                    raise
+                manifest = newer

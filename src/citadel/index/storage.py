@@ -12,6 +12,7 @@ import mmap
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +72,7 @@ class FolderStorage:
         """The names of all files, sorted; a folder that is not there has none."""
         try:
             return sorted(os.listdir(self.path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def map(self, name: str) -> memoryview:
@@ -92,9 +93,11 @@ class FolderStorage:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK):
                 raise CorruptIndexError(name, "file", "it is a symbolic link, which an index never holds") from error
+            if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):  # a socket
+                raise CorruptIndexError(name, "file", "it is not a plain file") from error
             raise
         try:
-            if not os.path.isfile(f"{self.path / name}"):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise CorruptIndexError(name, "file", "it is not a plain file")
             yield descriptor
         finally:
@@ -174,12 +177,14 @@ class FileOutput:
 class FolderLock:
     """flock on LOCK: freed by the kernel when its holder dies, so a dead writer never blocks the next."""
 
+    _descriptor = -1
+
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._descriptor)
+            self.release()
             message = f"{path.parent}: another process is writing to this index; wait for it or stop it"
             raise LockHeldError(message) from error
 
@@ -187,6 +192,8 @@ class FolderLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    __del__ = release  # a writer that was dropped without a commit must not lock others out
 
 
 class resource_errors(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a statement

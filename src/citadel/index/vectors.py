@@ -19,6 +19,7 @@ from citadel.types import Document, Floats
 ANY = 0  # the key under which an all-to-all router puts every token
 _DOCUMENTS_A_BATCH = 1024
 _POSTINGS_A_BATCH = 131_072
+_BYTES_A_BATCH = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,13 @@ def batches(given: Any, settings: Settings) -> Iterator[VectorBatch]:
 def _pieces(batch: VectorBatch) -> Iterator[VectorBatch]:
     """A large batch in parts, so that coding it needs little memory."""
     start = 0
+    postings, documents = (
+        most if rows is None else min(most, _BYTES_A_BATCH // (4 * max(rows.shape[1], 1)))
+        for rows, most in ((batch.vectors, _POSTINGS_A_BATCH), (batch.semantic, 16 * _DOCUMENTS_A_BATCH))
+    )
     while start < len(batch):
-        limit = np.searchsorted(batch.offsets, batch.offsets[start] + _POSTINGS_A_BATCH, side="right") - 1
-        stop = int(min(max(limit, start + 1), start + 16 * _DOCUMENTS_A_BATCH, len(batch)))
+        limit = np.searchsorted(batch.offsets, batch.offsets[start] + postings, side="right") - 1
+        stop = int(min(max(limit, start + 1), start + documents, len(batch)))
         yield batch.part(start, stop)
         start = stop
 

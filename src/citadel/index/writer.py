@@ -53,7 +53,7 @@ class Writer:
         self._counts: dict[str, int] = {}
         self._codebook, self._codebook_record = self.snapshot.codebook, self.snapshot.manifest.codebook
         field = self.settings.lexical
-        wants_sample = field is not None and field.codec in SUBVECTOR and self._codebook is None
+        wants_sample = field is not None and field.dimension and field.codec in SUBVECTOR and self._codebook is None
         self._sample = Sample(field.dimension) if wants_sample and field is not None else None
         self._buffer = Buffer(self.settings, self._codebook, self._sample)
 
@@ -64,7 +64,7 @@ class Writer:
     @property
     def changed(self) -> bool:
         """Whether anything waits to be committed."""
-        return bool(self._pending or self._gone or self._buffer.documents)
+        return bool(self._pending or self._gone or self._counts or self._buffer.documents)
 
     def refresh(self) -> None:
         """Move to the newest generation, unless changes of our own wait."""
@@ -214,7 +214,7 @@ class Writer:
         self.begin()
         with self._all_or_nothing():
             self._spill()
-            if self._pending or self._gone or build is not None:
+            if self._pending or self._gone or self._counts or build is not None:
                 self._publish([*self.snapshot.segments, *self._pending], build)
         self._tidy()
         return self.snapshot
@@ -317,7 +317,8 @@ class Writer:
         merged = []
         if sum(s.documents - len(d.documents) for s, d in zip(old, deleted, strict=True)):
             codec = stored_codec(self.settings, self._codebook)
-            contents = MergedContents(old, deleted, codec, self._codebook, old_codebook or self._codebook)
+            books = (self._codebook, old_codebook or self._codebook)
+            contents = MergedContents(old, deleted, codec, *books, self._memory)
             merged = [self._write(contents)]
         self._publish([*segments[: chosen.start], *merged, *segments[chosen.stop :]])
 

@@ -57,12 +57,13 @@ class CpuEngine:
         self, plan: Plan, lists: NDArray[np.int64], options: Options, cancel: _native.Cancel | None = None
     ) -> Scored:
         """The best k documents of one query."""
+        semantic = "off" if plan.semantic is None else options.semantic
         query = _native.Query(lists, plan.weights, plan.vectors, plan.semantic)
         with _typed_errors():
             numbers, scores, dots = self._native.search(
                 query,
                 options.k,
-                options.semantic,
+                semantic,
                 options.candidates,
                 options.probes,
                 options.weight_floor,
@@ -75,6 +76,8 @@ class CpuEngine:
         self, plans: Sequence[tuple[Plan, NDArray[np.int64]]], options: Options, cancel: _native.Cancel | None = None
     ) -> list[Scored]:
         """The best k documents of each query, the queries spread over the threads."""
+        if options.semantic != "off" and any(plan.semantic is None for plan, _ in plans):
+            return [self.search(plan, lists, options, cancel) for plan, lists in plans]
         queries = [_native.Query(lists, plan.weights, plan.vectors, plan.semantic) for plan, lists in plans]
         with _typed_errors():
             found = self._native.search_batch(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.config import Settings
-from citadel.errors import InputError, UsageError
+from citadel.errors import CorruptIndexError, InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.routing import idf, length_norm
 from citadel.types import Floats, Keys
@@ -49,6 +49,7 @@ def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | No
         raise UsageError(f"unknown semantic mode {semantic_mode!r}: choose one of {', '.join(SEMANTIC_MODES)}")
     if semantic_mode == "auto":
         semantic_mode = "exact" if len(snapshot) < EXACT_BELOW else "rerank"
+    k = min(k, snapshot.manifest.documents)  # more there are not, and the engine counts in 64 bits
     wanted = max(4 * k, 1000)
     return Options(
         k, semantic_mode if snapshot.settings.semantic else "off", wanted, wanted, _steps(snapshot.settings, tau)
@@ -95,9 +96,18 @@ def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, sema
         product = (
             np.zeros((0, dimension), np.float32)
             if rows is None
-            else np.ascontiguousarray(rows[order] * weighted[order, None])
+            else _weighted(rows[order], weighted[order])
         )
     return Plan(named[order], (), weighted[order], product, _query_semantic(settings, semantic))
+
+
+def _weighted(rows: Floats, weights: Floats) -> Floats:
+    """w·v [n, d]; a product beyond fp32 would spoil every score it meets."""
+    with np.errstate(over="ignore"):
+        product = np.ascontiguousarray(rows * weights[:, None])
+    if not np.isfinite(product).all():
+        raise InputError("the query's weights times vectors hold an infinite number; scale them")
+    return product
 
 
 def _query_keys(keys: Any) -> Keys:
@@ -139,19 +149,30 @@ class TermStatistics:
 
     def __init__(self, snapshot: Snapshot) -> None:
         deleted = [snapshot.deleted(segment) for segment in snapshot.segments]
-        self.documents = len(snapshot)
+        self.documents, self._snapshot = len(snapshot), snapshot
         total = sum(s.record.total_length for s in snapshot.segments) - sum(d.removed_length for d in deleted)
+        if total < 0:
+            raise self._hostile_deletions("REMOVED_LENGTHS", "more tokens are deleted than there are")
         average = total / self.documents if self.documents else 0.0
         self.norm = length_norm(average, snapshot.settings.k1, snapshot.settings.b)
         self._removed = [(i, d.term_ranks, d.term_counts) for i, d in enumerate(deleted) if len(d.term_ranks)]
 
     def frequencies(self, lists: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Live documents that hold each term: lists and lengths [segments, n] → [n]."""
+        for part, found in zip(self._snapshot.segments, lengths, strict=True):
+            if ((found < 0) | (found > part.documents)).any():
+                raise part.file["LIST_STARTS"].corrupt("a term has more postings than there are documents")
         counts: NDArray[np.int64] = lengths.sum(axis=0)
         for segment, ranks, removed in self._removed:
             places = np.minimum(np.searchsorted(ranks, np.maximum(lists[segment], 0)), len(ranks) - 1)
             counts = counts - np.where(ranks[places] == lists[segment], removed[places], 0)
+        if (counts < 0).any():
+            raise self._hostile_deletions("TERM_COUNTS", "more documents of a term are deleted than it has")
         return counts
+
+    def _hostile_deletions(self, section: str, problem: str) -> CorruptIndexError:
+        record = self._snapshot.manifest.deletions
+        return CorruptIndexError(record.name if record else self._snapshot.manifest.name, section, problem)
 
     def weights(self, frequencies: NDArray[np.int64], repeats: Sequence[int]) -> Floats:
         """idf of each term times how often the query says it [n]."""

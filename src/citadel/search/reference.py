@@ -23,10 +23,10 @@ LANES = 16
 PROBED_LISTS = 8
 
 
-def quantized(query: Floats) -> tuple[NDArray[np.int32], np.float32]:
+def quantized(query: Floats) -> tuple[Floats, np.float32]:
     """A query vector as int8 codes and their scale."""
     scale = np.float32(np.abs(query).max(initial=0) / np.float32(127))
-    return (np.rint(query / scale) if scale else np.zeros_like(query)).astype(np.int32), scale
+    return np.rint(query / scale) if scale else np.zeros_like(query), scale
 
 
 def dots(query: Floats, rows: Encoded, keys: Keys | None = None, book: Codebook | None = None) -> Floats:
@@ -34,7 +34,8 @@ def dots(query: Floats, rows: Encoded, keys: Keys | None = None, book: Codebook 
     if rows.codec == "int8":
         codes, scale = quantized(query)
         assert rows.scales is not None
-        return (rows.codes.astype(np.int32) @ codes).astype(np.float32) * rows.scales.astype(np.float32) * scale
+        exact = rows.codes.astype(np.float32) @ codes  # whole numbers below 2²⁴: exact in any order
+        return exact * rows.scales.astype(np.float32) * scale
     if rows.codec == "fp16":
         products = rows.codes.astype(np.float32) * query  # [P, d]
         products = np.pad(products, ((0, 0), (0, -products.shape[1] % LANES))).reshape(len(rows), -1, LANES)
@@ -101,24 +102,24 @@ class ReferenceEngine:
         return found
 
     def _search(self, plan: Plan, lists: NDArray[np.int64], options: Options, mode: str) -> Scored:
-        parts = [self._segment(i, plan, lists[i], options, mode) for i in range(len(self._snapshot.segments))]
+        parts = [self._segment(i, plan, lists[i], options) for i in range(len(self._snapshot.segments))]
         numbers = np.concatenate([np.zeros(0, np.int64), *(numbers for numbers, _ in parts)])
-        return best(numbers, np.concatenate([np.zeros(0, np.float32), *(scores for _, scores in parts)]), options.k)
+        scores = np.concatenate([np.zeros(0, np.float32), *(scores for _, scores in parts)])
+        if mode != "off" and plan.semantic is not None:
+            numbers, scores = self._add_semantic(plan.semantic, numbers, scores, options, mode)
+        return best(numbers, scores, options.k)
 
     def _segment(
-        self, place: int, plan: Plan, lists: NDArray[np.int64], options: Options, mode: str
+        self, place: int, plan: Plan, lists: NDArray[np.int64], options: Options
     ) -> tuple[NDArray[np.int64], Floats]:
-        """Global numbers and scores of all documents of a segment that have one."""
+        """Global numbers and token scores of all live documents of a segment that met a query token."""
         segment = self._snapshot.segments[place]
-        alive = self._snapshot.deleted(segment).alive(segment.documents)
         values = list(self._token_values(segment, plan, lists, options.weight_floor))
         touched = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in values)]))
         scores = np.zeros(len(touched), np.float32)
         for documents, gains in values:
             scores[np.searchsorted(touched, documents)] += gains
-        if mode != "off" and plan.semantic is not None:
-            touched, scores = self._add_semantic(segment, plan.semantic, touched, scores, alive, options, mode)
-        live = alive[touched]
+        live = self._snapshot.deleted(segment).alive(segment.documents)[touched]
         return touched[live] + self._snapshot.bases[place], scores[live]
 
     def _token_values(
@@ -157,37 +158,37 @@ class ReferenceEngine:
         return dots(plan.vectors[token], segment.encoded(start, stop), keys, self._snapshot.codebook)
 
     def _add_semantic(
-        self,
-        segment: Segment,
-        query: Floats,
-        touched: NDArray[np.int64],
-        scores: Floats,
-        alive: NDArray[np.bool_],
-        options: Options,
-        mode: str,
+        self, query: Floats, touched: NDArray[np.int64], scores: Floats, options: Options, mode: str
     ) -> tuple[NDArray[np.int64], Floats]:
         """All documents (`exact`), or the best by tokens and the probed ones (`rerank`), with the semantic part."""
-        semantic = dots(query, segment.semantic(0, segment.documents))  # [N]
-        chosen = np.arange(segment.documents)
+        parts = [(s, self._snapshot.deleted(s).alive(s.documents)) for s in self._snapshot.segments]
+        alive = np.concatenate([np.zeros(0, bool), *(mask for _, mask in parts)])  # [N]
+        found = [dots(query, segment.semantic(0, segment.documents)) for segment, _ in parts]
+        semantic = np.concatenate([np.zeros(0, np.float32), *found])  # [N]
+        chosen = np.flatnonzero(alive)
         if mode == "rerank":
-            live = alive[touched]
-            probed = self._probed(segment, query, options.probes)
+            groups = [self._probed(s, query, options.probes) + self._snapshot.bases[i] for i, (s, _) in enumerate(parts)]
+            probed = np.concatenate([np.zeros(0, np.int64), *groups])
             probed = probed[alive[probed]]
             nearest = best(probed, semantic[probed], options.probes).numbers
-            chosen = np.union1d(best(touched[live], scores[live], options.candidates).numbers, nearest)
-        tokens = np.zeros(segment.documents, np.float32)
+            chosen = np.union1d(best(touched, scores, options.candidates).numbers, nearest)
+        tokens = np.zeros(len(alive), np.float32)
         tokens[touched] = scores
         return chosen, tokens[chosen] + semantic[chosen]
 
     def _probed(self, segment: Segment, query: Floats, wanted: int) -> NDArray[np.int64]:
         """The documents of the centroids nearest to the query: at least PROBED_LISTS lists and `wanted` documents."""
-        if "PROBE_STARTS" not in segment.file:
+        if "PROBE_CENTROIDS" not in segment.file:
             return np.arange(segment.documents)
         starts = segment.file["PROBE_STARTS"].array("<i8")
         centroids = segment.file["PROBE_CENTROIDS"].array(np.float32).reshape(len(starts) - 1, -1)
         order = np.lexsort((np.arange(len(centroids)), -_in_order((centroids * query).T)))
         enough = int(np.searchsorted(np.cumsum(np.diff(starts)[order]), wanted)) + 1
         documents = segment.file["PROBE_DOCUMENTS"].array("<u4")
+        if starts[0] != 0 or starts[-1] != len(documents) or (np.diff(starts) < 0).any():
+            raise segment.file["PROBE_STARTS"].corrupt("the groups do not follow each other")
+        if len(documents) and documents.max() >= segment.documents:
+            raise segment.file["PROBE_DOCUMENTS"].corrupt("a document number is out of range")
         return np.concatenate(
             [documents[starts[c] : starts[c + 1]] for c in order[: max(enough, PROBED_LISTS)]]
         ).astype(np.int64)

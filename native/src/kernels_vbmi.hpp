@@ -1,0 +1,168 @@
+// What byte permutations (AVX-512 VBMI) add; included by kernels_avx512.cpp, used where the machine has them.
+
+#define CITADEL_VBMI __attribute__((target("avx512vbmi")))
+
+// ---- packed document numbers ----------------------------------------------------------------------------------------
+
+constexpr unsigned kWidest = 25;  // a value of up to 25 bits lies within 4 bytes, and 127 of them sum to less than 2^32
+
+struct UnpackPlan {
+  alignas(64) std::uint8_t bytes[kWidest + 1][64];    // which byte goes where, for 16 values at a time
+  alignas(64) std::uint32_t shifts[kWidest + 1][16];
+};
+
+constexpr UnpackPlan make_unpack_plan() {
+  UnpackPlan plan{};
+  for (unsigned bits = 0; bits <= kWidest; ++bits)
+    for (unsigned value = 0; value < 16; ++value) {
+      plan.shifts[bits][value] = value * bits % 8;
+      for (unsigned byte = 0; byte < 4; ++byte) plan.bytes[bits][4 * value + byte] = static_cast<std::uint8_t>(value * bits / 8 + byte);
+    }
+  return plan;
+}
+
+constexpr UnpackPlan kUnpackPlan = make_unpack_plan();
+
+// 16 values of `bits` bits, which take 2 · bits bytes; 64 bytes are read.
+CITADEL_VBMI inline __m512i sixteen_values(const std::uint8_t* in, unsigned bits) {
+  const __m512i bytes = _mm512_permutexvar_epi8(_mm512_load_si512(kUnpackPlan.bytes[bits]), _mm512_loadu_si512(in));
+  const __m512i shifted = _mm512_srlv_epi32(bytes, _mm512_load_si512(kUnpackPlan.shifts[bits]));
+  return _mm512_and_si512(shifted, _mm512_set1_epi32(static_cast<int>((1u << bits) - 1)));
+}
+
+inline __m512i running_sums(__m512i x) {
+  const __m512i zero = _mm512_setzero_si512();
+  x = _mm512_add_epi32(x, _mm512_alignr_epi32(x, zero, 15));
+  x = _mm512_add_epi32(x, _mm512_alignr_epi32(x, zero, 14));
+  x = _mm512_add_epi32(x, _mm512_alignr_epi32(x, zero, 12));
+  return _mm512_add_epi32(x, _mm512_alignr_epi32(x, zero, 8));
+}
+
+// Bytes that whole groups of 16 values read: each group loads 64.
+inline bool groups_readable(std::uint64_t readable, unsigned bits, std::size_t groups) {
+  return bits <= kWidest && readable >= (groups - 1) * 2 * bits + 64;
+}
+
+CITADEL_VBMI std::uint64_t unpack_documents_vbmi(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::uint32_t first,
+                                                 std::size_t count, std::uint32_t* out) {
+  if (count + 1 != kBlock || !groups_readable(readable, bits, kBlock / 16)) return unpack_documents(in, readable, bits, first, count, out);
+  const __m512i last = _mm512_set1_epi32(15);
+  __m512i before = _mm512_set1_epi32(static_cast<int>(first));
+  out[0] = first;
+  for (std::size_t i = 0; i < kBlock; i += 16, in += 2 * bits) {
+    const __m512i numbers = _mm512_add_epi32(before, running_sums(sixteen_values(in, bits)));
+    if (i + 16 < kBlock) _mm512_storeu_si512(out + 1 + i, numbers);
+    else _mm512_mask_storeu_epi32(out + 1 + i, 0x7fff, numbers);  // the 128th delta is the next block's
+    before = _mm512_permutexvar_epi32(last, numbers);
+  }
+  return first + std::uint64_t{out[kBlock - 1] - first};
+}
+
+CITADEL_VBMI void unpack_counts_vbmi(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::size_t count, std::uint32_t* out) {
+  if (count != kBlock || !groups_readable(readable, bits, kBlock / 16)) return unpack_counts(in, readable, bits, count, out);
+  for (std::size_t i = 0; i < kBlock; i += 16, in += 2 * bits)
+    _mm512_storeu_si512(out + i, _mm512_add_epi32(sixteen_values(in, bits), _mm512_set1_epi32(1)));
+}
+
+// ---- product quantisation -------------------------------------------------------------------------------------------
+
+// A look-up in 256 floats is four look-ups in 256 bytes, and those a register can do for 64 postings at once. The four
+// planes of each sub-vector's table stand behind the floats: [S, 256] floats, then [S, 4, 256] bytes.
+void pq_table_planes(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* table) {
+  pq_table(centroids, subvectors, sub, q, table);
+  auto* planes = reinterpret_cast<std::uint8_t*>(table + subvectors * kCentroids);
+  for (std::size_t s = 0; s < subvectors; ++s)
+    for (std::size_t c = 0; c < kCentroids; ++c) {
+      std::uint32_t bits;
+      __builtin_memcpy(&bits, table + s * kCentroids + c, sizeof bits);
+      for (std::size_t byte = 0; byte < 4; ++byte) planes[(4 * s + byte) * kCentroids + c] = static_cast<std::uint8_t>(bits >> (8 * byte));
+    }
+}
+
+// out[r] = lane r of each of the four registers.
+inline void transpose_lanes(__m512i a, __m512i b, __m512i c, __m512i d, __m512i out[4]) {
+  const __m512i ab_low = _mm512_shuffle_i32x4(a, b, 0x44), ab_high = _mm512_shuffle_i32x4(a, b, 0xee);
+  const __m512i cd_low = _mm512_shuffle_i32x4(c, d, 0x44), cd_high = _mm512_shuffle_i32x4(c, d, 0xee);
+  out[0] = _mm512_shuffle_i32x4(ab_low, cd_low, 0x88);
+  out[1] = _mm512_shuffle_i32x4(ab_low, cd_low, 0xdd);
+  out[2] = _mm512_shuffle_i32x4(ab_high, cd_high, 0x88);
+  out[3] = _mm512_shuffle_i32x4(ab_high, cd_high, 0xdd);
+}
+
+template <std::size_t Subvectors>
+struct CodeOrder {  // within a register, codes of one sub-vector side by side
+  alignas(64) std::uint8_t bytes[64];
+  constexpr CodeOrder() : bytes{} {
+    constexpr std::size_t kRows = 64 / Subvectors;
+    for (std::size_t s = 0; s < Subvectors; ++s)
+      for (std::size_t row = 0; row < kRows; ++row) bytes[s * kRows + row] = static_cast<std::uint8_t>(row * Subvectors + s);
+  }
+};
+
+template <std::size_t Subvectors>
+constexpr CodeOrder<Subvectors> kCodeOrder{};
+
+// Codes of 64 postings [64, S] → S registers of 64 codes each, S = 8 or 4.
+template <std::size_t Subvectors>
+CITADEL_VBMI inline void transpose_codes(const std::uint8_t* codes, __m512i* out) {
+  __m512i r[Subvectors];
+  for (std::size_t i = 0; i < Subvectors; ++i)
+    r[i] = _mm512_permutexvar_epi8(_mm512_load_si512(kCodeOrder<Subvectors>.bytes), _mm512_loadu_si512(codes + 64 * i));
+  if constexpr (Subvectors == 4) return transpose_lanes(r[0], r[1], r[2], r[3], out);
+  else {
+    __m512i even[4], odd[4];
+    transpose_lanes(_mm512_unpacklo_epi64(r[0], r[1]), _mm512_unpacklo_epi64(r[2], r[3]), _mm512_unpacklo_epi64(r[4], r[5]),
+                    _mm512_unpacklo_epi64(r[6], r[7]), even);
+    transpose_lanes(_mm512_unpackhi_epi64(r[0], r[1]), _mm512_unpackhi_epi64(r[2], r[3]), _mm512_unpackhi_epi64(r[4], r[5]),
+                    _mm512_unpackhi_epi64(r[6], r[7]), odd);
+    for (std::size_t i = 0; i < 4; ++i) out[2 * i] = even[i], out[2 * i + 1] = odd[i];
+  }
+}
+
+CITADEL_VBMI inline __m512i plane_bytes(__m512i codes, __mmask64 high, const std::uint8_t* plane) {
+  const __m512i low_half = _mm512_permutex2var_epi8(_mm512_loadu_si512(plane), codes, _mm512_loadu_si512(plane + 64));
+  const __m512i high_half = _mm512_permutex2var_epi8(_mm512_loadu_si512(plane + 128), codes, _mm512_loadu_si512(plane + 192));
+  return _mm512_mask_mov_epi8(low_half, high, high_half);
+}
+
+// Entry of each of 64 codes in one table. out[r] holds, in each 128-bit lane l, postings 16·l + 4·r … + 3.
+CITADEL_VBMI inline void look_up(__m512i codes, const std::uint8_t* planes, __m512 out[4]) {
+  const __mmask64 high = _mm512_movepi8_mask(codes);
+  const __m512i p0 = plane_bytes(codes, high, planes), p1 = plane_bytes(codes, high, planes + 256);
+  const __m512i p2 = plane_bytes(codes, high, planes + 512), p3 = plane_bytes(codes, high, planes + 768);
+  const __m512i low01 = _mm512_unpacklo_epi8(p0, p1), high01 = _mm512_unpackhi_epi8(p0, p1);
+  const __m512i low23 = _mm512_unpacklo_epi8(p2, p3), high23 = _mm512_unpackhi_epi8(p2, p3);
+  out[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(low01, low23));
+  out[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low01, low23));
+  out[2] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(high01, high23));
+  out[3] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(high01, high23));
+}
+
+// Scaled sums from the order of look_up to the order of the postings.
+inline void store_in_order(const __m512 sums[4], float scale, float* out) {
+  __m512i scaled[4], ordered[4];
+  for (std::size_t r = 0; r < 4; ++r) scaled[r] = _mm512_castps_si512(_mm512_mul_ps(sums[r], _mm512_set1_ps(scale)));
+  transpose_lanes(scaled[0], scaled[1], scaled[2], scaled[3], ordered);
+  for (std::size_t r = 0; r < 4; ++r) _mm512_storeu_si512(out + 16 * r, ordered[r]);
+}
+
+template <std::size_t Subvectors>
+CITADEL_VBMI void pq_block(const std::uint8_t* codes, const float* table, float scale, float* out) {
+  const auto* planes = reinterpret_cast<const std::uint8_t*>(table + Subvectors * kCentroids);
+  __m512i columns[2][Subvectors];
+  __m512 sums[2][4], more[4];
+  for (std::size_t half = 0; half < 2; ++half) transpose_codes<Subvectors>(codes + 64 * Subvectors * half, columns[half]);
+  for (std::size_t half = 0; half < 2; ++half) look_up(columns[half][0], planes, sums[half]);
+  for (std::size_t s = 1; s < Subvectors; ++s)
+    for (std::size_t half = 0; half < 2; ++half) {
+      look_up(columns[half][s], planes + 1024 * s, more);
+      for (std::size_t r = 0; r < 4; ++r) sums[half][r] = _mm512_add_ps(sums[half][r], more[r]);
+    }
+  for (std::size_t half = 0; half < 2; ++half) store_in_order(sums[half], scale, out + 64 * half);
+}
+
+void pq_vbmi(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, const float* table, float scale, float* out) {
+  if (n == 128 && subvectors == 8) return pq_block<8>(codes, table, scale, out);
+  if (n == 128 && subvectors == 4) return pq_block<4>(codes, table, scale, out);
+  pq(codes, n, subvectors, table, scale, out);
+}

@@ -1,0 +1,113 @@
+"""R13 from end to end: never a traceback, never a half-written index, file and line in every message."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from citadel import Index
+from citadel.cli.main import run
+from tests.cli.conftest import Citadel
+from tests.conftest import NIGHT
+from tests.text.test_bad_input import REFUSED, REFUSED_TSV
+
+GOOD = b'{"id": "good", "text": "fox"}'
+GOOD_TSV = b"good\tfox"
+CASES = [("jsonl", GOOD, line) for line in REFUSED] + [("tsv", GOOD_TSV, line) for line in REFUSED_TSV]
+LINES = [line for line in REFUSED if b"\n" not in line]
+
+
+@pytest.mark.parametrize(("suffix", "good", "bad"), CASES, ids=range(len(CASES)))
+def test_a_bad_line_stops_the_build_and_names_its_place(
+    suffix: str, good: bytes, bad: bytes, tmp_path: Path, citadel: Citadel
+) -> None:
+    corpus = tmp_path / f"c.{suffix}"
+    corpus.write_bytes(good + b"\n" + bad + b"\n")
+    done = citadel("index", corpus, tmp_path / "idx", code=4)
+    assert f"{corpus}:2: " in done.err
+    with Index.open(tmp_path / "idx") as index:
+        assert len(index) == 0
+        index.check(deep=True)
+
+
+@pytest.mark.parametrize(("suffix", "good", "lines"), [("jsonl", GOOD, LINES), ("tsv", GOOD_TSV, [*REFUSED_TSV])])
+def test_all_bad_lines_can_be_skipped(
+    suffix: str, good: bytes, lines: list[bytes], tmp_path: Path, citadel: Citadel
+) -> None:
+    corpus = tmp_path / f"c.{suffix}"
+    corpus.write_bytes(b"\n".join([*lines, good]))
+    done = citadel("index", corpus, tmp_path / "idx", "--on-error", "skip", "--commit-bytes", 1)
+    assert done.out.endswith(f"1 document, {len(lines)} skipped\n")
+    citadel("check", tmp_path / "idx", "--deep")
+
+
+def test_a_committed_part_stays_whole_when_a_later_line_is_bad(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_bytes(b"".join(b'{"id": "d%d", "text": "fox %d"}\n' % (n, n) for n in range(5)) + b"oops\n")
+    assert "c.jsonl:6: " in citadel("index", corpus, tmp_path / "idx", "--commit-bytes", 60, code=4).err
+    citadel("check", tmp_path / "idx", "--deep")
+    assert len(Index.open(tmp_path / "idx")) == 4  # two commits of two; the fifth waited with the bad line
+
+
+def test_a_line_of_50_mb_and_a_document_of_a_million_tokens(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = tmp_path / "c.jsonl"
+    rows = [
+        {"id": "empty", "text": ""},
+        {"id": "tokens", "text": "fox " * 1_000_000},
+        {"id": "long", "text": "x" * 50_000_000},
+    ]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "3 documents" in citadel("index", corpus, tmp_path / "idx").out
+    (answer,) = citadel("search", tmp_path / "idx", "fox", "--run", "-").out.splitlines()
+    assert answer.split()[2] == "tokens"
+
+
+def test_a_line_beyond_the_limit(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_bytes(b"x" * ((64 << 20) + 10) + b"\n" + GOOD)
+    assert f"{corpus}:1: the line is longer than 64 MiB" in citadel("index", corpus, tmp_path / "idx", code=4).err
+    assert "1 document, 1 skipped" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
+
+
+def test_the_last_of_equal_ids_wins(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_bytes(b'{"id": "\\ud83e\\udd8a", "text": "one"}\n{"id": "\\ud83e\\udd8a", "text": "two"}\n')
+    assert "1 document, 1 replaced" in citadel("index", corpus, tmp_path / "idx").out
+    document = Index.open(tmp_path / "idx").get("🦊")
+    assert document is not None
+    assert document.text == "two"
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
+def test_a_file_that_is_not_compressed_as_its_name_says(suffix: str, tmp_path: Path, citadel: Citadel) -> None:
+    corpus = tmp_path / f"c.jsonl.{suffix}"
+    corpus.write_bytes(GOOD)
+    assert "copy it again" in citadel("index", corpus, tmp_path / "idx", code=4).err
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=5)
+LINE = st.one_of(
+    st.binary(max_size=60),
+    st.dictionaries(st.sampled_from(["id", "_id", "text", "title", "metadata", "x"]), JSON).map(
+        lambda fields: json.dumps(fields).encode()
+    ),
+    st.sampled_from(LINES[:20]).filter(lambda line: len(line) < 1000),
+)
+
+
+@settings(max_examples=1000 if NIGHT else 25, suppress_health_check=list(HealthCheck))
+@given(lines=st.lists(LINE, max_size=8))
+def test_generated_corpora_end_with_a_documented_code(
+    lines: list[bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("generated")
+    corpus = folder / "c.jsonl"
+    corpus.write_bytes(b"\n".join(lines))
+    command = ["index", str(corpus), str(folder / "idx"), "--commit-bytes", "1"]
+    assert run(command) in (0, 4)
+    assert run([*command, "--on-error", "skip"]) == 0
+    assert run(["check", str(folder / "idx"), "--deep"]) == 0

@@ -1,0 +1,204 @@
+"""`citadel index`: corpora of every form, and which command may go on with which index."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from citadel import Index
+from tests.cli.conftest import Citadel, write_jsonl
+
+
+def ids(path: Path, query: str) -> list[str]:
+    with Index.open(path) as index:
+        return [hit.id for hit in index.searcher().search(query)]
+
+
+def test_a_build_says_how_many_documents_there_are(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    done = citadel("index", corpus, tmp_path / "idx")
+    assert done.out == f"{tmp_path}/idx: 3 documents\n"
+    assert done.err == ""
+    assert ids(tmp_path / "idx", "evolution") == ["d2"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstandard.compress)]
+)
+def test_compressed_corpora(suffix: str, pack, corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    packed = tmp_path / f"corpus.jsonl{suffix}"
+    packed.write_bytes(pack(corpus.read_bytes()))
+    citadel("index", packed, tmp_path / "idx", "--commit-bytes", 50)
+    assert ids(tmp_path / "idx", "physics") == ["d3", "d1"]  # the shorter one first
+
+
+def test_a_beir_folder(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    citadel("index", tmp_path, tmp_path / "idx")
+    assert ids(tmp_path / "idx", "gravity") == ["d3"]
+
+
+def test_tsv_by_name_and_by_option(tmp_path: Path, citadel: Citadel) -> None:
+    (tmp_path / "corpus.tsv").write_text("d1\tred fox\nd2\tTitle\tblue fox\n")
+    (tmp_path / "corpus.txt").write_text("d1\tred fox\n")
+    citadel("index", tmp_path / "corpus.tsv", tmp_path / "one")
+    citadel("index", tmp_path / "corpus.txt", tmp_path / "two", "--format", "tsv")
+    assert ids(tmp_path / "one", "title") == ["d2"]
+    assert ids(tmp_path / "two", "red") == ["d1"]
+    assert "does not tell the format" in citadel("index", tmp_path / "corpus.txt", tmp_path / "three", code=4).err
+
+
+def test_standard_input_says_that_it_cannot_resume(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    done = citadel("index", "-", tmp_path / "idx", stdin=corpus.read_bytes())
+    assert "cannot resume" in done.err
+    assert ids(tmp_path / "idx", "gravity") == ["d3"]
+    again = citadel("index", "-", tmp_path / "idx", stdin=corpus.read_bytes(), code=4)
+    assert "standard input cannot be resumed" in again.err
+    citadel("index", "-", tmp_path / "idx", "--overwrite", stdin=b'{"id": "d9", "text": "gravity"}')
+    assert ids(tmp_path / "idx", "gravity") == ["d9"]
+
+
+def test_a_missing_corpus_makes_no_index(tmp_path: Path, citadel: Citadel) -> None:
+    assert "cannot be opened" in citadel("index", tmp_path / "no.jsonl", tmp_path / "idx", code=4).err
+    assert not (tmp_path / "idx").exists()
+
+
+def test_settings_reach_the_index(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    citadel("index", corpus, tmp_path / "idx", "--analyser", "plain", "--k1", "1.5", "--b", "0.7", "--memory", "8MiB")
+    settings = Index.open(tmp_path / "idx").settings
+    assert (settings.analyser, settings.k1, settings.b) == ("plain", 1.5, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--analyser", "french"], "unknown analyser 'french'"),
+        (["--model", "bert"], "model 'bert' cannot be loaded"),
+        (["--router", "dynamic"], "router 'dynamic' needs vectors"),
+        (["--b", "2"], "b"),
+        (["--k1", "nan"], "k1"),
+    ],
+)
+def test_settings_that_cannot_be_meant(
+    options: list[str], message: str, corpus: Path, tmp_path: Path, citadel: Citadel
+) -> None:
+    assert message in citadel("index", corpus, tmp_path / "idx", *options, code=2).err
+    assert not (tmp_path / "idx").exists()
+
+
+# ---- the same command again --------------------------------------------------------------------------------------
+
+
+def test_a_finished_build_says_so(corpus: Path, index: Path, citadel: Citadel) -> None:
+    before = sorted(path.name for path in index.iterdir())
+    done = citadel("index", corpus, index)
+    assert "finished already: 3 documents" in done.out
+    assert sorted(path.name for path in index.iterdir()) == before
+
+
+@pytest.mark.parametrize("form", ["relative", "symlink", "folder"])
+def test_a_corpus_is_the_same_however_its_path_is_written(
+    form: str, corpus: Path, index: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(corpus.parent)
+    os.symlink(corpus, corpus.parent / "link.jsonl")
+    given = {"relative": "./corpus.jsonl", "symlink": "link.jsonl", "folder": "."}[form]
+    assert "finished already" in citadel("index", given, index).out
+
+
+def test_naming_a_default_is_no_other_setting(corpus: Path, index: Path, citadel: Citadel) -> None:
+    again = citadel(
+        "index", corpus, index, "--model", "default", "--analyser", "english", "--k1", "0.9", "--threads", "1"
+    )
+    assert "finished already" in again.out
+
+
+@pytest.mark.parametrize("options", [["--k1", "1.2"], ["--analyser", "plain"], ["--format", "jsonl"]])
+def test_other_settings_are_refused(options: list[str], corpus: Path, index: Path, citadel: Citadel) -> None:
+    name = options[0].removeprefix("--")
+    assert (
+        f"the index there was built with {name} none, not {options[1]}"
+        in citadel("index", corpus, index, *options, code=4).err
+    )
+
+
+def test_another_corpus_is_refused_unless_it_may_overwrite(tmp_path: Path, index: Path, citadel: Citadel) -> None:
+    other = write_jsonl(tmp_path / "other.jsonl", [{"id": "d9", "text": "gravity"}])
+    assert "was built from" in citadel("index", other, index, code=4).err
+    assert ids(index, "gravity") == ["d3"]
+    citadel("index", other, index, "--overwrite")
+    assert ids(index, "gravity") == ["d9"]
+
+
+def test_an_index_made_in_python_is_not_touched(tmp_path: Path, corpus: Path, citadel: Citadel) -> None:
+    with Index.create(tmp_path / "mine") as mine:
+        mine.add([{"id": "x", "text": "gravity"}])
+        mine.commit()
+    assert "no `citadel index` made" in citadel("index", corpus, tmp_path / "mine", code=4).err
+    assert ids(tmp_path / "mine", "gravity") == ["x"]
+
+
+def test_a_finished_corpus_that_changed_is_refused(corpus: Path, index: Path, citadel: Citadel) -> None:
+    text = corpus.read_text()
+    corpus.write_text(text.replace("Darwin", "Wallace")[: len(text)])
+    assert "the corpus has changed" in citadel("index", corpus, index, code=4).err
+    corpus.write_text(text[:50])
+    assert "the corpus has changed" in citadel("index", corpus, index, code=4).err
+    corpus.write_text(text + '{"id": "d4", "text": "more"}\n')
+    assert "the corpus has grown" in citadel("index", corpus, index, code=4).err
+    corpus.write_text(text)
+    citadel("index", corpus, index)
+
+
+def test_overwrite_replaces_a_damaged_index(corpus: Path, index: Path, citadel: Citadel) -> None:
+    for path in index.glob("gen.*"):
+        path.write_bytes(b"{}")
+    citadel("index", corpus, index, code=3)
+    citadel("index", corpus, index, "--overwrite")
+    citadel("check", index, "--deep")
+    assert ids(index, "gravity") == ["d3"]
+
+
+# ---- bad lines ---------------------------------------------------------------------------------------------------
+
+
+def test_a_build_stopped_by_a_bad_line_goes_on_when_the_line_is_mended(tmp_path: Path, citadel: Citadel) -> None:
+    good = [f'{{"id": "d{n}", "text": "word{n}"}}\n' for n in range(4)]
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("".join([*good[:3], "oops\n", good[3]]))
+    command = ["index", corpus, tmp_path / "idx", "--commit-bytes", 1]
+    assert f"{corpus}:4: not valid JSON" in citadel(*command, code=4).err
+    citadel("check", tmp_path / "idx", "--deep")
+    corpus.write_text("".join(good))
+    done = citadel(*command)
+    assert "resuming after line 3" in done.err
+    assert "4 documents" in done.out
+
+
+def test_a_build_stopped_by_a_bad_line_goes_on_past_it_when_told_to_skip(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"id": "1", "text": "a"}\noops\n{"id": "2", "text": "b"}\n')
+    citadel("index", corpus, tmp_path / "idx", "--commit-bytes", 1, code=4)
+    done = citadel("index", corpus, tmp_path / "idx", "--on-error", "skip")
+    assert done.out.endswith("2 documents, 1 skipped\n")
+
+
+def test_skipped_lines_are_counted_and_the_first_are_shown(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("oops\n" * 12 + '{"id": "1", "text": "a"}\n{"id": "1", "text": "b"}\n')
+    done = citadel("index", corpus, tmp_path / "idx", "--on-error", "skip")
+    assert done.out.endswith("1 document, 1 replaced, 12 skipped\n")
+    assert f"citadel: skipped: {corpus}:1: not valid JSON" in done.err
+    assert "citadel: skipped: 2 more" in done.err
+    assert Index.open(tmp_path / "idx").counts == {"skipped": 12, "replaced": 1}
+    assert "finished already" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
+
+
+def test_a_corpus_of_bad_lines_alone_is_an_empty_finished_index(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("oops\n" * 3)
+    assert "0 documents, 3 skipped" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
+    assert "finished already: 0 documents" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out

@@ -1,0 +1,251 @@
+"""Exit codes, one-line errors, and how little `--help` loads."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from citadel.cli import main, stats
+from citadel.errors import (
+    Cancelled,
+    CitadelError,
+    CorruptIndexError,
+    IndexNotFoundError,
+    InputError,
+    LockHeldError,
+    ResourceError,
+    UsageError,
+)
+from tests.cli.conftest import Citadel, in_process, start
+
+VERBS = ("index", "add", "delete", "merge", "check", "stats", "search", "eval", "demo")
+
+
+def test_version_names_format_and_instruction_set(citadel: Citadel) -> None:
+    assert re.fullmatch(
+        r"citadel 0\.\d+\.\d+ \(format 1, (portable|avx2|avx512vnni|neon)\)\n", citadel("--version").out
+    )
+
+
+def test_the_instruction_set_can_be_forced_to_one_that_is_there() -> None:
+    assert "portable" in in_process("--version", CITADEL_ISA="portable").out
+    done = in_process("--version", CITADEL_ISA="quantum")
+    assert done.code == 2
+    assert "'quantum' cannot be used" in done.err
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_names_every_verb(option: str, citadel: Citadel) -> None:
+    out = citadel(option).out
+    assert [verb for verb in VERBS if not re.search(rf"^  {verb} ", out, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, citadel: Citadel) -> None:
+    assert f"Usage: citadel {verb}" in citadel(verb, "--help").out
+
+
+PROBE = """
+import sys
+from citadel.cli.main import run
+code = run(sys.argv[1:])
+heavy = ("numpy", "rich", "citadel.library", "citadel._native", "ir_measures")
+print("loaded:", *(name for name in heavy if name in sys.modules))
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["index", "--help"], ["search", "--help"], ["eval"], ["nonsense"]])
+def test_help_and_usage_errors_load_no_heavy_module(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "loaded:", done.stderr
+
+
+def test_import_citadel_is_lazy_and_gives_every_public_name() -> None:
+    code = "import sys, citadel; print('numpy' in sys.modules); [getattr(citadel, name) for name in citadel.__all__]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+# ---- usage: 2 ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["index"], "Missing argument 'CORPUS'"),
+        (["index", "a.jsonl", "idx", "--nonsense"], "No such option: --nonsense"),
+        (["search", "idx", "q", "-k", "ten"], "Invalid value for '-k'"),
+        (["search", "idx", "q", "-k", "-1"], "Invalid value for '-k'"),
+        (["search", "idx", "q", "--threads", "0"], "Invalid value for '--threads'"),
+        (["search", "idx"], "name either queries"),
+        (["search", "idx", "q", "--queries", "f.jsonl"], "name either queries"),
+        (["delete", "idx"], "nothing to delete"),
+        (["eval", "idx", "--queries", "q.jsonl"], "judgements are missing"),
+        (["eval", "--qrels", "q.txt"], "name either an INDEX"),
+        (["eval", "idx", "--run", "r", "--qrels", "q.txt"], "name either an INDEX"),
+        (["eval", "idx", "--qrels", "q.txt"], "an INDEX needs --queries"),
+        (["index", "a.jsonl", "idx", "--model", "bm25", "--router", "bm25"], "--router goes without --model"),
+        (["index", "a.jsonl", "idx", "--codec", "pq2"], "--codec is for a corpus of vectors"),
+        (["index", "a.jsonl", "idx", "--tau", "1"], "--tau is for a corpus of vectors"),
+        (["index", "a.npz", "idx", "--k1", "1"], "--k1 is for a corpus of text"),
+        (["index", "a.npz", "idx"], "vectors need --fingerprint"),
+        (["index", "a.jsonl", "idx", "--memory", "much"], "--memory 'much' is not a size"),
+        (["index", "a.jsonl", "idx", "--on-error", "ignore"], "fail or skip"),
+    ],
+)
+def test_usage_errors_are_exit_2_in_one_line(
+    arguments: list[str], message: str, citadel: Citadel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = citadel(*arguments, code=2)
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_arguments_show_the_help_and_are_exit_2() -> None:
+    done = in_process()
+    assert done.code == 2
+    assert "Commands:" in done.out
+
+
+# ---- what errors become ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (CitadelError("odd"), 1, "odd"),
+        (Cancelled("stopped"), 1, "stopped"),
+        (UsageError("no"), 2, "no"),
+        (CorruptIndexError("seg-1.cit", "header", "torn"), 3, "seg-1.cit: header: torn"),
+        (IndexNotFoundError("none"), 4, "none"),
+        (InputError("bad", "f", 3), 4, "f:3: bad"),
+        (LockHeldError("busy"), 5, "busy"),
+        (ResourceError("full"), 6, "full"),
+        (MemoryError(), 6, "out of memory"),
+        (OSError(errno.ENOSPC, "x", "file"), 6, "file: no space left on device"),
+        (PermissionError(errno.EACCES, "x", "file"), 4, "file: permission denied"),
+        (
+            ZeroDivisionError("two\nlines"),
+            1,
+            r"please report it with the output of CITADEL_DEBUG=1 (ZeroDivisionError: two\nlines)",
+        ),
+    ],
+)
+def test_errors_end_with_their_code_and_one_line(
+    error: Exception, code: int, message: str, index: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(stats, "print_json", fail)
+    done = citadel("stats", index, "--json", code=code)
+    assert message in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_the_traceback_is_there_when_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CITADEL_DEBUG", "1")
+    assert main.report(ZeroDivisionError("half")) == 1
+    assert "Traceback" in (err := capsys.readouterr().err) or "ZeroDivisionError: half\n" in err
+
+
+def test_an_interrupt_is_exit_130(index: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stats, "print_json", interrupt)
+    assert citadel("stats", index, "--json", code=130).err == ""
+
+
+def test_a_reader_that_leaves_is_no_error_message(index: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "citadel.cli", "stats", str(index)]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert done.stderr == ""
+    assert done.returncode == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
+def test_output_to_a_full_disk_is_exit_6(index: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "citadel.cli", "stats", str(index)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 6
+    assert done.stderr.startswith("citadel: no space left on device")
+
+
+def test_a_name_with_control_characters_cannot_steer_the_terminal(citadel: Citadel, tmp_path: Path) -> None:
+    assert r"\x1b[31m" in citadel("stats", tmp_path / "\x1b[31mred", code=4).err
+
+
+def test_ids_reach_a_terminal_that_knows_ascii_only(tmp_path: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text(json.dumps({"id": "é", "text": "café"}), encoding="utf-8")
+    assert in_process("index", corpus, tmp_path / "idx").code == 0
+    done = in_process("search", tmp_path / "idx", "café", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.code == 0
+    assert r"caf\xe9" in done.out
+
+
+# ---- what stands where an index should ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", [["stats"], ["check"], ["merge"], ["delete", "d1"], ["search", "q"]])
+def test_no_index_is_exit_4_and_makes_none(verb: list[str], citadel: Citadel, tmp_path: Path) -> None:
+    done = citadel(verb[0], tmp_path / "idx", *verb[1:], code=4)
+    assert "there is no index; create one with `citadel index CORPUS" in done.err
+    assert not (tmp_path / "idx").exists()
+
+
+@pytest.mark.parametrize("verb", [["stats"], ["check"], ["search", "q"], ["add", "corpus.jsonl"]])
+def test_a_file_where_an_index_should_be_is_exit_4(verb: list[str], citadel: Citadel, corpus: Path) -> None:
+    before = corpus.read_bytes()
+    citadel(verb[0], corpus, *verb[1:], code=4)
+    citadel("index", corpus, corpus, code=4)
+    assert corpus.read_bytes() == before
+
+
+def test_a_damaged_index_is_exit_3_with_file_and_section(index: Path, citadel: Citadel) -> None:
+    newest = max(index.glob("gen.*"))
+    newest.write_bytes(newest.read_bytes().replace(b'"k1"', b'"k2"'))
+    assert f"{newest.name}: manifest: " in citadel("search", index, "q", code=3).err
+
+
+def test_a_second_writer_is_exit_5(index: Path, corpus: Path, citadel: Citadel) -> None:
+    from citadel import Index
+
+    with Index.open(index) as holder:
+        holder.delete([])
+        for command in (["add", index, corpus], ["delete", index, "d1"], ["merge", index]):
+            assert "another process is writing" in citadel(*command, code=5).err
+        citadel("search", index, "physics")
+
+
+def test_sigint_stops_a_build_with_130(tmp_path: Path) -> None:
+    fifo = tmp_path / "corpus.jsonl"
+    os.mkfifo(fifo)
+    process = start("index", fifo, tmp_path / "idx")
+    with open(fifo, "wb") as out:  # returns when the build has opened its end
+        out.write(b'{"id": "d1", "text": "a"}\n')
+        out.flush()
+        while not list((tmp_path / "idx").glob("gen.*2")):
+            assert process.poll() is None
+        process.send_signal(2)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on" in err

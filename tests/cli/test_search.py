@@ -1,0 +1,179 @@
+"""`citadel search`: for a reader, as JSON, as a TREC run."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from citadel.cli.answers import Answer
+from citadel.cli.show import show
+from citadel.text.analyser import get_analyser
+from citadel.types import Document, Hit
+from tests.cli.conftest import Citadel, write_jsonl
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Path:
+    rows: list[dict[str, object]] = [{"_id": "q1", "text": "evolution"}, {"_id": "q2", "text": "gravity"}]
+    return write_jsonl(tmp_path / "queries.jsonl", rows)
+
+
+def answers(out: str) -> list[dict]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_a_reader_sees_rank_score_id_title_and_text(index: Path, citadel: Citadel) -> None:
+    first, second = citadel("search", index, "relativity").out.splitlines()
+    rank, score, id, title = first.split()
+    assert (rank, id, title) == ("1.", "d1", "Relativity")
+    assert float(score) > 0
+    assert second == "    Einstein proposed relativity in physics."
+
+
+def test_k_bounds_the_hits(index: Path, citadel: Citadel) -> None:
+    for k, lines in ((0, 1), (1, 2), (2, 4), (1_000_000_000, 6)):
+        assert len(citadel("search", index, "proposed", "-k", k).out.splitlines()) == lines
+
+
+def test_nothing_found_is_no_error(index: Path, citadel: Citadel) -> None:
+    for query in ("zebra", "", "the"):
+        assert citadel("search", index, query).out == "no document has a score\n"
+
+
+def test_several_queries_are_told_apart(index: Path, citadel: Citadel) -> None:
+    lines = citadel("search", index, "evolution", "gravity").out.splitlines()
+    assert [line for line in lines if line.startswith("?")] == ["? 1: evolution", "? 2: gravity"]
+
+
+def test_json_is_one_line_a_query(index: Path, citadel: Citadel) -> None:
+    first, second = answers(citadel("search", index, "relativity", "zebra", "--json").out)
+    (hit,) = first.pop("hits")
+    assert first == {"query_id": "1", "query": "relativity"}
+    assert hit.pop("score") > 0
+    assert hit == {
+        "rank": 1,
+        "id": "d1",
+        "title": "Relativity",
+        "text": "Einstein proposed relativity in physics.",
+        "metadata": {"year": 1905},
+    }
+    assert second == {"query_id": "2", "query": "zebra", "hits": []}
+
+
+def test_json_lines_survive_every_way_to_split_lines(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = write_jsonl(tmp_path / "c.jsonl", [{"id": "é", "text": "one\u2028two\u0085three\x1b[31m café"}])
+    citadel("index", corpus, tmp_path / "idx")
+    out = citadel("search", tmp_path / "idx", "café", "--json").out
+    (answer,) = answers(out)
+    assert answer["hits"][0]["text"] == "one\u2028two\u0085three\x1b[31m café"
+    assert "\x1b" not in citadel("search", tmp_path / "idx", "café").out
+
+
+def test_queries_from_a_file_and_from_standard_input(index: Path, queries: Path, citadel: Citadel) -> None:
+    from_file = citadel("search", index, "--queries", queries, "--json").out
+    assert [answer["query_id"] for answer in answers(from_file)] == ["q1", "q2"]
+    assert citadel("search", index, "--queries", "-", "--json", stdin=queries.read_bytes()).out == from_file
+    assert citadel("search", index, "--queries", queries.parent, "--json").out == from_file
+
+
+def test_queries_from_tsv(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+    (tmp_path / "q.tsv").write_text("q1\tevolution\n")
+    (answer,) = answers(citadel("search", index, "--queries", tmp_path / "q.tsv", "--json").out)
+    assert [hit["id"] for hit in answer["hits"]] == ["d2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("oops", "q.jsonl:1: not valid JSON"),
+        ('{"id": "1"}', "q.jsonl:1: no text"),
+        ('{"id": "1", "text": "a"}\n{"id": "1", "text": "b"}', "q.jsonl:2: the query id '1' stands twice"),
+    ],
+)
+def test_bad_queries_are_exit_4(content: str, message: str, index: Path, tmp_path: Path, citadel: Citadel) -> None:
+    (tmp_path / "q.jsonl").write_text(content)
+    assert message in citadel("search", index, "--queries", tmp_path / "q.jsonl", code=4).err
+
+
+def test_a_query_that_is_not_utf8_is_exit_4(index: Path, citadel: Citadel) -> None:
+    assert "half a surrogate pair" in citadel("search", index, "caf\udce9", code=4).err
+
+
+def test_a_run_holds_up_to_1000_hits_a_query(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = write_jsonl(tmp_path / "c.jsonl", [{"id": f"d{n}", "text": "fox"} for n in range(1002)])
+    citadel("index", corpus, tmp_path / "idx")
+    done = citadel("search", tmp_path / "idx", "fox", "--run", tmp_path / "run.trec", "--tag", "mine")
+    assert done.out == ""
+    rows = [line.split() for line in (tmp_path / "run.trec").read_text().splitlines()]
+    assert len(rows) == 1000
+    assert [row[0] + row[1] + row[3] + row[5] for row in rows[:2]] == ["1Q01mine", "1Q02mine"]
+    assert len(citadel("search", tmp_path / "idx", "fox", "-k", 3, "--run", "-").out.splitlines()) == 3
+    assert len(answers(citadel("search", tmp_path / "idx", "fox", "--json").out)[0]["hits"]) == 10
+
+
+def test_a_run_and_json_together(index: Path, queries: Path, tmp_path: Path, citadel: Citadel) -> None:
+    done = citadel("search", index, "--queries", queries, "--run", tmp_path / "run.trec", "--json")
+    assert [answer["hits"][0]["id"] for answer in answers(done.out)] == ["d2", "d3"]
+    assert [line.split()[2] for line in (tmp_path / "run.trec").read_text().splitlines()] == ["d2", "d3"]
+
+
+def test_an_id_with_white_space_cannot_stand_in_a_run(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = write_jsonl(tmp_path / "c.jsonl", [{"id": "a b", "text": "fox"}])
+    citadel("index", corpus, tmp_path / "idx")
+    assert "'a b'" in citadel("search", tmp_path / "idx", "fox", "--run", tmp_path / "run.trec", code=4).err
+    assert not (tmp_path / "run.trec").exists()
+    citadel("search", tmp_path / "idx", "fox", "--json")
+
+
+def test_a_run_that_cannot_be_written_is_exit_4(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+    assert "cannot be written" in citadel("search", index, "fox", "--run", tmp_path / "no" / "run.trec", code=4).err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--semantic", "maybe"], "unknown semantic mode 'maybe'"),
+        (["--tau", "1"], "this index's router is bm25"),
+        (["--tag", "two words", "--run", "-"], "the tag 'two words'"),
+    ],
+)
+def test_options_that_cannot_be_meant(options: list[str], message: str, index: Path, citadel: Citadel) -> None:
+    assert message in citadel("search", index, "gravity", *options, code=2).err
+
+
+def test_threads_change_nothing(index: Path, citadel: Citadel) -> None:
+    one = citadel("search", index, "physics", "proposed", "--json", "--threads", 1).out
+    assert citadel("search", index, "physics", "proposed", "--json", "--threads", 3).out == one
+
+
+# ---- what a terminal gets ----------------------------------------------------------------------------------------
+
+FOX = Document("d1", "A quick\nfox ran \x1b[31mhome. " + "Then it slept. " * 40, "The [bold]fox[/bold]")
+
+
+def printed(terminal: bool) -> str:
+    out = io.StringIO()
+    colour = "standard" if terminal else None
+    console = Console(file=out, width=60, force_terminal=terminal, color_system=colour, highlight=False)  # type: ignore[arg-type]
+    answer = Answer("q1", "foxes", [Hit("d1", 7.25, 1, lambda rank: FOX)])
+    show(answer, get_analyser("english"), console, named=True)
+    return out.getvalue()
+
+
+def test_a_file_gets_plain_lines() -> None:
+    query, title, text = printed(terminal=False).splitlines()
+    assert query == "? q1: foxes"
+    assert title == " 1.   7.2500  d1  The [bold]fox[/bold]"
+    assert text.startswith("    A quick fox ran [31mhome. Then")
+    assert text.endswith(" …")
+
+
+def test_a_terminal_gets_the_match_in_colour_and_nothing_of_the_document_steers_it() -> None:
+    out = printed(terminal=True)
+    assert "\x1b[1;33mfox\x1b[0m" in out
+    assert "\x1b[31mhome" not in out
+    assert len(out.splitlines()) > 3

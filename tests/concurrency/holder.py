@@ -1,0 +1,24 @@
+"""Takes an index's lock and keeps it until it is killed; says so, or ends with the error's exit code."""
+
+from __future__ import annotations
+
+import sys
+
+from citadel import Index
+from citadel.errors import CitadelError
+
+
+def main(folder: str) -> int:
+    index = Index.open(folder)
+    try:
+        index.add([{"id": "held", "text": "never committed"}])
+    except CitadelError as error:
+        print(type(error).__name__)
+        return error.exit_code
+    print("holding", flush=True)
+    sys.stdin.read()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

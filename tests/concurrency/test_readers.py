@@ -1,0 +1,157 @@
+"""R11: readers in threads and processes, while a writer adds, deletes and merges, only ever see whole generations."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from citadel import Index
+from citadel.index.storage import FolderStorage
+from tests.concurrency.reader import look
+from tests.support.children import start
+from tests.support.contents import ranking_of
+from tests.support.seeds import NIGHT, fast_folder
+from tests.support.workload import CREATE, MEMORY, document, endless
+
+THREADS, PROCESSES = 4, 2
+COMMITS = 100
+SECONDS = 600 if NIGHT else 0  # at night commits go on for so long
+
+
+class Expected(FolderStorage):
+    """A storage that notes, before a manifest gets its name, what a reader of that generation must see."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.writer: Index | None = None
+        self.rankings: dict[int, Any] = {}
+
+    def rename(self, old: str, new: str) -> None:
+        if new.startswith("gen."):
+            self.rankings[int(new[4:])] = self._ranking(old)
+        super().rename(old, new)
+
+    def _ranking(self, manifest: str) -> Any:
+        """The ranking of a generation whose manifest has no name yet, read through a private folder of links."""
+        with tempfile.TemporaryDirectory(dir=self.path.parent) as path:
+            for name in self.names():
+                if name.startswith(("seg-", "docs-", "del-")) and not name.endswith(".tmp"):
+                    (Path(path) / name).hardlink_to(self.path / name)
+            (Path(path) / manifest.removesuffix(".tmp")).hardlink_to(self.path / manifest)
+            return json.loads(look(Index.open(path)))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as path:
+        yield Path(path) / "index"
+
+
+def read(folder: Path, stop: threading.Event, seen: set[str], errors: list[BaseException]) -> None:
+    """Look at the index until told to stop: sometimes opened anew, sometimes refreshed."""
+    try:
+        index = Index.open(folder)
+        for turn in itertools.count():
+            if stop.is_set():
+                return
+            if turn % 3 == 0:
+                index = Index.open(folder)
+            seen.add(look(index.refresh()))
+    except BaseException as error:
+        errors.append(error)
+
+
+@contextlib.contextmanager
+def threads(folder: Path) -> Iterator[set[str]]:
+    stop, seen, errors = threading.Event(), set[str](), list[BaseException]()
+    readers = [threading.Thread(target=read, args=(folder, stop, seen, errors)) for _ in range(THREADS)]
+    for reader in readers:
+        reader.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert errors == []
+
+
+@contextlib.contextmanager
+def processes(folder: Path) -> Iterator[set[str]]:
+    readers = [start("tests.concurrency.reader", str(folder)) for _ in range(PROCESSES)]
+    seen: set[str] = set()
+    try:
+        yield seen
+    finally:
+        said = [reader.communicate()[0].splitlines() for reader in readers]
+    assert [reader.returncode for reader in readers] == [0] * PROCESSES
+    for lines in said:
+        assert int(lines[0]) > 0
+        seen.update(lines[1:])
+
+
+def write(storage: Expected) -> int:
+    """Commit and merge; how often."""
+    index, end, commits = Index.open(storage, memory=MEMORY), time.monotonic() + SECONDS, 0
+    for commits, step in enumerate(endless(), 1):
+        step.apply(index)
+        if commits >= COMMITS and time.monotonic() >= end:
+            break
+    return commits
+
+
+def test_every_ranking_is_that_of_one_generation(folder: Path) -> None:
+    storage = Expected(folder)
+    index = CREATE["text"](storage)
+    index.add([{"id": id, "text": text} for id, text in (document(0), document(1))])
+    index.commit()
+    with processes(folder) as far, threads(folder) as near:
+        commits = write(storage)
+    assert commits >= 100
+    found = [json.loads(line) for line in near | far]
+    generations = {generation for generation, *_ in found}
+    print(f"{commits} commits, {len(storage.rankings)} generations, {len(generations)} of them seen")
+    for generation, *ranking in found:
+        assert [generation, *ranking] == storage.rankings[generation]
+    assert len(generations) > 20
+
+
+def test_a_searcher_keeps_its_generation(folder: Path) -> None:
+    """Files that are removed under a searcher stay readable for it."""
+    index = CREATE["text"](str(folder))
+    index.add([{"id": id, "text": text} for id, text in map(document, range(5))])
+    index.commit()
+    old = Index.open(folder)
+    before = ranking_of(old), [hit.text for hit in old.searcher().search("rome")]
+    for step in itertools.islice(endless(), 30):
+        step.apply(index)
+    assert (ranking_of(old), [hit.text for hit in old.searcher().search("rome")]) == before
+
+
+def test_many_threads_share_one_searcher(folder: Path) -> None:
+    index = CREATE["text"](str(folder))
+    for step in itertools.islice(endless(), 20):
+        step.apply(index)
+    searcher = index.searcher(threads=2)
+
+    def answers() -> list[tuple[str, float, str]]:
+        return [(hit.id, hit.score, hit.text) for hit in searcher.search("rome apple w1", k=50)]
+
+    expected, found = answers(), list[bool]()
+    workers = [
+        threading.Thread(target=lambda: found.extend(answers() == expected for _ in range(50))) for _ in range(8)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert found == [True] * 400

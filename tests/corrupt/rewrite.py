@@ -1,0 +1,62 @@
+"""Writes an index's files again with other contents and checksums that fit: what an attacker can do, and a bug too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from citadel.index.format import KINDS, CitWriter, FileRecord
+from tests.corrupt import indexes
+from tests.index.quick import Quick
+from tests.index.stranger import File
+
+KIND_NAMES = {number: name for name, number in KINDS.items()}
+
+
+def sections(path: Path) -> dict[str, bytes]:
+    file = File(path)
+    return {name: file.data[place.offset : place.end] for name, place in file.places.items()}
+
+
+def rewrite(path: Path, changes: Mapping[str, bytes | None]) -> FileRecord:
+    """Replace, add or (None) drop sections of a `.cit` file."""
+    file = File(path)
+    wanted = {name: data for name, data in (sections(path) | dict(changes)).items() if data is not None}
+    path.unlink()
+    writer = CitWriter(
+        Quick(path.parent), KIND_NAMES[file.kind], file.index_id, file.file_id, sections=len(wanted)
+    )
+    for name, data in wanted.items():
+        writer.section(name, data)
+    return writer.finish()
+
+
+def records(data: Any) -> list[dict[str, Any]]:
+    """Every file that a manifest names."""
+    parts = [segment[name] for segment in data["segments"] for name in ("file", "documents_file")]
+    return parts + [data[name] for name in ("deletions", "codebook") if data[name]]
+
+
+def enter(folder: Path, record: FileRecord, **counts: int) -> None:
+    """Tell the manifest of a rewritten file; `counts` go to the segment's own entry."""
+    data = indexes.manifest(folder)
+    for found in records(data):
+        if found["name"] == record.name:
+            found.update(record._asdict())
+    for segment in data["segments"]:
+        if segment["file"]["name"] == record.name:
+            segment.update(counts)
+    indexes.write_manifest(folder, data)
+
+
+def tamper(folder: Path, prefix: str, changes: Mapping[str, bytes | None], **counts: int) -> None:
+    """Change sections of the first file of a kind, and the manifest with it."""
+    enter(folder, rewrite(min(folder.glob(f"{prefix}*")), changes), **counts)
+
+
+def tamper_meta(folder: Path, prefix: str, **changes: Any) -> None:
+    path = min(folder.glob(f"{prefix}*"))
+    meta = json.loads(sections(path)["META"]) | changes
+    tamper(folder, prefix, {"META": json.dumps(meta).encode()})

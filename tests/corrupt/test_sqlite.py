@@ -1,0 +1,138 @@
+"""R6: document files that are databases, but not ours: other tables, views, triggers, rows that lie."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import citadel
+from citadel.index.checksum import crc32c
+from citadel.index.format import FileRecord
+from tests.corrupt import rewrite
+from tests.corrupt.seeds import generator, often
+from tests.corrupt.test_contents import cheap_copy
+from tests.corrupt.visitor import complaint, visit
+
+Whole = Callable[[str], Path]
+KIND = "bm25"
+
+REFUSED = {
+    "another table": "CREATE TABLE more(x)",
+    "a view": "CREATE VIEW seen AS SELECT * FROM documents",
+    "a trigger": "CREATE TRIGGER run AFTER INSERT ON documents BEGIN DELETE FROM documents; END",
+    "an index": "CREATE INDEX fast ON documents(id)",
+    "a virtual table": "CREATE VIRTUAL TABLE words USING fts5(text)",
+    "a view in place of the table": "ALTER TABLE documents RENAME TO hidden; CREATE VIEW documents AS SELECT * FROM hidden",
+    "a view that never ends": "ALTER TABLE citadel RENAME TO hidden; CREATE VIEW citadel AS "
+    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS index_id, x AS file_id, x AS format FROM n",
+    "another column": "ALTER TABLE documents ADD COLUMN more TEXT",
+    "a column renamed": "ALTER TABLE documents RENAME COLUMN text TO body",
+    "no head": "DELETE FROM citadel",
+    "two heads": "INSERT INTO citadel SELECT * FROM citadel",
+    "another index id": "UPDATE citadel SET index_id = 'x'",
+    "another format": "UPDATE citadel SET format = 2",
+    "a head of a billion letters": "UPDATE citadel SET index_id = zeroblob(1000000)",
+    "no documents": "DELETE FROM documents",
+    "one document less": "DELETE FROM documents WHERE number = 17",
+    "one document more": "INSERT INTO documents VALUES (18, 'x', '', '', '{}', 0)",
+    "a number far away": "INSERT INTO documents VALUES (9223372036854775807, 'x', '', '', '{}', 0)",
+}
+FOUND_WHEN_READ = {
+    "a hole": "DELETE FROM documents WHERE number = 5",
+    "a text changed": "UPDATE documents SET text = 'another' WHERE number = 5",
+    "ids exchanged": "UPDATE documents SET id = 'd1' WHERE number = 5",
+    "a number in place of a text": "UPDATE documents SET text = 7 WHERE number = 5",
+    "a blob in place of a text": "UPDATE documents SET text = x'ff00' WHERE number = 5",
+    "text that is not UTF-8": "UPDATE documents SET text = CAST(x'ffff' AS TEXT) WHERE number = 5",
+    "a checksum that is text": "UPDATE documents SET crc = 'crc' WHERE number = 5",
+    "a huge row": "UPDATE documents SET text = zeroblob(30000000) WHERE number = 5",
+}
+
+
+def changed(source: Path, folder: Path, script: str) -> Path:
+    """A copy of an index, its first documents file changed by SQL and the manifest told."""
+    path = folder / min(source.glob("docs-*")).name
+    cheap_copy(source, folder, path.name)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=OFF")
+        connection.executescript(script)
+    data = path.read_bytes()
+    rewrite.enter(folder, FileRecord(path.name, len(data), crc32c(data)))
+    return folder
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_at_opening(case: str, whole: Whole, tmp_path: Path) -> None:
+    folder = changed(whole(KIND), tmp_path / "copy", REFUSED[case])
+    with pytest.raises(citadel.CorruptIndexError) as caught:
+        citadel.Index.open(folder)
+    assert caught.value.file == min(folder.glob("docs-*")).name
+
+
+def test_found_when_read(whole: Whole, tmp_path: Path) -> None:
+    """In a process that may take 64 MiB more."""
+    source = whole(KIND)
+    folders = {
+        str(changed(source, tmp_path / str(n), script)): case for n, (case, script) in enumerate(FOUND_WHEN_READ.items())
+    }
+    visits = visit(map(Path, folders), KIND, "native", source)
+    assert {folders[found.folder]: complaint(found) for found in visits if complaint(found)} == {}
+    assert [folders[found.folder] for found in visits if found.error is None] == []
+
+
+@pytest.mark.parametrize("metadata", ["{", "[]", "7", "", "null", '{"a": NaN}' * 2, "[" * 100_000])
+def test_metadata_that_is_no_object(metadata: str, whole: Whole, tmp_path: Path) -> None:
+    source = whole(KIND)
+    folder = changed(source, tmp_path / "copy", "")
+    path = min(folder.glob("docs-*"))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        row = connection.execute("SELECT number, id, title, text FROM documents WHERE number = 5").fetchone()
+        crc = crc32c("\0".join([*map(str, row), metadata]).encode())
+        connection.execute("UPDATE documents SET metadata = ?, crc = ? WHERE number = 5", (metadata, crc))
+    data = path.read_bytes()
+    rewrite.enter(folder, FileRecord(path.name, len(data), crc32c(data)))
+    with pytest.raises(citadel.CorruptIndexError) as caught:
+        citadel.Index.open(folder).get(row[1])
+    assert (caught.value.file, caught.value.section) == (path.name, "documents")
+
+
+def test_pages_shaken_under_a_checksum_that_fits(whole: Whole, tmp_path: Path) -> None:
+    """Bytes of the database changed at random, half of them in the pages' headers, where lengths and pointers are."""
+    random, source, folders = generator("pages"), whole(KIND), []
+    path = min(source.glob("docs-*"))
+    for number in range(often(150, 5000)):
+        folder = cheap_copy(source, tmp_path / str(number), path.name)
+        data = bytearray(path.read_bytes())
+        for _ in range(random.choice([1, 3, 30])):
+            page = random.randrange(len(data) // 4096) * 4096
+            place = page + random.randrange(120 if random.random() < 0.5 else 4096)
+            data[place] = random.choice([0, 1, 127, 128, 255, random.randrange(256)])
+        (folder / path.name).write_bytes(data)
+        rewrite.enter(folder, FileRecord(path.name, len(data), crc32c(bytes(data))))
+        folders.append(folder)
+    visits = visit(folders, KIND, "native", source)
+    assert [(found.folder, complaint(found)) for found in visits if complaint(found)] == []
+    assert sum(found.error is not None for found in visits) > len(visits) // 3
+
+
+def test_a_row_that_claims_two_gigabytes(whole: Whole, tmp_path: Path) -> None:
+    """The length of a cell is a varint in the page; SQLite must not believe it beyond the file."""
+    source = whole(KIND)
+    path = min(source.glob("docs-*"))
+    data = path.read_bytes()
+    starts = [place for place in range(len(data) - 9) if data[place + 2 : place + 4] in (b"\x07\x00", b"\x08\x00")]
+    assert starts
+    folders = []
+    for number, place in enumerate(starts[:20]):
+        folder = cheap_copy(source, tmp_path / str(number), path.name)
+        claimed = data[:place] + b"\x87\xff\xff\xff\x7f" + data[place + 5 :]
+        (folder / path.name).write_bytes(claimed)
+        rewrite.enter(folder, FileRecord(path.name, len(claimed), crc32c(claimed)))
+        folders.append(folder)
+    visits = visit(folders, KIND, "native", source)
+    assert [(found.folder, complaint(found)) for found in visits if complaint(found)] == []
+

@@ -1,0 +1,108 @@
+"""Builds, merges and searches an index of given vectors, and prints the most memory each of them took."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from citadel import Index
+
+POSTINGS_A_DOCUMENT, KEYS = 40, 30_000
+NUMBERS_A_BATCH = 1_280_000  # 5 MB: what the caller holds is not the index's
+
+
+def resident() -> int:
+    """Bytes of memory of our own; the pages of mapped files are not ours and can be dropped at any time."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no RssAnon")
+
+
+class Peak:
+    """Looks at the memory every few milliseconds, in a thread."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[str, int] = {}
+
+    @contextmanager
+    def of(self, what: str) -> Iterator[None]:
+        stop, seen = threading.Event(), [resident()]
+
+        def look() -> None:
+            while not stop.wait(0.002):
+                seen.append(resident())
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self.peaks[what] = max(seen)
+
+
+def batches(postings: int, dimension: int) -> Iterator[dict[str, Any]]:
+    """Documents with vectors; some keys are in many of them, most in few."""
+    generator = np.random.default_rng(7)
+    documents = NUMBERS_A_BATCH // (dimension * POSTINGS_A_DOCUMENT)
+    size = documents * POSTINGS_A_DOCUMENT
+    for first in range(0, postings // POSTINGS_A_DOCUMENT, documents):
+        keys = (KEYS * generator.random(size, np.float32) ** 4).astype(np.uint32)
+        yield {
+            "ids": [f"d{number}" for number in range(first, first + documents)],
+            "offsets": np.arange(0, size + 1, POSTINGS_A_DOCUMENT),
+            "keys": keys,
+            "weights": np.ones(size, np.float32),
+            "vectors": generator.standard_normal((size, dimension), np.float32),
+        }
+
+
+def search(index: Index, dimension: int) -> None:
+    generator = np.random.default_rng(8)
+    searcher = index.searcher(threads=1)
+    for _ in range(20):
+        keys = generator.integers(0, KEYS // 100, 8).astype(np.uint32)
+        vectors = generator.standard_normal((8, dimension)).astype(np.float32)
+        assert len(searcher.search_vectors(keys, np.ones(8, np.float32), vectors, k=1000))
+
+
+def build(index: Index, postings: int, dimension: int) -> None:
+    """Add and commit in two parts, so that the merge has work to do whatever the bound is."""
+    for number, batch in enumerate(batches(postings, dimension)):
+        index.add_vectors(batch)
+        if number == 10:
+            index.commit()
+    index.commit()
+
+
+def main(folder: str, memory: int, postings: int, dimension: int) -> None:
+    fields = {"lexical": dimension}
+    small = Index.create(f"{folder}/small", fields=fields, fingerprint="test")  # loads all that is loaded late
+    small.add_vectors(next(batches(1_000, dimension)))
+    small.commit().merge()
+    search(small, dimension)
+    del small
+    baseline, peak = resident(), Peak()
+    index = Index.create(f"{folder}/index", fields=fields, fingerprint="test", memory=memory)
+    steps: dict[str, Callable[[], object]] = {
+        "build": lambda: build(index, postings, dimension),
+        "merge": index.merge,
+        "search": lambda: search(Index.open(f"{folder}/index"), dimension),
+    }
+    for what, step in steps.items():
+        with peak.of(what):
+            step()
+    print(json.dumps({"baseline": baseline, "documents": len(index), "peaks": peak.peaks}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,109 @@
+"""Makes the golden indexes of the current format: `python -m tests.golden.make`, once for each format version.
+
+The files are committed. A later version must read them and give the rankings in `expected.json`; never make them again
+for a format that was released.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import citadel
+from citadel.index.format import FORMAT
+
+FOLDER = Path(__file__).parent / f"format-{FORMAT}"
+TEXTS = [
+    "An ant carries a leaf", "A bee meets an ant", "The cat sleeps", "A cat chases the bee and the ant",
+    "Dogs and cats", "The dog chases a cat", "A fox", "The quick brown fox jumps over the lazy dog",
+    "Elk and fox in the wood", "Bees bees bees",
+]  # fmt: skip
+QUERIES = ["ant", "cat chases dog", "lazy bees", "zebra"]
+
+
+def text(folder: Path) -> None:
+    """bm25 with two segments, a deleted and a replaced document."""
+    with citadel.Index.create(folder, analyser="plain") as index:  # no stemmer, whose version would matter
+        for part in (range(6), range(6, 10)):
+            index.add({"id": f"d{n}", "text": TEXTS[n], "title": f"T{n}", "year": 1900 + n} for n in part)
+            index.commit()
+        index.delete(["d2"])
+        index.add([{"id": "d6", "text": "A fox meets a cat", "year": 2023}])
+        index.commit()
+
+
+def vectors(folder: Path, codec: str) -> None:
+    """The dynamic router with a semantic field, in two segments with a deleted document; probes, and for pq2 a codebook."""
+    random = np.random.default_rng(2023)
+    fields = {"lexical": citadel.Field(8, codec), "semantic": citadel.Field(4, "int8")}
+    floors = mock.patch("citadel.index.writer.SAMPLE_FLOOR", 32), mock.patch("citadel.index.lists.PROBE_FLOOR", 16)
+    with floors[0], floors[1], citadel.Index.create(folder, fields=fields, fingerprint="golden", tau=0.1) as index:
+        for part in (range(20), range(20, 30)):
+            index.add_vectors([document(n, random) for n in part])
+            index.commit()
+        index.delete(["d4"])
+        index.commit()
+
+
+def document(number: int, random: np.random.Generator) -> dict[str, Any]:
+    return {
+        "id": f"d{number}",
+        "text": f"text {number}",
+        "keys": random.integers(0, 6, 4),
+        "weights": random.random(4).astype(np.float32) * 3,
+        "vectors": random.normal(size=(4, 8)).astype(np.float32),
+        "semantic": random.normal(size=4).astype(np.float32),
+    }
+
+
+def vector_query(number: int) -> dict[str, Any]:
+    """Numbers of a quarter each, the same on every machine."""
+    random = np.random.default_rng(number)
+    return {
+        "keys": random.integers(0, 6, 3),
+        "weights": random.integers(1, 5, 3) / 4,
+        "vectors": random.integers(-8, 9, (3, 8)) / 4,
+        "semantic": random.integers(-8, 9, 4) / 4,
+    }
+
+
+INDEXES: dict[str, Callable[[Path], None]] = {
+    "bm25": text,
+    "int8": lambda folder: vectors(folder, "int8"),
+    "pq2": lambda folder: vectors(folder, "pq2"),
+}
+
+
+def rankings(name: str, folder: Path) -> list[list[tuple[str, float]]]:
+    """What the index answers to the golden queries."""
+    searcher = citadel.Index.open(folder).searcher(threads=1)
+    if name == "bm25":
+        found = [searcher.search(query, k=5) for query in QUERIES]
+    else:
+        modes = ("exact", "rerank", "off")
+        found = [searcher.search_vectors(**vector_query(n), k=5, semantic_mode=m) for n in range(3) for m in modes]
+        found.append(searcher.search_vectors(**vector_query(3), k=5, tau=1.5))
+    return [list(zip(hits.ids, hits.scores, strict=True)) for hits in found]
+
+
+def main() -> None:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    expected = {}
+    for name, build in INDEXES.items():
+        build(FOLDER / name)
+        (FOLDER / name / "LOCK").unlink()
+        for old in sorted((FOLDER / name).glob("gen.*"))[:-1]:
+            old.unlink()
+        expected[name] = rankings(name, FOLDER / name)
+    lines = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in expected.items()]
+    (FOLDER / "expected.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

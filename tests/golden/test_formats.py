@@ -1,0 +1,97 @@
+"""R7: an index of every released format is read, with the same rankings; one from the future names both versions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import citadel
+from citadel.index.checksum import crc32c
+from citadel.index.format import FORMAT
+from tests.golden import make
+
+HERE = Path(__file__).parent
+FORMATS = [1]
+CASES = [(version, name) for version in FORMATS for name in ("bm25", "int8", "pq2")]
+
+
+def expected(version: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((HERE / f"format-{version}" / "expected.json").read_text())
+    return found
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy: opening must not need to write, but a test may."""
+    version, name = request.param
+    return Path(shutil.copytree(HERE / f"format-{version}" / name, tmp_path / name))
+
+
+def test_every_format_is_here() -> None:
+    assert sorted(int(path.name[7:]) for path in HERE.glob("format-*")) == FORMATS == list(range(1, FORMAT + 1))
+    assert {name for _, name in CASES} == set(make.INDEXES)
+
+
+@pytest.mark.parametrize(("version", "name"), CASES)
+def test_same_rankings(version: int, name: str) -> None:
+    """Scores are compared bit for bit: JSON keeps a double exactly, and the engine's order of operations is fixed."""
+    found = make.rankings(name, HERE / f"format-{version}" / name)
+    assert [[list(pair) for pair in ranking] for ranking in found] == expected(version)[name]
+    assert any(found)
+
+
+@pytest.mark.parametrize("folder", CASES, indirect=True)
+def test_whole_and_still_writable(folder: Path) -> None:
+    with citadel.Index.open(folder) as index:
+        index.check(deep=True)
+        before = len(index)
+        index.delete(["d1"])
+        index.merge()
+        index.check(deep=True)
+        assert len(index) == before - 1
+
+
+@pytest.mark.parametrize("folder", [(1, "bm25")], indirect=True)
+def test_documents_come_back(folder: Path) -> None:
+    index = citadel.Index.open(folder)
+    assert index.get("d2") is None
+    assert index.get("d6") == citadel.Document("d6", "A fox meets a cat", metadata={"year": 2023})
+    assert index.get("d0") == citadel.Document("d0", make.TEXTS[0], "T0", {"year": 1900})
+
+
+FUTURE = FORMAT + 1
+BOTH_NUMBERS = rf"format {FUTURE}, .*format {FORMAT}"
+
+
+@pytest.mark.parametrize("folder", [(1, "bm25")], indirect=True)
+@pytest.mark.parametrize("all_new", [True, False])
+def test_a_manifest_from_the_future(all_new: bool, folder: Path) -> None:
+    path = max(folder.glob("gen.*"))
+    old = {} if all_new else json.loads(path.read_bytes().split(b"\n")[0])
+    line = json.dumps(old | {"format": FUTURE}).encode()
+    path.write_bytes(line + f"\n{crc32c(line):08x}\n".encode())
+    with pytest.raises(citadel.UnknownFormatError, match=BOTH_NUMBERS) as caught:
+        citadel.Index.open(folder)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("folder", [(1, "pq2")], indirect=True)
+@pytest.mark.parametrize("prefix", ["seg-", "del-", "codebook-"])
+def test_a_file_from_the_future(prefix: str, folder: Path) -> None:
+    path = next(folder.glob(f"{prefix}*"))
+    data = bytearray(path.read_bytes())
+    data[12:16] = struct.pack("<I", FUTURE)
+    data[60:64] = struct.pack("<I", crc32c(bytes(data[:60])))
+    path.write_bytes(data)
+    with pytest.raises(citadel.UnknownFormatError, match=BOTH_NUMBERS) as caught:
+        citadel.Index.open(folder)
+    assert caught.value.file == path.name
+
+
+def test_the_golden_files_stay_small() -> None:
+    assert sum(path.stat().st_size for path in HERE.rglob("*") if path.is_file() and path.suffix != ".pyc") < 300_000

@@ -1,0 +1,135 @@
+"""docs/format.md is enough to read an index: a reader that knows only it finds the same postings, vectors and documents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import citadel
+from tests.index import stranger
+from tests.index.quick import Quick
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_names_are_those_of_the_specification() -> None:
+    """Every "number NAME" of the tables in docs/format.md is known to the reader, and no other."""
+    text = (ROOT / "docs" / "format.md").read_text()
+    found = {int(number): name for number, name in re.findall(r"\b(\d{1,2}) ([A-Z]+(?:_[A-Z]+)*)\b", text)}
+    assert {number: name for number, name in found.items() if number in stranger.NAMES} == stranger.NAMES
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    """300 documents with one posting or none under key 9, two under key 2 for every third."""
+    random = np.random.default_rng(5)
+    fields = {"lexical": citadel.Field(3, "int8"), "semantic": citadel.Field(2, "int8")}
+    with citadel.Index.create(Quick(tmp_path / "i"), fields=fields, fingerprint="by hand") as index:
+        for n in range(300):
+            keys = [9] * (n % 7 != 0) + [2, 2] * (n % 3 == 0)
+            document = {"id": f"d{n}", "keys": keys, "weights": [0.5] * len(keys), "text": f"text {n}"}
+            document |= {"vectors": random.normal(size=(len(keys), 3)).round(3), "semantic": [n, -1.0]}
+            index.add_vectors([document])
+        index.commit()
+    return tmp_path / "i"
+
+
+def segment(folder: Path) -> stranger.File:
+    return stranger.File(next(folder.glob("seg-*")))
+
+
+def test_manifest(vectors: Path) -> None:
+    newest = max(vectors.glob("gen.*"))
+    line, check, end = newest.read_bytes().split(b"\n")
+    assert (check.decode(), end) == (f"{stranger.crc32c(line):08x}", b"")
+    data = json.loads(line)
+    assert set(data) == {
+        "format", "index", "generation", "settings", "segments", "deletions", "deleted", "codebook", "counts", "build",
+    }  # fmt: skip
+    (record,) = data["segments"]
+    assert (record["documents"], record["postings"]) == (300, 257 + 200)
+    for part in (record["file"], record["documents_file"]):
+        content = (vectors / part["name"]).read_bytes()
+        assert (len(content), stranger.crc32c(content)) == (part["length"], part["crc"])
+
+
+def test_lists(vectors: Path) -> None:
+    file = segment(vectors)
+    assert (file.kind, file.version, file.meta["kind"], file.meta["documents"]) == (1, 1, "vectors", 300)
+    assert file.numbers("KEYS", "I") == (2, 9)
+    two, nine = stranger.lists(file)
+    assert two == [n for n in range(300) if n % 3 == 0 for _ in range(2)]
+    assert nine == [n for n in range(300) if n % 7]
+    assert set(file.section("WEIGHTS")) == {25}  # ⌈0.5 / 0.02⌉
+    assert file.section("PACKED_DOCUMENTS")[-8:] == bytes(8)
+
+
+def test_vectors(vectors: Path) -> None:
+    """Stored is w'·v in int8: each number within half a step of it."""
+    file, random = segment(vectors), np.random.default_rng(5)
+    given: dict[int, list[np.ndarray]] = {2: [], 9: []}
+    for n in range(300):
+        keys = [9] * (n % 7 != 0) + [2, 2] * (n % 3 == 0)
+        for key, row in zip(keys, random.normal(size=(len(keys), 3)).round(3), strict=True):
+            given[key].append(row * 0.5)
+    stored, scales = np.array(stranger.int8_vectors(file, 3)), np.array(file.numbers("SCALES", "e"))
+    expected = np.array(given[2] + given[9])
+    assert (np.abs(stored - expected) <= 0.5001 * scales[:, None] + 1e-6).all()
+    semantic = stranger.int8_vectors(file, 2, "SEMANTIC_")
+    assert [round(row[0]) for row in semantic[:3]] == [0, 1, 2]
+
+
+def test_ids(vectors: Path) -> None:
+    file = segment(vectors)
+    names = stranger.texts(file, "ID_OFFSETS", "ID_BYTES")
+    assert names == [f"d{n}" for n in range(300)]
+    hashes, numbers = file.numbers("ID_HASHES", "Q"), file.numbers("ID_NUMBERS", "I")
+    assert list(hashes) == sorted(hashes)
+    for found, number in zip(hashes, numbers, strict=True):
+        digest = hashlib.blake2b(names[number].encode(), digest_size=8).digest()
+        assert int.from_bytes(digest, "little") == found
+
+
+def test_documents(vectors: Path) -> None:
+    (path,) = vectors.glob("docs-*")
+    connection = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
+    (index_id, file_id, version), = connection.execute("SELECT index_id, file_id, format FROM citadel")  # fmt: skip
+    file = segment(vectors)
+    assert (index_id, file_id, version) == (file.index_id, path.name[5:-7], 1)
+    for number, *texts, crc in connection.execute("SELECT number, id, title, text, metadata, crc FROM documents"):
+        assert crc == stranger.crc32c("\0".join([str(number), *texts]).encode())
+    connection.close()
+
+
+def test_bm25_and_tombstones(tmp_path: Path) -> None:
+    with citadel.Index.create(Quick(tmp_path / "i"), analyser="plain") as index:
+        index.add([{"id": "a", "text": "bee ant bee"}, {"id": "b", "text": "ant"}, {"id": "c", "text": "cat bee bee bee bee"}])
+        index.add([{"id": f"x{n}", "text": "ox"} for n in range(8)])
+        index.commit().delete(["a"])
+        index.commit()
+    file = segment(tmp_path / "i")
+    assert stranger.texts(file, "TERM_OFFSETS", "TERM_BYTES") == ["ant", "bee", "cat", "ox"]
+    assert stranger.lists(file)[:3] == [[0, 1], [0, 2], [2]]
+    assert stranger.counts(file)[:5] == [1, 1, 2, 4, 1]
+    assert file.numbers("LENGTHS", "I") == (3, 1, 5, *[1] * 8)
+    gone = stranger.File(next((tmp_path / "i").glob("del-*")))
+    assert (gone.kind, gone.meta, gone.section("SEGMENTS").hex()) == (2, {"documents": 1}, file.file_id)
+    assert (gone.numbers("DELETED_STARTS", "Q"), gone.numbers("DELETED_DOCUMENTS", "I")) == ((0, 1), (0,))
+    assert (gone.numbers("TERM_RANKS", "I"), gone.numbers("TERM_COUNTS", "I")) == ((0, 1), (1, 1))
+    assert gone.numbers("REMOVED_LENGTHS", "Q") == (3,)
+
+
+def test_sections_are_aligned_and_padded_with_zeros(vectors: Path) -> None:
+    file = segment(vectors)
+    places = sorted(file.places.values(), key=lambda place: place.offset)
+    assert [place.offset % 64 for place in places] == [0] * len(places)
+    end = 64
+    for place in places:
+        assert set(file.data[end : place.offset]) <= {0} and place.offset - end < 64
+        end = place.end

@@ -1,0 +1,74 @@
+"""R15: what the index ranks is what the formula says (citadel.routing.score), as far as the codec keeps the numbers."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from citadel.routing import Bm25Router, Collection, get_router, rank
+from citadel.text.analyser import get_analyser
+from citadel.types import TokenVectors
+from tests.property.worlds import WORDS, World, built, worlds
+
+NIGHT = os.environ.get("CITADEL_NIGHT") == "1"
+SEED = int(os.environ.get("CITADEL_SEED", "0"))
+EXAMPLES = settings(max_examples=10_000 if NIGHT else 60, deadline=None, print_blob=True)
+ENGINES = st.sampled_from(["native", "reference"])
+
+
+@seed(SEED)
+@EXAMPLES
+@given(worlds(("static", "dynamic", "all_to_all", "sparse"), ("fp16",), (None, "fp16")), ENGINES)
+def test_fp16_keeps_the_formula(world: World, engine: str) -> None:
+    floor = get_router(world.router).floor
+    documents = [world.routed(document) for document in world.documents()]
+    with built(world, [world.documents()]) as index:
+        searcher = index.searcher(engine=engine)
+        for query in world.queries():
+            hits = world.search(searcher, query)
+            expected = {f"d{n}": value for n, value in rank(world.routed(query), documents, floor, k=1000)}
+            assert set(hits.ids) == set(expected)
+            scores = np.array([expected[id] for id in hits.ids])
+            np.testing.assert_allclose(hits.scores, scores, rtol=1e-3, atol=1e-3 * np.abs(scores).max(initial=1))
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("router", ["static", "dynamic", "all_to_all"])
+def test_int8_finds_the_same_hundred(router: str, engine: str) -> None:
+    world = World(router, "int8", 32, "int8", seed=SEED, count=500)
+    documents, floor = [world.routed(document) for document in world.documents()], get_router(router).floor
+    overlaps = []
+    with built(world, [world.documents()]) as index:
+        for number in range(20):
+            query = world.query(number)
+            found = world.search(index.searcher(engine=engine), query, k=100).ids
+            expected = [f"d{n}" for n, _ in rank(world.routed(query), documents, floor, k=100)]
+            overlaps.append(len(set(found) & set(expected)) / len(expected))
+    assert np.mean(overlaps) >= 0.99
+
+
+def token_ids(text: str) -> TokenVectors:
+    """A text as the oracle takes it: terms numbered in the order of WORDS, an unknown one behind them."""
+    terms = get_analyser("plain").terms(text)
+    return TokenVectors(np.array([WORDS.index(t) if t in WORDS else len(WORDS) for t in terms], np.uint32))
+
+
+@seed(SEED)
+@EXAMPLES
+@given(worlds(("bm25",)), ENGINES)
+def test_bm25(world: World, engine: str) -> None:
+    texts = [token_ids(document["text"]) for document in world.documents()]
+    router = Bm25Router(collection=Collection.of(texts))
+    documents = [router.route_document(text) for text in texts]
+    with built(world, [world.documents()]) as index:
+        searcher = index.searcher(engine=engine)
+        for query in world.queries():
+            hits = world.search(searcher, query)
+            expected = {f"d{n}": v for n, v in rank(router.route_query(token_ids(query["query"])), documents, False, 1000)}
+            assert set(hits.ids) == set(expected)
+            np.testing.assert_allclose(hits.scores, [expected[id] for id in hits.ids], rtol=1e-5)
+            assert hits.scores == sorted(hits.scores, reverse=True)

@@ -1,0 +1,176 @@
+"""R15: the same answer everywhere: either engine, any instruction set, any number of segments, threads and commits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from citadel import _native
+from tests.property.worlds import ROUTERS, World, answers, bare_options, built, plan, up_to_ties, worlds
+
+NIGHT = os.environ.get("CITADEL_NIGHT") == "1"
+SEED = int(os.environ.get("CITADEL_SEED", "0"))
+EXAMPLES = settings(max_examples=10_000 if NIGHT else 60, deadline=None, print_blob=True)
+EXACT = ("fp16", "int8")  # pq codes depend on the codebook, and that on what was there when it was trained
+
+
+@pytest.fixture(autouse=True)
+def usual_instruction_set() -> Iterator[None]:
+    before = _native.instruction_set()
+    yield
+    _native.use_instruction_set(before)
+
+
+@st.composite
+def cuts(draw: st.DrawFn, world: World) -> list[list[dict]]:
+    """The world's documents in one to four batches."""
+    places = sorted(draw(st.lists(st.integers(0, world.count), max_size=3)))
+    documents, borders = world.documents(), [0, *places, world.count]
+    return [documents[start:stop] for start, stop in zip(borders, borders[1:], strict=False) if stop > start]
+
+
+@seed(SEED)
+@settings(EXAMPLES, max_examples=10_000 if NIGHT else 300)
+@given(st.data(), worlds(), st.sampled_from([0, 1, 3, 1000]))
+def test_reference_and_every_instruction_set(data: st.DataObject, world: World, k: int) -> None:
+    with built(world, data.draw(cuts(world))) as index:
+        index.delete([f"d{n}" for n in data.draw(st.sets(st.integers(0, world.count), max_size=3))])
+        index.commit()
+        slow = answers(world, index, k, engine="reference")
+        for name in _native.instruction_sets():
+            _native.use_instruction_set(name)
+            assert answers(world, index, k) == slow, name
+
+
+@seed(SEED)
+@EXAMPLES
+@given(st.data(), worlds(("static", "dynamic"), semantics=("fp16", "int8")), st.integers(1, 6), st.integers(1, 6))
+def test_few_candidates(data: st.DataObject, world: World, k: int, candidates: int) -> None:
+    """Rerank with so few candidates that it matters which they are."""
+    with built(world, data.draw(cuts(world))) as index:
+        fast, slow = index.searcher(threads=1)._engine, index.searcher(engine="reference")._engine
+        for query in world.queries():
+            asked = plan(index.searcher().snapshot, query)
+            lists, options = fast.find(asked), bare_options(k, "rerank", candidates)
+            found, expected = fast.search(asked, lists, options), slow.search(asked, lists, options)
+            assert found.numbers.tolist() == expected.numbers.tolist()
+            assert found.scores.tobytes() == expected.scores.tobytes()
+
+
+@seed(SEED)
+@EXAMPLES
+@given(st.data(), worlds(codecs=EXACT))
+def test_segments_order_and_merge(data: st.DataObject, world: World) -> None:
+    documents = world.documents()
+    shuffled = data.draw(st.permutations(documents))
+    with built(world, [documents]) as one, built(world, data.draw(cuts(world))) as several:
+        with built(world, [shuffled]) as other:
+            truth = answers(world, one)
+            assert answers(world, several) == truth
+            assert up_to_ties(answers(world, other)) == up_to_ties(truth)
+            assert answers(world, several.merge()) == truth
+
+
+@seed(SEED)
+@EXAMPLES
+@given(st.data(), worlds(codecs=EXACT))
+def test_deleted_is_never_added(data: st.DataObject, world: World) -> None:
+    gone = data.draw(st.sets(st.integers(0, world.count - 1)))
+    kept = [document for number, document in enumerate(world.documents()) if number not in gone]
+    with built(world, [kept]) as never, built(world, data.draw(cuts(world))) as index:
+        assert index.delete([f"d{number}" for number in gone]) == len(gone)
+        index.commit()
+        truth = answers(world, never)
+        assert len(index) == len(never) == len(kept)
+        assert answers(world, index) == truth
+        assert answers(world, index.merge()) == truth
+
+
+@seed(SEED)
+@EXAMPLES
+@given(st.data(), worlds(codecs=EXACT))
+def test_replaced_is_deleted_and_added(data: st.DataObject, world: World) -> None:
+    changed = sorted(data.draw(st.sets(st.integers(0, world.count - 1), min_size=1)))
+    fresh = [world.document(number, version=1) for number in changed]
+    kept = [document for number, document in enumerate(world.documents()) if number not in changed]
+    together = data.draw(st.booleans())
+    batches = [[*world.documents(), *fresh]] if together else [world.documents(), fresh]
+    with built(world, batches) as replaced, built(world, [[*kept, *fresh]]) as plain:
+        assert len(replaced) == world.count
+        assert answers(world, replaced) == answers(world, plain)
+
+
+@seed(SEED)
+@EXAMPLES
+@given(st.data(), worlds(("static", "dynamic", "all_to_all"), ("pq2", "pq1")))
+def test_merging_under_one_codebook(data: st.DataObject, world: World) -> None:
+    first = [world.document(0) | {"keys": [0, 1], "vectors": np.eye(2, world.dimension), "weights": None}, *world.documents()[1:3]]
+    with built(world, [first, *data.draw(cuts(world))]) as index:
+        index.delete([f"d{n}" for n in data.draw(st.sets(st.integers(0, world.count), max_size=3))])
+        before = answers(world, index.commit())
+        assert set(index.stats()["codecs"]) <= {world.codec}
+        assert answers(world, index.merge()) == before
+
+
+@seed(SEED)
+@EXAMPLES
+@given(worlds(("dynamic",)), st.integers(1, 130))
+def test_tau_raised_is_tau_built(world: World, steps: int) -> None:
+    """For pq the codebook of the pruned index would be another, so the vectors are int8 there."""
+    world = world if world.codec in EXACT else World("dynamic", "int8", 8, world.semantic, world.seed, world.count)
+    tau = round(steps * 0.02, 2)
+    with built(world, [world.documents()]) as index, built(world, [world.documents()], tau) as pruned:
+        raised = answers(world, index, tau=tau)
+        assert raised == answers(world, pruned)
+        assert raised == answers(world, index, engine="reference", tau=tau)
+
+
+@seed(SEED)
+@EXAMPLES
+@given(worlds(("static", "dynamic", "none"), semantics=("fp16", "int8")))
+def test_rerank_of_everything_is_exact(world: World) -> None:
+    with built(world, [world.documents()]) as index:
+        searcher = index.searcher()
+        for query in world.queries():
+            exact, rerank = (world.search(searcher, query, semantic_mode=mode) for mode in ("exact", "rerank"))
+            assert (exact.ids, exact.scores) == (rerank.ids, rerank.scores)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_two_threads(router: str) -> None:
+    world = World(router, "int8", 8, None if router in ("bm25", "none") else "int8", seed=SEED, count=200)
+    with built(world, [world.documents()[:150], world.documents()[150:]]) as index:
+        assert answers(world, index, 20, threads=2) == answers(world, index, 20, threads=1)
+
+
+def test_batch_is_one_by_one() -> None:
+    world = World("bm25", seed=SEED, count=60)
+    with built(world, [world.documents()]) as index:
+        searcher = index.searcher(threads=2)
+        texts = [str(world.query(number)["query"]) for number in range(300)]
+        ranking = searcher.search_batch(texts, k=7)
+        assert ranking.query_ids[:3] == ("1", "2", "3")
+        assert [[(h.id, h.score) for h in hits] for _, hits in ranking] == [
+            [(hit.id, hit.score) for hit in searcher.search(text, k=7)] for text in texts
+        ]
+
+
+def test_a_long_list_over_many_blocks() -> None:
+    """More postings of one document than a block holds, so that its maximum spans blocks."""
+    world = World("static", "int8", 4)
+    random = np.random.default_rng(SEED)
+    documents = [
+        {"id": f"d{n}", "keys": np.zeros(size, int), "vectors": random.normal(size=(size, 4))}
+        for n, size in enumerate([130, 1, 300, 127, 1, 128, 129])
+    ]
+    query = {"keys": [0, 0], "vectors": random.normal(size=(2, 4))}
+    with built(world, [documents]) as index:
+        fast, slow = (world.search(index.searcher(engine=name), query) for name in ("native", "reference"))
+        assert (fast.ids, fast.scores) == (slow.ids, slow.scores)
+        merged = world.search(index.merge().searcher(), query)
+        assert (merged.ids, merged.scores) == (slow.ids, slow.scores)
