@@ -40,11 +40,15 @@ def one_core() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-def alternate(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The least seconds of each of several things, taken turn by turn, so that a noisy machine disturbs all alike."""
+def alternate(runs: dict[Any, Callable[[], Any]], rounds: int) -> dict[Any, float]:
+    """The least seconds of each of several things, taken turn by turn, so that a noisy machine disturbs all alike.
+
+    Each turn runs the thing twice and counts the second: what the thing before left in the caches plays no part.
+    """
     least = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for name, run in runs.items():
+            run()
             start = time.perf_counter()
             run()
             least[name] = min(least[name], time.perf_counter() - start)

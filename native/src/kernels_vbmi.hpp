@@ -72,10 +72,13 @@ void pq_table_planes(const float* centroids, std::size_t subvectors, std::size_t
   pq_table(centroids, subvectors, sub, q, table);
   auto* planes = reinterpret_cast<std::uint8_t*>(table + subvectors * kCentroids);
   for (std::size_t s = 0; s < subvectors; ++s)
-    for (std::size_t c = 0; c < kCentroids; ++c) {
-      std::uint32_t bits;
-      __builtin_memcpy(&bits, table + s * kCentroids + c, sizeof bits);
-      for (std::size_t byte = 0; byte < 4; ++byte) planes[(4 * s + byte) * kCentroids + c] = static_cast<std::uint8_t>(bits >> (8 * byte));
+    for (std::size_t c = 0; c < kCentroids; c += 16) {
+      const __m512i bits = _mm512_loadu_si512(table + s * kCentroids + c);
+      std::uint8_t* plane = planes + 4 * s * kCentroids + c;
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(plane), _mm512_cvtepi32_epi8(bits));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(plane + kCentroids), _mm512_cvtepi32_epi8(_mm512_srli_epi32(bits, 8)));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(plane + 2 * kCentroids), _mm512_cvtepi32_epi8(_mm512_srli_epi32(bits, 16)));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(plane + 3 * kCentroids), _mm512_cvtepi32_epi8(_mm512_srli_epi32(bits, 24)));
     }
 }
 
@@ -119,23 +122,29 @@ CITADEL_VBMI inline void transpose_codes(const std::uint8_t* codes, __m512i* out
   }
 }
 
+// One byte of the entry of each code.
 CITADEL_VBMI inline __m512i plane_bytes(__m512i codes, __mmask64 high, const std::uint8_t* plane) {
   const __m512i low_half = _mm512_permutex2var_epi8(_mm512_loadu_si512(plane), codes, _mm512_loadu_si512(plane + 64));
   const __m512i high_half = _mm512_permutex2var_epi8(_mm512_loadu_si512(plane + 128), codes, _mm512_loadu_si512(plane + 192));
   return _mm512_mask_mov_epi8(low_half, high, high_half);
 }
 
-// Entry of each of 64 codes in one table. out[r] holds, in each 128-bit lane l, postings 16·l + 4·r … + 3.
-CITADEL_VBMI inline void look_up(__m512i codes, const std::uint8_t* planes, __m512 out[4]) {
-  const __mmask64 high = _mm512_movepi8_mask(codes);
-  const __m512i p0 = plane_bytes(codes, high, planes), p1 = plane_bytes(codes, high, planes + 256);
-  const __m512i p2 = plane_bytes(codes, high, planes + 512), p3 = plane_bytes(codes, high, planes + 768);
-  const __m512i low01 = _mm512_unpacklo_epi8(p0, p1), high01 = _mm512_unpackhi_epi8(p0, p1);
-  const __m512i low23 = _mm512_unpacklo_epi8(p2, p3), high23 = _mm512_unpackhi_epi8(p2, p3);
+// Four planes to floats. out[r] holds, in each 128-bit lane l, postings 16·l + 4·r … + 3.
+inline void join_planes(const __m512i p[4], __m512 out[4]) {
+  const __m512i low01 = _mm512_unpacklo_epi8(p[0], p[1]), high01 = _mm512_unpackhi_epi8(p[0], p[1]);
+  const __m512i low23 = _mm512_unpacklo_epi8(p[2], p[3]), high23 = _mm512_unpackhi_epi8(p[2], p[3]);
   out[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(low01, low23));
   out[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low01, low23));
   out[2] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(high01, high23));
   out[3] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(high01, high23));
+}
+
+// The entries of 64 codes in one table.
+CITADEL_VBMI inline void look_up(__m512i codes, const std::uint8_t* planes, __m512 out[4]) {
+  const __mmask64 high = _mm512_movepi8_mask(codes);
+  const __m512i bytes[4] = {plane_bytes(codes, high, planes), plane_bytes(codes, high, planes + 256), plane_bytes(codes, high, planes + 512),
+                            plane_bytes(codes, high, planes + 768)};
+  join_planes(bytes, out);
 }
 
 // Scaled sums from the order of look_up to the order of the postings.

@@ -25,9 +25,7 @@ def rewrite(path: Path, changes: Mapping[str, bytes | None]) -> FileRecord:
     file = File(path)
     wanted = {name: data for name, data in (sections(path) | dict(changes)).items() if data is not None}
     path.unlink()
-    writer = CitWriter(
-        Quick(path.parent), KIND_NAMES[file.kind], file.index_id, file.file_id, sections=len(wanted)
-    )
+    writer = CitWriter(Quick(path.parent), KIND_NAMES[file.kind], file.index_id, file.file_id, sections=len(wanted))
     for name, data in wanted.items():
         writer.section(name, data)
     return writer.finish()

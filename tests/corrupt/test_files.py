@@ -123,7 +123,7 @@ def replacements(path: Path, outside: Path) -> dict[str, Callable[[], Any]]:
         "symlink to itself": lambda: path.symlink_to(path.name),
         "hard link to a foreign file": lambda: os.link(outside / "foreign", path),
         "pipe": lambda: os.mkfifo(path),
-        "folder": lambda: path.mkdir(),
+        "folder": path.mkdir,
         "socket": lambda: socket.socket(socket.AF_UNIX).bind(str(path)),
     }
 

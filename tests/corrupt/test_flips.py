@@ -1,4 +1,4 @@
-"""R5: a flipped bit is reported with file and section, or nobody reads it; then a deep check reports it. Never a wrong answer."""
+"""R5: a flipped bit is told with file and section; where nobody reads it answers stay and a deep check tells it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,21 @@ class Flipped:
             file.write(bytes([octet ^ self.mask]))
 
 
+def told_to_a_reader(
+    folder: Path, kind: str, truth: list[Any], engine: str = "native"
+) -> citadel.CorruptIndexError | None:
+    """The error that reading everything ends with; without one the answers must be the true ones."""
+    try:
+        assert indexes.ask(folder, kind, engine) == truth
+    except citadel.CorruptIndexError as error:
+        return error
+    return None
+
+
 def examine(folder: Path, kind: str, path: Path, sections: set[str], truth: list[Any]) -> None:
     """The damage at hand is told by the first reader of it, and by a deep check in any case."""
-    try:
-        assert indexes.ask(folder, kind) == truth
-    except citadel.CorruptIndexError as error:
-        assert (error.file, error.section in sections) == (path.name, True), str(error)
+    told = told_to_a_reader(folder, kind, truth)
+    assert told is None or (told.file, told.section in sections) == (path.name, True), str(told)
     with pytest.raises(citadel.CorruptIndexError) as caught:
         citadel.Index.open(folder).check(deep=True)
     assert (caught.value.file, caught.value.section in sections) == (path.name, True), str(caught.value)
@@ -136,7 +145,9 @@ def test_bits_of_the_documents(whole: Whole, truth: Truth, tmp_path: Path) -> No
 def test_a_damaged_text_is_not_handed_out(whole: Whole, tmp_path: Path) -> None:
     folder = indexes.copy(whole("bm25"), tmp_path / "bm25")
     path = file_of(folder, "docs-")
-    name = next(name for name in ("d0", f"d{indexes.DOCUMENTS // 2}") if f"title {name[1:]}".encode() in path.read_bytes())
+    name = next(
+        name for name in ("d0", f"d{indexes.DOCUMENTS // 2}") if f"title {name[1:]}".encode() in path.read_bytes()
+    )
     byte = path.read_bytes().index(f"title {name[1:]}".encode())
     assert citadel.Index.open(folder).get(name) is not None
     with Flipped(path, byte, 0), pytest.raises(citadel.CorruptIndexError, match="checksum of document 0"):
@@ -149,7 +160,5 @@ def test_the_reference_engine_sees_the_same_damage(kind: str, whole: Whole, trut
     path = file_of(folder, "seg-")
     for byte, sections in inside(File(path), random, often(3, 200)):
         with Flipped(path, byte, random.randrange(8)):
-            try:
-                assert indexes.ask(folder, kind, "reference") == truth(kind), (byte, sections)
-            except citadel.CorruptIndexError as error:
-                assert error.section in sections
+            told = told_to_a_reader(folder, kind, truth(kind), "reference")
+            assert told is None or told.section in sections, (byte, str(told))

@@ -26,9 +26,11 @@ REFUSED = {
     "a trigger": "CREATE TRIGGER run AFTER INSERT ON documents BEGIN DELETE FROM documents; END",
     "an index": "CREATE INDEX fast ON documents(id)",
     "a virtual table": "CREATE VIRTUAL TABLE words USING fts5(text)",
-    "a view in place of the table": "ALTER TABLE documents RENAME TO hidden; CREATE VIEW documents AS SELECT * FROM hidden",
+    "a view in place of the table": "ALTER TABLE documents RENAME TO hidden; "
+    "CREATE VIEW documents AS SELECT * FROM hidden",
     "a view that never ends": "ALTER TABLE citadel RENAME TO hidden; CREATE VIEW citadel AS "
-    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS index_id, x AS file_id, x AS format FROM n",
+    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+    "SELECT x AS index_id, x AS file_id, x AS format FROM n",
     "another column": "ALTER TABLE documents ADD COLUMN more TEXT",
     "a column renamed": "ALTER TABLE documents RENAME COLUMN text TO body",
     "no head": "DELETE FROM citadel",
@@ -77,7 +79,8 @@ def test_found_when_read(whole: Whole, tmp_path: Path) -> None:
     """In a process that may take 64 MiB more."""
     source = whole(KIND)
     folders = {
-        str(changed(source, tmp_path / str(n), script)): case for n, (case, script) in enumerate(FOUND_WHEN_READ.items())
+        str(changed(source, tmp_path / str(n), script)): case
+        for n, (case, script) in enumerate(FOUND_WHEN_READ.items())
     }
     visits = visit(map(Path, folders), KIND, "native", source)
     assert {folders[found.folder]: complaint(found) for found in visits if complaint(found)} == {}
@@ -135,4 +138,3 @@ def test_a_row_that_claims_two_gigabytes(whole: Whole, tmp_path: Path) -> None:
         folders.append(folder)
     visits = visit(folders, KIND, "native", source)
     assert [(found.folder, complaint(found)) for found in visits if complaint(found)] == []
-

@@ -58,13 +58,18 @@ def hostile_files(path: Path) -> Iterator[tuple[str, bytes]]:
     for offset in HUGE:
         yield f"table at {offset}", sealed(body, table, offset)
         yield f"table of {offset} bytes", sealed(body, table, len(body), offset)
-        yield f"table at {offset} up to the footer", sealed(body, table, offset, (len(body) + len(table) - offset) % 2**64)
+        yield (
+            f"table at {offset} up to the footer",
+            sealed(body, table, offset, (len(body) + len(table) - offset) % 2**64),
+        )
     for count in (0, 1, file.count - 1, file.count + 1, 32, 33, 1 << 16, (1 << 32) - 1):
         yield f"{count} sections", with_count(file.data, count)
     yield "no checksums", sealed(body, table[: 32 * file.count], len(body))
 
 
-@pytest.mark.parametrize(("kind", "prefix"), [("int8", "seg-"), ("bm25", "seg-"), ("bm25", "del-"), ("pq2", "codebook-")])
+@pytest.mark.parametrize(
+    ("kind", "prefix"), [("int8", "seg-"), ("bm25", "seg-"), ("bm25", "del-"), ("pq2", "codebook-")]
+)
 def test_tables_that_lie(kind: str, prefix: str, whole: Whole, tmp_path: Path) -> None:
     source, names = whole(kind), {}
     path = min(source.glob(f"{prefix}*"))

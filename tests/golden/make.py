@@ -39,7 +39,7 @@ def text(folder: Path) -> None:
 
 
 def vectors(folder: Path, codec: str) -> None:
-    """The dynamic router with a semantic field, in two segments with a deleted document; probes, and for pq2 a codebook."""
+    """The dynamic router with a semantic field, two segments, a deleted document, probes, and for pq2 a codebook."""
     random = np.random.default_rng(2023)
     fields = {"lexical": citadel.Field(8, codec), "semantic": citadel.Field(4, "int8")}
     floors = mock.patch("citadel.index.writer.SAMPLE_FLOOR", 32), mock.patch("citadel.index.lists.PROBE_FLOOR", 16)

@@ -115,8 +115,9 @@ def counts(file: File) -> list[int]:
     for i in range(len(starts) - 1):
         for first in range(starts[i], starts[i + 1], 128):
             entry = entries[block]
-            for place in range(min(128, starts[i + 1] - first)):
-                found.append(1 + bits(packed, entry & (1 << 56) - 1, place * (entry >> 56), entry >> 56))
+            offset, width = entry & (1 << 56) - 1, entry >> 56
+            places = range(min(128, starts[i + 1] - first))
+            found += [1 + bits(packed, offset, place * width, width) for place in places]
             block += 1
     return found
 

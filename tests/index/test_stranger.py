@@ -1,4 +1,4 @@
-"""docs/format.md is enough to read an index: a reader that knows only it finds the same postings, vectors and documents."""
+"""docs/format.md is enough to read an index: a reader that knows only it finds the same postings and documents."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def vectors(tmp_path: Path) -> Path:
     with citadel.Index.create(Quick(tmp_path / "i"), fields=fields, fingerprint="by hand") as index:
         for n in range(300):
             keys = [9] * (n % 7 != 0) + [2, 2] * (n % 3 == 0)
-            document = {"id": f"d{n}", "keys": keys, "weights": [0.5] * len(keys), "text": f"text {n}"}
+            document: dict[str, Any] = {"id": f"d{n}", "keys": keys, "weights": [0.5] * len(keys), "text": f"text {n}"}
             document |= {"vectors": random.normal(size=(len(keys), 3)).round(3), "semantic": [n, -1.0]}
             index.add_vectors([document])
         index.commit()
@@ -109,7 +110,9 @@ def test_documents(vectors: Path) -> None:
 
 def test_bm25_and_tombstones(tmp_path: Path) -> None:
     with citadel.Index.create(Quick(tmp_path / "i"), analyser="plain") as index:
-        index.add([{"id": "a", "text": "bee ant bee"}, {"id": "b", "text": "ant"}, {"id": "c", "text": "cat bee bee bee bee"}])
+        index.add(
+            [{"id": "a", "text": "bee ant bee"}, {"id": "b", "text": "ant"}, {"id": "c", "text": "cat bee bee bee bee"}]
+        )
         index.add([{"id": f"x{n}", "text": "ox"} for n in range(8)])
         index.commit().delete(["a"])
         index.commit()

@@ -115,9 +115,7 @@ def semantic_sections(data: Data) -> list[tuple[str, np.ndarray, np.ndarray]]:
 
 
 def sections(data: Data) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    out = []
-    if data.kind != "none":
-        out += lexical_sections(data)
+    out = lexical_sections(data) if data.kind != "none" else []
     if data.kind in ("vectors", "sparse"):
         out += payload_sections(data)
     return out + (semantic_sections(data) if data.semantic is not None else [])
@@ -153,9 +151,6 @@ def build(data: Data, parts: Any = None) -> _native.Segment:
     )
 
 
-# ---- the arithmetic, one posting at a time --------------------------------------------------------------------------
-
-
 def int8_dot(x: np.ndarray, stored: np.ndarray) -> np.float32:
     codes, scales = _native.quantize_int8(stored[None])
     step = f32(np.max(np.abs(x)) / f32(127))
@@ -177,9 +172,8 @@ def fp16_dot(x: np.ndarray, stored: np.ndarray) -> np.float32:
 
 def pq_dot(x: np.ndarray, stored: np.ndarray, centroids: np.ndarray, scale: np.float32) -> np.float32:
     codes = _native.pq_assign(stored[None], centroids)[0]
-    entries = []
-    for part, code, table in zip(x.reshape(len(codes), -1), codes, centroids, strict=True):
-        entries.append(reduce(add, part * table[code]))
+    rows = zip(x.reshape(len(codes), -1), codes, centroids, strict=True)
+    entries = [reduce(add, part * table[code]) for part, code, table in rows]
     return f32(reduce(add, entries) * scale)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -31,7 +32,7 @@ def cuts(draw: st.DrawFn, world: World) -> list[list[dict]]:
     """The world's documents in one to four batches."""
     places = sorted(draw(st.lists(st.integers(0, world.count), max_size=3)))
     documents, borders = world.documents(), [0, *places, world.count]
-    return [documents[start:stop] for start, stop in zip(borders, borders[1:], strict=False) if stop > start]
+    return [documents[start:stop] for start, stop in itertools.pairwise(borders) if stop > start]
 
 
 @seed(SEED)
@@ -68,12 +69,12 @@ def test_few_candidates(data: st.DataObject, world: World, k: int, candidates: i
 def test_segments_order_and_merge(data: st.DataObject, world: World) -> None:
     documents = world.documents()
     shuffled = data.draw(st.permutations(documents))
-    with built(world, [documents]) as one, built(world, data.draw(cuts(world))) as several:
-        with built(world, [shuffled]) as other:
-            truth = answers(world, one)
-            assert answers(world, several) == truth
-            assert up_to_ties(answers(world, other)) == up_to_ties(truth)
-            assert answers(world, several.merge()) == truth
+    parts = data.draw(cuts(world))
+    with built(world, [documents]) as one, built(world, parts) as several, built(world, [shuffled]) as other:
+        truth = answers(world, one)
+        assert answers(world, several) == truth
+        assert up_to_ties(answers(world, other)) == up_to_ties(truth)
+        assert answers(world, several.merge()) == truth
 
 
 @seed(SEED)
@@ -109,7 +110,10 @@ def test_replaced_is_deleted_and_added(data: st.DataObject, world: World) -> Non
 @EXAMPLES
 @given(st.data(), worlds(("static", "dynamic", "all_to_all"), ("pq2", "pq1")))
 def test_merging_under_one_codebook(data: st.DataObject, world: World) -> None:
-    first = [world.document(0) | {"keys": [0, 1], "vectors": np.eye(2, world.dimension), "weights": None}, *world.documents()[1:3]]
+    first = [
+        world.document(0) | {"keys": [0, 1], "vectors": np.eye(2, world.dimension), "weights": None},
+        *world.documents()[1:3],
+    ]
     with built(world, [first, *data.draw(cuts(world))]) as index:
         index.delete([f"d{n}" for n in data.draw(st.sets(st.integers(0, world.count), max_size=3))])
         before = answers(world, index.commit())

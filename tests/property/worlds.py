@@ -101,7 +101,9 @@ class World:
         index.add(documents) if self.router == "bm25" else index.add_vectors(documents)
 
     def search(self, searcher: Searcher, query: dict[str, Any], k: int = 1000, **options: Any) -> citadel.Hits:
-        return searcher.search(**query, k=k) if self.router == "bm25" else searcher.search_vectors(**query, k=k, **options)
+        return (
+            searcher.search(**query, k=k) if self.router == "bm25" else searcher.search_vectors(**query, k=k, **options)
+        )
 
     def routed(self, document: dict[str, Any]) -> RoutedTokens:
         """A document or query as the formula takes it."""
@@ -116,26 +118,36 @@ class World:
 
 
 @contextmanager
-def built(world: World, batches: Sequence[Sequence[dict[str, Any]]], tau: float | None = None) -> Iterator[citadel.Index]:
+def built(
+    world: World, batches: Sequence[Sequence[dict[str, Any]]], tau: float | None = None
+) -> Iterator[citadel.Index]:
     """An index with one commit a batch; small enough floors that codebooks and probes come into being."""
-    patches = ("citadel.index.writer.SAMPLE_FLOOR", 1), ("citadel.index.lists.PROBE_FLOOR", 9), ("citadel.index.merge.CHUNK", 128)
-    with tempfile.TemporaryDirectory() as folder, mock.patch(*patches[0]), mock.patch(*patches[1]), mock.patch(*patches[2]):
-        with world.create(Quick(Path(folder) / "index"), tau) as index:
-            for batch in batches:
-                world.add(index, batch)
-                index.commit()
-            yield index
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch("citadel.index.writer.SAMPLE_FLOOR", 1),
+        mock.patch("citadel.index.lists.PROBE_FLOOR", 9),
+        mock.patch("citadel.index.merge.CHUNK", 128),
+        world.create(Quick(Path(folder) / "index"), tau) as index,
+    ):
+        for batch in batches:
+            world.add(index, batch)
+            index.commit()
+        yield index
 
 
 Answer = list[tuple[list[str], list[float]]]
 
 
-def answers(world: World, index: citadel.Index, k: int = 1000, engine: str = "native", threads: int = 1, **options: Any) -> Answer:
+def answers(
+    world: World, index: citadel.Index, k: int = 1000, engine: str = "native", threads: int = 1, **options: Any
+) -> Answer:
     """The ids and scores of every query in every mode."""
     searcher, found = index.searcher(engine=engine, threads=threads), []
     for query in world.queries():
         for mode in world.modes if world.router != "bm25" else ("off",):
-            hits = world.search(searcher, query, k, **({} if world.router == "bm25" else {"semantic_mode": mode}), **options)
+            hits = world.search(
+                searcher, query, k, **({} if world.router == "bm25" else {"semantic_mode": mode}), **options
+            )
             found.append((hits.ids, hits.scores))
     return found
 
@@ -168,4 +180,3 @@ def worlds(
     return World(
         router, codec, dimension, semantic, draw(st.integers(0, 1 << 30)), draw(st.integers(1, 24)), draw(st.booleans())
     )
-

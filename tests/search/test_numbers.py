@@ -25,8 +25,8 @@ def one(id: str, vector: list[float], weight: float = 1.0, key: int = 7, **more:
 
 
 def found(index: citadel.Index, engine: str, k: int = 10, **query: Any) -> list[tuple[str, float]]:
-    query = {"keys": [7], "weights": [1.0], "vectors": [[1.0, 0.0]]} | query
-    hits = index.searcher(engine=engine).search_vectors(**query, k=k)
+    usual: dict[str, Any] = {"keys": [7], "weights": [1.0], "vectors": [[1.0, 0.0]]}
+    hits = index.searcher(engine=engine).search_vectors(**usual | query, k=k)
     return list(zip(hits.ids, hits.scores, strict=True))
 
 
@@ -44,7 +44,7 @@ def test_no_number_in_a_document(bad: float, codec: str, tmp_path: Path) -> None
         one("bad", [1.0, 0, 0, 0], semantic=[bad, 0.0]),
     ]
     for document in bad_ones:
-        with pytest.raises(citadel.InputError, match="document 'bad': .*NaN or"):
+        with pytest.raises(citadel.InputError, match=r"document 'bad': .*NaN or"):
             index.add_vectors([good, document])
         index.rollback()
     index.add_vectors([good])
@@ -59,7 +59,7 @@ def test_no_number_in_a_document(bad: float, codec: str, tmp_path: Path) -> None
 def test_the_largest_number_a_codec_keeps(codec: str, value: float, fits: bool, tmp_path: Path) -> None:
     index = vectors_index(tmp_path / "i", codec)
     if not fits:
-        with pytest.raises(citadel.InputError, match="document 'big': the vectors hold .* at most"):
+        with pytest.raises(citadel.InputError, match=r"document 'big': the vectors hold .* at most"):
             index.add_vectors([one("big", [value, 0.0])])
         return
     index.add_vectors([one("big", [value, 0.0])])
@@ -159,6 +159,18 @@ def test_an_empty_vector_query_still_has_its_semantic_part(engine: str, tmp_path
         hits = index.searcher(engine=engine).search_vectors(semantic=[2.0, 0.0], semantic_mode=mode)
         assert (hits.ids, hits.scores) == (["a", "b"], [2.0, -2.0])
     assert len(index.searcher(engine=engine).search_vectors(semantic=[2.0, 0.0], semantic_mode="off")) == 0
+
+
+@BOTH
+def test_an_empty_vector_query(engine: str, tmp_path: Path) -> None:
+    index = vectors_index(tmp_path / "i")
+    index.add_vectors([one("a", [1.0, 0.0]), {"id": "empty", "keys": [], "weights": [], "vectors": []}])
+    index.commit()
+    assert len(index) == 2
+    assert found(index, engine, keys=[], weights=[], vectors=[]) == []
+    assert found(index, engine, keys=None, weights=None, vectors=None) == []
+    assert found(index, engine, keys=[8]) == []
+    assert found(index, engine, weights=[0.0]) == []
 
 
 @BOTH

@@ -21,7 +21,7 @@ inline constexpr auto better = [](const Scored& a, const Scored& b) {
 // Keeps up to 2k + 64 entries and throws away all but the best k when full: cheaper than a heap for large k.
 class TopK {
  public:
-  explicit TopK(std::size_t k) : k_(k), room_(6 * k + 64) {}
+  explicit TopK(std::size_t k) : k_(k), room_(2 * k + 64) {}
 
   // What a score must reach to matter. A NaN never does.
   float threshold() const { return threshold_; }

@@ -227,7 +227,7 @@ class MemoryContents:
         keys, step = self._columns["KEYS"], 65_536
         parts = [
             encode(codec, decode(rows[i : i + step]), keys[i : i + step], codebook).codes
-            for i in range(0, len(rows), step)
+            for i in range(0, max(len(rows), 1), step)
         ]
         self._columns["CODES"] = np.concatenate(parts)
 

@@ -107,8 +107,8 @@ def read_codebook(storage: Storage, record: FileRecord, index_id: str, dimension
     file = CitFile(storage, record, "codebook", index_id)
     meta = file["META"].json()
     scale, sampled = meta.get("global_scale"), meta.get("sampled")
-    known = isinstance(scale, float) and isinstance(sampled, int)
-    if (meta.get("dimension"), meta.get("subvector")) != (dimension, subvector) or not known:
+    shaped = (meta.get("dimension"), meta.get("subvector")) == (dimension, subvector)
+    if not shaped or not isinstance(scale, float) or not isinstance(sampled, int):
         raise file["META"].corrupt("it does not fit the index's field")
     keys = file["SCALE_KEYS"].array(np.uint32)
     centroids = file["CENTROIDS"].sized(np.float32, dimension * CENTROIDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -79,25 +80,26 @@ def row_names(meta: Meta) -> list[str]:
 
 
 def _write_ids(writer: CitWriter, contents: Contents) -> None:
-    lengths: list[int] = []
-    hashes: list[NDArray[np.uint64]] = []
+    lengths, hashes = array.array("I"), array.array("Q")  # packed: this is all a merge keeps of every document
 
     def octets() -> Iterator[bytes]:
         for ids, hashed in contents.ids():
             lengths.extend(map(len, ids))
-            hashes.append(hashed)
+            hashes.frombytes(hashed.tobytes())
             yield b"".join(ids)
 
     writer.stream("ID_BYTES", octets())
-    writer.section("ID_OFFSETS", _starts(np.array(lengths, np.int64)))
-    joined = np.concatenate([np.zeros(0, np.uint64), *hashes])
+    writer.section("ID_OFFSETS", _starts(np.frombuffer(lengths, np.uint32)))
+    joined = np.frombuffer(hashes, np.uint64)
     order = np.argsort(joined, kind="stable")
-    writer.section("ID_HASHES", joined[order].astype("<u8"))
+    writer.section("ID_HASHES", joined[order].astype("<u8", copy=False))
     writer.section("ID_NUMBERS", order.astype("<u4"))
 
 
-def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype("<i8")
+def _starts(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    starts = np.zeros(len(lengths) + 1, "<i8")
+    np.cumsum(lengths, out=starts[1:])
+    return starts
 
 
 def _write_lists(writer: CitWriter, contents: Contents) -> None:

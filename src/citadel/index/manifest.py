@@ -241,6 +241,7 @@ def _settings(data: dict[str, Any]) -> Settings:
         b=_number(data["b"]),
     )
     whole = settings.weight_step >= 1e-6 and 0 <= settings.tau <= 255 * settings.weight_step
+    whole &= (settings.router == "bm25") == (settings.analyser is not None)
     if not whole or settings.k1 < 0 or not 0 <= settings.b <= 1:
         raise ValueError("a setting is out of range")
     return settings

@@ -126,7 +126,9 @@ def fits(meta: Meta, manifest: Manifest) -> bool:
     if meta.kind != "vectors" or lexical is None:
         return True
     waiting = lexical.codec in SUBVECTOR and meta.codec == "int8"
-    return waiting or (meta.codec == lexical.codec and (lexical.codec not in SUBVECTOR or manifest.codebook is not None))
+    return waiting or (
+        meta.codec == lexical.codec and (lexical.codec not in SUBVECTOR or manifest.codebook is not None)
+    )
 
 
 def open_snapshot(storage: Storage, previous: Snapshot | None = None) -> Snapshot:

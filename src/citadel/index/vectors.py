@@ -167,6 +167,8 @@ def _vectors(source: Mapping[str, Any], settings: Settings, where: str) -> Float
         return None
     if source.get("vectors") is None:
         raise InputError(f"{where}: vectors are missing")
+    if np.size(source["vectors"]) == 0:  # a document without postings, also where it is a plain []
+        return np.zeros((0, settings.lexical.dimension), np.float32)
     vectors = _array(source["vectors"], np.float32, 2, "vectors", where)
     if vectors.shape[1] != settings.lexical.dimension and len(vectors):
         raise InputError(

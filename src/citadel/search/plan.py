@@ -76,7 +76,7 @@ def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, sema
     """A query given as vectors, checked against the index's fields."""
     if settings.router == "bm25":
         raise UsageError("this index holds text: search it with a text query")
-    rows = _numbers(vectors, 2, "vectors")
+    rows = None if np.size(vectors) == 0 else _numbers(vectors, 2, "vectors")
     if settings.router == "all_to_all" and keys is None and rows is not None:
         keys = np.zeros(len(rows), np.uint32)
     named = _query_keys(keys)
@@ -93,11 +93,7 @@ def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, sema
     order = order[weighted[order] > 0]  # a token without weight meets nothing
     product = None
     if dimension:
-        product = (
-            np.zeros((0, dimension), np.float32)
-            if rows is None
-            else _weighted(rows[order], weighted[order])
-        )
+        product = np.zeros((0, dimension), np.float32) if rows is None else _weighted(rows[order], weighted[order])
     return Plan(named[order], (), weighted[order], product, _query_semantic(settings, semantic))
 
 

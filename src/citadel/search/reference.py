@@ -167,7 +167,9 @@ class ReferenceEngine:
         semantic = np.concatenate([np.zeros(0, np.float32), *found])  # [N]
         chosen = np.flatnonzero(alive)
         if mode == "rerank":
-            groups = [self._probed(s, query, options.probes) + self._snapshot.bases[i] for i, (s, _) in enumerate(parts)]
+            groups = [
+                self._probed(s, query, options.probes) + self._snapshot.bases[i] for i, (s, _) in enumerate(parts)
+            ]
             probed = np.concatenate([np.zeros(0, np.int64), *groups])
             probed = probed[alive[probed]]
             nearest = best(probed, semantic[probed], options.probes).numbers

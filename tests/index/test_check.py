@@ -1,0 +1,71 @@
+"""check and repair: what is whole, and going back to it only when asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import citadel
+from citadel.index.check import repair, whole_generations
+from citadel.index.manifest import generations
+from tests.index.quick import Quick
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Quick:
+    """Three commits: of "a", then "b", then "a" deleted; the last two generations are kept."""
+    found = Quick(tmp_path / "i")
+    index = citadel.Index.create(found, analyser="plain")
+    index.add([{"id": f"a{n}", "text": "ant"} for n in range(9)])
+    index.commit()
+    index.add([{"id": "b", "text": "bee"}])
+    index.commit()
+    index.delete(["a0"])
+    index.commit()
+    return found
+
+
+def spoil(path: Path, byte: int = 70) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1
+    path.write_bytes(data)
+
+
+def test_both_kept_generations_are_whole(storage: Quick) -> None:
+    assert generations(storage) == whole_generations(storage) == [3, 4]
+
+
+@pytest.mark.parametrize("pattern", ["gen.00000004", "del-*.cit"])
+def test_damage_of_the_newest_is_an_error_until_repair(pattern: str, storage: Quick) -> None:
+    """An older generation is never served in its place by itself."""
+    spoil(next(storage.path.glob(pattern)))
+    with pytest.raises(citadel.CorruptIndexError):
+        citadel.Index.open(storage).check(deep=True)
+    assert whole_generations(storage) == [3]
+    assert repair(storage) == 3
+    index = citadel.Index.open(storage)
+    index.check(deep=True)
+    assert (len(index), "a0" in index) == (10, True)
+    index.delete(["b"])
+    assert len(index.commit()) == 9
+
+
+def test_damage_of_both_cannot_be_repaired(storage: Quick) -> None:
+    for path in storage.path.glob("seg-*"):
+        spoil(path)
+    with pytest.raises(citadel.CorruptIndexError, match="no generation is whole"):
+        repair(storage)
+    assert generations(storage) == [3, 4]
+
+
+def test_a_whole_index_is_left_as_it_is(storage: Quick) -> None:
+    assert (repair(storage), generations(storage)) == (4, [3, 4])
+
+
+def test_progress_names_the_files(storage: Quick) -> None:
+    from citadel.index.check import check
+
+    names: list[str] = []
+    check(storage, deep=True, progress=names.append)
+    assert [name[:4] for name in names] == ["seg-", "seg-", "del-"]

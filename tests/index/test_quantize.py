@@ -1,0 +1,68 @@
+"""Codecs, with numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from citadel.index.codebook import Codebook, train
+from citadel.index.quantize import decode, encode, weight_steps
+
+
+def test_int8_by_hand() -> None:
+    """The largest number is 127 steps; the step is the fp16 number at or just above it over 127."""
+    coded = encode("int8", np.array([[127.0, -63.5, 0.6, 0.0]], np.float32))
+    assert (coded.codes.tolist(), coded.scales.tolist()) == ([[127, -64, 1, 0]], [1.0])  # type: ignore[union-attr]
+    assert decode(coded).tolist() == [[127.0, -64.0, 1.0, 0.0]]
+
+
+def test_a_zero_vector() -> None:
+    coded = encode("int8", np.zeros((2, 3), np.float32))
+    assert decode(coded).tolist() == [[0.0] * 3] * 2
+
+
+@given(st.lists(st.floats(-60000, 60000, width=32), min_size=1, max_size=40))
+def test_int8_is_within_half_a_step(values: list[float]) -> None:
+    row = np.array([values], np.float32)
+    coded = encode("int8", row)
+    assert coded.scales is not None
+    step = float(coded.scales[0])
+    assert (np.abs(decode(coded).astype(np.float64) - row) <= 0.5000001 * step + 2e-6).all()
+    assert np.abs(coded.codes.astype(int)).max() <= 127
+
+
+def test_pq_by_hand() -> None:
+    """Two sub-vectors of two dimensions; key 5 has scale 2, so its vector is halved before the nearest is sought."""
+    centroids = np.full((2, 256, 2), 1000.0, np.float32)
+    centroids[:, 3], centroids[:, 7] = [1, 0], [0, 1]
+    book = Codebook(centroids, np.array([5], np.uint32), np.array([2.0], np.float32), 1.0)
+    keys = np.array([5, 6], np.uint32)
+    coded = encode("pq2", np.array([[2.2, 0, 0, 1.8], [0.1, 0.9, 1, 0]], np.float32), keys, book)
+    assert coded.codes.tolist() == [[3, 7], [7, 3]]
+    assert decode(coded, keys, book).tolist() == [[2.0, 0.0, 0.0, 2.0], [0.0, 1.0, 1.0, 0.0]]
+
+
+def test_a_codebook_of_few_distinct_vectors_keeps_them() -> None:
+    vectors = np.repeat(np.eye(8, dtype=np.float32), 40, axis=0)
+    keys = np.tile(np.array([1, 2], np.uint32), 160)
+    book = train(vectors, keys, subvector=4)
+    assert (book.centroids.shape, book.scale_keys.tolist(), book.sampled) == ((2, 256, 4), [1, 2], 320)
+    np.testing.assert_allclose(decode(encode("pq2", vectors, keys, book), keys, book), vectors, atol=1e-6)
+
+
+@given(st.integers(0, 254), st.sampled_from([0.02, 0.01, 0.05]), st.integers(-2, 2))
+def test_weight_steps_say_what_tau_says(steps: int, step: float, ulps: int) -> None:
+    """A weight at or next to m steps: the code is above m exactly when the weight is above τ = m · step."""
+    tau = np.float32(steps * step)
+    weight = tau
+    for _ in range(abs(ulps)):
+        weight = np.nextafter(weight, np.float32(np.inf if ulps > 0 else 0))
+    (code,) = weight_steps(np.array([weight], np.float32), step).tolist()
+    assert (code > steps) == bool(weight > tau)
+
+
+@pytest.mark.parametrize(("weight", "code"), [(0.0, 0), (0.01, 1), (0.02, 1), (0.021, 2), (5.09, 255), (99.0, 255)])
+def test_weight_steps_by_hand(weight: float, code: int) -> None:
+    assert weight_steps(np.array([weight], np.float32), 0.02).tolist() == [code]
