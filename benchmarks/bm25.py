@@ -9,7 +9,6 @@ timed call. The check column compares each top 10 with an exact BM25 in float64 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import tempfile
@@ -206,8 +205,8 @@ def main() -> None:
         judged = {line.split("\t")[0] for line in (scifact / "qrels" / "test.tsv").read_text().splitlines()[1:]}
         queries = [text for id, text in read_queries(scifact) if id in judged]
         rows += measure(f"SciFact, {len(texts):,}", texts, queries, get_analyser("english"), len(queries))
-    texts, queries = zipf_corpus(options.documents, options.queries)
-    rows += measure(f"Zipf, {len(texts):,}", texts, queries, get_analyser("plain"), 100)
+    synthetic, queries = zipf_corpus(options.documents, options.queries)
+    rows += measure(f"Zipf, {len(synthetic):,}", synthetic, queries, get_analyser("plain"), 100)
     columns = ["documents", "engine", "build s", "mean µs", "p50 µs", "p95 µs", "× citadel", "right top 10"]
     report("bm25", "BM25, one thread, k = 10, text in → ids out", columns, rows)
 

@@ -1,8 +1,8 @@
 """Building from given vectors: postings a second on one core, peak memory against the declared bound, bytes a posting.
 
 Each codec builds an index of its own in a fresh process: documents of 60 postings of 32 dimensions under Zipf keys,
-generated in batches outside the timed calls. Peak memory is RssAnon (private memory; the pages of mapped files belong to
-the system) above what the interpreter held before the index was created, the batch in hand left out of neither.
+generated in batches outside the timed calls. Peak memory is RssAnon (private memory: the pages of mapped files belong
+to the system) above what the process held with one batch in hand, before its first call.
 
     python benchmarks/build.py [--postings 50000000] [--memory-mb 512]
 """

@@ -1,4 +1,4 @@
-"""What every benchmark shares: the machine it ran on, one table on standard output, the same figures as JSON beside it."""
+"""What every benchmark shares: the machine it ran on, one table on standard output, the same figures as JSON."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+IN_A_ROW = 5
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -43,15 +44,15 @@ def one_core() -> None:
 def alternate(runs: dict[Any, Callable[[], Any]], rounds: int) -> dict[Any, float]:
     """The least seconds of each of several things, taken turn by turn, so that a noisy machine disturbs all alike.
 
-    Each turn runs the thing twice and counts the second: what the thing before left in the caches plays no part.
+    Each turn runs the thing some times in a row, so that what the one before left in the caches plays no part.
     """
     least = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for name, run in runs.items():
-            run()
-            start = time.perf_counter()
-            run()
-            least[name] = min(least[name], time.perf_counter() - start)
+            for _ in range(IN_A_ROW):
+                start = time.perf_counter()
+                run()
+                least[name] = min(least[name], time.perf_counter() - start)
     return least
 
 

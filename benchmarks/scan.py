@@ -57,7 +57,9 @@ class Lists:
             "DOCUMENTS": np.concatenate(drawn).astype(np.uint32),
             "WEIGHTS": generator.integers(1, 255, size * KEYS).astype(np.uint8),
             "CODES": coded.codes,
-        } | ({"SCALES": coded.scales} if coded.scales is not None else {})
+        }
+        if coded.scales is not None:
+            self._rows["SCALES"] = coded.scales
 
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
         yield self._lists, self._rows[name]
@@ -111,16 +113,16 @@ def searches(snapshot: BareSnapshot) -> dict[str, Callable[[], Any]]:
     """The engines and the floor over one snapshot."""
     generator = np.random.default_rng(1)
     vectors = generator.standard_normal((KEYS, DIMENSION), dtype=np.float32)
-    plan = Plan(np.arange(KEYS, dtype=np.uint32), (), np.ones(KEYS, np.float32), vectors)
+    plan = Plan(np.arange(KEYS, dtype=np.uint32), np.ones(KEYS, np.float32), vectors)
     options = Options(K)
     native, reference = CpuEngine(snapshot, True, (0, 0), 1), ReferenceEngine(snapshot, True, (0, 0))
-    lists = native.find(plan)
-    a, b = native.search(plan, lists, options), reference.search(plan, lists, options)
+    fast, slow = native.prepare(plan), reference.prepare(plan)
+    a, b = native.search(fast, options), reference.search(slow, options)
     assert a.numbers.tolist() == b.numbers.tolist() and a.scores.tolist() == b.scores.tolist(), "the engines differ"
     words = [_words(snapshot.segments[0].file[name].data) for name in SCANNED if name in snapshot.segments[0].file]
     return {
-        "native": lambda: native.search(plan, lists, options),
-        "reference": lambda: reference.search(plan, lists, options),
+        "native": lambda: native.search(fast, options),
+        "reference": lambda: reference.search(slow, options),
         "floor": lambda: sum(int(part.sum()) for part in words),
     }
 

@@ -165,6 +165,34 @@ nb::object find_terms(const PySnapshot& self, nb::sequence terms) {
   return find_all(self.snapshot, texts.size(), [&](const Segment& segment, std::size_t i) { return segment.find_term(texts[i]); });
 }
 
+std::string_view text(nb::handle term) {
+  char* bytes = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(term.ptr(), &bytes, &size) != 0) nb::raise_python_error();
+  return {bytes, static_cast<std::size_t>(size)};
+}
+
+// A bm25 query in one call: the list of each term in each segment, and idf · times in the query as its weight.
+Query plan_terms(const PySnapshot& self, nb::list terms, nb::list repeats, std::uint64_t documents) {
+  const auto& segments = self.snapshot.segments();
+  Query query;
+  query.segments = segments.size(), query.tokens = terms.size();
+  if (repeats.size() != query.tokens) throw std::invalid_argument("terms and repeats must be of one length");
+  query.lists.assign(query.segments * query.tokens, -1);
+  for (std::size_t i = 0; i < query.tokens; ++i) {
+    std::uint64_t frequency = 0;
+    for (std::size_t s = 0; s < query.segments; ++s)
+      if (const auto list = segments[s]->find_term(text(terms[i]))) {
+        query.lists[s * query.tokens + i] = static_cast<std::int64_t>(*list);
+        frequency += segments[s]->list_length(*list);
+      }
+    const double rest = static_cast<double>(documents) - static_cast<double>(frequency);
+    const double idf = std::log1p((rest + 0.5) / (static_cast<double>(frequency) + 0.5));
+    query.weights.push_back(static_cast<float>(idf * nb::cast<double>(repeats[i])));
+  }
+  return query;
+}
+
 nb::object list_lengths(const PySnapshot& self, Array<std::int64_t, 2> lists) {
   const auto& segments = self.snapshot.segments();
   if (lists.shape(0) != segments.size()) throw std::invalid_argument("lists must have a row for each segment");
@@ -307,6 +335,7 @@ NB_MODULE(_native, m) {
       .def("__init__", &make_snapshot, "segments"_a, "floor"_a, "norm_base"_a, "norm_slope"_a)
       .def("find_keys", &find_keys, "keys"_a)
       .def("find_terms", &find_terms, "terms"_a)
+      .def("plan_terms", &plan_terms, "terms"_a, "repeats"_a, "documents"_a)
       .def("list_lengths", &list_lengths, "lists"_a)
       .def("search", &search, "query"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
            "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none())

@@ -7,8 +7,6 @@
 namespace citadel {
 namespace {
 
-constexpr std::uint64_t kAhead = 3;  // blocks between what is prefetched and what is read
-
 // Into the L2 cache; the few slots for misses of the L1 cache are better left to the loads themselves.
 void prefetch(const std::uint8_t* bytes, std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t at = begin; at < end; at += 64) __builtin_prefetch(bytes + at, 0, 2);
@@ -27,14 +25,16 @@ const std::uint8_t* block_bytes(const Section& offsets, const Section& packed, s
 
 // One after the other: a document may stand here twice, its second value being 0.
 void add_values(float* accumulators, std::uint32_t base, const std::uint32_t* documents, const float* values, std::size_t n) {
+  auto* bytes = reinterpret_cast<char*>(accumulators);
+  const auto at = [=](std::size_t i) { return reinterpret_cast<float*>(bytes + 4 * (std::uint64_t{documents[i]} - base)); };
   std::size_t i = 0;
   for (; i + 4 <= n; i += 4) {
-    accumulators[documents[i] - base] += values[i];
-    accumulators[documents[i + 1] - base] += values[i + 1];
-    accumulators[documents[i + 2] - base] += values[i + 2];
-    accumulators[documents[i + 3] - base] += values[i + 3];
+    *at(i) += values[i];
+    *at(i + 1) += values[i + 1];
+    *at(i + 2) += values[i + 2];
+    *at(i + 3) += values[i + 3];
   }
-  for (; i < n; ++i) accumulators[documents[i] - base] += values[i];
+  for (; i < n; ++i) *at(i) += values[i];
 }
 
 // Append the places of accumulators that are still untouched, once each; gives how many entries there are now.
@@ -138,9 +138,10 @@ void Cursor::decode(std::uint64_t block, std::size_t n) {
 void Cursor::score(std::size_t n) {
   if (segment_.kind() == Kind::vectors) {
     const std::uint64_t width = segment_.code_bytes();
-    const std::uint64_t begin = std::min(posting_ + kAhead * kBlock, group_.list.last);
+    const std::uint64_t begin = std::min(posting_ + kAhead, group_.list.last);
     const std::uint64_t end = std::min(begin + kBlock, group_.list.last);
-    prefetch(segment_.codes.data(), begin * width, end * width);
+    const bool itself = segment_.codec() == Codec::int8 && segment_.dimension() == query_.kernels.prefetched;
+    if (!itself) prefetch(segment_.codes.data(), begin * width, end * width);
     if (segment_.scales.present()) prefetch(segment_.scales.data(), 2 * begin, 2 * end);
   }
   for (std::size_t token = 0; token < group_.tokens; ++token) score_token(group_.first_token + token, n, values(token) + kFront);
@@ -176,17 +177,8 @@ std::size_t Cursor::drop_light(std::size_t n) {
 void Cursor::fold_runs(std::size_t begin, std::size_t end) {
   std::uint64_t mask[3];
   query_.kernels.repeats(documents_ + begin, end - begin, mask);
-  for (std::size_t word = 3; word-- > 0;)
-    while (mask[word] != 0) {
-      const auto bit = static_cast<std::size_t>(63 - std::countl_zero(mask[word]));
-      mask[word] &= ~(std::uint64_t{1} << bit);
-      const std::size_t at = begin + 64 * word + bit;
-      for (std::size_t token = 0; token < group_.tokens; ++token) {
-        float* value = values(token) + at;
-        if (value[0] > value[-1]) value[-1] = value[0];
-        value[0] = 0.0f;
-      }
-    }
+  if ((mask[0] | mask[1] | mask[2]) == 0) return;
+  for (std::size_t token = 0; token < group_.tokens; ++token) query_.kernels.fold(values(token) + begin, end - begin, mask);
 }
 
 // A run that may go on in the next block waits for it; gives where the entries that are final end.

@@ -89,6 +89,6 @@ std::size_t collect_avx2(float* accumulators, std::size_t n, float threshold, st
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx2, normalise, collect_avx2, unpack_documents, unpack_counts};
+const Kernels kAvx2Kernels = {"avx2", 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx2, fold, normalise, collect_avx2, unpack_documents, unpack_counts};
 
 }  // namespace citadel

@@ -37,7 +37,10 @@ inline void store_scores(__m512i dots, const std::uint8_t* scales, const Int8Que
 inline __m512i sixteen_dots_32(const std::uint8_t* codes, __m512i q) {
   __m512i r[8];
 #pragma GCC unroll 8
-  for (int pair = 0; pair < 8; ++pair) r[pair] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), shifted(codes + 64 * pair), q);
+  for (int pair = 0; pair < 8; ++pair) {
+    __builtin_prefetch(codes + 64 * pair + 32 * kAhead, 0, 2);
+    r[pair] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), shifted(codes + 64 * pair), q);
+  }
   const __m512i low = lane_sums(r[0], r[1], r[2], r[3]), high = lane_sums(r[4], r[5], r[6], r[7]);
   const __m512i sums = _mm512_add_epi32(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xdd));
   return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15), sums);
@@ -86,29 +89,46 @@ void int8(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, 
   }
 }
 
-inline float fold(__m512 sums) {
+// The 16 lanes of one row's sum: products of dimensions l, l + 16, … in this order.
+inline __m512 row_lanes(const std::uint8_t* vector, std::size_t d, const float* q) {
+  __m512 sums = _mm512_setzero_ps();
+  std::size_t j = 0;
+  for (; j + 16 <= d; j += 16) {
+    const __m512 values = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(vector + 2 * j)));
+    sums = _mm512_add_ps(sums, _mm512_mul_ps(_mm512_loadu_ps(q + j), values));
+  }
+  if (j == d) return sums;
+  const __mmask16 rest = static_cast<__mmask16>((1u << (d - j)) - 1);
+  const __m512 values = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(rest, vector + 2 * j));
+  return _mm512_add_ps(sums, _mm512_mul_ps(_mm512_loadu_ps(q + j), values));
+}
+
+inline float fold_row(__m512 sums) {
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
+// The same additions for 16 rows at once: each step adds the upper half of every row's lanes to the lower one.
+inline __m512 fold_sixteen(__m512 r[16]) {
+  for (int i = 0; i < 8; ++i)
+    r[i] = _mm512_add_ps(_mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0x44), _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0xee));
+  for (int i = 0; i < 4; ++i)
+    r[i] = _mm512_add_ps(_mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0x88), _mm512_shuffle_f32x4(r[2 * i], r[2 * i + 1], 0xdd));
+  for (int i = 0; i < 2; ++i) r[i] = _mm512_add_ps(_mm512_shuffle_ps(r[2 * i], r[2 * i + 1], 0x44), _mm512_shuffle_ps(r[2 * i], r[2 * i + 1], 0xee));
+  const __m512 sums = _mm512_add_ps(_mm512_shuffle_ps(r[0], r[1], 0x88), _mm512_shuffle_ps(r[0], r[1], 0xdd));
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums);
+}
+
 void fp16_avx512(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out) {
-  const __mmask16 rest = static_cast<__mmask16>((1u << (d % 16)) - 1);
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint8_t* vector = vectors + i * d * 2;
-    __m512 sums = _mm512_setzero_ps();
-    std::size_t j = 0;
-    for (; j + 16 <= d; j += 16) {
-      const __m512 values = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(vector + 2 * j)));
-      sums = _mm512_add_ps(sums, _mm512_mul_ps(_mm512_loadu_ps(q + j), values));
-    }
-    if (rest != 0) {
-      const __m512 values = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(rest, vector + 2 * j));
-      sums = _mm512_add_ps(sums, _mm512_mul_ps(_mm512_loadu_ps(q + j), values));
-    }
-    out[i] = fold(sums);
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    __m512 rows[16];
+    for (std::size_t row = 0; row < 16; ++row) rows[row] = row_lanes(vectors + (i + row) * d * 2, d, q);
+    _mm512_storeu_ps(out + i, fold_sixteen(rows));
   }
+  for (; i < n; ++i) out[i] = fold_row(row_lanes(vectors + i * d * 2, d, q));
 }
 
 void repeats_avx512(const std::uint32_t* documents, std::size_t n, std::uint64_t mask[3]) {
@@ -119,6 +139,34 @@ void repeats_avx512(const std::uint32_t* documents, std::size_t n, std::uint64_t
     const __m512i before = _mm512_maskz_loadu_epi32(valid, documents + i - 1);
     mask[i / 64] |= static_cast<std::uint64_t>(_mm512_mask_cmpeq_epi32_mask(valid, here, before)) << (i % 64);
   }
+}
+
+inline __mmask16 lanes_at(const std::uint64_t mask[3], std::size_t i) { return static_cast<__mmask16>(mask[i / 64] >> (i % 64)); }
+
+// mask moved down by `shift` entries, 1 to 63, or 64 and more.
+inline void move_down(const std::uint64_t mask[3], std::size_t shift, std::uint64_t out[3]) {
+  const std::size_t words = shift / 64, bits = shift % 64;
+  for (std::size_t word = 0; word < 3; ++word) {
+    const std::uint64_t low = word + words < 3 ? mask[word + words] : 0, high = word + words + 1 < 3 ? mask[word + words + 1] : 0;
+    out[word] = bits == 0 ? low : low >> bits | high << (64 - bits);
+  }
+}
+
+// Entries that know the maximum of the next 1, 2, 4, … of their run: as many steps as the longest run has doublings. Going up,
+// an entry reads what stands `step` behind it before that is changed.
+void fold_avx512(float* values, std::size_t n, const std::uint64_t mask[3]) {
+  std::uint64_t joined[3], moved[3];
+  move_down(mask, 1, joined);  // bit i: entry i + 1 goes on with the document of entry i
+  for (std::size_t step = 1; (joined[0] | joined[1] | joined[2]) != 0; step *= 2) {
+    for (std::size_t i = 0; i < n; i += 16) {
+      const __mmask16 lanes = lanes_at(joined, i);
+      const __m512 here = _mm512_maskz_loadu_ps(lanes, values + i), there = _mm512_maskz_loadu_ps(lanes, values + i + step);
+      _mm512_mask_storeu_ps(values + i, lanes, _mm512_max_ps(here, there));
+    }
+    move_down(joined, step, moved);
+    for (std::size_t word = 0; word < 3; ++word) joined[word] &= moved[word];
+  }
+  for (std::size_t i = 0; i < n; i += 16) _mm512_mask_storeu_ps(values + i, lanes_at(mask, i), _mm512_setzero_ps());
 }
 
 // Append the places and values of one register's good lanes. Compressed in a register: to memory is slow on Zen 4.
@@ -165,9 +213,9 @@ std::size_t collect_avx512(float* accumulators, std::size_t n, float threshold, 
 
 }  // namespace
 
-const Kernels kAvx512Kernels = {"avx512vnni", int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx512,
+const Kernels kAvx512Kernels = {"avx512vnni", 32, int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx512, fold_avx512,
                                 normalise, collect_avx512, unpack_documents, unpack_counts};
-const Kernels kAvx512VbmiKernels = {"avx512vnni", int8, fp16_avx512, fp32, pq_vbmi, pq_table_planes, pq_assign, sparse, bm25,
-                                    repeats_avx512, normalise, collect_avx512, unpack_documents_vbmi, unpack_counts_vbmi};
+const Kernels kAvx512VbmiKernels = {"avx512vnni", 32, int8, fp16_avx512, fp32, pq_vbmi, pq_table_planes, pq_assign, sparse, bm25,
+                                    repeats_avx512, fold_avx512, normalise, collect_avx512, unpack_documents_vbmi, unpack_counts_vbmi};
 
 }  // namespace citadel

@@ -19,46 +19,54 @@ inline void store_vector(T* to, V vector) {
 
 inline Floats broadcast(float x) { return x - Floats{}; }
 
-// Lookups of several postings at a time: their sums are independent, so their latencies overlap.
-template <std::size_t Subvectors>
-void pq_fixed(const std::uint8_t* codes, std::size_t n, const float* table, float scale, float* out) {
-  constexpr std::size_t kTogether = 8;
-  std::size_t i = 0;
-  for (; i + kTogether <= n; i += kTogether, codes += kTogether * Subvectors) {
-    float sums[kTogether];
-#pragma GCC unroll 8
-    for (std::size_t p = 0; p < kTogether; ++p) sums[p] = table[codes[p * Subvectors]];
-#pragma GCC unroll 8
-    for (std::size_t s = 1; s < Subvectors; ++s)
-#pragma GCC unroll 8
-      for (std::size_t p = 0; p < kTogether; ++p) sums[p] += table[s * kCentroids + codes[p * Subvectors + s]];
-#pragma GCC unroll 8
-    for (std::size_t p = 0; p < kTogether; ++p) out[i + p] = sums[p] * scale;
-  }
-  for (; i < n; ++i, codes += Subvectors) {
-    float sum = table[codes[0]];
-    for (std::size_t s = 1; s < Subvectors; ++s) sum += table[s * kCentroids + codes[s]];
-    out[i] = sum * scale;
-  }
+// Four entries at a time, their codes in one word: without this the compiler gathers, which is slower than loading.
+inline std::int32_t four_entries(const std::uint8_t* codes, const std::int16_t* entries) {
+  std::uint32_t word;
+  __builtin_memcpy(&word, codes, sizeof word);
+  return (entries[word & 255] + entries[kCentroids + (word >> 8 & 255)]) +
+         (entries[2 * kCentroids + (word >> 16 & 255)] + entries[3 * kCentroids + (word >> 24)]);
 }
 
-void pq(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, const float* table, float scale, float* out) {
-  if (subvectors == 8) return pq_fixed<8>(codes, n, table, scale, out);
-  if (subvectors == 4) return pq_fixed<4>(codes, n, table, scale, out);
+void pq(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, PqTable table, float scale, float* out) {
   for (std::size_t i = 0; i < n; ++i, codes += subvectors) {
-    float sum = subvectors > 0 ? table[codes[0]] : 0.0f;
-    for (std::size_t s = 1; s < subvectors; ++s) sum += table[s * kCentroids + codes[s]];
-    out[i] = sum * scale;
+    std::int32_t sum = 0;
+    std::size_t s = 0;
+    for (; s + 4 <= subvectors; s += 4) sum += four_entries(codes + s, table.entries + s * kCentroids);
+    for (; s < subvectors; ++s) sum += table.entries[s * kCentroids + codes[s]];
+    out[i] = (static_cast<float>(sum) * table.step) * scale;
   }
 }
 
-void pq_table(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* table) {
-  for (std::size_t s = 0; s < subvectors; ++s, centroids += sub * kCentroids, q += sub, table += kCentroids)
-    for (std::size_t c = 0; c < kCentroids; c += kWidth) {
-      Floats sum = q[0] * load_vector<Floats>(centroids + c);
-      for (std::size_t j = 1; j < sub; ++j) sum = sum + q[j] * load_vector<Floats>(centroids + j * kCentroids + c);
-      store_vector(table + c, sum);
-    }
+// The products of one sub-vector with its centroids [256]; gives the largest without its sign.
+inline float centroid_products(const float* centroids, std::size_t sub, const float* q, float* out) {
+  float largest = 0.0f;
+  for (std::size_t c = 0; c < kCentroids; c += kWidth) {
+    Floats sum = q[0] * load_vector<Floats>(centroids + c);
+    for (std::size_t j = 1; j < sub; ++j) sum = sum + q[j] * load_vector<Floats>(centroids + j * kCentroids + c);
+    store_vector(out + c, sum);
+  }
+  for (std::size_t c = 0; c < kCentroids; ++c) {
+    const float size = out[c] < 0.0f ? -out[c] : out[c];
+    largest = size > largest ? size : largest;
+  }
+  return largest;
+}
+
+// Adding and taking away 1.5 · 2^23 leaves the nearest whole number, halves to even. What is no number becomes 0.
+inline std::int16_t whole_steps(float value, float step) {
+  constexpr float kShift = 12582912.0f;
+  const float whole = (value / step + kShift) - kShift;
+  return whole >= -32767.0f && whole <= 32767.0f ? static_cast<std::int16_t>(whole) : std::int16_t{0};
+}
+
+float pq_table(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* floats, std::int16_t* entries) {
+  float largest = 0.0f;
+  for (std::size_t s = 0; s < subvectors; ++s)
+    largest += centroid_products(centroids + s * sub * kCentroids, sub, q + s * sub, floats + s * kCentroids);
+  const float step = largest / (32767.0f - static_cast<float>(subvectors));  // rounding up everywhere still fits 16 bits
+  const bool usable = step > 0.0f && step < __builtin_inff();
+  for (std::size_t i = 0; i < subvectors * kCentroids; ++i) entries[i] = usable ? whole_steps(floats[i], step) : std::int16_t{0};
+  return usable ? step : 0.0f;
 }
 
 // The nearest of 256 centroids [sub, 256]; per lane the first minimum is kept, then the lowest place among the lanes.
@@ -188,6 +196,17 @@ void bm25(const std::uint32_t* documents, const std::uint8_t* lengths, const std
 [[maybe_unused]] void repeats(const std::uint32_t* documents, std::size_t n, std::uint64_t mask[3]) {
   mask[0] = mask[1] = mask[2] = 0;
   for (std::size_t i = 1; i < n; ++i) mask[i / 64] |= static_cast<std::uint64_t>(documents[i] == documents[i - 1]) << (i % 64);
+}
+
+[[maybe_unused]] void fold(float* values, std::size_t, const std::uint64_t mask[3]) {
+  for (std::size_t word = 3; word-- > 0;)
+    for (std::uint64_t left = mask[word]; left != 0;) {  // from the last to the first, so that a run folds onto its start
+      const auto bit = static_cast<std::size_t>(63 - __builtin_clzll(left));
+      left &= ~(std::uint64_t{1} << bit);
+      float* value = values + 64 * word + bit;
+      if (value[0] > value[-1]) value[-1] = value[0];
+      value[0] = 0.0f;
+    }
 }
 
 void normalise(float* values, std::size_t n, bool floor) {

@@ -66,20 +66,20 @@ CITADEL_VBMI void unpack_counts_vbmi(const std::uint8_t* in, std::uint64_t reada
 
 // ---- product quantisation -------------------------------------------------------------------------------------------
 
-// A look-up in 256 floats is four look-ups in 256 bytes, and those a register can do for 64 postings at once. The four
-// planes of each sub-vector's table stand behind the floats: [S, 256] floats, then [S, 4, 256] bytes.
-void pq_table_planes(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* table) {
-  pq_table(centroids, subvectors, sub, q, table);
-  auto* planes = reinterpret_cast<std::uint8_t*>(table + subvectors * kCentroids);
+// A look-up in 256 entries of two bytes is two look-ups in 256 bytes, and those a register can do for 64 postings at once.
+// The planes of low and high bytes of each sub-vector stand behind the entries: [S, 2, 256].
+float pq_table_planes(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* floats,
+                      std::int16_t* entries) {
+  const float step = pq_table(centroids, subvectors, sub, q, floats, entries);
+  auto* planes = reinterpret_cast<std::uint8_t*>(entries + subvectors * kCentroids);
   for (std::size_t s = 0; s < subvectors; ++s)
-    for (std::size_t c = 0; c < kCentroids; c += 16) {
-      const __m512i bits = _mm512_loadu_si512(table + s * kCentroids + c);
-      std::uint8_t* plane = planes + 4 * s * kCentroids + c;
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(plane), _mm512_cvtepi32_epi8(bits));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(plane + kCentroids), _mm512_cvtepi32_epi8(_mm512_srli_epi32(bits, 8)));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(plane + 2 * kCentroids), _mm512_cvtepi32_epi8(_mm512_srli_epi32(bits, 16)));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(plane + 3 * kCentroids), _mm512_cvtepi32_epi8(_mm512_srli_epi32(bits, 24)));
+    for (std::size_t c = 0; c < kCentroids; c += 32) {
+      const __m512i pairs = _mm512_loadu_si512(entries + s * kCentroids + c);
+      std::uint8_t* plane = planes + 2 * s * kCentroids + c;
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(plane), _mm512_cvtepi16_epi8(pairs));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(plane + kCentroids), _mm512_cvtepi16_epi8(_mm512_srli_epi16(pairs, 8)));
     }
+  return step;
 }
 
 // out[r] = lane r of each of the four registers.
@@ -129,48 +129,40 @@ CITADEL_VBMI inline __m512i plane_bytes(__m512i codes, __mmask64 high, const std
   return _mm512_mask_mov_epi8(low_half, high, high_half);
 }
 
-// Four planes to floats. out[r] holds, in each 128-bit lane l, postings 16·l + 4·r … + 3.
-inline void join_planes(const __m512i p[4], __m512 out[4]) {
-  const __m512i low01 = _mm512_unpacklo_epi8(p[0], p[1]), high01 = _mm512_unpackhi_epi8(p[0], p[1]);
-  const __m512i low23 = _mm512_unpacklo_epi8(p[2], p[3]), high23 = _mm512_unpackhi_epi8(p[2], p[3]);
-  out[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(low01, low23));
-  out[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low01, low23));
-  out[2] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(high01, high23));
-  out[3] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(high01, high23));
-}
-
-// The entries of 64 codes in one table.
-CITADEL_VBMI inline void look_up(__m512i codes, const std::uint8_t* planes, __m512 out[4]) {
+// Add the entries of 64 codes in one table. Lane l of sums[0] holds postings 16·l … + 7, of sums[1] the next eight.
+CITADEL_VBMI inline void add_entries(__m512i codes, const std::uint8_t* planes, __m512i sums[2]) {
   const __mmask64 high = _mm512_movepi8_mask(codes);
-  const __m512i bytes[4] = {plane_bytes(codes, high, planes), plane_bytes(codes, high, planes + 256), plane_bytes(codes, high, planes + 512),
-                            plane_bytes(codes, high, planes + 768)};
-  join_planes(bytes, out);
+  const __m512i low_bytes = plane_bytes(codes, high, planes), high_bytes = plane_bytes(codes, high, planes + kCentroids);
+  sums[0] = _mm512_add_epi16(sums[0], _mm512_unpacklo_epi8(low_bytes, high_bytes));
+  sums[1] = _mm512_add_epi16(sums[1], _mm512_unpackhi_epi8(low_bytes, high_bytes));
 }
 
-// Scaled sums from the order of look_up to the order of the postings.
-inline void store_in_order(const __m512 sums[4], float scale, float* out) {
-  __m512i scaled[4], ordered[4];
-  for (std::size_t r = 0; r < 4; ++r) scaled[r] = _mm512_castps_si512(_mm512_mul_ps(sums[r], _mm512_set1_ps(scale)));
-  transpose_lanes(scaled[0], scaled[1], scaled[2], scaled[3], ordered);
-  for (std::size_t r = 0; r < 4; ++r) _mm512_storeu_si512(out + 16 * r, ordered[r]);
+inline void store_scaled(__m256i sums, float step, float scale, float* out) {
+  const __m512 exact = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(sums));
+  _mm512_storeu_ps(out, _mm512_mul_ps(_mm512_mul_ps(exact, _mm512_set1_ps(step)), _mm512_set1_ps(scale)));
+}
+
+// From the order of add_entries to that of the postings, scaled.
+inline void store_in_order(const __m512i sums[2], float step, float scale, float* out) {
+  const __m512i first = _mm512_permutex2var_epi64(sums[0], _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), sums[1]);
+  const __m512i second = _mm512_permutex2var_epi64(sums[0], _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), sums[1]);
+  store_scaled(_mm512_castsi512_si256(first), step, scale, out);
+  store_scaled(_mm512_extracti64x4_epi64(first, 1), step, scale, out + 16);
+  store_scaled(_mm512_castsi512_si256(second), step, scale, out + 32);
+  store_scaled(_mm512_extracti64x4_epi64(second, 1), step, scale, out + 48);
 }
 
 template <std::size_t Subvectors>
-CITADEL_VBMI void pq_block(const std::uint8_t* codes, const float* table, float scale, float* out) {
-  const auto* planes = reinterpret_cast<const std::uint8_t*>(table + Subvectors * kCentroids);
-  __m512i columns[2][Subvectors];
-  __m512 sums[2][4], more[4];
+CITADEL_VBMI void pq_block(const std::uint8_t* codes, PqTable table, float scale, float* out) {
+  const auto* planes = reinterpret_cast<const std::uint8_t*>(table.entries + Subvectors * kCentroids);
+  __m512i columns[2][Subvectors], sums[2][2] = {};
   for (std::size_t half = 0; half < 2; ++half) transpose_codes<Subvectors>(codes + 64 * Subvectors * half, columns[half]);
-  for (std::size_t half = 0; half < 2; ++half) look_up(columns[half][0], planes, sums[half]);
-  for (std::size_t s = 1; s < Subvectors; ++s)
-    for (std::size_t half = 0; half < 2; ++half) {
-      look_up(columns[half][s], planes + 1024 * s, more);
-      for (std::size_t r = 0; r < 4; ++r) sums[half][r] = _mm512_add_ps(sums[half][r], more[r]);
-    }
-  for (std::size_t half = 0; half < 2; ++half) store_in_order(sums[half], scale, out + 64 * half);
+  for (std::size_t s = 0; s < Subvectors; ++s)
+    for (std::size_t half = 0; half < 2; ++half) add_entries(columns[half][s], planes + 2 * kCentroids * s, sums[half]);
+  for (std::size_t half = 0; half < 2; ++half) store_in_order(sums[half], table.step, scale, out + 64 * half);
 }
 
-void pq_vbmi(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, const float* table, float scale, float* out) {
+void pq_vbmi(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, PqTable table, float scale, float* out) {
   if (n == 128 && subvectors == 8) return pq_block<8>(codes, table, scale, out);
   if (n == 128 && subvectors == 4) return pq_block<4>(codes, table, scale, out);
   pq(codes, n, subvectors, table, scale, out);

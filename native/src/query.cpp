@@ -27,16 +27,19 @@ PreparedQuery::PreparedQuery(const Query& given, const std::vector<std::shared_p
   for (const auto& segment : segments) {
     const Codebook* book = segment->codebook().get();
     if (segment->kind() != Kind::vectors || segment->codec() != Codec::pq || tables_.count(book) != 0) continue;
-    const std::size_t width = 2 * book->subvectors() * kCentroids;
-    std::vector<float>& table = tables_[book];
-    table.resize(given.tokens * width);
+    const std::size_t size = book->subvectors() * kCentroids;
+    Tables& tables = tables_[book];
+    tables.entries.resize(given.tokens * 2 * size);
+    std::vector<float> floats(size);
     for (std::size_t i = 0; i < given.tokens; ++i)
-      set.pq_table(book->centroids(), book->subvectors(), book->sub(), given.vectors.data() + i * given.dimension, &table[i * width]);
+      tables.steps.push_back(set.pq_table(book->centroids(), book->subvectors(), book->sub(), given.vectors.data() + i * given.dimension,
+                                          floats.data(), &tables.entries[i * 2 * size]));
   }
 }
 
-const float* PreparedQuery::table(const Codebook* codebook, std::size_t token) const {
-  return tables_.at(codebook).data() + token * 2 * codebook->subvectors() * kCentroids;
+PqTable PreparedQuery::table(const Codebook* codebook, std::size_t token) const {
+  const Tables& tables = tables_.at(codebook);
+  return {tables.entries.data() + token * 2 * codebook->subvectors() * kCentroids, tables.steps[token]};
 }
 
 }  // namespace citadel

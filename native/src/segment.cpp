@@ -188,7 +188,7 @@ std::optional<std::uint64_t> Segment::find_key(std::uint32_t key) const {
   return found;
 }
 
-std::optional<std::uint64_t> Segment::find_term(const std::string& term) const {
+std::optional<std::uint64_t> Segment::find_term(std::string_view term) const {
   if (!term_offsets.present()) return std::nullopt;
   const auto text = [&](std::uint64_t i) {
     const Span span = checked_span(term_offsets, i, term_bytes.size());

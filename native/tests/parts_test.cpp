@@ -130,12 +130,14 @@ void test_kernels_agree_and_stay_inside() {
         set.sparse(vectors.data(), n, 1.1f, got.data());
         kPortableKernels.sparse(vectors.data(), n, 1.1f, want.data());
         CHECK(got == want);
-        std::vector<float> table(2 * d * kCentroids), centroids(d * kCentroids);
+        std::vector<std::int16_t> entries(2 * d * kCentroids), others(2 * d * kCentroids);
+        std::vector<float> floats(d * kCentroids), centroids(d * kCentroids);
         for (std::size_t i = 0; i < centroids.size(); ++i) centroids[i] = static_cast<float>(i % 101) * 0.31f;
-        set.pq_table(centroids.data(), d, 1, x.data(), table.data());
-        set.pq(codes.data(), n, d, table.data(), 0.7f, got.data());
-        kPortableKernels.pq_table(centroids.data(), d, 1, x.data(), table.data());
-        kPortableKernels.pq(codes.data(), n, d, table.data(), 0.7f, want.data());
+        const float step = set.pq_table(centroids.data(), d, 1, x.data(), floats.data(), entries.data());
+        CHECK(step == kPortableKernels.pq_table(centroids.data(), d, 1, x.data(), floats.data(), others.data()));
+        CHECK(std::equal(entries.begin(), entries.begin() + d * kCentroids, others.begin()));
+        set.pq(codes.data(), n, d, {entries.data(), step}, 0.7f, got.data());
+        kPortableKernels.pq(codes.data(), n, d, {others.data(), step}, 0.7f, want.data());
         CHECK(got == want);
       }
   }

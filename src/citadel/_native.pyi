@@ -90,6 +90,9 @@ class Snapshot:
     def find_terms(self, terms: Sequence[bytes]) -> I64:
         """The same for the terms of a bm25 index."""
 
+    def plan_terms(self, terms: list[bytes], repeats: list[int], documents: int) -> Query:
+        """A bm25 query in one call; df is the length of a term's lists, so only where nothing is deleted."""
+
     def list_lengths(self, lists: I64) -> I64:
         """Postings of each list [segments, n]; 0 for -1."""
 

@@ -39,10 +39,12 @@ def test_every_format_is_here() -> None:
 
 @pytest.mark.parametrize(("version", "name"), CASES)
 def test_same_rankings(version: int, name: str) -> None:
-    """Scores are compared bit for bit: JSON keeps a double exactly, and the engine's order of operations is fixed."""
-    found = make.rankings(name, HERE / f"format-{version}" / name)
-    assert [[list(pair) for pair in ranking] for ranking in found] == expected(version)[name]
-    assert any(found)
+    """The same ids in the same order; a later engine may round scores in another way."""
+    found, wanted = make.rankings(name, HERE / f"format-{version}" / name), expected(version)[name]
+    assert [[id for id, _ in ranking] for ranking in found] == [[id for id, _ in ranking] for ranking in wanted]
+    scores = [score for ranking in found for _, score in ranking]
+    assert scores == pytest.approx([score for ranking in wanted for _, score in ranking], rel=1e-6, abs=1e-3)
+    assert len(scores) > 5
 
 
 @pytest.mark.parametrize("folder", CASES, indirect=True)

@@ -172,9 +172,11 @@ def fp16_dot(x: np.ndarray, stored: np.ndarray) -> np.float32:
 
 def pq_dot(x: np.ndarray, stored: np.ndarray, centroids: np.ndarray, scale: np.float32) -> np.float32:
     codes = _native.pq_assign(stored[None], centroids)[0]
-    rows = zip(x.reshape(len(codes), -1), codes, centroids, strict=True)
-    entries = [reduce(add, part * table[code]) for part, code, table in rows]
-    return f32(reduce(add, entries) * scale)
+    parts = zip(x.reshape(len(codes), -1), centroids, strict=True)
+    table = [reduce(add, (part * centroid_rows).T) for part, centroid_rows in parts]  # [S, 256]
+    step = f32(reduce(add, [np.abs(row).max() for row in table]) / f32(32767 - len(codes)))
+    total = sum(int(np.rint(row[code] / step)) for row, code in zip(table, codes, strict=True)) if step else 0
+    return f32(f32(f32(total) * step) * scale)
 
 
 def posting_score(data: Data, key: int, posting: Posting, query: Any, token: int) -> np.float32:

@@ -57,8 +57,8 @@ def test_few_candidates(data: st.DataObject, world: World, k: int, candidates: i
         fast, slow = index.searcher(threads=1)._engine, index.searcher(engine="reference")._engine
         for query in world.queries():
             asked = plan(index.searcher().snapshot, query)
-            lists, options = fast.find(asked), bare_options(k, "rerank", candidates)
-            found, expected = fast.search(asked, lists, options), slow.search(asked, lists, options)
+            options = bare_options(k, "rerank", candidates)
+            found, expected = (engine.search(engine.prepare(asked), options) for engine in (fast, slow))
             assert found.numbers.tolist() == expected.numbers.tolist()
             assert found.scores.tobytes() == expected.scores.tobytes()
 
@@ -143,6 +143,18 @@ def test_rerank_of_everything_is_exact(world: World) -> None:
         for query in world.queries():
             exact, rerank = (world.search(searcher, query, semantic_mode=mode) for mode in ("exact", "rerank"))
             assert (exact.ids, exact.scores) == (rerank.ids, rerank.scores)
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1e20, 1e34])
+@pytest.mark.parametrize("codec", ["fp16", "int8", "pq2", "pq1"])
+def test_queries_of_extreme_size(codec: str, scale: float) -> None:
+    """Down to the smallest fp32 numbers, where steps and scales become 0."""
+    world = World("static", codec, 8, "int8" if codec == "int8" else "fp16", seed=SEED, count=20)
+    with built(world, [world.documents()]) as index:
+        for query in world.queries():
+            small = {name: (np.asarray(query[name]) * scale).astype(np.float32) for name in ("vectors", "semantic")}
+            fast, slow = (world.search(index.searcher(engine=name), query | small) for name in ("native", "reference"))
+            assert (fast.ids, fast.scores) == (slow.ids, slow.scores)
 
 
 @pytest.mark.parametrize("router", ROUTERS)

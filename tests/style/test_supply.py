@@ -164,7 +164,8 @@ def test_planted_places_are_found(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "harmless", ["pip install citadel-ir", "/workers/2", "native/work.cpp", "a library", "citadel.library", "shared/data"]
+    "harmless",
+    ["pip install citadel-ir", "/workers/2", "native/work.cpp", "a library", "citadel.library", "shared/data"],
 )
 def test_harmless_text_is_left_alone(harmless: str) -> None:
     assert list(place_offences(harmless)) == []

@@ -18,17 +18,26 @@ struct Int8Query {
   float scale;
 };
 
+// A query token's products with all centroids, in whole steps, so small that a sum over all sub-vectors fits 16 bits.
+struct PqTable {
+  const std::int16_t* entries;  // [S, 256], and behind them room for the same bytes in another order
+  float step;
+};
+
+constexpr std::size_t kAhead = 3 * 128;  // postings between what is prefetched and what is read
+
 struct Kernels {
   const char* name;
+  std::size_t prefetched;  // the dimension whose int8 kernel prefetches for itself, spread over its work; 0 for none
   // out[i] = ((float)⟨codes_i, q⟩ · scales_i) · q.scale
   void (*int8)(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, std::size_t d, Int8Query q, float* out);
   // q is padded with zeros to a multiple of 16
   void (*fp16)(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out);
   void (*fp32)(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out);
-  // table [S, 256], and as many floats again that are the instruction set's own
-  void (*pq)(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, const float* table, float scale, float* out);
-  // centroids [S, sub, 256] (transposed) → table [2, S, 256]
-  void (*pq_table)(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* table);
+  // out[i] = ((float)Σ_s entries[s][code_is] · step) · scale
+  void (*pq)(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, PqTable table, float scale, float* out);
+  // centroids [S, sub, 256] (transposed), floats [S, 256] for its own use → entries [2, S, 256]; gives the step
+  float (*pq_table)(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* floats, std::int16_t* entries);
   // vectors [n, S · sub], centroids as above → codes [n, S]
   void (*pq_assign)(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors, std::size_t sub,
                     std::uint8_t* codes);
@@ -38,6 +47,8 @@ struct Kernels {
                float base, float slope, float weight, float* out);
   // Bit i of mask: documents[i] == documents[i - 1], bit 0 clear. n ≤ 192.
   void (*repeats)(const std::uint32_t* documents, std::size_t n, std::uint64_t mask[3]);
+  // In place: the first entry of each run gets the run's largest value, the others 0. mask as `repeats` gives it.
+  void (*fold)(float* values, std::size_t n, const std::uint64_t mask[3]);
   // In place: never -0.0, and not below 0 when `floor`.
   void (*normalise)(float* values, std::size_t n, bool floor);
   // Places and values of touched accumulators ≥ threshold, into [n] each; all accumulators become untouched.

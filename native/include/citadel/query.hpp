@@ -42,14 +42,18 @@ class PreparedQuery {
  public:
   PreparedQuery(const Query& query, const std::vector<std::shared_ptr<const Segment>>& segments, const Kernels& kernels);
 
-  const float* table(const Codebook* codebook, std::size_t token) const;  // [2, S, 256]
+  PqTable table(const Codebook* codebook, std::size_t token) const;
 
   const Query& query;
   const Kernels& kernels;
   PreparedVectors tokens, semantic;
 
  private:
-  std::map<const Codebook*, std::vector<float>> tables_;
+  struct Tables {
+    std::vector<std::int16_t> entries;  // [tokens, 2, S, 256]
+    std::vector<float> steps;           // [tokens]
+  };
+  std::map<const Codebook*, Tables> tables_;
 };
 
 }  // namespace citadel

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "citadel/bits.hpp"
 #include "citadel/codebook.hpp"
@@ -66,7 +67,7 @@ class Segment {
   std::uint64_t list_length(std::uint64_t list) const;
   float list_scale(std::uint64_t list) const;                         // pq: the scale of its key
   std::optional<std::uint64_t> find_key(std::uint32_t key) const;
-  std::optional<std::uint64_t> find_term(const std::string& term) const;
+  std::optional<std::uint64_t> find_term(std::string_view term) const;
 
   std::uint64_t probe_lists() const { return probe_lists_; }          // 0: no probe structure
   Span probe_list(std::uint64_t list) const;

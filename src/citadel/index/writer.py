@@ -170,6 +170,22 @@ class Writer:
             contents = self._buffer.contents(self._codebook)
             self._pending.append(self._write(contents))
         self._buffer = Buffer(self.settings, self._codebook, self._sample)
+        self._join_spills()
+
+    def _join_spills(self) -> None:
+        """Join spills by tiers as commits are, or a long stream would hold hundreds of files open."""
+        while True:
+            gone = [Deleted(np.array(sorted(self._gone.get(s.file_id, ())), np.uint32)) for s in self._pending]
+            chosen = choose_merge(*_sizes(self._pending, gone))
+            old = self._pending[chosen]
+            if len(old) < 2:
+                return
+            self._pending[chosen] = self._joined(old, gone[chosen])
+            for segment in old:
+                self._gone.pop(segment.file_id, None)
+                segment.close()
+                self._storage.remove(segment.record.file.name)
+                self._storage.remove(segment.record.documents_file.name)
 
     def _train_if_ready(self) -> None:
         """Train the codebook as soon as this spill and the segments before it hold enough vectors."""
@@ -301,26 +317,25 @@ class Writer:
 
     def _merge_by_tiers(self) -> None:
         while True:
-            sizes = [segment.documents for segment in self.snapshot.segments]
-            live = [
-                size - len(self.snapshot.deleted(s).documents)
-                for size, s in zip(sizes, self.snapshot.segments, strict=True)
-            ]
-            chosen = choose_merge(sizes, live)
+            segments = self.snapshot.segments
+            chosen = choose_merge(*_sizes(segments, [self.snapshot.deleted(segment) for segment in segments]))
             if chosen.start == chosen.stop:
                 return
             self._merge(chosen)
 
     def _merge(self, chosen: slice, old_codebook: Codebook | None = None) -> None:
         segments, old = self.snapshot.segments, self.snapshot.segments[chosen]
-        deleted = [self.snapshot.deleted(segment) for segment in old]
-        merged = []
-        if sum(s.documents - len(d.documents) for s, d in zip(old, deleted, strict=True)):
-            codec = stored_codec(self.settings, self._codebook)
-            books = (self._codebook, old_codebook or self._codebook)
-            contents = MergedContents(old, deleted, codec, *books, self._memory)
-            merged = [self._write(contents)]
+        merged = self._joined(old, [self.snapshot.deleted(segment) for segment in old], old_codebook)
         self._publish([*segments[: chosen.start], *merged, *segments[chosen.stop :]])
+
+    def _joined(
+        self, old: Sequence[Segment], deleted: Sequence[Deleted], old_codebook: Codebook | None = None
+    ) -> list[Segment]:
+        """One segment in place of several; none where all their documents are deleted."""
+        if not sum(_sizes(old, deleted)[1]):
+            return []
+        codec, books = stored_codec(self.settings, self._codebook), (self._codebook, old_codebook or self._codebook)
+        return [self._write(MergedContents(old, deleted, codec, *books, self._memory))]
 
     def merge(self, retrain: bool = False) -> Snapshot:
         """Commit what waits, then join all segments into one; `retrain` makes a new codebook first."""
@@ -369,3 +384,9 @@ class Writer:
             with contextlib.suppress(OSError, CorruptIndexError):  # what is left over, the next writer removes
                 collect(self._storage)
             self.release()
+
+
+def _sizes(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> tuple[list[int], list[int]]:
+    """How many documents each segment has, and how many of them are still there."""
+    sizes = [segment.documents for segment in segments]
+    return sizes, [size - len(gone.documents) for size, gone in zip(sizes, deleted, strict=True)]

@@ -11,7 +11,7 @@ from citadel import _native
 from citadel.errors import Cancelled, CorruptIndexError
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
-from citadel.search.plan import Options, Plan
+from citadel.search.plan import NO_KEYS, Options, Plan, TermStatistics
 from citadel.types import Scored
 
 
@@ -43,54 +43,39 @@ class CpuEngine:
             self._codebook if meta.codec.startswith("pq") else None,
         )
 
-    def find(self, plan: Plan) -> NDArray[np.int64]:
-        """The list of each query token in each segment [segments, n]; -1 where there is none."""
+    def prepare(self, plan: Plan) -> _native.Query:
+        """A plan as the engine reads it: the list of each query token in each segment found."""
         with _typed_errors():
-            return self._native.find_terms(plan.terms) if plan.terms else self._native.find_keys(plan.keys)
+            return self._query(plan, self._native.find_keys(plan.keys))
 
-    def lengths(self, lists: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Postings of each list [segments, n]."""
+    def prepare_terms(self, terms: list[bytes], repeats: list[int], statistics: TermStatistics) -> _native.Query:
+        """A bm25 query from its distinct terms, in byte order, and how often each stands there."""
         with _typed_errors():
-            return self._native.list_lengths(lists)
+            if not statistics.has_deletions:
+                return self._native.plan_terms(terms, repeats, statistics.documents)
+            lists = self._native.find_terms(terms)
+            frequencies = statistics.frequencies(lists, self._native.list_lengths(lists))
+            return self._query(Plan(NO_KEYS, statistics.weights(frequencies, repeats)), lists)
 
-    def search(
-        self, plan: Plan, lists: NDArray[np.int64], options: Options, cancel: _native.Cancel | None = None
-    ) -> Scored:
+    def _query(self, plan: Plan, lists: NDArray[np.int64]) -> _native.Query:
+        return _native.Query(lists, plan.weights, plan.vectors, plan.semantic)
+
+    def search(self, query: _native.Query, options: Options, cancel: _native.Cancel | None = None) -> Scored:
         """The best k documents of one query."""
-        semantic = "off" if plan.semantic is None else options.semantic
-        query = _native.Query(lists, plan.weights, plan.vectors, plan.semantic)
         with _typed_errors():
-            numbers, scores, dots = self._native.search(
-                query,
-                options.k,
-                semantic,
-                options.candidates,
-                options.probes,
-                options.weight_floor,
-                self._threads,
-                cancel,
-            )
-        return Scored(numbers, scores, dots)
+            return Scored(*self._native.search(query, *self._arguments(options), cancel))
 
     def search_batch(
-        self, plans: Sequence[tuple[Plan, NDArray[np.int64]]], options: Options, cancel: _native.Cancel | None = None
+        self, queries: Sequence[_native.Query], options: Options, cancel: _native.Cancel | None = None
     ) -> list[Scored]:
         """The best k documents of each query, the queries spread over the threads."""
-        if options.semantic != "off" and any(plan.semantic is None for plan, _ in plans):
-            return [self.search(plan, lists, options, cancel) for plan, lists in plans]
-        queries = [_native.Query(lists, plan.weights, plan.vectors, plan.semantic) for plan, lists in plans]
         with _typed_errors():
-            found = self._native.search_batch(
-                queries,
-                options.k,
-                options.semantic,
-                options.candidates,
-                options.probes,
-                options.weight_floor,
-                self._threads,
-                cancel,
-            )
+            found = self._native.search_batch(queries, *self._arguments(options), cancel)
         return [Scored(*parts) for parts in found]
+
+    def _arguments(self, options: Options) -> tuple[int, str, int, int, int, int]:
+        fixed = (options.candidates, options.probes, options.weight_floor, self._threads)
+        return options.k, options.semantic, *fixed
 
 
 class _typed_errors:  # noqa: N801 - reads as a statement

@@ -16,6 +16,7 @@ from citadel.routing import idf, length_norm
 from citadel.types import Floats, Keys
 
 SEMANTIC_MODES = ("auto", "exact", "rerank", "off")
+NO_KEYS = np.zeros(0, np.uint32)
 EXACT_BELOW = 1 << 18  # documents: up to here `auto` scans every semantic vector
 
 
@@ -23,8 +24,7 @@ EXACT_BELOW = 1 << 18  # documents: up to here `auto` scans every semantic vecto
 class Plan:
     """Query tokens sorted by key (or term), so that those of one list stand together."""
 
-    keys: Keys  # [n]; empty for bm25
-    terms: Sequence[bytes]  # [n] for bm25
+    keys: Keys  # [n]; empty for bm25, whose terms have other numbers in each segment
     weights: Floats  # [n]
     vectors: Floats | None = None  # [n, d], w·v
     semantic: Floats | None = None  # [s]
@@ -94,7 +94,7 @@ def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, sema
     product = None
     if dimension:
         product = np.zeros((0, dimension), np.float32) if rows is None else _weighted(rows[order], weighted[order])
-    return Plan(named[order], (), weighted[order], product, _query_semantic(settings, semantic))
+    return Plan(named[order], weighted[order], product, _query_semantic(settings, semantic))
 
 
 def _weighted(rows: Floats, weights: Floats) -> Floats:
@@ -151,6 +151,7 @@ class TermStatistics:
             raise self._hostile_deletions("REMOVED_LENGTHS", "more tokens are deleted than there are")
         average = total / self.documents if self.documents else 0.0
         self.norm = length_norm(average, snapshot.settings.k1, snapshot.settings.b)
+        self.has_deletions = any(len(part.documents) for part in deleted)
         self._removed = [(i, d.term_ranks, d.term_counts) for i, d in enumerate(deleted) if len(d.term_ranks)]
 
     def frequencies(self, lists: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from citadel.index.codebook import Codebook
 from citadel.index.quantize import Encoded
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
-from citadel.search.plan import Options, Plan
+from citadel.search.plan import NO_KEYS, Options, Plan, TermStatistics
 from citadel.search.topk import best
 from citadel.types import Floats, Keys, Scored
 
@@ -34,14 +34,15 @@ def dots(query: Floats, rows: Encoded, keys: Keys | None = None, book: Codebook 
     if rows.codec == "int8":
         codes, scale = quantized(query)
         assert rows.scales is not None
-        exact = rows.codes.astype(np.float32) @ codes  # whole numbers below 2²⁴: exact in any order
+        with np.errstate(all="ignore"):  # BLAS computes in unused lanes too, and numpy reports what it met there
+            exact = rows.codes.astype(np.float32) @ codes  # whole numbers below 2²⁴: exact in any order
         return exact * rows.scales.astype(np.float32) * scale
     if rows.codec == "fp16":
         products = rows.codes.astype(np.float32) * query  # [P, d]
         products = np.pad(products, ((0, 0), (0, -products.shape[1] % LANES))).reshape(len(rows), -1, LANES)
         lanes = np.zeros((len(rows), LANES), np.float32)
-        for step in range(products.shape[1]):
-            lanes = lanes + products[:, step]
+        for row in range(products.shape[1]):
+            lanes = lanes + products[:, row]
         for half in (8, 4, 2, 1):
             lanes = lanes[:, :half] + lanes[:, half : 2 * half]
         return lanes[:, 0]
@@ -49,8 +50,10 @@ def dots(query: Floats, rows: Encoded, keys: Keys | None = None, book: Codebook 
     assert keys is not None
     parts = book.centroids * query.reshape(len(book.centroids), 1, -1)  # [S, 256, sub]
     table = _in_order(np.moveaxis(parts, 2, 0))  # [S, 256]
-    looked_up = table[np.arange(len(table)), rows.codes]  # [P, S]
-    scored: Floats = _in_order(looked_up.T) * book.scales_for(keys)
+    step = np.float32(_in_order(np.abs(table).max(axis=1)) / np.float32(32767 - len(table)))
+    whole = np.rint(table / step).astype(np.int32) if step else np.zeros(table.shape, np.int32)  # sums fit 16 bits
+    sums = whole[np.arange(len(table)), rows.codes].sum(axis=1, dtype=np.int32)  # [P]
+    scored: Floats = sums.astype(np.float32) * step * book.scales_for(keys)
     return scored
 
 
@@ -62,6 +65,16 @@ def _in_order(terms: Floats) -> Floats:
     return total
 
 
+Prepared = tuple[Plan, NDArray[np.int64]]  # lists [segments, n]; -1 where a segment has none
+
+
+def _places(names: Sequence[Sequence[object]], wanted: Sequence[object]) -> NDArray[np.int64]:
+    """Where each wanted name stands in each segment's sorted names; -1 where it does not."""
+    tables = [{name: place for place, name in enumerate(own)} for own in names]
+    rows = [[table.get(name, -1) for name in wanted] for table in tables]
+    return np.array(rows, np.int64).reshape(len(names), len(wanted))
+
+
 class ReferenceEngine:
     """Searches a snapshot exhaustively."""
 
@@ -69,31 +82,26 @@ class ReferenceEngine:
         self._snapshot, self._floor = snapshot, floor
         self._base, self._slope = np.float32(norm[0]), np.float32(norm[1])
 
-    def find(self, plan: Plan) -> NDArray[np.int64]:
-        """The list of each query token in each segment [segments, n]; -1 where there is none."""
-        lists = np.full((len(self._snapshot.segments), len(plan.weights)), -1, np.int64)
-        for row, segment in zip(lists, self._snapshot.segments, strict=True):
-            names = segment.terms if plan.terms else segment.keys.tolist() if segment.lists else []
-            places = {name: place for place, name in enumerate(names)}
-            row[:] = [places.get(name, -1) for name in (plan.terms or plan.keys.tolist())]
-        return lists
+    def prepare(self, plan: Plan) -> Prepared:
+        """A plan and the list of each of its tokens in each segment."""
+        names = [segment.keys.tolist() if segment.lists else [] for segment in self._snapshot.segments]
+        return plan, _places(names, plan.keys.tolist())
 
-    def lengths(self, lists: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Postings of each list [segments, n]."""
-        sizes = [
-            np.append(np.diff(s.list_starts), 0)[row] if s.lists else 0 * row
-            for s, row in zip(self._snapshot.segments, lists, strict=True)
-        ]
-        return np.array(sizes, np.int64).reshape(lists.shape)
+    def prepare_terms(self, terms: list[bytes], repeats: list[int], statistics: TermStatistics) -> Prepared:
+        """The same for a bm25 query: its distinct terms, and how often each stands there."""
+        segments = self._snapshot.segments
+        lists = _places([segment.terms for segment in segments], terms)
+        sizes = [np.append(np.diff(segment.list_starts), 0) for segment in segments]
+        lengths = np.array([size[row] for size, row in zip(sizes, lists, strict=True)], np.int64).reshape(lists.shape)
+        return Plan(NO_KEYS, statistics.weights(statistics.frequencies(lists, lengths), repeats)), lists
 
-    def search_batch(
-        self, plans: Sequence[tuple[Plan, NDArray[np.int64]]], options: Options, _: object = None
-    ) -> list[Scored]:
+    def search_batch(self, queries: Sequence[Prepared], options: Options, _: object = None) -> list[Scored]:
         """The best k documents of each query."""
-        return [self.search(plan, lists, options) for plan, lists in plans]
+        return [self.search(query, options) for query in queries]
 
-    def search(self, plan: Plan, lists: NDArray[np.int64], options: Options, _: object = None) -> Scored:
+    def search(self, query: Prepared, options: Options, _: object = None) -> Scored:
         """The best k documents; there is no cancel flag here."""
+        plan, lists = query
         exact = options.semantic == "exact" or (options.semantic == "rerank" and (lists < 0).all())
         mode = "off" if plan.semantic is None else "exact" if exact else options.semantic
         found = self._search(plan, lists, options, mode)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
-from citadel.errors import FingerprintError, UsageError
+from citadel.errors import FingerprintError, InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.routing import get_router
-from citadel.search.plan import Options, Plan, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
+from citadel.search.plan import Options, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
 from citadel.text.analyser import Analyser, get_analyser
 from citadel.types import Document, Hit, Ranking, Scored
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 _BATCH = 256  # queries planned and searched in one call
 _PARTS = ("keys", "weights", "vectors", "semantic")
-_Planned = tuple[Plan, NDArray[np.int64]]  # and the lists its tokens have in each segment
 
 
 class Hits(Sequence[Hit]):
@@ -111,7 +108,7 @@ class Searcher:
     ) -> Hits:
         """The best k documents for a text; fewer only when fewer have a score."""
         options = plan_options(self.snapshot, k, semantic_mode, tau)
-        return self._search(*self._plan_text(query), options, cancel)
+        return self._hits(self._engine.search(self._prepare_text(query), options, cancel), options)
 
     def search_vectors(
         self,
@@ -128,7 +125,9 @@ class Searcher:
         """The best k documents for given query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
         options = plan_options(self.snapshot, k, semantic_mode, tau)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
-        return self._search(plan, self._engine.find(plan), options, cancel)
+        if plan.semantic is None:
+            options = replace(options, semantic="off")
+        return self._hits(self._engine.search(self._engine.prepare(plan), options, cancel), options)
 
     def search_batch(
         self,
@@ -142,7 +141,7 @@ class Searcher:
         """The hits of many queries, in their order; ids are given, or the queries' places 1, 2, …"""
         named = _named(queries)
         options = plan_options(self.snapshot, k, semantic_mode, tau)
-        return self._batch([id for id, _ in named], (self._plan_text(text) for _, text in named), options, cancel)
+        return self._batch([id for id, _ in named], (self._prepare_text(text) for _, text in named), options, cancel)
 
     def search_vectors_batch(
         self,
@@ -155,32 +154,30 @@ class Searcher:
     ) -> Ranking:
         """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
         options = plan_options(self.snapshot, k, semantic_mode, tau)
-        plans = (plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values())
-        return self._batch(list(queries), ((plan, self._engine.find(plan)) for plan in plans), options, cancel)
+        plans = [plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values()]
+        without = {plan.semantic is None for plan in plans}
+        if without == {True, False}:
+            raise InputError("some queries have a semantic vector and some have none: search them in two batches")
+        if True in without:
+            options = replace(options, semantic="off")
+        return self._batch(list(queries), map(self._engine.prepare, plans), options, cancel)
 
-    def _batch(self, ids: list[str], plans: Iterator[_Planned], options: Options, cancel: Cancel | None) -> Ranking:
+    def _batch(self, ids: list[str], queries: Iterator[Any], options: Options, cancel: Cancel | None) -> Ranking:
         """Some queries at a time, so that a long batch can be interrupted."""
         hits: list[Hits] = []
-        while part := list(itertools.islice(plans, _BATCH)):
+        while part := list(itertools.islice(queries, _BATCH)):
             hits += [self._hits(found, options) for found in self._engine.search_batch(part, options, cancel)]
         return Ranking(tuple(ids), tuple(hits))
-
-    def _search(self, plan: Plan, lists: NDArray[np.int64], options: Options, cancel: Cancel | None) -> Hits:
-        return self._hits(self._engine.search(plan, lists, options, cancel), options)
 
     def _hits(self, found: Scored, options: Options) -> Hits:
         return Hits(self.snapshot, found, tau_used(self.settings, options))
 
-    def _plan_text(self, query: str) -> tuple[Plan, NDArray[np.int64]]:
-        """A text as a plan, and the lists its terms have."""
+    def _prepare_text(self, query: str) -> Any:
+        """A text as the engine's own kind of query."""
         if not isinstance(query, str):
             raise UsageError(f"a query is a text, not {type(query).__name__}")
         terms, repeats = count_terms(self._analyser.terms(query))
-        unweighted = Plan(_NO_KEYS, terms, np.zeros(len(terms), np.float32))
-        lists = self._engine.find(unweighted) if terms else np.zeros((len(self.snapshot.segments), 0), np.int64)
-        assert self._statistics is not None
-        frequencies = self._statistics.frequencies(lists, self._engine.lengths(lists))
-        return Plan(_NO_KEYS, terms, self._statistics.weights(frequencies, repeats)), lists
+        return self._engine.prepare_terms(terms, repeats, self._statistics)
 
     @cached_property
     def _analyser(self) -> Analyser:
@@ -195,9 +192,6 @@ class Searcher:
                 f"{analyser.fingerprint}; install the same PyStemmer or build the index again"
             )
         return analyser
-
-
-_NO_KEYS = np.zeros(0, np.uint32)
 
 
 def _engine(name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int) -> Any:
