@@ -2,7 +2,8 @@
 
 8.84 M documents, 8 query keys, 1.66 M postings of 32 dimensions, one thread, top 1000; then 16 k postings over the same
 documents, which must cost next to nothing: no work is proportional to the corpus. The floor adds up every byte that the
-scan reads (document numbers, codes, scales), as 64-bit words, in one pass.
+scan reads (document numbers, codes, scales), as 64-bit words, in one pass. Runs take turns over several copies of the
+lists, so that both read bytes which the caches have long forgotten, as the next query's bytes are.
 
     python benchmarks/scan.py [--postings 1660000] [--rounds 15]
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,6 +36,7 @@ from citadel.search.reference import ReferenceEngine
 DOCUMENTS, KEYS, DIMENSION, K = 8_841_823, 8, 32, 1000
 SCANNED = ("PACKED_DOCUMENTS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS", "CODES", "SCALES")
 INDEX_ID = "0" * 32
+COPIES = 6
 
 
 class Lists:
@@ -103,36 +106,50 @@ class BareSnapshot(Snapshot):
         return NOTHING_DELETED
 
 
-def snapshot_of(folder: str, postings: int, codec: str) -> BareSnapshot:
-    storage, contents = FolderStorage(folder), Lists(postings, codec)
+def copies_of(folder: str, postings: int, codec: str) -> list[BareSnapshot]:
+    """The same lists in several files."""
+    contents = Lists(postings, codec)
+    return [snapshot_of(f"{folder}/{copy}", contents, postings, codec) for copy in range(COPIES)]
+
+
+def snapshot_of(folder: str, contents: Lists, postings: int, codec: str) -> BareSnapshot:
+    storage = FolderStorage(folder)
     record = write_segment(storage, INDEX_ID, hashlib.md5(f"{postings}{codec}".encode()).hexdigest(), contents)
     return BareSnapshot(BareSegment(CitFile(storage, record, "segment", INDEX_ID), contents.meta), contents.book)
 
 
-def searches(snapshot: BareSnapshot) -> dict[str, Callable[[], Any]]:
-    """The engines and the floor over one snapshot."""
+def searches(snapshots: list[BareSnapshot]) -> dict[str, Callable[[], Any]]:
+    """The engines and the floor over copies of one snapshot; each call takes the next copy."""
     generator = np.random.default_rng(1)
     vectors = generator.standard_normal((KEYS, DIMENSION), dtype=np.float32)
     plan = Plan(np.arange(KEYS, dtype=np.uint32), np.ones(KEYS, np.float32), vectors)
-    options = Options(K)
-    native, reference = CpuEngine(snapshot, True, (0, 0), 1), ReferenceEngine(snapshot, True, (0, 0))
-    fast, slow = native.prepare(plan), reference.prepare(plan)
-    a, b = native.search(fast, options), reference.search(slow, options)
+    options, reference = Options(K), ReferenceEngine(snapshots[0], True, (0, 0))
+    natives = [CpuEngine(snapshot, True, (0, 0), 1) for snapshot in snapshots]
+    queries, slow = [native.prepare(plan) for native in natives], reference.prepare(plan)
+    a, b = natives[0].search(queries[0], options), reference.search(slow, options)
     assert a.numbers.tolist() == b.numbers.tolist() and a.scores.tolist() == b.scores.tolist(), "the engines differ"
-    words = [_words(snapshot.segments[0].file[name].data) for name in SCANNED if name in snapshot.segments[0].file]
+    words = [[_words(data) for data in scanned(snapshot)] for snapshot in snapshots]
+    turn, pass_ = itertools.cycle(zip(natives, queries, strict=True)), itertools.cycle(words)
+
+    def native() -> Any:
+        engine, query = next(turn)
+        return engine.search(query, options)
+
     return {
-        "native": lambda: native.search(fast, options),
+        "native": native,
         "reference": lambda: reference.search(slow, options),
-        "floor": lambda: sum(int(part.sum()) for part in words),
+        "floor": lambda: sum(int(part.sum()) for part in next(pass_)),
     }
+
+
+def scanned(snapshot: BareSnapshot) -> list[NDArray[np.uint8]]:
+    """The sections that a scan reads."""
+    file = snapshot.segments[0].file
+    return [file[name].data for name in SCANNED if name in file]
 
 
 def _words(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return data[: len(data) // 8 * 8].view(np.uint64)
-
-
-def scanned_bytes(snapshot: BareSnapshot) -> int:
-    return sum(len(snapshot.segments[0].file[name].data) for name in SCANNED if name in snapshot.segments[0].file)
 
 
 def main() -> None:
@@ -148,7 +165,7 @@ def main() -> None:
         ("int8", options.postings // 100),
     ]
     with tempfile.TemporaryDirectory() as folder:
-        snapshots = {case: snapshot_of(folder, case[1], case[0]) for case in cases}
+        snapshots = {case: copies_of(folder, case[1], case[0]) for case in cases}
         runs = {(case, name): run for case in cases for name, run in searches(snapshots[case]).items()}
         slow = alternate({name: run for name, run in runs.items() if name[1] == "reference"}, 3)
         times = alternate({name: run for name, run in runs.items() if name[1] != "reference"}, options.rounds) | slow
@@ -156,7 +173,7 @@ def main() -> None:
     rows = []
     for case in cases:
         native, reference, floor = (times[case, name] for name in ("native", "reference", "floor"))
-        size = scanned_bytes(snapshots[case])
+        size = sum(len(data) for data in scanned(snapshots[case][0]))
         rows.append(
             [
                 case[0],

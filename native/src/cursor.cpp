@@ -99,9 +99,9 @@ bool Cursor::fill() {
     std::size_t end = kFront + load_block();
     carries_ = false;
     if (begin == end) continue;
-    fold_runs(begin, end);
+    for (std::size_t token = 0; token < group_.tokens; ++token)
+      query_.kernels.finish(documents_ + begin, values(token) + begin, end - begin, rules_.floor);
     end = hold_back(begin, end);
-    for (std::size_t token = 0; token < group_.tokens; ++token) query_.kernels.normalise(values(token) + begin, end - begin, rules_.floor);
     position_ = begin, end_ = end;
     if (begin < end) return true;
   }
@@ -171,14 +171,6 @@ std::size_t Cursor::drop_light(std::size_t n) {
     kept += weights[i] > rules_.weight_floor;
   }
   return kept;
-}
-
-// Put the maximum of each run of one document into its first entry and 0 into the others: adding 0 changes nothing.
-void Cursor::fold_runs(std::size_t begin, std::size_t end) {
-  std::uint64_t mask[3];
-  query_.kernels.repeats(documents_ + begin, end - begin, mask);
-  if ((mask[0] | mask[1] | mask[2]) == 0) return;
-  for (std::size_t token = 0; token < group_.tokens; ++token) query_.kernels.fold(values(token) + begin, end - begin, mask);
 }
 
 // A run that may go on in the next block waits for it; gives where the entries that are final end.

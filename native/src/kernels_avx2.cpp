@@ -87,8 +87,15 @@ std::size_t collect_avx2(float* accumulators, std::size_t n, float threshold, st
   return found;
 }
 
+void finish_avx2(const std::uint32_t* documents, float* values, std::size_t n, bool floor) {
+  std::uint64_t mask[3];
+  repeats_avx2(documents, n, mask);
+  fold(values, n, mask);
+  normalise(values, n, floor);
+}
+
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx2, fold, normalise, collect_avx2, unpack_documents, unpack_counts};
+const Kernels kAvx2Kernels = {"avx2", 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, unpack_documents, unpack_counts};
 
 }  // namespace citadel

@@ -169,6 +169,69 @@ void fold_avx512(float* values, std::size_t n, const std::uint64_t mask[3]) {
   for (std::size_t i = 0; i < n; i += 16) _mm512_mask_storeu_ps(values + i, lanes_at(mask, i), _mm512_setzero_ps());
 }
 
+void finish_any(const std::uint32_t* documents, float* values, std::size_t n, bool floor) {
+  std::uint64_t mask[3];
+  repeats_avx512(documents, n, mask);
+  fold_avx512(values, n, mask);
+  normalise(values, n, floor);
+}
+
+struct Bits128 {
+  std::uint64_t low, high;
+  bool any() const { return (low | high) != 0; }
+  Bits128 down(unsigned shift) const { return {low >> shift | high << (64 - shift), high >> shift}; }
+  Bits128 operator&(const Bits128& other) const { return {low & other.low, high & other.high}; }
+  __mmask16 lanes(std::size_t i) const { return static_cast<__mmask16>((i < 4 ? low : high) >> (16 * (i % 4))); }
+};
+
+// Each entry takes the maximum with the one `Step` behind it where both belong to one run. Going up, that one is still as it was.
+template <int Step>
+inline void take_maxima(__m512 v[8], const Bits128& joined) {
+#pragma GCC unroll 8
+  for (std::size_t i = 0; i < 8; ++i) {
+    const __m512i next = i < 7 ? _mm512_castps_si512(v[i + 1]) : _mm512_setzero_si512();
+    const __m512 behind = _mm512_castsi512_ps(_mm512_alignr_epi32(next, _mm512_castps_si512(v[i]), Step));
+    v[i] = _mm512_mask_max_ps(v[i], joined.lanes(i), v[i], behind);
+  }
+}
+
+// Runs of up to 16 within a block of 128, all in registers; gives false for a longer one.
+inline bool fold_block(__m512 v[8], const Bits128& repeated) {
+  const Bits128 one = repeated.down(1), two = one & one.down(1), four = two & two.down(2), eight = four & four.down(4);
+  if ((eight & eight.down(8)).any()) return false;
+  take_maxima<1>(v, one);
+  if (two.any()) take_maxima<2>(v, two);
+  if (four.any()) take_maxima<4>(v, four);
+  if (eight.any()) take_maxima<8>(v, eight);
+#pragma GCC unroll 8
+  for (std::size_t i = 0; i < 8; ++i) v[i] = _mm512_maskz_mov_ps(static_cast<__mmask16>(~repeated.lanes(i)), v[i]);
+  return true;
+}
+
+inline Bits128 repeated_documents(const std::uint32_t* documents) {
+  std::uint64_t words[2] = {};
+#pragma GCC unroll 8
+  for (std::size_t i = 0; i < 8; ++i) {
+    const __m512i here = _mm512_loadu_si512(documents + 16 * i);
+    const __m512i before = i == 0 ? _mm512_maskz_loadu_epi32(0xfffe, documents - 1) : _mm512_loadu_si512(documents + 16 * i - 1);
+    const std::uint64_t same = _mm512_mask_cmpeq_epi32_mask(i == 0 ? 0xfffe : 0xffff, here, before);
+    words[i / 4] |= same << (16 * (i % 4));
+  }
+  return {words[0], words[1]};
+}
+
+void finish_avx512(const std::uint32_t* documents, float* values, std::size_t n, bool floor) {
+  if (n != 128) return finish_any(documents, values, n, floor);
+  const Bits128 repeated = repeated_documents(documents);
+  __m512 v[8];
+#pragma GCC unroll 8
+  for (std::size_t i = 0; i < 8; ++i) v[i] = _mm512_loadu_ps(values + 16 * i);
+  if (repeated.any() && !fold_block(v, repeated)) return finish_any(documents, values, n, floor);
+  const __m512 zero = _mm512_setzero_ps();
+#pragma GCC unroll 8
+  for (std::size_t i = 0; i < 8; ++i) _mm512_storeu_ps(values + 16 * i, floor ? _mm512_max_ps(v[i], zero) : _mm512_add_ps(v[i], zero));
+}
+
 // Append the places and values of one register's good lanes. Compressed in a register: to memory is slow on Zen 4.
 inline std::size_t append(__m512 sums, __mmask16 good, std::size_t first, std::uint32_t* places, float* values) {
   const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -213,9 +276,8 @@ std::size_t collect_avx512(float* accumulators, std::size_t n, float threshold, 
 
 }  // namespace
 
-const Kernels kAvx512Kernels = {"avx512vnni", 32, int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, repeats_avx512, fold_avx512,
-                                normalise, collect_avx512, unpack_documents, unpack_counts};
+const Kernels kAvx512Kernels = {"avx512vnni", 32, int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx512, collect_avx512, unpack_documents, unpack_counts};
 const Kernels kAvx512VbmiKernels = {"avx512vnni", 32, int8, fp16_avx512, fp32, pq_vbmi, pq_table_planes, pq_assign, sparse, bm25,
-                                    repeats_avx512, fold_avx512, normalise, collect_avx512, unpack_documents_vbmi, unpack_counts_vbmi};
+                                    finish_avx512, collect_avx512, unpack_documents_vbmi, unpack_counts_vbmi};
 
 }  // namespace citadel

@@ -216,6 +216,13 @@ void normalise(float* values, std::size_t n, bool floor) {
     for (std::size_t i = 0; i < n; ++i) values[i] += 0.0f;
 }
 
+[[maybe_unused]] void finish(const std::uint32_t* documents, float* values, std::size_t n, bool floor) {
+  std::uint64_t mask[3];
+  repeats(documents, n, mask);
+  fold(values, n, mask);
+  normalise(values, n, floor);
+}
+
 inline bool any_lane(Ints lanes) {
   std::uint64_t words[kWidth / 2], all = 0;
   __builtin_memcpy(words, &lanes, sizeof words);

@@ -143,17 +143,36 @@ void test_kernels_agree_and_stay_inside() {
   }
 }
 
-void test_repeats_and_collect() {
+// What `finish` must do, written the slow way: the largest value of each run at its start, 0 behind it, floored, never -0.0.
+std::vector<float> finished(const std::vector<std::uint32_t>& documents, const std::vector<float>& values, bool floor) {
+  std::vector<float> out(values.size(), 0.0f);
+  std::size_t start = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i > 0 && documents[i] != documents[i - 1]) start = i;
+    out[start] = i == start ? values[i] : std::max(out[start], values[i]);
+  }
+  for (float& value : out) value = floor ? std::max(value, 0.0f) + 0.0f : value + 0.0f;
+  return out;
+}
+
+void test_finish_and_collect() {
   for (const std::string& name : instruction_sets()) {
     use_instruction_set(name);
-    for (std::size_t n : {1, 2, 16, 17, 64, 65, 128, 129}) {
-      std::vector<std::uint32_t> documents(n);
-      for (std::size_t i = 0; i < n; ++i) documents[i] = static_cast<std::uint32_t>(i * 2 / 3);
-      std::uint64_t got[3], want[3];
-      kernels().repeats(documents.data(), n, got);
-      kPortableKernels.repeats(documents.data(), n, want);
-      CHECK(std::equal(got, got + 3, want) && (got[0] & 1) == 0);
-    }
+    for (std::size_t n : {1, 2, 16, 17, 64, 65, 128, 129})
+      for (std::size_t run : {1, 2, 3, 7, 15, 16, 17, 40, 200})
+        for (bool floor : {true, false}) {
+          std::vector<std::uint32_t> documents(n + 1);
+          std::vector<float> values(n);
+          for (std::size_t i = 0; i < n; ++i) {
+            documents[i + 1] = static_cast<std::uint32_t>(i % 5 == 0 ? i / run * 2 : i / run * 2 + (i / run % 3 == 0));
+            values[i] = static_cast<float>(i * 37 % 23) - 11.0f;
+          }
+          std::sort(documents.begin() + 1, documents.end());
+          documents[0] = documents[1];  // what stands before the first entry is never looked at
+          const std::vector<float> want = finished({documents.begin() + 1, documents.end()}, values, floor);
+          kernels().finish(documents.data() + 1, values.data(), n, floor);
+          CHECK(values == want);
+        }
     for (float threshold : {-std::numeric_limits<float>::infinity(), -1.0f, 0.0f, 2.0f}) {
       std::vector<float> sums(208, -0.0f), values(208);
       for (std::size_t i = 0; i < sums.size(); i += 3) sums[i] = static_cast<float>(i % 7) - 3.0f;
@@ -178,6 +197,6 @@ int main() {
   test_sort();
   test_topk();
   test_kernels_agree_and_stay_inside();
-  test_repeats_and_collect();
+  test_finish_and_collect();
   std::puts("parts: ok");
 }

@@ -114,7 +114,7 @@ def test_every_byte_around_the_sections(kind: str, prefix: str, whole: Whole, tr
 def test_bits_of_every_section(kind: str, prefix: str, whole: Whole, truth: Truth, tmp_path: Path) -> None:
     random, folder = generator("sections", kind, prefix), indexes.copy(whole(kind), tmp_path / kind)
     path = file_of(folder, prefix)
-    a_section = often(25, 1500)
+    a_section = often(200, 1500)
     assert flip_all(folder, kind, path, inside(File(path), random, a_section), truth(kind), random) >= 4 * a_section
 
 

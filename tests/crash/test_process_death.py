@@ -80,20 +80,14 @@ def test_killed_at_every_storage_call(kind: str, nursery: Nursery) -> None:
         calls = nursery.run(folder=f"{path}/index", **order)["calls"]
     points = [(call, number) for call in (*WRITING, *READING) for number in range(1, calls.get(call, 0) + 1)]
     assert {call for call, _ in points} == {*WRITING, *READING}
-    chosen = [point for point in points if worth(*point)]
-    print(f"{len(chosen)} of {len(points)} kill points")
-    for point in chosen:
+    print(f"{len(points)} kill points")
+    for point in points:
         with tempfile.TemporaryDirectory(dir=fast_folder()) as path:
             answer = nursery.run(folder=f"{path}/index", kill=point, **order)
             assert answer["status"] == -9
             found = state(Path(path) / "index")
             steps_done(found, len(answer["acknowledged"]), expected)
             next_writer(Path(path) / "index", kind, found)
-
-
-def worth(call: str, number: int) -> bool:
-    """All points that change names or make them durable; of the many writes and reads between them one in six."""
-    return NIGHT or call in ("lock", "create", "rename", "remove", "sync", "fsync", "scratch") or number % 6 == 0
 
 
 @pytest.mark.parametrize("kind", ["text", "vectors"])

@@ -48,7 +48,6 @@ class Cursor {
   void score(std::size_t n);
   void score_token(std::size_t token, std::size_t n, float* out);
   std::size_t drop_light(std::size_t n);
-  void fold_runs(std::size_t begin, std::size_t end);
   std::size_t hold_back(std::size_t begin, std::size_t end);
   std::size_t limit_position(std::uint64_t limit) const;
   float* values(std::size_t token) { return values_.data() + token * kStride; }

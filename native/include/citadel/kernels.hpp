@@ -45,12 +45,9 @@ struct Kernels {
   // lengths is u32[N]; documents are below N
   void (*bm25)(const std::uint32_t* documents, const std::uint8_t* lengths, const std::uint32_t* counts, std::size_t n,
                float base, float slope, float weight, float* out);
-  // Bit i of mask: documents[i] == documents[i - 1], bit 0 clear. n ≤ 192.
-  void (*repeats)(const std::uint32_t* documents, std::size_t n, std::uint64_t mask[3]);
-  // In place: the first entry of each run gets the run's largest value, the others 0. mask as `repeats` gives it.
-  void (*fold)(float* values, std::size_t n, const std::uint64_t mask[3]);
-  // In place: never -0.0, and not below 0 when `floor`.
-  void (*normalise)(float* values, std::size_t n, bool floor);
+  // In place: the first entry of each run of one document gets the run's largest value, the others 0; none is -0.0, nor
+  // below 0 when `floor`. n ≤ 192.
+  void (*finish)(const std::uint32_t* documents, float* values, std::size_t n, bool floor);
   // Places and values of touched accumulators ≥ threshold, into [n] each; all accumulators become untouched.
   // n is a multiple of 16.
   std::size_t (*collect)(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values);
