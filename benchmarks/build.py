@@ -72,7 +72,7 @@ def build(codec: str, postings: int, memory: int) -> dict[str, float]:
     generator = np.random.default_rng(0)
     shares = np.cumsum(np.arange(1, VOCABULARY + 1) ** -0.7)
     shares /= shares[-1]
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         index = citadel.Index.create(
             folder, fields={"lexical": {"dimension": DIMENSION, "codec": codec}}, fingerprint="bench", memory=memory
         )

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kSparse = 2048;   // up to so many touched documents of a range are listed
 constexpr std::size_t kChunk = 1024;    // accumulators between two looks at the threshold
+constexpr std::size_t kFirstChunk = 64;  // the same while there is none yet: everything touched is offered
 
 struct Workspace {
   Workspace() { clear(); }
@@ -69,10 +70,12 @@ class Scan {
     for (Cursor& cursor : cursors_) count = cursor.add(space_.accumulators, base, limit, space_.touched, count, capacity);
     look_up_wanted(base, limit);
     if (count < capacity) return collect_touched(base, count);
-    for (std::uint64_t start = base; start < limit; start += kChunk) {
-      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kChunk, limit - start));
+    for (std::uint64_t start = base; start < limit;) {
+      const std::size_t most = best_.has_threshold() ? kChunk : kFirstChunk;
+      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(most, limit - start));
       if (plan_.semantic) add_semantic(start, start - base, n);
       collect_chunk(start, start - base, n);
+      start += n;
     }
   }
 

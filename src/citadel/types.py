@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,21 +113,16 @@ class Postings:
         return len(self.keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(NamedTuple):
     """The engine's bare answer to one query: global document numbers and scores, best first.
 
-    >>> import numpy as np
-    >>> len(Scored(np.array([4]), np.array([1.5], np.float32)))
-    1
+    >>> Scored(np.array([4]), np.array([1.5], np.float32)).numbers.tolist()
+    [4]
     """
 
     numbers: NDArray[np.int64]  # [k]
     scores: Floats  # [k]
     dot_products: int = 0
-
-    def __len__(self) -> int:
-        return len(self.numbers)
 
 
 @dataclass(frozen=True, slots=True)

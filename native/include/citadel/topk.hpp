@@ -23,6 +23,8 @@ class TopK {
  public:
   explicit TopK(std::size_t k) : k_(k), room_(2 * k + 64) {}
 
+  bool has_threshold() const { return threshold_ > -std::numeric_limits<float>::infinity(); }
+
   // What a score must reach to matter. A NaN never does.
   float threshold() const { return threshold_; }
 

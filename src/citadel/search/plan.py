@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,8 @@ class Plan:
     semantic: Floats | None = None  # [s]
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to search, every choice made."""
+class Options(NamedTuple):
+    """How to search, every choice made; in the order in which the native engine takes them."""
 
     k: int
     semantic: str = "off"

@@ -105,7 +105,7 @@ class ReferenceEngine:
         exact = options.semantic == "exact" or (options.semantic == "rerank" and (lists < 0).all())
         mode = "off" if plan.semantic is None else "exact" if exact else options.semantic
         found = self._search(plan, lists, options, mode)
-        if mode == "rerank" and len(found) < min(options.k, len(self._snapshot)):
+        if mode == "rerank" and len(found.numbers) < min(options.k, len(self._snapshot)):
             return self._search(plan, lists, options, "exact")
         return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -126,7 +125,7 @@ class Searcher:
         options = plan_options(self.snapshot, k, semantic_mode, tau)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
         if plan.semantic is None:
-            options = replace(options, semantic="off")
+            options = options._replace(semantic="off")
         return self._hits(self._engine.search(self._engine.prepare(plan), options, cancel), options)
 
     def search_batch(
@@ -159,7 +158,7 @@ class Searcher:
         if without == {True, False}:
             raise InputError("some queries have a semantic vector and some have none: search them in two batches")
         if True in without:
-            options = replace(options, semantic="off")
+            options = options._replace(semantic="off")
         return self._batch(list(queries), map(self._engine.prepare, plans), options, cancel)
 
     def _batch(self, ids: list[str], queries: Iterator[Any], options: Options, cancel: Cancel | None) -> Ranking:
