@@ -23,13 +23,13 @@ class CorruptIndexError(CitadelError):
     """A damaged, foreign or hostile index file.
 
     >>> str(CorruptIndexError("seg-1.cit", "header", "the magic bytes are wrong"))
-    'seg-1.cit: header: the magic bytes are wrong; run `citadel check INDEX --deep` to see what is still whole'
+    'seg-1.cit: header: the magic bytes are wrong; `citadel check INDEX --deep` says what is whole, --repair or ...'
     """
 
     exit_code = 3
 
     def __init__(self, file: str, section: str, problem: str) -> None:
-        advice = "run `citadel check INDEX --deep` to see what is still whole"
+        advice = "`citadel check INDEX --deep` says what is whole, --repair or a new build mends it"
         super().__init__(f"{file}: {section}: {problem}; {advice}")
         self.file, self.section, self.problem = file, section, problem
 

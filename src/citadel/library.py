@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -39,6 +40,10 @@ class Index:
     def __init__(self, storage: Storage, memory: int = DEFAULT_MEMORY) -> None:
         self._storage = storage
         self._writer = Writer(storage, memory)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Index({self._storage.location!r}, {len(self):,} documents, router {self.settings.router})"
 
     @classmethod
     def create(
@@ -55,6 +60,7 @@ class Index:
         b: float = 0.4,
         memory: int = DEFAULT_MEMORY,
         overwrite: bool = False,
+        build: Build | None = None,
     ) -> Self:
         """A new, empty index: for text, or with `fields` for given vectors.
 
@@ -66,7 +72,7 @@ class Index:
         else:
             settings = _vector_settings(fields, router, fingerprint, tau)
         storage = _storage(path)
-        create_index(storage, settings, overwrite)
+        create_index(storage, settings, overwrite, build)
         return cls(storage, memory)
 
     @classmethod
@@ -77,32 +83,41 @@ class Index:
     # -- changes -----------------------------------------------------------------------------------------------------
 
     def add(self, documents: Iterable[Document | Mapping[str, Any]]) -> int:
-        """Add documents from a list or a stream; an id that is there already is replaced. How many were taken in."""
-        if isinstance(documents, (str, bytes, Mapping, Document)):
+        """Add documents from a list or a stream; an id that is there already is replaced. How many were taken in.
+
+        A document that is refused raises InputError; those before it wait for `commit` or `rollback`. After any other
+        failure nothing waits."""
+        self._writable()
+        if isinstance(documents, (str, bytes, Mapping, Document)) or not isinstance(documents, Iterable):
             raise UsageError("add takes several documents: put a single one into a list")
         return self._writer.add(_checked(item) for item in documents)
 
     def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> int:
         """Add documents with vectors: mappings with `id`, `keys`, `weights`, `vectors`, `semantic`, `text`, …;
         or one mapping of arrays for many (`ids`, `offsets`, …), an `.npz` file of such arrays, or a `VectorBatch`."""
+        self._writable()
         settings = self._writer.settings
         if settings.router == "bm25":
-            raise UsageError("this index holds text: use add, or create one with fields=… for vectors")
+            raise UsageError("this index holds text: vectors need one of their own, made with fields=… or from an .npz")
         if fingerprint is not None and fingerprint != settings.fingerprint:
             raise InputError(f"vectors of {fingerprint!r} do not belong into an index of {settings.fingerprint!r}")
         return self._writer.add_vectors([given] if isinstance(given, VectorBatch) else batches(given, settings))
 
     def delete(self, ids: Iterable[str]) -> int:
         """Delete documents by id; unknown ids are passed over. How many there were."""
-        return self._writer.delete([ids] if isinstance(ids, str) else ids)
+        self._writable()
+        wanted = [_known_id(id) for id in ([ids] if isinstance(ids, str) else ids)]
+        return self._writer.delete(id for id in wanted if id is not None)
 
     def commit(self, build: Build | None = None) -> Self:
         """Make all changes durable and visible: they survive a power cut when this returns."""
+        self._writable()
         self._writer.commit(build)
         return self
 
     def merge(self, *, retrain: bool = False) -> Self:
         """Join all segments into one and drop what was deleted; `retrain` makes a new codebook for pq codecs."""
+        self._writable()
         self._writer.merge(retrain)
         return self
 
@@ -123,13 +138,15 @@ class Index:
 
     def get(self, id: str) -> Document | None:
         """The committed document with this id."""
-        return self._writer.snapshot.get(id)
+        known = _known_id(id)
+        return None if known is None else self._writer.snapshot.get(known)
 
     def __len__(self) -> int:
         return len(self._writer.snapshot)
 
     def __contains__(self, id: object) -> bool:
-        return isinstance(id, str) and bool(self._writer.snapshot.locate([id]))
+        known = _known_id(id) if isinstance(id, str | int) else None
+        return known is not None and bool(self._writer.snapshot.locate([known]))
 
     @property
     def settings(self) -> Settings:
@@ -153,15 +170,24 @@ class Index:
         """Raise CorruptIndexError when the newest generation on disk is damaged; `deep` reads every byte."""
         checking.check(self._storage, deep)
 
-    def count(self, what: str, how_many: int) -> None:
+    def tally(self, what: str, how_many: int) -> None:
         """Add to a running figure shown by `stats`, as documents skipped."""
         self._writer.count(what, how_many)
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give the lock back; changes that were not committed are dropped."""
+        """End writing: changes that were not committed are dropped, and said so in the log. Searchers go on."""
+        if self._writer.changed:
+            logging.getLogger("citadel").warning(
+                "%s: closed with changes that were not committed", self._storage.location
+            )
         self._writer.rollback()
+        self._closed = True
+
+    def _writable(self) -> None:
+        if self._closed:
+            raise UsageError(f"{self._storage.location}: this Index was closed; open it again to change it")
 
     def __enter__(self) -> Self:
         return self
@@ -173,7 +199,18 @@ class Index:
 
 
 def _storage(path: Path | Storage) -> Storage:
+    if path is None or isinstance(path, (int, bytes)) or path == "":
+        raise UsageError(f"an index is a folder: give its path, not {path!r}")
     return FolderStorage(path) if isinstance(path, (str, os.PathLike)) else path
+
+
+def _known_id(id: object) -> str | None:
+    """An id as `add` would have stored it; None for a text that no document can have."""
+    if isinstance(id, int) and not isinstance(id, bool):
+        return str(id)
+    if not isinstance(id, str):
+        raise UsageError(f"a document's id is a text or a whole number, not {type(id).__name__}")
+    return id if id.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in id) else None
 
 
 def _checked(item: Document | Mapping[str, Any]) -> Document:

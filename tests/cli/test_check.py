@@ -16,7 +16,7 @@ def flip(path: Path, place: int) -> None:
 
 
 def test_a_whole_index(index: Path, citadel: Citadel) -> None:
-    assert "is whole: 3 documents, 1 segment" in citadel("check", index).out
+    assert "opens: 3 documents, 1 segment" in citadel("check", index).out
     assert "every byte read" in citadel("check", index, "--deep").out
     assert "every byte read" in citadel("check", index, "--repair").out
 

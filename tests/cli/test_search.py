@@ -41,7 +41,7 @@ def test_k_bounds_the_hits(index: Path, citadel: Citadel) -> None:
 
 def test_nothing_found_is_no_error(index: Path, citadel: Citadel) -> None:
     for query in ("zebra", "", "the"):
-        assert citadel("search", index, query).out == "no document has a score\n"
+        assert citadel("search", index, query).out == "no document matches\n"
 
 
 def test_several_queries_are_told_apart(index: Path, citadel: Citadel) -> None:

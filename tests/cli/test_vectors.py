@@ -118,7 +118,7 @@ def test_a_build_resumes_after_whole_documents(index: Path, corpus: Path, citade
     done = citadel(*command)
     assert "resuming after document 1" in done.err
     assert done.out.endswith(": 2 documents\n")
-    assert "finished already: 2 documents" in citadel(*command).out
+    assert "it holds 2 documents" in citadel(*command).out
     assert "was built with fields" in citadel(*command[:-2], code=4).err
 
 

@@ -46,7 +46,9 @@ def build(job: Job) -> None:
     found = None if job.overwrite else _existing(job)
     if found is not None and found.build is not None and found.build.finished:
         _check_finished(job, found.build)
-        print(f"{job.path}: finished already: {plural(len(found), 'document')} of {job.corpus}")
+        print(
+            f"{job.path}: finished already: all of {job.corpus} was read; it holds {plural(len(found), 'document')} now"
+        )
         return
     feed = _open(job, job.on_error, None if found is None else found.build)
     try:
@@ -70,7 +72,7 @@ def _existing(job: Job) -> Index | None:
         index = Index.open(job.path, memory=job.memory)
     except IndexNotFoundError:
         return None
-    if len(index) == 0 and (index.build is None or (index.build.position == 0 and not index.build.finished)):
+    if len(index) == 0 and index.build is not None and index.build.position == 0 and not index.build.finished:
         return None  # killed before its first documents were committed
     _check_same(job, index.build)
     return index
@@ -86,7 +88,7 @@ def _check_same(job: Job, build: Build | None) -> None:
     if (source := real_source(job.corpus)) != build.source:
         raise InputError(f"the index there was built from {build.source}, not from {source}: {advice}", job.path)
     for name in sorted({*job.options, *build.options}):
-        before, now = build.options.get(name, "none"), job.options.get(name, "none")
+        before, now = build.options.get(name, "its default"), job.options.get(name, "its default")
         if before != now:
             raise InputError(f"the index there was built with {name} {before}, not {now}: {advice}", job.path)
 
@@ -128,9 +130,8 @@ def _resume(job: Job, index: Index, feed: Feed) -> Index:
 
 
 def _create(job: Job, feed: Feed) -> Index:
-    index = Index.create(job.path, **job.settings, memory=job.memory, overwrite=True)
-    index.commit(replace(feed.state(), position=0, crc=0, line=0, options=job.options))
-    return index
+    nothing_read = replace(feed.state(), position=0, crc=0, line=0, options=job.options)
+    return Index.create(job.path, **job.settings, memory=job.memory, overwrite=True, build=nothing_read)
 
 
 def _read_on(job: Job, index: Index, feed: Feed) -> None:

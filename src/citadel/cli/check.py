@@ -33,7 +33,8 @@ def check(
             _print_generations(storage)
             raise
         snapshot = _repair(storage)
-    print(f"{index}: generation {snapshot.manifest.generation} is whole: {_contents(snapshot, deep or repair)}")
+    state = "is whole" if deep or repair else "opens"
+    print(f"{index}: generation {snapshot.manifest.generation} {state}: {_contents(snapshot, deep or repair)}")
 
 
 def _check(storage: FolderStorage, deep: bool) -> Snapshot:
@@ -54,13 +55,16 @@ def _contents(snapshot: Snapshot, deep: bool) -> str:
 
 def _print_generations(storage: FolderStorage) -> None:
     from citadel.index.check import whole_generations
-    from citadel.index.manifest import generations
+    from citadel.index.manifest import generations, read_manifest
 
-    whole = set(whole_generations(storage))
+    whole = {number: read_manifest(storage, number).documents for number in whole_generations(storage)}
     for number in generations(storage):
-        print(f"{storage.location}: generation {number} is {'whole' if number in whole else 'damaged'}")
-    if whole:
+        state = f"whole: {plural(whole[number], 'document')}" if number in whole else "damaged"
+        print(f"{storage.location}: generation {number} is {state}")
+    if any(whole.values()):
         print(f"{storage.location}: `citadel check {storage.location} --repair` returns to generation {max(whole)}")
+    else:
+        print(f"{storage.location}: nothing to return to: build it anew with `citadel index CORPUS … --overwrite`")
 
 
 def _repair(storage: FolderStorage) -> Snapshot:

@@ -28,7 +28,9 @@ Format = Annotated[
     str | None, typer.Option("--format", metavar="jsonl|tsv", help="The corpus' format, where its name does not tell.")
 ]
 Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Bound for what waits in memory, as 512MiB.")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads to use; all cores by default.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Threads for searching, all cores by default; a build uses one.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", metavar="NAME", help="Vectors: the name of the model that made them.")

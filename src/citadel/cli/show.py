@@ -22,7 +22,7 @@ def show(answer: Answer, analyser: Analyser | None, console: Console, named: boo
         query = "" if answer.query is None else f": {plain(answer.query)}"
         _print(console, Text.assemble("? ", (f"{plain(answer.query_id)}{query}", "bold")))
     if not answer.hits:
-        _print(console, Text("no document has a score"))
+        _print(console, Text("no document matches"))
     for hit in answer.hits:
         _print(console, _title(hit))
         body = _body(hit, answer.query, analyser)

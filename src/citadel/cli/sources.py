@@ -64,7 +64,7 @@ class TextFeed:
     def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
         progress.total = self._corpus.lines.size
         index.add(self._documents(enough, progress))
-        index.count("skipped", self.skipped - self._counted)
+        index.tally("skipped", self.skipped - self._counted)
         self._counted = self.skipped
         return self._ended
 
@@ -109,7 +109,7 @@ class VectorFeed:
         for batch in self._batches:
             before = self.skipped
             self._add(index, batch)
-            index.count("skipped", self.skipped - before)
+            index.tally("skipped", self.skipped - before)
             self._done += len(batch)
             size += batch_bytes(batch)
             progress(self._done, self._done)

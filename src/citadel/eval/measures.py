@@ -101,5 +101,7 @@ def _library() -> Any:
     try:
         import ir_measures
     except ImportError:
-        raise UsageError("measures need the package ir-measures: run `pip install citadel-ir[eval]`") from None
+        raise UsageError(
+            "measures need the package ir-measures: run `pip install 'citadel-ir[eval]'`, or '.[eval]' in a clone"
+        ) from None
     return ir_measures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 
 from citadel.config import Settings
 from citadel.index.codebook import SAMPLE_LIMIT, Codebook
-from citadel.index.documents import Row, row_of
+from citadel.index.documents import Row, metadata_json, row_of
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
 from citadel.index.segment import KIND_OF_ROUTER, Meta, id_hashes
 from citadel.index.vectors import VectorBatch
 from citadel.types import Document, Floats
 
+_TERM_BYTES = 150  # of a new term: its text and its place in the table
 _DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
 _STAGED_TOKENS = 1 << 20
 
@@ -71,6 +73,7 @@ class Buffer:
         self.settings, self._sample = settings, sample
         self.codec, self._codebook = stored_codec(settings, codebook), codebook
         self.documents: list[Document] = []
+        self._metadata: list[str] = []
         self.numbers: dict[str, int] = {}
         self._columns: dict[str, list[NDArray[Any]]] = {}
         self._terms = _TermTable()
@@ -82,12 +85,14 @@ class Buffer:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def _take(self, document: Document) -> bool:
-        """Append a document; True when it replaces one that waits here."""
+    def _take(self, document: Document, metadata: str) -> bool:
+        """Append a document and its metadata as JSON; True when it replaces one that waits here."""
         replaced = self.numbers.pop(document.id, None) is not None
         self.numbers[document.id] = len(self.documents)
         self.documents.append(document)
-        self.bytes += _DOCUMENT_BYTES + 2 * (len(document.text) + len(document.title)) + 64 * len(document.metadata)
+        self._metadata.append(metadata)
+        texts = (document.id, document.title, document.text, metadata)
+        self.bytes += _DOCUMENT_BYTES + sum(map(sys.getsizeof, texts))
         return replaced
 
     def discard(self, id: str) -> bool:
@@ -98,10 +103,11 @@ class Buffer:
 
     def add_terms(self, document: Document, terms: Sequence[str]) -> bool:
         """Add a document of a bm25 index."""
-        replaced = self._take(document)
+        replaced = self._take(document, metadata_json(document))
+        known = len(self._terms)
         self._tokens.extend(map(self._terms.__getitem__, terms))
         self._lengths.append(len(terms))
-        self.bytes += 8 * len(terms)
+        self.bytes += 8 * len(terms) + _TERM_BYTES * (len(self._terms) - known)
         if len(self._tokens) >= _STAGED_TOKENS:
             self._stage()
         return replaced
@@ -125,6 +131,7 @@ class Buffer:
     def add_batch(self, batch: VectorBatch) -> int:
         """Add documents with given vectors; how many replaced a waiting one."""
         self._check(batch)
+        metadata = [metadata_json(document) for document in batch.documents]
         owners = np.repeat(np.arange(len(batch)), np.diff(batch.offsets))
         kept = batch.weights > (self.settings.tau if self.settings.router == "dynamic" else 0)
         keys, weights = batch.keys[kept], batch.weights[kept]
@@ -136,7 +143,7 @@ class Buffer:
             self._append_vectors(keys, weights, batch.vectors[kept])
         if batch.semantic is not None and self.settings.semantic is not None:
             self._append_encoded("SEMANTIC_", encode(self.settings.semantic.codec, batch.semantic))
-        return sum(self._take(document) for document in batch.documents)
+        return sum(map(self._take, batch.documents, metadata))
 
     def _check(self, batch: VectorBatch) -> None:
         """Refuse what cannot be stored, with the id of the document that has it."""
@@ -260,7 +267,7 @@ class MemoryContents:
     def document_rows(self) -> Iterator[Row]:
         """The rows of the documents' database."""
         for new, number in enumerate(self._live.tolist()):
-            yield row_of(new, self._buffer.documents[number])
+            yield row_of(new, self._buffer.documents[number], self._buffer._metadata[number])
 
     def terms(self) -> Sequence[bytes]:
         return self._sorted_terms

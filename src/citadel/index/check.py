@@ -11,11 +11,10 @@ from citadel.errors import CitadelError, CorruptIndexError
 from citadel.index.checksum import crc32c
 from citadel.index.format import CitFile, FileRecord
 from citadel.index.manifest import generations, read_manifest
+from citadel.index.merge import Source
 from citadel.index.segment import Segment, id_hashes
-from citadel.index.snapshot import Snapshot, open_snapshot
+from citadel.index.snapshot import NOTHING_DELETED, Snapshot, open_snapshot
 from citadel.index.storage import Storage, resource_errors
-
-_LISTS = 65_536  # looked at together
 
 
 def check(storage: Storage, deep: bool = False, progress: Callable[[str], None] = lambda _: None) -> Snapshot:
@@ -65,15 +64,16 @@ def _check_lists(segment: Segment) -> None:
     names = segment.terms if segment.meta.kind == "bm25" else segment.keys.tolist()
     if any(left >= right for left, right in itertools.pairwise(names)):
         raise CorruptIndexError(segment.name, "KEYS", "the keys are not sorted")
-    starts = segment.list_starts
-    for first in range(0, segment.lists, _LISTS):
-        last = min(first + _LISTS, segment.lists)
-        numbers = segment.document_numbers(first, last)
-        inside = np.ones(max(len(numbers) - 1, 0), bool)
-        borders = starts[first + 1 : last] - starts[first]
-        inside[borders[(borders > 0) & (borders < len(numbers))] - 1] = False
-        if (np.diff(numbers)[inside] < 0).any():
+    source, last = Source(segment, NOTHING_DELETED, 0), (-1, -1)  # the list and document of the last posting
+    for piece in source.pieces(np.arange(segment.lists, dtype=np.uint32)):
+        lists, numbers = piece.lists.astype(np.int64), piece.documents()
+        if segment.meta.kind == "bm25":
+            piece.counts()
+        falls = (np.diff(numbers, prepend=last[1]) < 0) & (np.diff(lists, prepend=last[0]) == 0)
+        if falls.any():
             raise CorruptIndexError(segment.name, "PACKED_DOCUMENTS", "the document numbers of a list fall")
+        if len(lists):
+            last = int(lists[-1]), int(numbers[-1])
 
 
 def whole_generations(storage: Storage) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from citadel.errors import CorruptIndexError
+from citadel.errors import CorruptIndexError, InputError
 from citadel.index.checksum import crc32c
 from citadel.index.format import FORMAT, DurableFile, FileRecord
 from citadel.index.storage import Storage
@@ -27,9 +27,20 @@ _VARIABLES = 500  # numbers asked for in one query; SQLite allows 999 at least
 Row = tuple[int, str, str, str, str, int]
 
 
-def row_of(number: int, document: Document) -> Row:
+def metadata_json(document: Document) -> str:
+    """A document's metadata as it is stored; refused at once when it is not JSON.
+
+    >>> metadata_json(Document("d1", "", metadata={"year": 1905}))
+    '{"year": 1905}'
+    """
+    try:
+        return json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"document {document.id!r}: the metadata cannot be written as JSON ({error})") from error
+
+
+def row_of(number: int, document: Document, metadata: str) -> Row:
     """A document as a row, with its CRC."""
-    metadata = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
     return _with_crc(number, document.id, document.title, document.text, metadata)
 
 

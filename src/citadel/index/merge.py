@@ -70,11 +70,20 @@ class Source:
         if self.alive is None:
             return lengths
         counts = np.zeros(len(lengths), np.int64)
-        for first, stop in _list_groups(lengths, CHUNK):
-            kept = self.alive[self.segment.document_numbers(first, stop)]
-            owners = np.repeat(np.arange(first, stop), lengths[first:stop])
-            counts[first:stop] = np.bincount(owners[kept] - first, minlength=stop - first)
+        for piece in self.pieces(np.arange(len(lengths), dtype=np.uint32)):
+            own = piece.lists[piece.kept()]
+            if len(own):
+                counts[own[0] : own[-1] + 1] += np.bincount(own - own[0])
         return counts
+
+    def pieces(self, lists: NDArray[np.uint32], chunk: int = CHUNK) -> Iterator[Piece]:
+        """All postings in pieces of about `chunk`; `lists` is the number that each list shall have."""
+        lengths = np.diff(self.starts)
+        for first, stop in _list_groups(lengths, chunk):
+            if lengths[first] > chunk:
+                yield from _parts(self, first, stop, int(lists[first]), chunk)
+            else:
+                yield _whole(self, first, stop, lists)
 
     def live_numbers(self) -> NDArray[np.int64]:
         return np.arange(self.segment.documents) if self.alive is None else np.flatnonzero(self.alive)
@@ -213,7 +222,8 @@ class MergedContents:
                 for source, (begin, end) in zip(self.sources, spans, strict=True):
                     yield from ([piece] for piece in _parts(source, begin, end, first, self._chunk))
             else:
-                yield [_whole(source, begin, end) for source, (begin, end) in zip(self.sources, spans, strict=True)]
+                zipped = zip(self.sources, spans, strict=True)
+                yield [_whole(source, begin, end, source.new_lists) for source, (begin, end) in zipped]
 
     # -- semantic ----------------------------------------------------------------------------------------------------
 
@@ -239,11 +249,11 @@ class MergedContents:
         return np.concatenate(parts)
 
 
-def _whole(source: Source, first: int, stop: int) -> Piece:
+def _whole(source: Source, first: int, stop: int, numbers: NDArray[np.uint32]) -> Piece:
     """Lists first … stop − 1 of a segment."""
     lengths = np.diff(source.starts[first : stop + 1])
     start, end = source.starts[[first, stop]].tolist()
-    lists = np.repeat(source.new_lists[first:stop], lengths)
+    lists = np.repeat(numbers[first:stop], lengths)
     return Piece(source, start, end, source.segment.first_block(first), block_sizes(lengths), lists)
 
 

@@ -185,7 +185,7 @@ class FolderLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.release()
-            message = f"{path.parent}: another process is writing to this index; wait for it or stop it"
+            message = f"{path.parent}: another writer, here or in another process, has changes waiting; let it end"
             raise LockHeldError(message) from error
 
     def release(self) -> None:

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from citadel.config import Settings
 from citadel.errors import InputError
+from citadel.text.parse import make_document
 from citadel.types import Document, Floats
 
 ANY = 0  # the key under which an all-to-all router puts every token
+_ROWS = ("keys", "weights", "vectors", "semantic")  # of one document; all else is its text and metadata
 _DOCUMENTS_A_BATCH = 1024
 _POSTINGS_A_BATCH = 131_072
 _BYTES_A_BATCH = 16 << 20
@@ -103,13 +105,9 @@ def _open_npz(path: Path) -> Any:
 
 
 def _document(source: Mapping[str, Any]) -> Document:
-    id = source.get("id", source.get("_id"))
-    if not isinstance(id, str) or not id:
-        raise InputError(f"a document's id must be a text that is not empty, not {id!r}")
-    title, text = source.get("title", ""), source.get("text", "")
-    if not isinstance(title, str) or not isinstance(text, str):
-        raise InputError(f"document {id!r}: title and text must be text")
-    return Document(id, text, title, source.get("metadata", {}))
+    """The document of a mapping, by the rules that `Index.add` has; text and title may both be missing."""
+    fields = {name: value for name, value in source.items() if name not in _ROWS}
+    return make_document({"text": "", **fields})
 
 
 def _array(value: Any, dtype: Any, dimensions: int, what: str, where: str) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from citadel.config import DEFAULT_MEMORY, SUBVECTOR, Settings
-from citadel.errors import CorruptIndexError, FingerprintError, ResourceError, UsageError
+from citadel.errors import CorruptIndexError, FingerprintError, InputError, ResourceError, UsageError
 from citadel.index.buffer import Buffer, MemoryContents, Sample, stored_codec
 from citadel.index.codebook import SAMPLE_FLOOR, Codebook, read_codebook, train, write_codebook
 from citadel.index.collect import collect
@@ -81,7 +81,12 @@ class Writer:
         try:
             with resource_errors(self._storage.location):
                 self._lock = self._storage.lock()
-                self.snapshot = open_snapshot(self._storage, self.snapshot)
+                newest = open_snapshot(self._storage, self.snapshot)
+                if newest.manifest.index_id != self.snapshot.manifest.index_id:
+                    raise UsageError(
+                        f"{self._storage.location}: another index was put in this one's place; open it again"
+                    )
+                self.snapshot = newest
                 self._reset()
                 collect(self._storage)
         except BaseException:
@@ -90,20 +95,35 @@ class Writer:
 
     def add(self, documents: Iterable[Document]) -> int:
         """Add documents with text; how many were taken in."""
-        self.begin()
         analyser, count = self._analyser(), 0
-        with resource_errors(self._storage.location):
+        with self._refusing():
             for document in documents:
-                count += 1
-                replaced = self._buffer.add_terms(document, analyser.terms(document.encoded_text))
-                self._count("replaced", replaced)
+                self.begin()  # each time: the stream itself may commit
+                terms = analyser.terms(document.encoded_text)
+                self._count("replaced", self._buffer.add_terms(document, terms))
                 self._spill_if_full()
+                count += 1
         return count
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """A refused document changes nothing; any other failure may leave half a change, so all of them are dropped."""
+        try:
+            self.begin()
+            with resource_errors(self._storage.location):
+                yield
+        except InputError:
+            if not self.changed:
+                self.release()
+            raise
+        except BaseException:
+            self.rollback()
+            raise
 
     def _analyser(self) -> Analyser:
         if self.settings.router != "bm25" or self.settings.analyser is None:
             raise UsageError(
-                f"{self._storage.location}: this index holds given vectors; use add_vectors, text cannot be added"
+                f"{self._storage.location}: this index holds given vectors, so text cannot be added: give vectors"
             )
         analyser = get_analyser(self.settings.analyser)
         if analyser.fingerprint != self.settings.fingerprint:
@@ -115,13 +135,13 @@ class Writer:
 
     def add_vectors(self, batches: Iterable[VectorBatch]) -> int:
         """Add documents with given vectors; how many were taken in."""
-        self.begin()
         count = 0
-        with resource_errors(self._storage.location):
+        with self._refusing():
             for batch in batches:
+                self.begin()
                 self._count("replaced", self._buffer.add_batch(batch))
-                count += len(batch)
                 self._spill_if_full()
+                count += len(batch)
         return count
 
     def delete(self, ids: Iterable[str]) -> int:
@@ -151,6 +171,7 @@ class Writer:
 
     def count(self, what: str, how_many: int) -> None:
         """Add to a running figure that `stats` shows (documents skipped, cut)."""
+        self.begin()
         self._count(what, how_many)
 
     # -- spilling ----------------------------------------------------------------------------------------------------

@@ -63,7 +63,11 @@ def _steps(settings: Settings, tau: float | None) -> int:
         raise UsageError(f"τ prunes the weights of a dynamic router; this index's router is {settings.router}")
     if not settings.tau <= tau < float("inf"):
         raise UsageError(f"τ can only be raised at search time: the index was built with {settings.tau:g}, not {tau:g}")
-    return min(round(tau / settings.weight_step), 255)
+    if tau >= 255 * settings.weight_step:
+        raise UsageError(
+            f"τ = {tau:g} is more than the stored weights tell apart: at most {255 * settings.weight_step:g}"
+        )
+    return min(round(tau / settings.weight_step), 254)
 
 
 def tau_used(settings: Settings, options: Options) -> float:

@@ -156,7 +156,9 @@ def find_format(file: str, format: str | None) -> str:
         return format or "jsonl"
     suffix = os.path.splitext(uncompressed_name(file))[1].lower()
     if suffix not in _SUFFIXES:
-        raise InputError("the name does not tell the format: end it in .jsonl or .tsv, or say which format it is", file)
+        if not os.path.exists(file):
+            raise InputError("there is no such file: check the path", file)
+        raise InputError("the name does not tell the format: end it in .jsonl or .tsv, or give --format", file)
     return _SUFFIXES[suffix]
 
 

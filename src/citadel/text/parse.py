@@ -173,7 +173,7 @@ def _check_value(value: object, name: str, depth: int) -> None:
         raise InputError(f"metadata {shorten(name)} is {value}, which JSON does not know: write null")
     elif isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
         raise InputError(f"metadata {shorten(name)} is an integer of more than {MAX_INTEGER_BITS} bits: write a string")
-    elif isinstance(value, Mapping | list | tuple):
+    elif isinstance(value, dict | list | tuple):
         _check_inner(value, name, depth + 1)
     elif value is not None and not isinstance(value, int | float):
         raise InputError(f"metadata {shorten(name)} must be JSON, not {_kind(value)}")

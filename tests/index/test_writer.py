@@ -1,0 +1,154 @@
+"""What a writer promises between two commits: nothing lost, nothing half done, the lock only while changes wait."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from citadel import Index, InputError, LockHeldError, UsageError
+from citadel.index.buffer import Buffer
+
+FIELDS = {"lexical": 4}
+
+
+def text(id: str, words: str = "hello") -> dict[str, Any]:
+    return {"id": id, "text": words}
+
+
+def vector(id: str, key: int = 1) -> dict[str, Any]:
+    return {"id": id, "keys": [key], "weights": [1.0], "vectors": [[1.0] * 4]}
+
+
+def test_a_stream_may_commit_while_it_is_read(tmp_path: Path) -> None:
+    index = Index.create(tmp_path)
+
+    def stream() -> Iterator[dict[str, Any]]:
+        for number in range(10):
+            yield text(str(number))
+            if number == 4:
+                index.commit()
+
+    assert index.add(stream()) == 10
+    assert len(index.commit()) == 10
+
+
+def test_an_interrupt_leaves_no_half_batch(tmp_path: Path) -> None:
+    index = Index.create(tmp_path, fields=FIELDS, fingerprint="f")
+    taken = Buffer._take
+    with mock.patch.object(Buffer, "_take", autospec=True) as take:
+        take.side_effect = [False, KeyboardInterrupt]
+        with pytest.raises(KeyboardInterrupt):
+            index.add_vectors([vector("a0", 0), vector("a1", 1)])
+    assert Buffer._take is taken
+    index.add_vectors([vector("b0", 100)])
+    index.commit()
+    searcher = index.searcher()
+    assert searcher.search_vectors([1], [1.0], [[1.0] * 4]).ids == []
+    assert searcher.search_vectors([100], [1.0], [[1.0] * 4]).ids == ["b0"]
+
+
+def test_a_refused_document_leaves_those_before_it(tmp_path: Path) -> None:
+    index = Index.create(tmp_path)
+    with pytest.raises(InputError):
+        index.add([text("a"), text("")])
+    assert len(index.commit()) == 1
+
+
+def test_a_stream_that_breaks_drops_what_waits(tmp_path: Path) -> None:
+    index = Index.create(tmp_path)
+
+    def stream() -> Iterator[dict[str, Any]]:
+        yield text("a")
+        raise OSError("the network is gone")
+
+    with pytest.raises(OSError, match="network"):
+        index.add(stream())
+    assert len(index.commit()) == 0
+
+
+@pytest.mark.parametrize("call", [lambda i: i.add([text("a")]), lambda i: i.add_vectors([vector("")])])
+def test_a_refused_call_keeps_no_lock(tmp_path: Path, call: Any) -> None:
+    index = Index.create(tmp_path, fields=FIELDS, fingerprint="f")
+    with pytest.raises((UsageError, InputError)):
+        call(index)
+    assert Index.open(tmp_path).add_vectors([vector("b")]) == 1
+
+
+def test_a_waiting_change_keeps_the_lock_until_it_is_committed(tmp_path: Path) -> None:
+    index, other = Index.create(tmp_path), Index.open(tmp_path)
+    index.add([text("a")])
+    with pytest.raises(LockHeldError):
+        other.add([text("b")])
+    index.commit()
+    other.add([text("b")])
+    assert len(other.commit()) == 2
+
+
+@pytest.mark.parametrize("metadata", [{"x": float("nan")}, {"x": {1, 2}}, {"m": types.MappingProxyType({"k": 1})}])
+def test_metadata_that_is_not_json_is_refused_at_once(tmp_path: Path, metadata: Any) -> None:
+    given = Index.create(tmp_path / "vectors", fields=FIELDS, fingerprint="f")
+    with pytest.raises(InputError):
+        given.add_vectors([{**vector("a"), **metadata}])
+    with pytest.raises(InputError):
+        Index.create(tmp_path / "text").add([{**text("a"), **metadata}])
+
+
+def test_given_vectors_keep_text_and_metadata_as_text_does(tmp_path: Path) -> None:
+    index = Index.create(tmp_path, fields=FIELDS, fingerprint="f")
+    index.add_vectors([{**vector("a"), "title": "T", "text": "x", "year": 1905}])
+    document = index.commit().get("a")
+    assert document is not None
+    assert (document.title, document.text, document.metadata) == ("T", "x", {"year": 1905})
+
+
+def test_an_index_put_in_the_place_of_another_is_not_written_to(tmp_path: Path) -> None:
+    old = Index.create(tmp_path, fields=FIELDS, fingerprint="A")
+    Index.create(tmp_path, fields=FIELDS, fingerprint="B", overwrite=True)
+    with pytest.raises(UsageError, match="open it again"):
+        old.add_vectors([vector("a")])
+    assert len(Index.open(tmp_path)) == 0
+
+
+def test_delete_takes_what_add_takes_and_is_all_or_nothing(tmp_path: Path) -> None:
+    index = Index.create(tmp_path)
+    index.add([text("a"), {"id": 7, "text": "seven"}])
+    index.commit()
+    with pytest.raises(UsageError):
+        index.delete(["a", None])  # type: ignore[list-item]
+    assert "a" in index.commit()
+    assert 7 in index
+    assert "\ud800" not in index
+    assert index.delete([7, "\ud800"]) == 1  # type: ignore[list-item]
+    assert len(index.commit()) == 1
+
+
+def test_a_closed_index_is_not_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Index.create(tmp_path) as index:
+        index.add([text("a")])
+    assert "not committed" in caplog.text
+    with pytest.raises(UsageError, match="closed"):
+        index.add([text("b")])
+    assert len(Index.open(tmp_path)) == 0
+
+
+def test_many_spills_are_joined_and_equal_one(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    documents = [text(f"d{i % 700}", " ".join(f"w{w}" for w in generator.zipf(1.3, 30) % 500)) for i in range(1500)]
+    spilled = Index.create(tmp_path / "spilled", memory=200_000)
+    spilled.add(documents)
+    assert len(spilled._writer._pending) < 12
+    last = list({document["id"]: document for document in documents}.values())
+    whole = Index.create(tmp_path / "whole")
+    whole.add(last)
+    spilled.commit()
+    whole.commit()
+    spilled.check(deep=True)
+    for query in ("w1 w7", "w30 w2 w100"):
+        a, b = (index.searcher().search(query, 1000) for index in (spilled, whole))
+        assert dict(zip(a.ids, a.scores, strict=True)) == dict(zip(b.ids, b.scores, strict=True))
