@@ -158,7 +158,7 @@ def test_text_and_vectors_are_not_mixed(index: citadel.Index, vectors: citadel.I
         index.searcher().search_vectors(keys=[1])
     with pytest.raises(citadel.UsageError, match="give vectors"):
         vectors.add([{"id": "a", "text": "x"}])
-    with pytest.raises(citadel.UsageError, match="use add"):
+    with pytest.raises(citadel.UsageError, match="this index holds text"):
         index.add_vectors([])
 
 
