@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from citadel._native import Cancel as CancelFlag
     from citadel.config import Field, Settings
     from citadel.errors import (
         Cancelled,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CancelFlag",
     "Cancelled",
     "CitadelError",
     "CorruptIndexError",
@@ -48,6 +50,7 @@ __all__ = [
 
 # Imported when first asked for: `citadel --help` must not wait for numpy and the engine.
 _ELSEWHERE = {
+    "CancelFlag": "citadel._native",
     "Document": "citadel.types",
     "Field": "citadel.config",
     "Hit": "citadel.types",
@@ -62,10 +65,11 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'citadel' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_ELSEWHERE.get(name, "citadel.errors")), name)
+    module = importlib.import_module(_ELSEWHERE.get(name, "citadel.errors"))
+    value = getattr(module, "Cancel" if name == "CancelFlag" else name)
     globals()[name] = value  # asked once
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, "__version__"})
