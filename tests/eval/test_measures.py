@@ -122,5 +122,5 @@ def test_what_stands_twice_is_refused() -> None:
 
 def test_without_the_extra_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ir_measures", None)
-    with pytest.raises(UsageError, match=r"pip install citadel-ir\[eval\]"):
+    with pytest.raises(UsageError, match=r"pip install 'citadel-ir\[eval\]'"):
         evaluate(RUN, {"q1": {"a": 1}}, "AP")
