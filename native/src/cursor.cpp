@@ -25,8 +25,8 @@ const std::uint8_t* block_bytes(const Section& offsets, const Section& packed, s
 
 // One after the other: a document may stand here twice, its second value being 0.
 void add_values(float* accumulators, std::uint32_t base, const std::uint32_t* documents, const float* values, std::size_t n) {
-  auto* bytes = reinterpret_cast<char*>(accumulators);
-  const auto at = [=](std::size_t i) { return reinterpret_cast<float*>(bytes + 4 * (std::uint64_t{documents[i]} - base)); };
+  const std::uintptr_t origin = reinterpret_cast<std::uintptr_t>(accumulators) - 4 * std::uintptr_t{base};  // of document 0
+  const auto at = [=](std::size_t i) { return reinterpret_cast<float*>(origin + 4 * std::uintptr_t{documents[i]}); };
   std::size_t i = 0;
   for (; i + 4 <= n; i += 4) {
     *at(i) += values[i];
@@ -91,12 +91,8 @@ std::size_t Cursor::add(float* accumulators, std::uint64_t base, std::uint64_t l
 bool Cursor::fill() {
   while (posting_ < group_.list.last) {
     poll(cancel_);
-    const std::size_t begin = carries_ ? kFront - 1 : kFront;
-    if (carries_) {
-      documents_[begin] = carried_document_;
-      for (std::size_t token = 0; token < group_.tokens; ++token) values(token)[begin] = carried_[token];
-    }
-    std::size_t end = kFront + load_block();
+    std::size_t begin = kFront, end = kFront + load_block();
+    if (carries_) begin = put_carried(end);
     carries_ = false;
     if (begin == end) continue;
     for (std::size_t token = 0; token < group_.tokens; ++token)
@@ -171,6 +167,18 @@ std::size_t Cursor::drop_light(std::size_t n) {
     kept += weights[i] > rules_.weight_floor;
   }
   return kept;
+}
+
+// What the last block held back goes into the first entry of its document, or before it where τ dropped that one.
+std::size_t Cursor::put_carried(std::size_t end) {
+  const bool goes_on = end > kFront && documents_[kFront] == carried_document_;
+  const std::size_t place = goes_on ? kFront : kFront - 1;
+  documents_[place] = carried_document_;
+  for (std::size_t token = 0; token < group_.tokens; ++token) {
+    float& value = values(token)[place];
+    value = goes_on ? std::max(value, carried_[token]) : carried_[token];
+  }
+  return place;
 }
 
 // A run that may go on in the next block waits for it; gives where the entries that are final end.

@@ -49,6 +49,7 @@ class Cursor {
   void score_token(std::size_t token, std::size_t n, float* out);
   std::size_t drop_light(std::size_t n);
   std::size_t hold_back(std::size_t begin, std::size_t end);
+  std::size_t put_carried(std::size_t end);
   std::size_t limit_position(std::uint64_t limit) const;
   float* values(std::size_t token) { return values_.data() + token * kStride; }
 
