@@ -14,8 +14,9 @@ from citadel.config import Settings
 from citadel.index.codebook import SAMPLE_LIMIT, Codebook
 from citadel.index.documents import Row, metadata_json, row_of
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
-from citadel.index.segment import KIND_OF_ROUTER, Meta, id_hashes
+from citadel.index.segment import Meta, id_hashes
 from citadel.index.vectors import VectorBatch
+from citadel.routing import get_router
 from citadel.types import Document, Floats
 
 _TERM_BYTES = 150  # of a new term: its text and its place in the table
@@ -207,7 +208,7 @@ class MemoryContents:
         self.meta = Meta(
             documents=len(self._live),
             postings=int(self.list_lengths.sum()),
-            kind=KIND_OF_ROUTER[settings.router],
+            kind=get_router(settings.router).kind,
             dimension=lexical.dimension if lexical else 0,
             codec=stored_codec(settings, codebook),
             weight_step=settings.weight_step if settings.router == "dynamic" else 0.0,

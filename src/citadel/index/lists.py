@@ -19,7 +19,6 @@ from citadel.index.storage import Storage
 from citadel.types import Floats
 
 _PADDING = bytes(8)  # so that a decoder may load eight bytes anywhere
-_ROWS = 65_536
 
 
 class Contents(Protocol):

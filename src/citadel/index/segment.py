@@ -21,14 +21,6 @@ from citadel.index.quantize import Encoded
 from citadel.index.storage import Storage
 
 KINDS = ("vectors", "sparse", "bm25", "none")
-KIND_OF_ROUTER = {
-    "dynamic": "vectors",
-    "static": "vectors",
-    "all_to_all": "vectors",
-    "none": "none",
-    "sparse": "sparse",
-    "bm25": "bm25",
-}
 CODE_TYPE: dict[str, Any] = {"fp16": np.float16, "int8": np.int8, "pq2": np.uint8, "pq1": np.uint8}
 
 

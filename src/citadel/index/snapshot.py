@@ -11,9 +11,10 @@ from citadel.config import SUBVECTOR
 from citadel.errors import CorruptIndexError
 from citadel.index.codebook import Codebook, read_codebook
 from citadel.index.manifest import Manifest, newest_manifest
-from citadel.index.segment import KIND_OF_ROUTER, Meta, Segment, id_hashes
+from citadel.index.segment import Meta, Segment, id_hashes
 from citadel.index.storage import Storage, resource_errors
 from citadel.index.tombstones import Deleted, Tombstones, read_tombstones
+from citadel.routing import get_router
 from citadel.types import Document
 
 NOTHING_DELETED = Deleted(np.zeros(0, np.uint32))
@@ -115,7 +116,7 @@ class Snapshot:
 def fits(meta: Meta, manifest: Manifest) -> bool:
     """Whether a segment is what the index's settings ask for; one from before the codebook was trained is int8."""
     lexical, semantic = manifest.settings.lexical, manifest.settings.semantic
-    if meta.kind != KIND_OF_ROUTER[manifest.settings.router]:
+    if meta.kind != get_router(manifest.settings.router).kind:
         return False
     if meta.dimension != (lexical.dimension if lexical else 0):
         return False
