@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,22 @@ def data() -> Path:
     if not os.environ.get("CITADEL_DATA") or not folder.is_dir():
         pytest.skip("CITADEL_DATA names no folder of test data")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The folder of an exported tiny model with this router and precision; each is made once."""
+    pytest.importorskip("onnx", reason="models are exported with the extra [train]")
+    from citadel.model.export import export
+    from tests.support.models import tiny_config, write_checkpoint
+
+    made: dict[tuple[str, str], Path] = {}
+
+    def get(router: str = "dynamic", precision: str = "fp32") -> Path:
+        if (router, precision) not in made:
+            folder = tmp_path_factory.mktemp(f"{router}-{precision}")
+            checkpoint = write_checkpoint(folder / "checkpoint", tiny_config(router))
+            [made[router, precision]] = export(checkpoint, folder / "model", precision)
+        return made[router, precision]
+
+    return get

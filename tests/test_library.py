@@ -114,7 +114,8 @@ def test_what_is_no_document(bad: Any, index: citadel.Index) -> None:
 
 
 CREATE: list[tuple[dict[str, Any], str]] = [
-    ({"model": "bert"}, "cannot be loaded"),
+    ({"codec": "fp16"}, "codec and semantic_codec go with a model"),
+    ({"tau": 0.5}, "dynamic router only"),
     ({"router": "dynamic"}, "needs vectors"),
     ({"analyser": "klingon"}, "analyser"),
     ({"k1": -1.0}, "k1"),

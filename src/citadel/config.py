@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from citadel.errors import UsageError
@@ -46,7 +47,7 @@ class Field:
 class Settings:
     """All that decides what a document's postings look like; written into every manifest.
 
-    >>> Settings(router="bm25", fingerprint="english").has_text_queries
+    >>> Settings(router="bm25", fingerprint="english", analyser="english").has_text_queries
     True
     """
 
@@ -59,6 +60,7 @@ class Settings:
     analyser: str | None = None
     k1: float = 0.9
     b: float = 0.4
+    model: str | None = None  # the folder or name of the model that encodes text; its fingerprint says which one it is
 
     def __post_init__(self) -> None:
         if self.router not in ROUTERS:
@@ -69,4 +71,13 @@ class Settings:
     @property
     def has_text_queries(self) -> bool:
         """Whether this index can turn text into postings by itself."""
-        return self.analyser is not None or self.router == "bm25"
+        return self.analyser is not None or self.model is not None
+
+
+def available_threads() -> int:
+    """The cores this process may use.
+
+    >>> available_threads() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,24 +6,28 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from citadel.config import DEFAULT_MEMORY, Field, Settings
+from citadel.encode.models import require_fingerprint, text_model
 from citadel.errors import InputError, UsageError
 from citadel.index import check as checking
 from citadel.index.create import create_index
+from citadel.index.encoded import encoded_batches
 from citadel.index.manifest import Build
 from citadel.index.stats import statistics
 from citadel.index.storage import FolderStorage, Storage
 from citadel.index.vectors import VectorBatch, batches
 from citadel.index.writer import Writer
 from citadel.search.searcher import Searcher
-from citadel.text.analyser import get_analyser
+from citadel.settings import model_settings, text_settings, vector_settings
 from citadel.text.parse import check_document, make_document
 from citadel.types import Document
 
+if TYPE_CHECKING:
+    from citadel.encode.encoder import Encoder
+
 Path = str | os.PathLike[str]
-_TEXT_MODELS = (None, "default", "bm25")  # until the default model ships, text goes through bm25
 
 
 class Index:
@@ -37,9 +41,18 @@ class Index:
     ('d1', 1905)
     """
 
-    def __init__(self, storage: Storage, memory: int = DEFAULT_MEMORY) -> None:
-        self._storage = storage
+    def __init__(
+        self,
+        storage: Storage,
+        memory: int = DEFAULT_MEMORY,
+        model: Path | None = None,
+        threads: int | None = None,
+        encoder: Encoder | None = None,
+    ) -> None:
+        self._storage, self._memory = storage, memory
         self._writer = Writer(storage, memory)
+        self._model, self._threads = _same_kind(self._writer.settings, model), threads
+        self._encoder = encoder
         self._closed = False
 
     def __repr__(self) -> str:
@@ -50,35 +63,54 @@ class Index:
         cls,
         path: Path | Storage,
         *,
-        model: str | None = None,
+        model: Path | None = None,
         router: str | None = None,
         fields: Mapping[str, Field | Mapping[str, Any] | int] | None = None,
         fingerprint: str | None = None,
         tau: float | None = None,
+        codec: str | None = None,
+        semantic_codec: str | None = None,
         analyser: str = "english",
         k1: float = 0.9,
         b: float = 0.4,
         memory: int = DEFAULT_MEMORY,
+        threads: int | None = None,
         overwrite: bool = False,
         build: Build | None = None,
     ) -> Self:
         """A new, empty index: for text, or with `fields` for given vectors.
 
+        Text goes through BM25, or through `model`, a folder made by `citadel export`; then `tau` (the model's own) and
+        the codecs of its token and semantic vectors (`int8`) can be chosen.
+
         `fields` names a `lexical` and/or a `semantic` field, each a dimension or a `Field`; such an index needs the
         `fingerprint` of whatever made the vectors, so that nobody mixes two models.
         """
-        if fields is None:
-            settings = _text_settings(model, router, analyser, k1, b)
+        encoder, named = None, text_model(model) if fields is None else None
+        if named is not None:
+            encoder = _load(named, tau, threads)
+            settings = model_settings(named, encoder, router, tau, codec, semantic_codec)
+        elif codec is not None or semantic_codec is not None:
+            raise UsageError("codec and semantic_codec go with a model: a field of given vectors names its own")
+        elif fields is None:
+            settings = text_settings(router, tau, analyser, k1, b)
         else:
-            settings = _vector_settings(fields, router, fingerprint, tau)
+            settings = vector_settings(fields, router, fingerprint, tau)
         storage = _storage(path)
         create_index(storage, settings, overwrite, build)
-        return cls(storage, memory)
+        return cls(storage, memory, threads=threads, encoder=encoder)
 
     @classmethod
-    def open(cls, path: Path | Storage, *, memory: int = DEFAULT_MEMORY) -> Self:
-        """The newest generation of an existing index."""
-        return cls(_storage(path), memory)
+    def open(
+        cls,
+        path: Path | Storage,
+        *,
+        memory: int = DEFAULT_MEMORY,
+        model: Path | None = None,
+        threads: int | None = None,
+    ) -> Self:
+        """The newest generation of an existing index; `model` says where its model is now, if that has moved."""
+        return cls(_storage(path), memory, model, threads)
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -90,7 +122,11 @@ class Index:
         self._writable()
         if isinstance(documents, (str, bytes, Mapping, Document)) or not isinstance(documents, Iterable):
             raise UsageError("add takes several documents: put a single one into a list")
-        return self._writer.add(_checked(item) for item in documents)
+        checked = (_checked(item) for item in documents)
+        if self.settings.model is None:
+            return self._writer.add(checked)
+        batches = encoded_batches(checked, self._encode(), self._memory, self.tally)
+        return self._writer.add_vectors(batches)
 
     def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> int:
         """Add documents with vectors: mappings with `id`, `keys`, `weights`, `vectors`, `semantic`, `text`, …;
@@ -129,7 +165,7 @@ class Index:
 
     def searcher(self, *, threads: int | None = None, engine: str = "native") -> Searcher:
         """A searcher over the last committed generation; commits after this do not change what it finds."""
-        return Searcher(self._writer.snapshot, threads, engine)
+        return Searcher(self._writer.snapshot, threads, engine, self._encode if self.settings.model else None)
 
     def refresh(self) -> Self:
         """See what other processes have committed since."""
@@ -173,6 +209,15 @@ class Index:
     def tally(self, what: str, how_many: int) -> None:
         """Add to a running figure shown by `stats`, as documents skipped."""
         self._writer.count(what, how_many)
+
+    def _encode(self) -> Encoder:
+        """The model of this index, loaded when text first needs it."""
+        if self._encoder is None:
+            settings = self.settings
+            encoder = _load(self._model or settings.model or "", settings.tau, self._threads)
+            require_fingerprint(encoder.fingerprint, settings.fingerprint, encoder.folder)
+            self._encoder = encoder
+        return self._encoder
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
@@ -221,47 +266,14 @@ def _checked(item: Document | Mapping[str, Any]) -> Document:
     return make_document(item)
 
 
-def _text_settings(model: str | None, router: str | None, analyser: str, k1: float, b: float) -> Settings:
-    if model not in _TEXT_MODELS:
-        raise UsageError(f"model {model!r} cannot be loaded: this version encodes text with bm25 only; leave model out")
-    if router not in (None, "bm25"):
-        raise UsageError(f"router {router!r} needs vectors: create the index with fields=… and use add_vectors")
-    from citadel.routing import get_router
+def _load(model: Path, tau: float | None, threads: int | None) -> Encoder:
+    from citadel.encode.encoder import Encoder
 
-    get_router("bm25", k1=k1, b=b)  # refuses parameters out of range
-    return Settings("bm25", get_analyser(analyser).fingerprint, analyser=analyser, k1=k1, b=b)
+    return Encoder(model, threads, tau=tau)
 
 
-def _vector_settings(
-    fields: Mapping[str, Field | Mapping[str, Any] | int],
-    router: str | None,
-    fingerprint: str | None,
-    tau: float | None,
-) -> Settings:
-    if unknown := set(fields) - {"lexical", "semantic"}:
-        raise UsageError(f"unknown field {min(unknown)!r}: an index has a lexical and a semantic field")
-    if not fingerprint:
-        raise UsageError("an index of given vectors needs fingerprint=…, a name for the model that made them")
-    lexical, semantic = (_field(fields[name]) if name in fields else None for name in ("lexical", "semantic"))
-    if router is None:
-        router = "dynamic" if lexical else "none"
-    if router == "bm25" or (router == "none") != (lexical is None):
-        raise UsageError(f"router {router!r} does not go with the fields {', '.join(fields) or 'given'}")
-    if lexical is not None and (lexical.dimension == 0) != (router == "sparse"):
-        raise UsageError(
-            f"router {router!r} with a lexical field of dimension {lexical.dimension}: only sparse has dimension 0"
-        )
-    if tau is not None and not (router == "dynamic" and 0 <= tau < 5.1):
-        raise UsageError(f"τ = {tau:g} cannot be used: it is a number from 0 to 5.1, for the dynamic router only")
-    return Settings(router, fingerprint, lexical, semantic, tau or 0.0)
-
-
-def _field(given: Field | Mapping[str, Any] | int) -> Field:
-    if isinstance(given, Field):
-        return given
-    if isinstance(given, int):
-        return Field(given)
-    try:
-        return Field(**given)
-    except TypeError as error:
-        raise UsageError(f"a field is a dimension or has dimension and codec, not {given!r}") from error
+def _same_kind(settings: Settings, model: Path | None) -> Path | None:
+    """A model named when an index is opened; only an index that was built with one can use it."""
+    if model is not None and settings.model is None and text_model(model) is not None:
+        raise UsageError(f"this index was not built with a model ({settings.router}): leave model out")
+    return model

@@ -179,7 +179,7 @@ class Ranking:
 
     def to_trec(self, path: str | os.PathLike[str], tag: str = "citadel") -> None:
         """Write `trec(tag)` to a file, whole or not at all."""
-        _write_whole(os.fspath(path), self._trec_lines(tag))
+        write_whole(os.fspath(path), self._trec_lines(tag))
 
     def _trec_lines(self, tag: str) -> Iterator[str]:
         if not _is_column(tag):
@@ -197,7 +197,15 @@ def _is_column(name: str) -> bool:
     return name.split() == [name] and name.encode(errors="ignore").decode() == name
 
 
-def _write_whole(path: str, lines: Iterable[str]) -> None:
+def write_whole(path: str, lines: Iterable[str]) -> None:
+    """Write lines to a file, whole or not at all.
+
+    >>> import pathlib, tempfile
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "lines.txt")
+    >>> write_whole(str(file), (f"{n} " for n in range(3)))
+    >>> file.read_text()
+    '0 1 2 '
+    """
     try:
         target = os.path.realpath(path)
         if os.path.exists(target) and not os.path.isfile(target):

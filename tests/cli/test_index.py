@@ -76,7 +76,7 @@ def test_settings_reach_the_index(corpus: Path, tmp_path: Path, citadel: Citadel
     ("options", "message"),
     [
         (["--analyser", "french"], "unknown analyser 'french'"),
-        (["--model", "bert"], "model 'bert' cannot be loaded"),
+        (["--tau", "0.5"], "--tau is for a corpus of vectors, an .npz file, or for a --model"),
         (["--router", "dynamic"], "router 'dynamic' needs vectors"),
         (["--b", "2"], "b"),
         (["--k1", "nan"], "k1"),

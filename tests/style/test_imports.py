@@ -15,7 +15,12 @@ import pytest
 from tests.style.calls import ROOT, SOURCE, calls
 
 HEAVY = ("torch", "onnxruntime")
-LAZY = ("citadel.search.gpu", "citadel.model", "citadel.train")  # imported by those who ask for them, never by others
+LAZY = (
+    "citadel.search.gpu",
+    "citadel.search.exact_torch",
+    "citadel.model",
+    "citadel.train",
+)  # imported by those who ask for them, never by others
 
 # Every attempt is noted before any finder is asked, so the answer does not depend on what is installed.
 # An editable install has a finder that wins over PYTHONPATH; a planted package is found without it.

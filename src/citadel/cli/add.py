@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from citadel.cli.options import CorpusFile, Fingerprint, Format, IndexFolder, Memory, OnError, parse_size
+from citadel.cli.options import (
+    CorpusFile,
+    Fingerprint,
+    Format,
+    IndexFolder,
+    Memory,
+    Model,
+    OnError,
+    Threads,
+    parse_size,
+)
 from citadel.cli.output import plural
 
 
@@ -12,7 +22,9 @@ def add(
     on_error: OnError = "fail",
     format: Format = None,
     fingerprint: Fingerprint = None,
+    model: Model = None,
     memory: Memory = "1GiB",
+    threads: Threads = None,
 ) -> None:
     """Add documents to an index in one commit; one whose id is there already replaces it."""
     from citadel.cli.progress import Progress
@@ -20,21 +32,21 @@ def add(
     from citadel.errors import FingerprintError
     from citadel.library import Index
 
-    with Index.open(index, memory=parse_size(memory)) as opened:
+    with Index.open(index, memory=parse_size(memory), model=model, threads=threads) as opened:
         if fingerprint is not None and fingerprint != opened.settings.fingerprint:
             raise FingerprintError(
                 f"vectors of {fingerprint!r} do not belong into an index of {opened.settings.fingerprint!r}", index
             )
         feed = open_feed(corpus, format, on_error)
         try:
-            before, replaced = len(opened), opened.counts.get("replaced", 0)
+            before, counted = len(opened), opened.counts
             with Progress("Adding", "documents") as progress:
                 feed.add(opened, lambda size: False, progress)
                 opened.commit()
         finally:
             feed.close()
         tell_skipped(feed)
-        replaced = opened.counts.get("replaced", 0) - replaced
-        counts = {"replaced": replaced, "skipped": feed.skipped}
+        replaced, cut = (opened.counts.get(name, 0) - counted.get(name, 0) for name in ("replaced", "cut"))
+        counts = {"replaced": replaced, "skipped": feed.skipped, "cut": cut}
         rest = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
         print(f"{index}: {plural(len(opened) - before + replaced, 'document')} added{rest}; {len(opened):,} in all")

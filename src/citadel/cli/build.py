@@ -34,6 +34,7 @@ class Job:
     format: str | None = None
     on_error: str = "fail"
     memory: int = 1 << 30
+    threads: int | None = None
     overwrite: bool = False
     commit_bytes: int = COMMIT_BYTES
     commit_seconds: float = COMMIT_SECONDS
@@ -70,6 +71,9 @@ def _existing(job: Job) -> Index | None:
     """The index of an earlier run of the same command; None where there is nothing to keep."""
     try:
         index = Index.open(job.path, memory=job.memory)
+        if index.settings.model is not None:  # its folder may have moved since
+            model = job.settings.get("model")
+            index = Index.open(job.path, memory=job.memory, model=model, threads=job.threads)
     except IndexNotFoundError:
         return None
     if len(index) == 0 and index.build is not None and index.build.position == 0 and not index.build.finished:
@@ -131,7 +135,8 @@ def _resume(job: Job, index: Index, feed: Feed) -> Index:
 
 def _create(job: Job, feed: Feed) -> Index:
     nothing_read = replace(feed.state(), position=0, crc=0, line=0, options=job.options)
-    return Index.create(job.path, **job.settings, memory=job.memory, overwrite=True, build=nothing_read)
+    settings = {**job.settings, "memory": job.memory, "threads": job.threads}
+    return Index.create(job.path, **settings, overwrite=True, build=nothing_read)
 
 
 def _read_on(job: Job, index: Index, feed: Feed) -> None:
@@ -153,5 +158,5 @@ def _enough(job: Job) -> Callable[[int], bool]:
 
 
 def _summary(index: Index) -> str:
-    counts = (f"{index.counts[name]:,} {name}" for name in ("replaced", "skipped") if index.counts.get(name))
+    counts = (f"{index.counts[name]:,} {name}" for name in ("replaced", "skipped", "cut") if index.counts.get(name))
     return ", ".join([plural(len(index), "document"), *counts])

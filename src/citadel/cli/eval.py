@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from citadel.cli.options import Json, Threads
+from citadel.cli.options import Json, Model, Threads
 from citadel.cli.output import one_line, plural, print_json, say
 from citadel.errors import UsageError
 
@@ -33,6 +33,7 @@ def evaluate(
     run: Annotated[str | None, typer.Option(metavar="RUN", help="A TREC run to measure instead of an index.")] = None,
     json: Json = False,
     per_query: Annotated[bool, typer.Option("--per-query", help="The values of each judged query too.")] = False,
+    model: Model = None,
     threads: Threads = None,
 ) -> None:
     """Measure an index, or a run, over the judged queries; one without an answer scores 0."""
@@ -42,7 +43,8 @@ def evaluate(
     names = measures.split() or list(DEFAULT_MEASURES)
     judged = read_qrels(_qrels_file(qrels))
     depth = _depth(names)
-    ranking = read_run(run) if run is not None else _search(index or "", queries or "", judged, depth, threads)
+    where = (index or "", model, threads)
+    ranking = read_run(run) if run is not None else _search(where, queries or "", judged, depth)
     values = evaluate_queries(ranking, judged, names)
     means = {name: sum(found.values()) / len(found) for name, found in values.items()}
     if json:
@@ -77,7 +79,7 @@ def _depth(names: list[str]) -> int:
     return max(DEPTH, *(int(parse_measure(name).params.get("cutoff", 0)) for name in names))
 
 
-def _search(index: str, queries: str, judged: Qrels, depth: int, threads: int | None) -> Ranking:
+def _search(where: tuple[str, str | None, int | None], queries: str, judged: Qrels, depth: int) -> Ranking:
     from citadel.cli.answers import answer_texts
     from citadel.library import Index
     from citadel.text.queries import read_queries
@@ -86,6 +88,7 @@ def _search(index: str, queries: str, judged: Qrels, depth: int, threads: int | 
     wanted = [(id, text) for id, text in read_queries(queries) if id in judged]
     if missing := len(judged) - len(wanted):
         say(f"{plural(missing, 'judged query', 'judged queries')} not in {queries}: counted with 0")
-    with Index.open(index) as opened:
+    index, model, threads = where
+    with Index.open(index, model=model, threads=threads) as opened:
         answers = list(answer_texts(opened.searcher(threads=threads), wanted, depth))
     return Ranking(tuple(answer.query_id for answer in answers), tuple(answer.hits for answer in answers))

@@ -13,19 +13,22 @@ from citadel.errors import UsageError
 def index(
     corpus: CorpusFile,
     index: IndexFolder,
-    model: Annotated[str | None, typer.Option(help="Text: `bm25`, the default until a model ships.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Text: a folder made by `citadel export`; bm25 until a default model ships."),
+    ] = None,
     router: Annotated[
         str | None,
         typer.Option(help="Without a model: bm25, or for vectors dynamic, static, all_to_all, sparse, none."),
     ] = None,
     tau: Annotated[
-        float | None, typer.Option(help="Vectors, dynamic router: drop document weights up to this.")
+        float | None, typer.Option(help="Dynamic router: drop document weights up to this.  [default: the model's]")
     ] = None,
     codec: Annotated[
-        str | None, typer.Option(metavar="fp16|int8|pq2|pq1", help="Vectors: how they are stored.")
+        str | None, typer.Option(metavar="fp16|int8|pq2|pq1", help="How token vectors are stored.  [int8]")
     ] = None,
     semantic_codec: Annotated[
-        str | None, typer.Option(metavar="fp16|int8", help="Vectors: how the semantic ones are stored.")
+        str | None, typer.Option(metavar="fp16|int8", help="How semantic vectors are stored.  [int8]")
     ] = None,
     fingerprint: Fingerprint = None,
     on_error: OnError = "fail",
@@ -33,7 +36,7 @@ def index(
     k1: Annotated[float | None, typer.Option("--k1", help="BM25: k1.  [default: 0.9]")] = None,
     b: Annotated[float | None, typer.Option("--b", help="BM25: b.  [default: 0.4]")] = None,
     memory: Memory = "1GiB",
-    threads: Threads = None,  # noqa: ARG001 - a build uses one thread today; scripts may say how many it may have
+    threads: Threads = None,
     format: Format = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there.")] = False,
     commit_bytes: Annotated[int | None, typer.Option(hidden=True, min=1, envvar="CITADEL_COMMIT_BYTES")] = None,
@@ -44,18 +47,26 @@ def index(
         raise UsageError("--router goes without --model: the model brings its own router")
     from citadel.cli import build
     from citadel.cli.sources import is_vectors
+    from citadel.encode.models import text_model
 
-    text = {"--model": model, "--analyser": analyser, "--k1": k1, "--b": b, "--format": format}
-    vectors = {"--tau": tau, "--codec": codec, "--semantic-codec": semantic_codec, "--fingerprint": fingerprint}
+    terms = {"--analyser": analyser, "--k1": k1, "--b": b}
+    stored = {"--tau": tau, "--codec": codec, "--semantic-codec": semantic_codec}
     if is_vectors(corpus):
-        _refuse(text, "a corpus of text")
+        _refuse({"--model": model, **terms, "--format": format}, "a corpus of text")
         settings = _vector_settings(corpus, router, tau, codec, semantic_codec, fingerprint)
+    elif text_model(model) is not None:
+        _refuse(terms, "bm25, and here is a model")
+        _refuse({"--fingerprint": fingerprint}, "a corpus of vectors, an .npz file")
+        settings = _given(model=model, tau=tau, codec=codec, semantic_codec=semantic_codec)
     else:
-        _refuse(vectors, "a corpus of vectors, an .npz file")
+        _refuse({**stored, "--fingerprint": fingerprint}, "a corpus of vectors, an .npz file, or for a --model")
         settings = _given(model=model, router=router, analyser=analyser, k1=k1, b=b)
     options = _options(settings) | ({"format": format} if format else {})
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds)
-    build.build(build.Job(corpus, index, settings, options, format, on_error, parse_size(memory), overwrite, **limits))
+    job = build.Job(
+        corpus, index, settings, options, format, on_error, parse_size(memory), threads, overwrite, **limits
+    )
+    build.build(job)
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -70,8 +81,13 @@ def _refuse(options: dict[str, Any], kind: str) -> None:
 
 def _options(settings: dict[str, Any]) -> dict[str, str]:
     """The settings as a build remembers them: defaults are left out, so that naming one is no difference."""
-    defaults = {"model": "bm25", "router": "bm25", "analyser": "english", "k1": 0.9, "b": 0.4}
-    named = settings | ({"model": "bm25"} if settings.get("model") == "default" else {})
+    from citadel.encode.models import find_model, fingerprint, text_model
+
+    defaults = {"router": "bm25", "analyser": "english", "k1": 0.9, "b": 0.4, "codec": "int8", "semantic_codec": "int8"}
+    named = {name: value for name, value in settings.items() if name != "model"}
+    model = text_model(settings.get("model"))
+    if model is not None:
+        named["model"] = fingerprint(find_model(model))  # a folder may move; another model in it is another setting
     return {name: str(value) for name, value in named.items() if defaults.get(name) != value}
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli import add, check, delete, demo, index, merge, search, stats
+from citadel.cli import add, check, delete, demo, export, index, merge, mine, score, search, stats, train
 from citadel.cli import eval as evaluation
 from citadel.cli.output import one_line, say
 from citadel.errors import CitadelError, UsageError
@@ -42,6 +42,10 @@ app.command()(check.check)
 app.command()(stats.stats)
 app.command()(search.search)
 app.command("eval")(evaluation.evaluate)
+app.command()(train.train)
+app.command()(mine.mine)
+app.command()(score.score)
+app.command()(export.export)
 app.command()(demo.demo)
 
 

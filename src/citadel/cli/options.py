@@ -29,7 +29,12 @@ Format = Annotated[
 ]
 Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Bound for what waits in memory, as 512MiB.")]
 Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Threads for searching, all cores by default; a build uses one.")
+    int | None,
+    typer.Option("--threads", min=1, help="Threads for searching and for a model; all cores by default."),
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="DIR", help="Where the index's model is now, if its folder has moved."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Fingerprint = Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from citadel.cli.options import IndexFolder, Threads
+from citadel.cli.options import IndexFolder, Model, Threads
 from citadel.cli.output import print_json
 from citadel.errors import UsageError
 
@@ -35,6 +35,7 @@ def search(
         str, typer.Option(metavar="auto|exact|rerank|off", help="How semantic vectors are used.")
     ] = "auto",
     tau: Annotated[float | None, typer.Option(help="Dynamic router: leave out document weights up to this.")] = None,
+    model: Model = None,
     threads: Threads = None,
 ) -> None:
     """Search an index. Each QUERY is one query: put its words in quotes."""
@@ -43,7 +44,7 @@ def search(
     from citadel.library import Index
 
     depth = k if k is not None else K_OF_A_RUN if run is not None else K
-    with Index.open(index) as opened:
+    with Index.open(index, model=model, threads=threads) as opened:
         searcher = opened.searcher(threads=threads)
         answers = _answers(searcher, queries or [], file, vectors, depth, semantic, tau)
         if run is not None:

@@ -237,11 +237,13 @@ def _settings(data: dict[str, Any]) -> Settings:
         tau=_number(data["tau"]),
         weight_step=_number(data["weight_step"]),
         analyser=_optional(data["analyser"], _text),
+        model=_optional(data.get("model"), _text),  # indexes made before models have none
         k1=_number(data["k1"]),
         b=_number(data["b"]),
     )
     whole = settings.weight_step >= 1e-6 and 0 <= settings.tau <= 255 * settings.weight_step
     whole &= (settings.router == "bm25") == (settings.analyser is not None)
+    whole &= settings.model is None or settings.router != "bm25"
     if not whole or settings.k1 < 0 or not 0 <= settings.b <= 1:
         raise ValueError("a setting is out of range")
     return settings

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from citadel.config import available_threads
 from citadel.errors import FingerprintError, InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.routing import get_router
@@ -17,6 +17,7 @@ from citadel.types import Document, Hit, Ranking, Scored
 
 if TYPE_CHECKING:
     from citadel._native import Cancel
+    from citadel.encode.encoder import Encoder
 
 _BATCH = 256  # queries planned and searched in one call
 _PARTS = ("keys", "weights", "vectors", "semantic")
@@ -86,8 +87,14 @@ class Searcher:
     ['d1']
     """
 
-    def __init__(self, snapshot: Snapshot, threads: int | None = None, engine: str = "native") -> None:
-        self.snapshot, self.settings = snapshot, snapshot.settings
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        threads: int | None = None,
+        engine: str = "native",
+        encoder: Callable[[], Encoder] | None = None,
+    ) -> None:
+        self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
         self._statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
         floor = get_router(self.settings.router).floor
         norm = self._statistics.norm if self._statistics else (0.0, 0.0)
@@ -107,7 +114,7 @@ class Searcher:
     ) -> Hits:
         """The best k documents for a text; fewer only when fewer have a score."""
         options = plan_options(self.snapshot, k, semantic_mode, tau)
-        return self._hits(self._engine.search(self._prepare_text(query), options, cancel), options)
+        return self._hits(self._engine.search(next(self._prepare_texts([query])), options, cancel), options)
 
     def search_vectors(
         self,
@@ -140,7 +147,7 @@ class Searcher:
         """The hits of many queries, in their order; ids are given, or the queries' places 1, 2, …"""
         named = _named(queries)
         options = plan_options(self.snapshot, k, semantic_mode, tau)
-        return self._batch([id for id, _ in named], (self._prepare_text(text) for _, text in named), options, cancel)
+        return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), options, cancel)
 
     def search_vectors_batch(
         self,
@@ -171,19 +178,36 @@ class Searcher:
     def _hits(self, found: Scored, options: Options) -> Hits:
         return Hits(self.snapshot, found, tau_used(self.settings, options))
 
-    def _prepare_text(self, query: str) -> Any:
-        """A text as the engine's own kind of query."""
-        if not isinstance(query, str):
-            raise UsageError(f"a query is a text, not {type(query).__name__}")
-        terms, repeats = count_terms(self._analyser.terms(query))
-        return self._engine.prepare_terms(terms, repeats, self._statistics)
+    def _prepare_texts(self, queries: Sequence[str]) -> Iterator[Any]:
+        """Texts as the engine's own kind of query."""
+        for query in queries:
+            if not isinstance(query, str):
+                raise UsageError(f"a query is a text, not {type(query).__name__}")
+        if self.settings.router == "bm25":
+            return (self._engine.prepare_terms(*self._terms(query), self._statistics) for query in queries)
+        return self._prepare_encoded(queries)
 
-    @cached_property
-    def _analyser(self) -> Analyser:
-        if self.settings.analyser is None:
+    def _terms(self, query: str) -> tuple[list[bytes], list[int]]:
+        return count_terms(self._analyser.terms(query))
+
+    def _prepare_encoded(self, queries: Sequence[str]) -> Iterator[Any]:
+        """Some queries at a time, each through the model on all cores."""
+        encoder = self._model()
+        for start in range(0, len(queries), _BATCH):
+            for routed in encoder.encode_queries(queries[start : start + _BATCH]):
+                parts = (routed.keys, routed.weights, routed.vectors, routed.semantic)
+                yield self._engine.prepare(plan_vectors(self.settings, *parts))
+
+    def _model(self) -> Encoder:
+        if self._encoder is None:
             raise UsageError(
                 "this index holds given vectors, so a text cannot be a query: use search_vectors or --vectors F.npz"
             )
+        return self._encoder()
+
+    @cached_property
+    def _analyser(self) -> Analyser:
+        assert self.settings.analyser is not None  # the manifest of a bm25 index has one
         analyser = get_analyser(self.settings.analyser)
         if analyser.fingerprint != self.settings.fingerprint:
             raise FingerprintError(
@@ -202,15 +226,6 @@ def _engine(name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float
     from citadel.search.cpu import CpuEngine
 
     return CpuEngine(snapshot, floor, norm, threads)
-
-
-def available_threads() -> int:
-    """The cores this process may use.
-
-    >>> available_threads() >= 1
-    True
-    """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _named(queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str]) -> list[tuple[str, str]]:

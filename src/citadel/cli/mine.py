@@ -1,0 +1,29 @@
+"""`citadel mine`: hard negatives from BM25 or any model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from citadel.cli.learn import run_mine
+from citadel.cli.options import Threads
+
+
+def mine(
+    model: Annotated[
+        str, typer.Option(metavar="bm25|DIR|dense:DIR", help="Who ranks: BM25, a trained model, or a sentence encoder.")
+    ],
+    out: Annotated[str, typer.Option(metavar="FILE", help="The JSONL file to write.")],
+    data: Annotated[str, typer.Option(metavar="CONFIG", help="A training config: its [data] is mined.")] = "",
+    passages: Annotated[str, typer.Option(metavar="FILE", help="Instead of --data: the collection.")] = "",
+    pairs: Annotated[str, typer.Option(metavar="FILE", help="Instead of --data: the pairs.")] = "",
+    k: Annotated[int, typer.Option("-k", min=1, help="Negatives a query.")] = 100,
+    margin: Annotated[
+        float | None, typer.Option(help="Leave out what scores above the positive's score minus this.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Where a torch model runs.")] = "auto",
+    threads: Threads = None,
+) -> None:
+    """Find for each pair the best-ranked passages that are not known to answer its query."""
+    run_mine(model, out, data, passages, pairs, k, margin, device, threads)

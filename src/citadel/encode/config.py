@@ -1,0 +1,191 @@
+"""What a model folder says of itself in `config.json`: its shape, its router, its lengths and its own τ."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+from citadel.config import MAX_DIMENSION, ROUTERS
+from citadel.errors import InputError
+
+FORMAT = 1
+CONFIG_FILE = "config.json"
+POOLINGS = ("cls", "mean")
+WITH_TOKEN_VECTORS = ("all_to_all", "dynamic", "static")
+WITH_ROUTER_HEAD = ("dynamic", "sparse")
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, slots=True)
+class BackboneConfig:
+    """The shape of a BERT-like encoder.
+
+    >>> BackboneConfig(hidden=384, layers=12, heads=12, intermediate=1536).head_dimension
+    32
+    """
+
+    vocabulary: int = 30_522
+    hidden: int = 768
+    layers: int = 12
+    heads: int = 12
+    intermediate: int = 3072
+    positions: int = 512  # rows of the position table
+    position_offset: int = 0  # where the first token stands in that table: 0 for BERT, 2 for RoBERTa
+    epsilon: float = 1e-12
+    activation: str = "gelu"
+
+    @property
+    def head_dimension(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def longest(self) -> int:
+        """How many tokens a text may have."""
+        return self.positions - self.position_offset
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One model: a backbone, the heads on it, and how its texts are cut and routed.
+
+    >>> ModelConfig(router="dynamic").has_router_head
+    True
+    >>> ModelConfig(router="none", token_dimension=0, semantic_dimension=768).has_token_vectors
+    False
+    """
+
+    router: str
+    backbone: BackboneConfig = BackboneConfig()
+    name: str = ""
+    token_dimension: int = 32  # 0: no token vectors
+    semantic_dimension: int = 128  # 0: no semantic vector
+    pooling: str = "cls"
+    normalize_pooled: bool = False  # the pooled state is scaled to length 1 before its projection
+    query_keys: int = 1  # K
+    document_keys: int = 5  # L
+    tau: float = 0.0  # the model's own; documents only, strict
+    query_length: int = 64  # tokens, special ones counted
+    document_length: int = 512
+    query_padding: int = 0  # ColBERT: queries are padded with [MASK] to this many tokens
+    route_separator: bool = True  # [SEP] has keys; [CLS] never does
+    route_punctuation: bool = True
+    cls_id: int = 101
+    sep_id: int = 102
+    pad_id: int = 0
+    mask_id: int = 103
+
+    def __post_init__(self) -> None:
+        problem = _problem(self)
+        if problem:
+            raise InputError(f"this model cannot be: {problem}")
+
+    @property
+    def has_token_vectors(self) -> bool:
+        return self.token_dimension > 0
+
+    @property
+    def has_semantic(self) -> bool:
+        return self.semantic_dimension > 0
+
+    @property
+    def has_router_head(self) -> bool:
+        return self.router in WITH_ROUTER_HEAD
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write `config.json` into a model folder."""
+        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
+        with open(os.path.join(folder, CONFIG_FILE), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def load_config(folder: str | os.PathLike[str]) -> ModelConfig:
+    """The `config.json` of a model folder; what is wrong with it is said in one sentence.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> ModelConfig(router="static", tau=0.0).save(folder)
+    >>> load_config(folder).router
+    'static'
+    """
+    path = os.path.join(folder, CONFIG_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except FileNotFoundError:
+        raise InputError("there is no model here: name a folder made by `citadel export`", path) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read as JSON ({error}): export the model again", path) from None
+    try:
+        return parse_config(found)
+    except InputError as error:
+        raise InputError(f"{error.reason}; export the model again", path) from None
+
+
+def parse_config(found: Any) -> ModelConfig:
+    """A ModelConfig from the JSON of its file; an unknown or missing key is an error."""
+    if not isinstance(found, dict) or "router" not in found:
+        raise InputError("this is not a citadel model's config: it names no router")
+    if found.get("format") != FORMAT:
+        raise InputError(f"the model has format {found.get('format')!r}, this version reads format {FORMAT}")
+    rest = {name: value for name, value in found.items() if name != "format"}
+    backbone = make(BackboneConfig, rest.pop("backbone", {}), "backbone.")
+    return make(ModelConfig, rest | {"backbone": backbone})
+
+
+def make(kind: type[Part], given: Any, prefix: str = "") -> Part:
+    """A dataclass from a mapping with exactly its keys and types."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"{prefix.rstrip('.') or 'the config'} is not a table of names and values")
+    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    for name, value in given.items():
+        if name not in known:
+            raise InputError(f"unknown key {prefix + name!r}: known are {', '.join(known)}")
+        wanted = str(known[name].type)
+        if not _fits(value, wanted):
+            raise InputError(f"{prefix + name} is {value!r}, not of type {wanted}")
+    return kind(**given)
+
+
+def _fits(value: object, wanted: str) -> bool:
+    """Whether a value of a JSON or TOML file is of the type an annotation names."""
+    if wanted in ("int", "float", "str", "bool"):
+        number = isinstance(value, int) and not isinstance(value, bool)
+        return {
+            "int": number,
+            "float": number or isinstance(value, float),
+            "str": isinstance(value, str),
+            "bool": isinstance(value, bool),
+        }[wanted]
+    return True  # a part, made and checked before
+
+
+def _problem(config: ModelConfig) -> str:
+    """What contradicts itself in a config, in one clause; empty when all is well."""
+    backbone = config.backbone
+    checks = {
+        f"the router {config.router!r} is not one of a model": config.router not in ROUTERS or config.router == "bm25",
+        f"the pooling {config.pooling!r} is not cls or mean": config.pooling not in POOLINGS,
+        f"the router {config.router} needs token_dimension from 1 to {MAX_DIMENSION}, others have 0": (
+            (config.router in WITH_TOKEN_VECTORS) != (0 < config.token_dimension <= MAX_DIMENSION)
+        ),
+        f"semantic_dimension {config.semantic_dimension} is not from 0 to {MAX_DIMENSION}, or 0 for the router none": (
+            not 0 <= config.semantic_dimension <= MAX_DIMENSION
+            or (config.router == "none" and not config.semantic_dimension)
+        ),
+        f"hidden {backbone.hidden} is not divisible by {backbone.heads} heads": (
+            backbone.heads < 1 or backbone.hidden < 1 or backbone.hidden % backbone.heads != 0
+        ),
+        f"the activation {backbone.activation!r} is not gelu or relu": backbone.activation not in ("gelu", "relu"),
+        f"a length is not from 3 to the backbone's {backbone.longest} tokens": not (
+            3 <= config.query_length <= backbone.longest
+            and 3 <= config.document_length <= backbone.longest
+            and 0 <= config.query_padding <= backbone.longest
+        ),
+        "query_keys and document_keys must be 1 or more": config.query_keys < 1 or config.document_keys < 1,
+        f"tau {config.tau} is not from 0 to 5.1": not 0 <= config.tau < 5.1,
+    }
+    return next((problem for problem, found in checks.items() if found), "")

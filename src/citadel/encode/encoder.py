@@ -1,0 +1,165 @@
+"""Text → routed tokens, with a model folder and without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.config import available_threads
+from citadel.encode.config import load_config
+from citadel.encode.models import find_model, fingerprint
+from citadel.encode.session import ONNX_FILE, Session, read_model
+from citadel.encode.tokenizer import Encoding, Tokenizer
+from citadel.errors import InputError, UsageError
+from citadel.routing import get_router
+from citadel.types import Floats, RoutedTokens, TokenVectors
+
+TOKENS_A_BATCH = 512  # with 30,522 keys a token their activations take 62 MB
+
+
+class Encoder:
+    """A model folder, ready to encode. Threads may share it.
+
+    A batch holds texts of one length only: nothing is padded, so nothing is wasted, and what a text gives does not
+    depend on the texts beside it, to the last bit.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], threads: int | None = None, *, tau: float | None = None) -> None:
+        self.folder = find_model(folder)
+        self.config = load_config(self.folder)
+        self.tau = self.config.tau if tau is None else tau
+        self._threads = threads or available_threads()
+        self.tokenizer = Tokenizer(self.folder, self.config)
+        path = os.path.join(self.folder, ONNX_FILE)
+        contents = read_model(path)
+        self.fingerprint = fingerprint(self.folder, contents)
+        self._session = Session(contents, self.config, path)
+        self._router = get_router(self.config.router, semantic=self.config.has_semantic)
+
+    def encode_documents(self, texts: Sequence[str]) -> list[RoutedTokens]:
+        """Documents in the order given; weights ≤ τ are dropped."""
+        return self.route_documents(self.tokenizer.documents(_checked(texts)))
+
+    def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
+        """Queries in the order given."""
+        return self._route_all(self.tokenizer.queries(_checked(texts)), self.config.query_keys, 0.0)
+
+    def encode_query(self, text: str) -> RoutedTokens:
+        """One query."""
+        return self.encode_queries([text])[0]
+
+    def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
+        """Documents that are tokens already, for a caller who wants to know which were cut."""
+        return self._route_all(texts, self.config.document_keys, self.tau)
+
+    def outputs(self, text: Encoding) -> dict[str, NDArray[Any]]:
+        """What the graph itself gives for one text, before routing: an array a name, without the batch's dimension."""
+        return {name: values[0] for name, values in self._session.run(self._inputs([text])).items()}
+
+    def _route_all(self, texts: Sequence[Encoding], most: int, tau: float) -> list[RoutedTokens]:
+        """Batch by batch on all cores, back in the order given."""
+        routed: list[RoutedTokens | None] = [None] * len(texts)
+        for places, found in self._run(texts, list(batches([len(text) for text in texts]))):
+            for row, place in enumerate(places):
+                outputs = {name: values[row] for name, values in found.items()}
+                routed[place] = self._route(texts[place], outputs, most, tau)
+        return [text for text in routed if text is not None]
+
+    def _run(
+        self, texts: Sequence[Encoding], parts: list[list[int]]
+    ) -> Iterator[tuple[list[int], dict[str, NDArray[Any]]]]:
+        def encode(places: list[int]) -> tuple[list[int], dict[str, NDArray[Any]]]:
+            return places, self._session.run(self._inputs([texts[place] for place in places]))
+
+        if min(self._threads, len(parts)) <= 1:
+            yield from map(encode, parts)
+            return
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="citadel-encode")
+        try:
+            yield from pool.map(encode, parts)
+        finally:
+            pool.shutdown(cancel_futures=True)  # an interrupt need not wait for the batches to come
+
+    def _inputs(self, texts: Sequence[Encoding]) -> dict[str, NDArray[Any]]:
+        ids = np.stack([text.ids for text in texts])  # [n, T]
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        if self.config.router == "sparse":
+            inputs["routed_mask"] = np.stack([text.routed for text in texts]).astype(np.int64)
+        return inputs
+
+    def _route(self, text: Encoding, outputs: dict[str, NDArray[Any]], most: int, tau: float) -> RoutedTokens:
+        """One text's outputs as rows (key, weight, vector); the graph has chosen the keys, the router does the rest."""
+        semantic = outputs.get("semantic")
+        if "activations" in outputs:
+            return self._with_semantic(whole_text(outputs["activations"]), semantic)
+        vectors = outputs["vectors"][text.routed] if "vectors" in outputs else None  # [t, d]
+        if "keys" in outputs and vectors is not None:
+            keys, weights = (outputs[name][text.routed, :most] for name in ("keys", "weights"))  # [t, L]
+            return self._with_semantic(chosen_keys(keys, weights, vectors, tau), semantic)
+        plain = TokenVectors(text.ids[text.routed].astype(np.uint32), vectors, semantic=semantic)
+        return self._router.route_document(plain)
+
+    def _with_semantic(self, routed: RoutedTokens, semantic: Floats | None) -> RoutedTokens:
+        for values in (routed.weights, routed.vectors, semantic):
+            if values is not None and not np.isfinite(values).all():
+                raise InputError("the model gives NaN or infinity: export it again or train it anew", self.folder)
+        return replace(routed, semantic=semantic)
+
+
+def chosen_keys(keys: NDArray[np.int64], weights: Floats, vectors: Floats, tau: float) -> RoutedTokens:
+    """The rows of a dynamic router from the graph's best keys [t, L], best first; those with weight ≤ τ are dropped.
+
+    >>> routed = chosen_keys(np.array([[7, 9]]), np.array([[2.0, 0.5]]), np.ones((1, 4)), tau=0.5)
+    >>> routed.keys.tolist(), routed.weights.tolist()
+    ([7], [2.0])
+    """
+    tokens, places = np.nonzero(weights > np.float32(tau))  # in token order, best first
+    return RoutedTokens(
+        keys[tokens, places].astype(np.uint32),
+        weights[tokens, places].astype(np.float32),
+        vectors[tokens].astype(np.float32),
+        tokens=tokens.astype(np.uint32),
+    )
+
+
+def whole_text(activations: Floats) -> RoutedTokens:
+    """The rows of a sparse router from Φ [V].
+
+    >>> whole_text(np.array([0, 1.5, 0], np.float32)).keys.tolist()
+    [1]
+    """
+    keys = np.flatnonzero(activations > 0).astype(np.uint32)
+    return RoutedTokens(keys, activations[keys].astype(np.float32))
+
+
+def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Places of texts of one length, the longest first so that no core ends with a long one alone.
+
+    >>> list(batches([3, 5, 3]))
+    [[1], [0, 2]]
+    """
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    start = 0
+    while start < len(order):
+        length = lengths[order[start]]
+        stop = start + 1
+        most = start + max(TOKENS_A_BATCH // length, 1)
+        while stop < min(most, len(order)) and lengths[order[stop]] == length:
+            stop += 1
+        yield order[start:stop]
+        start = stop
+
+
+def _checked(texts: Sequence[str]) -> Sequence[str]:
+    if isinstance(texts, str):
+        raise UsageError("several texts are encoded at once: put a single one into a list")
+    for text in texts:
+        if not isinstance(text, str):
+            raise UsageError(f"what is encoded is a text, not {type(text).__name__}")
+    return texts

@@ -1,0 +1,86 @@
+"""Where a model is, and the fingerprint that says which one it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from citadel.encode.config import CONFIG_FILE
+from citadel.encode.session import ONNX_FILE
+from citadel.encode.tokenizer import TOKENIZER_FILE
+from citadel.errors import FingerprintError, InputError
+
+DEFAULT = "default"
+BM25 = "bm25"
+_INSTALLED = Path(__file__).parent.parent / "models" / DEFAULT
+
+
+def text_model(name: str | os.PathLike[str] | None) -> str | None:
+    """What text goes through: None for bm25, else the model as an index remembers it.
+
+    Until the default model ships, no name and "default" mean bm25; this line is the place to change that.
+
+    >>> text_model(None) is text_model("bm25") is None
+    True
+    """
+    if name is None or name == BM25 or (name == DEFAULT and not _INSTALLED.is_dir()):
+        return None
+    return name if name == DEFAULT else _absolute(os.fspath(name))
+
+
+def _absolute(path: str) -> str:
+    if not path:
+        raise InputError("a model is a folder made by `citadel export`: give its path")
+    whole = os.path.abspath(path)
+    if whole.encode(errors="ignore").decode() != whole:
+        raise InputError("the path of a model must be valid UTF-8, for the index writes it down: rename it", repr(path))
+    return whole
+
+
+def find_model(name: str | os.PathLike[str]) -> str:
+    """The folder of a model named by its path, or of the one installed with the package, "default"."""
+    if name == DEFAULT:
+        if not _INSTALLED.is_dir():
+            raise InputError("no default model is installed with this version: name a folder made by `citadel export`")
+        return str(_INSTALLED)
+    folder = _absolute(os.fspath(name))
+    if not os.path.isdir(folder):
+        raise InputError("there is no such model: name a folder made by `citadel export`", os.fspath(name))
+    return folder
+
+
+def fingerprint(folder: str | os.PathLike[str], contents: bytes | None = None) -> str:
+    """SHA-256 over the model's graph, tokenizer and config, each with its name and length before it.
+
+    `contents` are those of `model.onnx`, where they were read already.
+    """
+    digest = hashlib.sha256()
+    for name in (ONNX_FILE, TOKENIZER_FILE, CONFIG_FILE):
+        data = contents if name == ONNX_FILE and contents is not None else _read(os.path.join(folder, name))
+        digest.update(f"{name} {len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        reason = os.strerror(error.errno or 0).lower()
+        raise InputError(f"cannot be read ({reason}): name a folder made by `citadel export`", path) from None
+
+
+def require_fingerprint(found: str, wanted: str, where: str) -> None:
+    """Refuse a model other than the one an index was built with.
+
+    >>> require_fingerprint("b" * 64, "a" * 64, "m")
+    Traceback (most recent call last):
+    citadel.errors.FingerprintError: m: this model's fingerprint is bbbbbbbbbbbb…, the index was built with ...
+    """
+    if found != wanted:
+        raise FingerprintError(
+            f"this model's fingerprint is {found[:12]}…, the index was built with {wanted[:12]}…: "
+            "name the folder of that model with --model, or build the index again",
+            where,
+        )

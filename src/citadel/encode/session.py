@@ -1,0 +1,77 @@
+"""A `model.onnx` run by ONNX Runtime on the CPU, one core a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from citadel.encode.config import ModelConfig
+from citadel.errors import InputError, ResourceError
+
+ONNX_FILE = "model.onnx"
+
+
+class Session:
+    """Runs batches; threads may share it, each run stays on the core that asked for it."""
+
+    def __init__(self, contents: bytes, config: ModelConfig, path: str) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.enable_mem_pattern = False  # every batch has a shape of its own
+        options.log_severity_level = 4  # what goes wrong comes as an exception
+        self._path = path
+        try:
+            self._session = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's errors share no narrower parent
+            raise InputError(f"cannot be run ({_first_line(error)}): export the model again", path) from None
+        self._names = [output.name for output in self._session.get_outputs()]
+        inputs = {given.name for given in self._session.get_inputs()}
+        if inputs != input_names(config) or set(self._names) != output_names(config):
+            raise InputError("this is not the graph that config.json describes: export the model again", path)
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The outputs by name."""
+        try:
+            return dict(zip(self._names, self._session.run(None, dict(inputs)), strict=True))
+        except Exception as error:
+            raise ResourceError(f"{self._path}: a batch could not be encoded ({_first_line(error)})") from None
+
+
+def input_names(config: ModelConfig) -> set[str]:
+    """What a model's graph takes.
+
+    >>> sorted(input_names(ModelConfig("sparse", token_dimension=0, semantic_dimension=0)))
+    ['attention_mask', 'input_ids', 'routed_mask']
+    """
+    return {"input_ids", "attention_mask"} | ({"routed_mask"} if config.router == "sparse" else set())
+
+
+def output_names(config: ModelConfig) -> set[str]:
+    """What a model's graph gives.
+
+    >>> sorted(output_names(ModelConfig("dynamic")))
+    ['keys', 'semantic', 'vectors', 'weights']
+    """
+    routing = {"dynamic": {"keys", "weights"}, "sparse": {"activations"}}.get(config.router, set())
+    heads = {"vectors": config.has_token_vectors, "semantic": config.has_semantic}
+    return routing | {name for name, has in heads.items() if has}
+
+
+def read_model(path: str) -> bytes:
+    """The bytes of a `model.onnx`."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise InputError("there is no such file: name a folder made by `citadel export`", path) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {os.strerror(error.errno or 0)}", path) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

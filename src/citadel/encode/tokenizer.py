@@ -1,0 +1,117 @@
+"""Text → token ids: cut to the model's length, with offsets into the text and the mask of tokens that have keys."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.encode.config import ModelConfig
+from citadel.errors import InputError
+
+TOKENIZER_FILE = "tokenizer.json"
+_SPARE_ROWS = 64  # embeddings are often padded to a multiple of this; more rows than that are another vocabulary
+_MARKS = ("##", "Ġ", "▁")  # how vocabularies say that a token continues or begins a word
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One text as the model reads it.
+
+    >>> text = Encoding(np.array([101, 7, 102]), ((0, 0), (0, 4), (0, 0)), np.array([False, True, True]))
+    >>> len(text), text.cut
+    (3, False)
+    """
+
+    ids: NDArray[np.int64]  # [T]
+    offsets: tuple[tuple[int, int], ...]  # [T], characters of the text; (0, 0) for a special token
+    routed: NDArray[np.bool_]  # [T]
+    cut: bool = False  # whether the text was longer than the model reads
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer:
+    """The tokenizer of a model folder.
+
+    Special tokens are added here and never found in a text: a document that says "[SEP]" says five letters.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], config: ModelConfig) -> None:
+        from tokenizers import Tokenizer as Library
+
+        path = os.path.join(folder, TOKENIZER_FILE)
+        if not os.path.isfile(path):
+            raise InputError("the model has no tokenizer: export it again", path)
+        try:
+            self._library = Library.from_file(path)
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError(f"cannot be read as a tokenizer ({error}): export the model again", path) from None
+        self._library.no_truncation()
+        self._library.no_padding()
+        self._library.encode_special_tokens = True
+        self._config = config
+        vocabulary = self._library.get_vocab(with_added_tokens=True)
+        _check_vocabulary(vocabulary, config, path)
+        self._never = self._unrouted(vocabulary)
+
+    def documents(self, texts: Sequence[str]) -> list[Encoding]:
+        """Documents, cut at `document_length`."""
+        return self._encode(texts, self._config.document_length, 0)
+
+    def queries(self, texts: Sequence[str]) -> list[Encoding]:
+        """Queries, cut at `query_length` and padded with [MASK] where the model wants it."""
+        return self._encode(texts, self._config.query_length, self._config.query_padding)
+
+    def token(self, id: int) -> str:
+        """The token of an id, as the vocabulary writes it."""
+        return str(self._library.id_to_token(id) or "")
+
+    def _encode(self, texts: Sequence[str], length: int, padding: int) -> list[Encoding]:
+        found = self._library.encode_batch(list(texts), add_special_tokens=False)
+        return [self._wrap(text.ids, text.offsets, length, padding) for text in found]
+
+    def _wrap(self, ids: list[int], offsets: list[tuple[int, int]], length: int, padding: int) -> Encoding:
+        """[CLS] text [SEP] [MASK]…"""
+        config, most = self._config, length - 2
+        cut, ids, offsets = len(ids) > most, ids[:most], offsets[:most]
+        masks = max(padding - len(ids) - 2, 0)
+        whole = np.array([config.cls_id, *ids, config.sep_id, *[config.mask_id] * masks], np.int64)
+        return Encoding(whole, ((0, 0), *offsets, *[(0, 0)] * (masks + 1)), ~self._never[whole], cut)
+
+    def _unrouted(self, vocabulary: dict[str, int]) -> NDArray[np.bool_]:
+        """Which ids never have a key [V]."""
+        config = self._config
+        never = np.zeros(config.backbone.vocabulary, np.bool_)
+        if not config.route_punctuation:
+            never[[id for token, id in vocabulary.items() if is_punctuation(token)]] = True
+        never[config.sep_id] = not config.route_separator
+        never[config.cls_id] = True
+        return never
+
+
+def is_punctuation(token: str) -> bool:
+    """Whether a token is punctuation alone.
+
+    >>> is_punctuation("##!"), is_punctuation("Ġ,"), is_punctuation("e.g"), is_punctuation("##")
+    (True, True, False, True)
+    """
+    for mark in _MARKS:
+        token = token.removeprefix(mark) or token
+    return all(letter in "$+<=>^`|~" or unicodedata.category(letter).startswith("P") for letter in token)
+
+
+def _check_vocabulary(vocabulary: dict[str, int], config: ModelConfig, path: str) -> None:
+    tokens, rows = max(vocabulary.values(), default=-1) + 1, config.backbone.vocabulary
+    special = (config.cls_id, config.sep_id, config.mask_id if config.query_padding else config.cls_id)
+    if tokens > rows or rows - tokens >= _SPARE_ROWS or max(special) >= tokens:
+        raise InputError(
+            f"the vocabulary does not match: the tokenizer has {tokens:,} tokens, the model {rows:,}; "
+            "take both from one checkpoint",
+            path,
+        )

@@ -1,0 +1,1 @@
+"""The torch model: backbone, heads, chunked router, training score, checkpoints and the ONNX export."""

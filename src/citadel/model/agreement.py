@@ -1,0 +1,49 @@
+"""Whether an exported graph says what the formulas say, on a few texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from citadel.encode.encoder import Encoder
+from citadel.encode.tokenizer import Encoding
+from citadel.errors import InputError
+from citadel.model.forward import forward
+from citadel.types import Floats
+
+TEXTS = ("", "E = mc².", "Which heart conditions cause an irregular beat, and how are they treated?")
+EXACT = 1e-3  # fp32 against float64
+CLOSE = 0.2  # int8 against float64
+
+
+def check_agreement(encoder: Encoder, state: Mapping[str, Floats], exact: bool) -> None:
+    """Refuse a graph whose numbers differ from those of the numpy forward pass."""
+    most = EXACT if exact else CLOSE
+    for text in encoder.tokenizer.documents(TEXTS):
+        for what, difference in differences(encoder, state, text):
+            if not difference <= most:
+                advice = "nothing was written; please report it"
+                raise InputError(f"the exported {what} differ from the model's by {difference:.2g}: {advice}")
+
+
+def differences(encoder: Encoder, state: Mapping[str, Floats], text: Encoding) -> Iterator[tuple[str, float]]:
+    """The mean difference of each output from what it should be, as a share of the largest number there."""
+    expected, found = forward(encoder.config, state, text.ids, text.routed), encoder.outputs(text)
+    if expected.semantic is not None:
+        yield "semantic vectors", _share(found["semantic"], expected.semantic)
+    if expected.vectors is not None:
+        yield "token vectors", _share(found["vectors"][text.routed], expected.vectors)
+    if expected.activations is not None and "activations" in found:
+        yield "activations", _share(found["activations"], expected.activations.max(axis=0, initial=0.0))
+    elif expected.activations is not None:
+        keys, weights = (found[name][text.routed] for name in ("keys", "weights"))  # [t, L]
+        best = -np.sort(-expected.activations, axis=1)[:, : weights.shape[1]]
+        yield "weights", _share(weights, best)
+        yield "keys' weights", _share(weights, np.take_along_axis(expected.activations, keys, axis=1))
+
+
+def _share(found: Floats, expected: Floats) -> float:
+    if not expected.size:
+        return 0.0
+    return float(np.abs(found - expected).mean() / max(float(np.abs(expected).max()), 1e-6))

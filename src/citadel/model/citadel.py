@@ -1,0 +1,200 @@
+"""The model: one backbone, three heads (token vector, semantic vector, router), any router."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from citadel.encode.config import ModelConfig
+from citadel.model.backbone import Backbone, LayerNorm, Linear
+from citadel.model.router import route, route_top
+from citadel.model.score import RoutedBatch, all_to_all_score, lexical_score
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the model says of some texts; a part that the router does not use is None.
+
+    Everything with a gradient is a plain tensor here, which is what gradient caching needs.
+    """
+
+    routed: Tensor  # [n, T], which tokens have keys
+    vectors: Tensor | None = None  # [n, T, d]
+    keys: Tensor | None = None  # [n, T, L]
+    weights: Tensor | None = None  # [n, T, L]
+    pooled: Tensor | None = None  # [n, V]
+    mass: Tensor | None = None  # [V]
+    l1: Tensor | None = None  # []
+    active: Tensor | None = None  # []
+    semantic: Tensor | None = None  # [n, s]
+
+    def __len__(self) -> int:
+        return len(self.routed)
+
+    @classmethod
+    def join(cls, parts: Sequence[Encoded]) -> Encoded:
+        """Several batches as one; tokens are padded to the longest, sums are added."""
+        length = max(part.routed.shape[1] for part in parts)
+        joined = {field.name: _join(field.name, parts, length) for field in fields(cls)}
+        return parts[0].with_tensors({name: tensor for name, tensor in joined.items() if tensor is not None})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parts that are there, by name."""
+        named = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: value for name, value in named if value is not None}
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Encoded:
+        """The same texts with some parts replaced."""
+        return replace(self, **tensors)
+
+
+_SUMS = ("mass", "l1", "active")
+_BY_TOKEN = ("routed", "vectors", "keys", "weights")
+
+
+def _join(name: str, parts: Sequence[Encoded], length: int) -> Tensor | None:
+    values = [getattr(part, name) for part in parts]
+    if values[0] is None:
+        return None
+    if name in _SUMS:
+        return torch.stack(values).sum(0)
+    if name in _BY_TOKEN:
+        values = [_longer(value, length) for value in values]
+    return torch.cat(values)
+
+
+def _longer(value: Tensor, length: int) -> Tensor:
+    pad = length - value.shape[1]
+    return F.pad(value, (0, 0) * (value.dim() - 2) + (0, pad)) if pad else value
+
+
+class RouterHead(nn.Module):
+    """The MLM head below its decoder, which is tied to the word embeddings."""
+
+    def __init__(self, hidden: int, vocabulary: int, epsilon: float) -> None:
+        super().__init__()
+        self.dense = Linear(hidden, hidden)
+        self.norm = LayerNorm(hidden, eps=epsilon)
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        with torch.no_grad():  # where no trained head is found, the embeddings meet the states as they are
+            nn.init.eye_(self.dense.weight)
+            self.dense.bias.zero_()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        transformed: Tensor = self.norm(F.gelu(self.dense(hidden)))
+        return transformed
+
+
+class Citadel(Backbone):
+    """A backbone with the heads its config asks for.
+
+    >>> from citadel.encode.config import BackboneConfig
+    >>> tiny = BackboneConfig(vocabulary=20, hidden=8, layers=1, heads=2, intermediate=16, positions=16)
+    >>> shape = ModelConfig("dynamic", tiny, token_dimension=4, semantic_dimension=8, query_length=9, document_length=16)
+    >>> model = Citadel(shape)
+    >>> found = model.encode(torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]]), torch.tensor([[False, True, False]]))
+    >>> list(found.keys.shape), list(found.semantic.shape)
+    ([1, 3, 5], [1, 8])
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.backbone)
+        self.config = config
+        shape = config.backbone
+        self.token = Linear(shape.hidden, config.token_dimension) if config.has_token_vectors else None
+        self.semantic = Linear(shape.hidden, config.semantic_dimension) if config.has_semantic else None
+        self.router = RouterHead(shape.hidden, shape.vocabulary, shape.epsilon) if config.has_router_head else None
+        for head in (self.token, self.semantic):
+            if head is not None:
+                nn.init.normal_(head.weight, std=shape.hidden**-0.5)
+                nn.init.zeros_(head.bias)
+
+    def encode(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        routed: Tensor,
+        *,
+        query: bool = False,
+        learning: bool = True,
+        dtype: torch.dtype = torch.float32,
+    ) -> Encoded:
+        """Vectors, keys and semantic vectors of some texts; `routed` says which tokens may have keys.
+
+        Without `learning` the sums that only losses need are left out, and so is Φ where it is not the score itself.
+        """
+        hidden = self(ids, mask, dtype)  # [n, T, h]
+        routing = self._route(hidden, ids, routed, query, learning)
+        vectors = None if self.token is None else self._token_vectors(hidden, routed)
+        return Encoded(routed, vectors, **routing, semantic=self._semantic(hidden, mask))
+
+    def _token_vectors(self, hidden: Tensor, routed: Tensor) -> Tensor:
+        assert self.token is not None
+        vectors = _wide(self.token(hidden)) * routed[..., None]  # [n, T, d]
+        return F.normalize(vectors, dim=-1) if self.config.router == "all_to_all" else vectors
+
+    def _route(self, hidden: Tensor, ids: Tensor, routed: Tensor, query: bool, learning: bool) -> dict[str, Tensor]:
+        if self.config.router == "static":
+            return {"keys": ids[..., None], "weights": _wide(routed.to(hidden.dtype))[..., None]}
+        if self.router is None:
+            return {}
+        most = self.config.query_keys if query else self.config.document_keys
+        head = (self.router(hidden), self.embeddings.word, self.router.bias, routed)
+        if not learning and self.config.router == "dynamic":
+            weights, keys = route_top(*head, most)
+            return {"weights": weights, "keys": keys}
+        return route(*head, most)._asdict()
+
+    def _semantic(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
+        if self.semantic is None:
+            return None
+        pooled = _wide(self.pool(hidden, mask))  # [n, h]
+        if self.config.normalize_pooled:
+            pooled = F.normalize(pooled, dim=-1)
+        return F.linear(pooled, self.semantic.weight.to(pooled.dtype), self.semantic.bias.to(pooled.dtype))
+
+    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """One state for a text: that of [CLS], or the mean over its tokens."""
+        if self.config.pooling == "cls":
+            return hidden[:, 0]
+        lives = mask[..., None].to(hidden.dtype)
+        total = (hidden * lives).sum(1, dtype=torch.promote_types(hidden.dtype, torch.float32))
+        return total / mask.sum(1, keepdim=True)
+
+    def score(self, queries: Encoded, passages: Encoded) -> Tensor:
+        """s of every query with every passage: [B, D]."""
+        parts = (self.lexical_score(queries, passages), self.semantic_score(queries, passages))
+        return torch.stack([part for part in parts if part is not None]).sum(0)
+
+    def semantic_score(self, queries: Encoded, passages: Encoded) -> Tensor | None:
+        """c_q · c_d, where the model has semantic vectors."""
+        if queries.semantic is None or passages.semantic is None:
+            return None
+        return queries.semantic @ passages.semantic.T  # [B, D]
+
+    def lexical_score(self, queries: Encoded, passages: Encoded) -> Tensor | None:
+        """The part of the score that goes through keys, where the model has any."""
+        kind = self.config.router
+        if kind == "none":
+            return None
+        if kind == "sparse":
+            assert queries.pooled is not None and passages.pooled is not None
+            return queries.pooled @ passages.pooled.T
+        if kind == "all_to_all":
+            assert queries.vectors is not None and passages.vectors is not None
+            return all_to_all_score(queries.vectors, queries.routed, passages.vectors, passages.routed)
+        return lexical_score(_batch(queries), _batch(passages))
+
+
+def _batch(texts: Encoded) -> RoutedBatch:
+    assert texts.keys is not None and texts.weights is not None and texts.vectors is not None
+    return RoutedBatch(texts.keys, texts.weights, texts.vectors)
+
+
+def _wide(value: Tensor) -> Tensor:
+    """At least fp32: scores are sums of many small products."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))

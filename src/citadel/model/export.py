@@ -1,0 +1,100 @@
+"""A checkpoint folder → a model folder that needs no torch: graph, tokenizer, config and model card."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from citadel.encode.config import ModelConfig, load_config
+from citadel.encode.encoder import Encoder
+from citadel.encode.session import ONNX_FILE
+from citadel.encode.tokenizer import TOKENIZER_FILE
+from citadel.errors import InputError, UsageError
+from citadel.model.agreement import check_agreement
+from citadel.model.card import model_card
+from citadel.model.matrices import Fp32, Int8, Matrices
+from citadel.model.network import build
+from citadel.model.safety import refuse_pickles
+from citadel.model.shapes import check_shapes
+from citadel.types import Floats
+
+WEIGHTS = "model.safetensors"
+CARD = "card.md"  # in a checkpoint: what its model card should say of training data and licence
+PRECISIONS: Mapping[str, type[Matrices]] = {"fp32": Fp32, "int8": Int8}
+
+
+def export(
+    checkpoint: str | os.PathLike[str], out: str | os.PathLike[str], precision: str = "int8", overwrite: bool = False
+) -> list[Path]:
+    """Write a model folder, or with "both" one folder for each precision below `out`; whole or not at all.
+
+    Each graph is run on a few texts before its folder gets its name, and must say what the formulas say.
+    """
+    if precision not in (*PRECISIONS, "both"):
+        raise UsageError(f"unknown precision {precision!r}: choose one of {', '.join(PRECISIONS)}, both")
+    config, state = read_checkpoint(checkpoint)
+    names = list(PRECISIONS) if precision == "both" else [precision]
+    targets = {name: Path(out, name) if precision == "both" else Path(out) for name in names}
+    for target in targets.values():
+        if target.exists() and not overwrite:
+            raise InputError("there is something already: name another folder, or pass --overwrite", str(target))
+    return [_write(Path(checkpoint), target, config, state, name) for name, target in targets.items()]
+
+
+def read_checkpoint(folder: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Floats]]:
+    """Config and tensors (as fp32) of a checkpoint folder, checked against each other."""
+    if not os.path.isdir(folder):
+        raise InputError("there is no such checkpoint: name a folder written by `citadel train`", os.fspath(folder))
+    refuse_pickles(folder)
+    config, file = load_config(folder), os.path.join(folder, WEIGHTS)
+    try:
+        state = {name: array.astype(np.float32) for name, array in load_file(file).items()}
+    except FileNotFoundError:
+        raise InputError("the checkpoint has no weights: name a folder written by `citadel train`", file) from None
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise InputError(f"cannot be read as safetensors ({error}): take another checkpoint", file) from None
+    check_shapes(config, state, file)
+    return config, state
+
+
+def _write(checkpoint: Path, target: Path, config: ModelConfig, state: Mapping[str, Floats], precision: str) -> Path:
+    temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        (temporary / ONNX_FILE).write_bytes(build(config, state, PRECISIONS[precision]()).SerializeToString())
+        shutil.copyfile(_tokenizer(checkpoint), temporary / TOKENIZER_FILE)
+        config.save(temporary)
+        check_agreement(Encoder(temporary, threads=1), state, exact=precision == "fp32")
+        (temporary / "README.md").write_text(_card(checkpoint, config, precision), encoding="utf-8")
+        _rename(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _tokenizer(checkpoint: Path) -> Path:
+    path = checkpoint / TOKENIZER_FILE
+    if not path.is_file():
+        raise InputError("the checkpoint has no tokenizer: put the backbone's tokenizer.json into it", str(path))
+    return path
+
+
+def _card(checkpoint: Path, config: ModelConfig, precision: str) -> str:
+    path = checkpoint / CARD
+    return model_card(config, precision, path.read_text(encoding="utf-8") if path.is_file() else "")
+
+
+def _rename(temporary: Path, target: Path) -> None:
+    """Put a finished folder in its place; the one it replaces goes away last."""
+    old = target.with_name(f"{temporary.name}.old")
+    if target.exists():
+        os.rename(target, old)
+    os.rename(temporary, target)
+    shutil.rmtree(old, ignore_errors=True)

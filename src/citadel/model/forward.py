@@ -1,0 +1,97 @@
+"""The model's forward pass in plain numpy, one text at a time: slow, short, and what an export is checked against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.encode.config import ModelConfig
+from citadel.types import Floats, TokenVectors
+
+State = Mapping[str, Floats]
+Wide = NDArray[np.float64]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def forward(config: ModelConfig, state: State, ids: NDArray[np.int64], routed: NDArray[np.bool_]) -> TokenVectors:
+    """What the model says of one text, before routing: its routed tokens' vectors and φ, and the semantic vector.
+
+    Every token is attended; all is float64 inside.
+    """
+    net = _Numpy(config, state)
+    hidden = net.backbone(ids)  # [T, h]
+    return TokenVectors(
+        ids[routed].astype(np.uint32),
+        net.linear(hidden[routed], "token").astype(np.float32) if config.has_token_vectors else None,
+        net.activations(hidden[routed]).astype(np.float32) if config.has_router_head else None,
+        net.semantic(hidden).astype(np.float32) if config.has_semantic else None,
+    )
+
+
+class _Numpy:
+    def __init__(self, config: ModelConfig, state: State) -> None:
+        self._config, self._state = config, state
+
+    def backbone(self, ids: NDArray[np.int64]) -> Wide:
+        shape = self._config.backbone
+        places = np.arange(len(ids)) + shape.position_offset
+        x = self.norm(self._get("embeddings.word")[ids] + self._get("embeddings.position")[places], "embeddings.norm")
+        for layer in range(shape.layers):
+            x = self._layer(x, f"layers.{layer}.")
+        return x  # [T, h]
+
+    def _layer(self, x: Wide, name: str) -> Wide:
+        x = self.norm(x + self.linear(self._attention(x, name), name + "attention.output"), name + "attention.norm")
+        inner = self.linear(x, name + "feedforward.up")
+        active = gelu(inner) if self._config.backbone.activation == "gelu" else np.maximum(inner, 0)
+        return self.norm(x + self.linear(active, name + "feedforward.down"), name + "feedforward.norm")
+
+    def _attention(self, x: Wide, name: str) -> Wide:
+        shape = self._config.backbone
+        joined = self.linear(x, name + "attention.qkv").reshape(len(x), 3, shape.heads, shape.head_dimension)
+        query, key, value = joined.transpose(1, 2, 0, 3)  # each [heads, T, h/heads]
+        logits = query @ key.transpose(0, 2, 1) / math.sqrt(shape.head_dimension)  # [heads, T, T]
+        met = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        mixed: Wide = (met / met.sum(axis=-1, keepdims=True)) @ value
+        return mixed.transpose(1, 0, 2).reshape(len(x), shape.hidden)
+
+    def semantic(self, hidden: Wide) -> Wide:
+        pooled = hidden[0] if self._config.pooling == "cls" else hidden.mean(axis=0)  # [h]
+        if self._config.normalize_pooled:
+            pooled = pooled / max(float(np.linalg.norm(pooled)), 1e-12)
+        return self.linear(pooled, "semantic")
+
+    def activations(self, hidden: Wide) -> Wide:
+        """φ = log(1 + relu(z)) (Eq. 9), [T, V]."""
+        transformed = self.norm(gelu(self.linear(hidden, "router.dense")), "router.norm")
+        logits = transformed @ self._get("embeddings.word").T + self._get("router.bias")
+        activated: Wide = np.log1p(np.maximum(logits, 0))
+        return activated
+
+    def linear(self, x: Wide, name: str) -> Wide:
+        product: Wide = x @ self._get(name + ".weight").T + self._get(name + ".bias")
+        return product
+
+    def norm(self, x: Wide, name: str) -> Wide:
+        centred = x - x.mean(axis=-1, keepdims=True)
+        spread = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + self._config.backbone.epsilon)
+        normalized: Wide = centred / spread * self._get(name + ".weight") + self._get(name + ".bias")
+        return normalized
+
+    def _get(self, name: str) -> Any:
+        return self._state[name].astype(np.float64)
+
+
+def gelu(x: Wide) -> Wide:
+    """x · Φ(x), exactly.
+
+    >>> gelu(np.array([0.0, 1.0])).round(4).tolist()
+    [0.0, 0.8413]
+    """
+    result: Wide = x * (1 + _erf(x / math.sqrt(2))) / 2
+    return result

@@ -1,0 +1,190 @@
+"""Public backbones, from a local folder or the Hugging Face hub, as tensors under our names. safetensors only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from citadel.encode.config import BackboneConfig, make
+from citadel.errors import InputError
+from citadel.model.names import FAMILIES, Family
+from citadel.model.safety import refuse_pickles
+
+_HUB_FILES = ["*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.json", "vocab.txt"]
+_ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"}
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A backbone as it was found: its shape, its tensors under our names (fp32), its folder.
+
+    `tensors` hold `router.*` where the checkpoint has an MLM head."""
+
+    config: BackboneConfig
+    tensors: dict[str, Tensor]
+    folder: Path
+
+    @property
+    def has_router(self) -> bool:
+        return "router.dense.weight" in self.tensors
+
+
+def load_pretrained(name: str) -> Pretrained:
+    """Read a backbone from a local folder or, where there is no such folder, from the hub."""
+    folder = find_folder(name)
+    found = _read_json(folder / "config.json")
+    kind = found.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise InputError(f"a backbone of type {kind!r} is not supported: choose one of {known}", str(folder))
+    family = FAMILIES[kind]
+    tensors = _renamed(family, _read_tensors(folder), str(folder))
+    config = _shape(family, found, tensors, str(folder))
+    if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
+        raise InputError("the backbone has no tokenizer: put its tokenizer.json or vocab.txt beside it", str(folder))
+    return Pretrained(config, tensors, folder)
+
+
+def find_folder(name: str) -> Path:
+    """The local folder of a backbone or teacher, fetched from the hub where there is no such folder."""
+    folder = Path(name) if os.path.isdir(name) else _from_hub(name)
+    refuse_pickles(folder)
+    return folder
+
+
+def _from_hub(name: str) -> Path:
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
+        raise InputError("there is no such folder: name a backbone's folder or its hub id", name)
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ImportError:
+        raise InputError("there is no such folder, and the hub needs `pip install citadel-ir[train]`", name) from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0][:200]
+        advice = "check the name, or name a local folder"
+        raise InputError(f"there is no such folder, and the hub did not give it ({reason}): {advice}", name) from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("the backbone has no config.json: name a folder saved by transformers", str(path)) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read as JSON ({error}): fetch the backbone again", str(path)) from None
+    if not isinstance(found, dict):
+        raise InputError("is not a table of names and values: fetch the backbone again", str(path))
+    return found
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, sharded or not."""
+    return {name: tensor for file in _weight_files(folder) for name, tensor in _read_file(file)}
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        where = _read_json(index).get("weight_map")
+        names = sorted({str(name) for name in where.values()}) if isinstance(where, dict) else []
+        # A name from a file is never trusted to stay in the folder.
+        files = [folder / os.path.basename(name) for name in names]
+    else:
+        files = [folder / "model.safetensors"] if (folder / "model.safetensors").is_file() else []
+    for file in files:
+        if not file.is_file():
+            raise InputError("a part of the backbone's weights is missing: fetch the backbone again", str(file))
+    if not files:
+        raise InputError("the backbone has no safetensors weights: fetch or convert them", str(folder))
+    return files
+
+
+def _read_file(file: Path) -> Iterator[tuple[str, Tensor]]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - safe_open is no mapping
+                yield name, opened.get_tensor(name).float()
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"cannot be read as safetensors ({error}): fetch the backbone again", str(file)) from None
+
+
+def _renamed(family: Family, found: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+    """The checkpoint's tensors under our names; pooler and other heads are left out."""
+    bare = {name.removeprefix(family.prefix): tensor for name, tensor in found.items()}
+    tensors: dict[str, Tensor] = {}
+    for ours, theirs in family.embeddings.items():
+        _take(tensors, bare, ours, theirs, where)
+    if "embeddings.type" in tensors:  # every text has type 0, so one row is all that is needed of that table
+        tensors["embeddings.position"] = tensors["embeddings.position"] + tensors.pop("embeddings.type")[0]
+    layers = 0
+    while any(name.startswith(_prefix(family, layers)) for name in bare):
+        for ours, named in family.layer.items():
+            _take(tensors, bare, f"layers.{layers}.{ours}", named, where, layers)
+        layers += 1
+    if all(theirs in bare or f"{theirs}.weight" in bare for theirs in family.router.values()):
+        for ours, theirs in family.router.items():
+            _take(tensors, bare, ours, theirs, where)
+    return tensors
+
+
+def _prefix(family: Family, i: int) -> str:
+    first = family.layer["attention.output"]
+    assert isinstance(first, str)
+    return first.format(i=i).split(".attention")[0] + "."
+
+
+def _take(
+    tensors: dict[str, Tensor],
+    bare: dict[str, Tensor],
+    ours: str,
+    theirs: str | tuple[str, str, str],
+    where: str,
+    i: int = 0,
+) -> None:
+    """Move one tensor, or weight and bias of one module; three modules are joined row by row."""
+    sources = [name.format(i=i) for name in ((theirs,) if isinstance(theirs, str) else theirs)]
+    try:
+        if sources[0] in bare:
+            tensors[ours] = bare[sources[0]]
+            return
+        for part in ("weight", "bias"):
+            tensors[f"{ours}.{part}"] = torch.cat([bare[f"{source}.{part}"] for source in sources])
+    except KeyError as error:
+        raise InputError(f"the backbone lacks the tensor {error}: fetch the whole backbone", where) from None
+
+
+def _shape(family: Family, found: dict[str, Any], tensors: dict[str, Tensor], where: str) -> BackboneConfig:
+    given = {ours: found[theirs] for ours, theirs in family.shape.items() if theirs in found}
+    given |= {**family.fixed, "position_offset": family.position_offset}
+    activation = str(given.get("activation", "gelu"))
+    if activation not in _ACTIVATIONS:
+        raise InputError(f"config.json: the activation {activation!r} is not supported: choose gelu or relu", where)
+    given["activation"] = _ACTIVATIONS[activation]
+    if found.get("position_embedding_type", "absolute") != "absolute":
+        raise InputError("relative positions are not supported: choose a backbone with absolute ones", where)
+    try:
+        config = make(BackboneConfig, given)
+    except InputError as error:
+        raise InputError(f"config.json: {error.reason}", where) from None
+    layers = sum(name.endswith("attention.qkv.weight") for name in tensors)
+    if layers != config.layers:
+        raise InputError(f"config.json says {config.layers} layers, the weights have {layers}", where)
+    rows, width = tensors["embeddings.word"].shape
+    if (rows, width) != (config.vocabulary, config.hidden):
+        raise InputError(
+            f"the vocabulary does not match: config.json says {config.vocabulary} × {config.hidden}, "
+            f"the embeddings are {rows} × {width}",
+            where,
+        )
+    return config

@@ -1,0 +1,88 @@
+"""How a graph stores matrices and multiplies with them: as fp32, or as int8 with one scale a row."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from citadel.model.graph import Graph
+from citadel.types import Floats
+
+SCALE = ".scale"  # behind the name of an int8 matrix: its scales [rows]
+LARGEST = 127
+
+
+class Matrices(Protocol):
+    """One way to store the large matrices of a model."""
+
+    def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
+        """x · weightᵀ: [N, in] → [N, out]."""
+
+    def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
+        """Rows of a table: [n, T] → [n, T, h]."""
+
+
+class Fp32:
+    """Every number as it is. A matrix keeps its layout [out, in] in the file and is turned when a session starts."""
+
+    def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
+        return graph.node("MatMul", x, graph.node("Transpose", graph.initialiser(name, weight), perm=[1, 0]))
+
+    def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
+        return graph.node("Gather", graph.initialiser(name, table), ids)
+
+
+class Int8:
+    """int8 with one scale a row, read alike by lookup and product.
+
+    A product takes its input as bytes too, with one scale a token, so that a text's result does not depend on the
+    texts beside it, as it would with ONNX's one scale a tensor.
+    """
+
+    def __init__(self) -> None:
+        self._zeros = ""
+
+    def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
+        matrix, scales = self._store(graph, name, weight)
+        turned = graph.node("Transpose", matrix, perm=[1, 0])  # [in, out]
+        steps = self._steps(graph, x)  # [N]
+        zero = graph.initialiser("zero", np.array(128, np.uint8))
+        self._zeros = self._zeros or graph.node("Expand", zero, graph.node("Shape", steps))  # [N], for all products
+        codes = graph.node("QuantizeLinear", x, steps, self._zeros, axis=0)
+        whole = graph.node("ms.MatMulIntegerToFloat", codes, turned, graph.number(1.0), scales, zero)
+        return graph.node("Mul", whole, graph.node("Unsqueeze", steps, graph.shape(1)))
+
+    def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
+        matrix, scales = self._store(graph, name, table)
+        codes = graph.node("Cast", graph.node("Gather", matrix, ids), to=TensorProto.FLOAT)
+        return graph.node("Mul", codes, graph.node("Unsqueeze", graph.node("Gather", scales, ids), graph.shape(2)))
+
+    def _store(self, graph: Graph, name: str, weight: Floats) -> tuple[str, str]:
+        codes, scales = quantize(weight)
+        return graph.initialiser(name, codes), graph.initialiser(name + SCALE, scales)
+
+    def _steps(self, graph: Graph, x: str) -> str:
+        """The step of each row's bytes: its largest number ÷ 127; a row of zeros has one, too."""
+        largest = graph.node("ReduceMax", graph.node("Abs", x), graph.shape(1), keepdims=0)
+        return graph.node("Mul", graph.node("Max", largest, graph.number(1e-18)), graph.number(1 / LARGEST))
+
+
+def quantize(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """int8 codes and one scale a row; a row of zeros has scale 1.
+
+    >>> codes, scales = quantize(np.array([[127, -63.5], [0, 0]], np.float32))
+    >>> codes.tolist(), scales.tolist()
+    ([[127, -64], [0, 0]], [1.0, 1.0])
+    """
+    largest = np.abs(matrix).max(axis=1)
+    scales = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)  # [rows]
+    codes = np.clip(np.round(matrix / scales[:, None]), -LARGEST, LARGEST)
+    return codes.astype(np.int8), scales
+
+
+def dequantize(codes: NDArray[np.int8], scales: Floats) -> Floats:
+    """The numbers that codes and scales stand for."""
+    return (codes.astype(np.float32) * scales[:, None]).astype(np.float32)

@@ -1,0 +1,205 @@
+"""The chunked router: top keys, Φ and the regularisers' sums of φ = log(1 + ReLU(z)) without ever keeping z.
+
+z [texts, tokens, V] would be 8 GB in bf16 for 1,024 passages of 128 tokens, several times over. Here z lives for one
+chunk of texts at a time; the backward pass computes it again.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+GROUP = 128  # keys looked at together when the top ones are sought
+CHUNK_ELEMENTS = 1 << 28  # of z at a time: 0.5 GB in bf16
+
+
+class Routed(NamedTuple):
+    """What routing some texts gives. Sums run over their routed tokens.
+
+    `weights` and `keys` are the top keys of each token, best first; a weight of 0 is no key. `pooled` is Φ (Eq. 7).
+    """
+
+    weights: Tensor  # [n, T, L]
+    keys: Tensor  # [n, T, L]
+    pooled: Tensor  # [n, V]
+    mass: Tensor  # [V], summed softmax
+    l1: Tensor  # [], summed φ
+    active: Tensor  # [], how many φ are above 0; no gradient
+
+
+def route(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chunk: int = CHUNK_ELEMENTS) -> Routed:
+    """Route texts: x [n, T, h] is the router head's output, `routed` [n, T] says which tokens have keys.
+
+    >>> word = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
+    >>> found = route(torch.tensor([[[0.0, 3.0]]]), word, torch.zeros(3), torch.ones(1, 1, dtype=torch.bool), keys=2)
+    >>> found.keys.tolist(), found.active.item()
+    ([[[2, 1]]], 2)
+    """
+    vocabulary = len(word)
+    word, bias = _padded(word, bias, x.dtype)
+    step = max(1, chunk // (x.shape[1] * len(word)))
+    parts = _ChunkedRouter.apply(x, word, bias, routed, keys, step)  # type: ignore[no-untyped-call]
+    weights, found, pooled, mass, l1, active = parts
+    return Routed(weights, found, pooled[:, :vocabulary], mass[:vocabulary], l1, active)
+
+
+@torch.no_grad()
+def route_top(
+    x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chunk: int = CHUNK_ELEMENTS
+) -> tuple[Tensor, Tensor]:
+    """The top keys alone, for encoding an index: weights and keys, each [n, T, L].
+
+    >>> word = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
+    >>> route_top(torch.tensor([[[0.0, 3.0]]]), word, torch.zeros(3), torch.ones(1, 1, dtype=torch.bool), 1)[1].item()
+    2
+    """
+    word, bias = _padded(word, bias, x.dtype)
+    step = max(1, chunk // (x.shape[1] * len(word)))
+    parts = []
+    for at in range(0, len(x), step):
+        z = _logits(x[at : at + step], word, bias)  # [c, T, V']
+        parts.append(_top(z, _group_best(z), keys, routed[at : at + step]))
+    weights, found = (torch.cat(column) for column in zip(*parts, strict=True))
+    return weights, found
+
+
+def _padded(word: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Whole groups of keys; tensor cores, too, want rows that begin on whole words. A padded key is never active."""
+    pad = -len(word) % GROUP
+    return F.pad(word.to(dtype), (0, 0, 0, pad)), F.pad(bias.to(dtype), (0, pad), value=float("-inf"))
+
+
+class _ChunkedRouter(torch.autograd.Function):
+    """`step` texts at a time; backward recomputes each chunk's z."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, step: int) -> Any:
+        wide = _wide(x.dtype)
+        mass, l1 = word.new_zeros(len(word), dtype=wide), word.new_zeros((), dtype=wide)
+        active = torch.zeros((), dtype=torch.int64, device=x.device)
+        parts = []
+        for at in range(0, len(x), step):
+            z = _logits(x[at : at + step], word, bias)  # [c, T, V']
+            part = _reduce(z, routed[at : at + step])
+            mass += part.mass
+            l1 += part.l1.sum()
+            active += part.active.sum().long()
+            parts.append((*_top(z, part.group_best, keys, routed[at : at + step]), part.pooled, part.place, part.lse))
+        weights, found, pooled, place, lse = (torch.cat(column) for column in zip(*parts, strict=True))
+        ctx.save_for_backward(x, word, bias, routed, weights, found, pooled, place, lse)
+        ctx.step = step
+        ctx.mark_non_differentiable(found, active)
+        return weights, found, pooled, mass, l1, active
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, word, bias, routed, weights, found, pooled, place, lse = ctx.saved_tensors
+        to_weights, _, to_pooled, to_mass, to_l1, _ = grads
+        # φ = log(1 + z) where z > 0, so dφ/dz = exp(-φ) there, and φ itself tells where.
+        to_weights = to_weights * torch.exp(-weights) * (weights > 0)  # [n, T, L]
+        to_pooled = to_pooled * torch.exp(-pooled) * (pooled > 0)  # [n, V']
+        to_x = torch.empty_like(x)
+        wide = _wide(x.dtype)
+        to_word, to_bias = torch.zeros_like(word, dtype=wide), torch.zeros_like(bias, dtype=wide)
+        for at in range(0, len(x), ctx.step):
+            now = slice(at, at + ctx.step)
+            z = _logits(x[now], word, bias)  # [c, T, V']
+            to_z = _to_logits(z, routed[now], lse[now], place[now], to_pooled[now], to_mass, to_l1)
+            to_z.scatter_add_(-1, found[now], to_weights[now].to(to_z.dtype))
+            flat = to_z.flatten(0, 1)  # [c·T, V']
+            to_x[now] = (flat @ word).view_as(x[now])
+            to_word += flat.T @ x[now].flatten(0, 1)
+            to_bias += flat.sum(0, dtype=wide)
+        return to_x, to_word.to(word.dtype), to_bias.to(bias.dtype), None, None, None
+
+
+class _Reduced(NamedTuple):
+    """What one pass over a chunk's z leaves behind."""
+
+    pooled: Tensor  # [c, V']
+    place: Tensor  # [c, V'], the token that gave Φ
+    lse: Tensor  # [c, T]
+    mass: Tensor  # [V']
+    l1: Tensor  # [c, T]
+    active: Tensor  # [c, T]
+    group_best: Tensor  # [c, T, V' / GROUP]
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """φ is never computed below fp32 (Eq. 9): its sums and differences would drown."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _logits(x: Tensor, word: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x, word, bias)
+
+
+def _group_best(z: Tensor) -> Tensor:
+    return z.view(*z.shape[:-1], -1, GROUP).amax(-1)  # [c, T, groups]
+
+
+def _reduce_plain(z: Tensor, routed: Tensor) -> _Reduced:
+    wide = z.to(_wide(z.dtype))
+    lse = wide.logsumexp(-1)  # [c, T]
+    lives = routed[..., None]  # [c, T, 1]
+    best, place = torch.where(lives, wide, float("-inf")).max(1)  # [c, V']
+    mass = torch.where(lives, torch.exp(wide - lse[..., None]), 0).sum((0, 1))  # [V']
+    positive = torch.where(lives, wide, 0).clamp(min=0)
+    group_best = _group_best(wide)
+    pooled = torch.log1p(best.clamp(min=0))
+    # Row by row first: one long sum to a single number keeps most of a GPU idle.
+    l1, active = torch.log1p(positive).sum(-1), (positive > 0).sum(-1)  # [c, T]
+    return _Reduced(pooled, place, lse, mass, l1, active, group_best)
+
+
+def _to_logits_plain(
+    z: Tensor, routed: Tensor, lse: Tensor, place: Tensor, to_pooled: Tensor, to_mass: Tensor, to_l1: Tensor
+) -> Tensor:
+    """The gradient at z of everything but the top keys."""
+    wide = z.to(_wide(z.dtype))
+    p = torch.exp(wide - lse[..., None])  # [c, T, V']
+    mean = (p * to_mass).sum(-1, keepdim=True)  # [c, T, 1]
+    of_mass = p * (to_mass - mean)
+    of_l1 = torch.where(wide > 0, to_l1 / (1 + wide), 0)
+    lives = torch.where(routed[..., None], of_mass + of_l1, 0)
+    token = torch.arange(z.shape[1], device=z.device)[None, :, None]
+    return (lives + torch.where(place[:, None] == token, to_pooled[:, None], 0)).to(z.dtype)
+
+
+@cache
+def _kernels() -> Any:
+    """The Triton kernels, where Triton is installed."""
+    try:
+        from citadel.model import router_triton
+    except ImportError:
+        return None
+    return router_triton
+
+
+def _fast(z: Tensor) -> bool:
+    return z.is_cuda and z.dtype != torch.float64 and _kernels() is not None
+
+
+def _reduce(z: Tensor, routed: Tensor) -> _Reduced:
+    return _Reduced(*_kernels().reduce(z, routed)) if _fast(z) else _reduce_plain(z, routed)
+
+
+def _to_logits(z: Tensor, *rest: Tensor) -> Tensor:
+    found: Tensor = (_kernels().to_logits if _fast(z) else _to_logits_plain)(z, *rest)
+    return found
+
+
+def _top(z: Tensor, group_best: Tensor, keys: int, routed: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and keys of the `keys` largest φ of each token.
+
+    They lie in the `keys` groups with the largest maxima, so the rest of z need not be sorted.
+    """
+    groups = group_best.topk(min(keys, group_best.shape[-1]), dim=-1).indices.sort(-1).values  # [c, T, k]
+    near = (groups[..., None] * GROUP + torch.arange(GROUP, device=z.device)).flatten(-2)  # [c, T, k·GROUP]
+    value, at = z.gather(-1, near).topk(keys, dim=-1)  # [c, T, k]
+    weights = torch.log1p(value.to(_wide(z.dtype)).clamp(min=0)) * routed[..., None]
+    return weights, near.gather(-1, at)

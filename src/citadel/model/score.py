@@ -1,0 +1,179 @@
+"""The training score of every query with every passage (Eq. 5): a sparse join over keys, or all tokens with all.
+
+It is the same formula as `routing/score.py`, for batches and with gradients; a property test holds the two together.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+MOST_PAIRS = 1 << 22  # (query row, posting) pairs whose vectors are gathered at once
+
+
+class RoutedBatch(NamedTuple):
+    """Texts after routing. A weight of 0 is no key."""
+
+    keys: Tensor  # [n, T, k]
+    weights: Tensor  # [n, T, k]
+    vectors: Tensor  # [n, T, d]
+
+
+class _Rows(NamedTuple):
+    """The live (text, token, key) of a batch, flat."""
+
+    keys: Tensor  # [P]
+    weights: Tensor  # [P]
+    texts: Tensor  # [P]
+    tokens: Tensor  # [P], a row of the flattened vectors
+
+
+def lexical_score(query: RoutedBatch, passages: RoutedBatch, floor: bool = True) -> Tensor:
+    """Σ over query tokens and keys of the best product under that key, for every (query, passage): [B, D].
+
+    >>> one = torch.ones(1, 1, 1)
+    >>> text = RoutedBatch(torch.tensor([[[7]]]), one, torch.tensor([[[3.0, 4.0]]]))
+    >>> lexical_score(text, text).tolist()
+    [[25.0]]
+    """
+    rows, postings = _rows(query), _rows(passages)
+    order = torch.argsort(postings.keys * len(passages.keys) + postings.texts, stable=True)
+    postings = _Rows(*(column[order] for column in postings))
+    first = torch.searchsorted(postings.keys, rows.keys)  # [R]
+    runs = torch.searchsorted(postings.keys, rows.keys, right=True) - first  # [R]
+    pairs = int(runs.sum())
+    if floor and pairs > _dense_cost(rows, passages):
+        return _dense(rows, query, passages)
+    scores = query.weights.new_zeros(len(query.keys), len(passages.keys))  # [B, D]
+    for part in _parts(runs, MOST_PAIRS, pairs):
+        found = _part(rows, postings, first[part], runs[part], part, query.vectors, passages.vectors, floor, scores)
+        scores = scores + found
+    return scores
+
+
+def all_to_all_score(query: Tensor, lives: Tensor, passages: Tensor, present: Tensor, step: int = 64) -> Tensor:
+    """ColBERT: Σ over query tokens of the largest product with any token of the passage, no floor: [B, D].
+
+    >>> q = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    >>> yes = torch.ones(1, 2, dtype=torch.bool)
+    >>> all_to_all_score(q, yes, torch.tensor([[[0.5, 0.0], [0.0, -1.0]]]), yes).tolist()
+    [[0.5]]
+    """
+    parts = [
+        checkpoint(
+            _all_to_all_part, query, lives, passages[at : at + step], present[at : at + step], use_reentrant=False
+        )
+        for at in range(0, len(passages), step)
+    ]
+    return torch.cat(parts, dim=1)
+
+
+def _all_to_all_part(query: Tensor, lives: Tensor, passages: Tensor, present: Tensor) -> Tensor:
+    flat = query.flatten(0, 1) @ passages.flatten(0, 1).T  # [B·Tq, c·T]
+    products = flat.view(*query.shape[:2], *passages.shape[:2])  # [B, Tq, c, T]
+    best = products.masked_fill(~present, float("-inf")).amax(-1)  # [B, Tq, c]
+    best = torch.where(lives[..., None] & present.any(-1), best, 0)
+    return best.sum(1, dtype=torch.promote_types(best.dtype, torch.float32))  # [B, c]
+
+
+def _rows(batch: RoutedBatch) -> _Rows:
+    text, token, slot = torch.nonzero(batch.weights.detach() > 0, as_tuple=True)
+    flat = text * batch.keys.shape[1] + token
+    return _Rows(batch.keys[text, token, slot], batch.weights[text, token, slot], text, flat)
+
+
+def _parts(runs: Tensor, most: int, pairs: int) -> list[slice]:
+    """Query rows cut so that no part has many more pairs than `most`."""
+    if pairs <= most:
+        return [slice(0, len(runs))]
+    part = (torch.cumsum(runs, 0) // most).tolist()
+    cuts = [0, *(i for i in range(1, len(part)) if part[i] != part[i - 1]), len(part)]
+    return [slice(start, end) for start, end in pairwise(cuts)]
+
+
+def _part(
+    rows: _Rows,
+    postings: _Rows,
+    first: Tensor,
+    runs: Tensor,
+    part: slice,
+    queries: Tensor,
+    passages: Tensor,
+    floor: bool,
+    scores: Tensor,
+) -> Tensor:
+    """The scores that some query rows add; recomputed in backward, so that pairs are never kept."""
+    some = _Rows(*(column[part] for column in rows))
+
+    def join(q: Tensor, w: Tensor, d: Tensor, u: Tensor) -> Tensor:
+        return _join(
+            _Rows(some.keys, w, some.texts, some.tokens), postings._replace(weights=u), first, runs, q, d, floor, scores
+        )
+
+    found: Tensor = checkpoint(join, queries, some.weights, passages, postings.weights, use_reentrant=False)
+    return found
+
+
+def _join(
+    rows: _Rows,
+    postings: _Rows,
+    first: Tensor,
+    runs: Tensor,
+    queries: Tensor,
+    passages: Tensor,
+    floor: bool,
+    like: Tensor,
+) -> Tensor:
+    row = torch.repeat_interleave(torch.arange(len(runs), device=runs.device), runs)  # [P]
+    before = torch.cumsum(runs, 0) - runs
+    posting = torch.arange(len(row), device=runs.device) + (first - before)[row]  # [P]
+    q = queries.flatten(0, 1).index_select(0, rows.tokens).index_select(0, row)  # [P, d]
+    d = passages.flatten(0, 1).index_select(0, postings.tokens.index_select(0, posting))  # [P, d]
+    products = (q * d).sum(-1) * rows.weights[row] * postings.weights[posting]  # [P]
+    # Pairs of one (row, passage) stand together, because postings are sorted by key and passage.
+    passage = postings.texts[posting]
+    new = torch.ones_like(row, dtype=torch.bool)
+    new[1:] = (row[1:] != row[:-1]) | (passage[1:] != passage[:-1])
+    group = torch.cumsum(new, 0) - 1  # [P]
+    starts = torch.nonzero(new).flatten()  # [S]
+    best = products.new_zeros(len(starts)).scatter_reduce(0, group, products, "amax", include_self=False)  # [S]
+    if floor:
+        best = best.clamp(min=0)
+    cell = rows.texts[row[starts]] * like.shape[1] + passage[starts]
+    return torch.zeros_like(like).flatten().index_add(0, cell, best.to(like.dtype)).view_as(like)
+
+
+def _dense_cost(rows: _Rows, passages: RoutedBatch) -> int:
+    """From how many pairs on the dense way is cheaper: it looks at every token, but with one matrix product."""
+    return max(MOST_PAIRS, len(rows.keys) * passages.keys.shape[0] * passages.keys.shape[1] // 32)
+
+
+def _dense(rows: _Rows, query: RoutedBatch, passages: RoutedBatch) -> Tensor:
+    """One key floods: every query row against every token of some passages at a time, weighted by key.
+
+    A token without the row's key gets the weight 0 and so the product 0, which the floor makes harmless.
+    """
+    q = query.vectors.flatten(0, 1)[rows.tokens] * rows.weights[:, None]  # [R, d]
+    unique, which = torch.unique(rows.keys, return_inverse=True)  # [U], [R]
+    step = max(1, MOST_PAIRS * 16 // max(1, len(q) * passages.keys.shape[1]))
+    parts = [
+        checkpoint(_dense_part, q, rows.texts, unique, which, passages_part, len(query.keys), use_reentrant=False)
+        for passages_part in (
+            RoutedBatch(*(column[at : at + step] for column in passages)) for at in range(0, len(passages.keys), step)
+        )
+    ]
+    return torch.cat(parts, dim=1)
+
+
+def _dense_part(q: Tensor, texts: Tensor, unique: Tensor, which: Tensor, passages: RoutedBatch, queries: int) -> Tensor:
+    keys, weights = passages.keys.flatten(0, 1), passages.weights.flatten(0, 1)  # [c·T, k]
+    place = torch.searchsorted(unique, keys).clamp(max=len(unique) - 1)  # [c·T, k]
+    weights = weights * ((unique[place] == keys) & (weights > 0))  # a dead key must not learn from the floor
+    by_key = weights.new_zeros(len(keys), len(unique)).scatter_add(1, place, weights).T  # [U, c·T]
+    products = (q @ passages.vectors.flatten(0, 1).T) * by_key[which]  # [R, c·T]
+    best = products.view(len(q), *passages.keys.shape[:2]).amax(-1).clamp(min=0)  # [R, c]
+    return best.new_zeros(queries, best.shape[1]).index_add(0, texts, best)

@@ -1,0 +1,68 @@
+"""Which tensors a model has, and of what shape; a checkpoint that differs is refused before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from citadel.encode.config import ModelConfig
+from citadel.errors import InputError
+from citadel.types import Floats
+
+
+def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor by name.
+
+    >>> shapes(ModelConfig("dynamic"))["layers.11.attention.qkv.weight"]
+    (2304, 768)
+    """
+    return dict(_shapes(config))
+
+
+def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    shape = config.backbone
+    hidden = shape.hidden
+    yield "embeddings.word", (shape.vocabulary, hidden)
+    yield "embeddings.position", (shape.positions, hidden)
+    yield from _norm("embeddings.norm", hidden)
+    for layer in range(shape.layers):
+        name = f"layers.{layer}."
+        yield from _linear(name + "attention.qkv", 3 * hidden, hidden)
+        yield from _linear(name + "attention.output", hidden, hidden)
+        yield from _norm(name + "attention.norm", hidden)
+        yield from _linear(name + "feedforward.up", shape.intermediate, hidden)
+        yield from _linear(name + "feedforward.down", hidden, shape.intermediate)
+        yield from _norm(name + "feedforward.norm", hidden)
+    if config.has_token_vectors:
+        yield from _linear("token", config.token_dimension, hidden)
+    if config.has_semantic:
+        yield from _linear("semantic", config.semantic_dimension, hidden)
+    if config.has_router_head:
+        yield from _linear("router.dense", hidden, hidden)
+        yield from _norm("router.norm", hidden)
+        yield "router.bias", (shape.vocabulary,)
+
+
+def _linear(name: str, out: int, given: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield name + ".weight", (out, given)
+    yield name + ".bias", (out,)
+
+
+def _norm(name: str, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield name + ".weight", (width,)
+    yield name + ".bias", (width,)
+
+
+def check_shapes(config: ModelConfig, state: Mapping[str, Floats], where: str) -> None:
+    """Refuse a checkpoint whose tensors are not those its config asks for."""
+    wanted = shapes(config)
+    for name in sorted({*wanted, *state}):
+        if name not in state:
+            raise InputError(f"the tensor {name} is missing: take another checkpoint", where)
+        if name not in wanted:
+            raise InputError(f"the tensor {name} is not one of this model's: its config.json belongs to another", where)
+        if state[name].shape != wanted[name]:
+            raise InputError(f"the tensor {name} has shape {state[name].shape}, not {wanted[name]}", where)
+        if not np.isfinite(state[name]).all():
+            raise InputError(f"the tensor {name} holds NaN or infinity: take an earlier checkpoint", where)

@@ -1,0 +1,1 @@
+"""From pairs of queries and passages to a trained model."""

@@ -1,0 +1,183 @@
+"""Batches as a pure function of seed and step: a resumed run sees what the first would have seen; no state is kept."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import InputError
+from citadel.train.config import TrainConfig
+from citadel.train.crops import crop
+from citadel.train.data import Data
+from citadel.train.ragged import Ragged, Rows
+from citadel.train.tokens import Ids, pad
+
+AHEAD = 4  # batches made before they are asked for
+_ORDER, _DRAW = 0, 1  # the two uses of the seed
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """B queries and G passages each; row b·G of the passages is query b's positive."""
+
+    query_ids: Ids  # [B, Tq]
+    query_mask: Ids  # [B, Tq]
+    passage_ids: Ids  # [B·G, Tp]
+    passage_mask: Ids  # [B·G, Tp]
+    allowed: NDArray[np.bool_]  # [B, B·G]: False where a passage is no fair negative of a query
+    teacher: NDArray[np.float32] | None  # [B, G]; NaN where the teacher has not scored
+
+
+class Batches:
+    """Draws batches. `rank` of `world` processes gets its share of each; all shares together are one batch."""
+
+    def __init__(self, data: Data, config: TrainConfig, rank: int = 0, world: int = 1, fixed: bool = False) -> None:
+        self.data, self._part, self._seed = data, config.data, config.seed
+        if config.optimizer.batch % world:
+            reason = f"optimizer.batch {config.optimizer.batch} cannot be shared by {world} processes"
+            raise InputError(f"{reason}: choose a multiple of {world}")
+        self._batch, self._share, self._rank = config.optimizer.batch, config.optimizer.batch // world, rank
+        self._fixed = fixed
+        self.epoch_size = max(1, round(float(data.examples.weight.sum())))
+        self._order = lru_cache(maxsize=2)(self._new_order)
+
+    def batch(self, step: int) -> Batch:
+        """The batch of one forward pass, counted from 0."""
+        start = step * self._batch + self._rank * self._share
+        places = np.arange(start, start + self._share)
+        drawn = [self._draw(int(place)) for place in places]
+        chosen = np.array([self.example(int(place)) for place in places])
+        passages = np.concatenate([rows for _, rows, _ in drawn])  # [B·G]
+        query_ids, query_mask = self._pad([query for query, _, _ in drawn], self._part.query_length)
+        texts = [self.data.passages[row] for row in passages.tolist()]
+        passage_ids, passage_mask = self._pad(texts, self._part.passage_length)
+        teacher = np.stack([scores for _, _, scores in drawn]) if self.data.teacher else None  # [B, G]
+        return Batch(query_ids, query_mask, passage_ids, passage_mask, self._allowed(chosen, passages), teacher)
+
+    def _pad(self, rows: list[NDArray[Any]], length: int) -> tuple[Ids, Ids]:
+        return pad(rows, self.data.special.pad, length if self._fixed else 0)
+
+    def iterate(self, start: int = 0) -> Generator[Batch, None, None]:
+        """Batches from a step on, without end, made ahead on a thread."""
+        ready: queue.Queue[Batch | BaseException] = queue.Queue(AHEAD)
+        over = threading.Event()
+        worker = threading.Thread(target=self._fill, args=(ready, over, start), daemon=True)
+        worker.start()
+        try:
+            while True:
+                item = ready.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            over.set()
+            while not ready.empty():
+                ready.get_nowait()
+            worker.join()
+
+    def _fill(self, ready: queue.Queue[Batch | BaseException], over: threading.Event, step: int) -> None:
+        while not over.is_set():
+            try:
+                made: Batch | BaseException = self.batch(step)
+            except BaseException as error:
+                made = error
+            while not over.is_set():
+                try:
+                    ready.put(made, timeout=0.1)
+                    break
+                except queue.Full:
+                    continue
+            step += 1
+
+    # -- which example -----------------------------------------------------------------------------------------------
+
+    def example(self, place: int) -> int:
+        """The example at a place of the endless stream of epochs."""
+        epoch, within = divmod(place, self.epoch_size)
+        return int(self._order(epoch)[within])
+
+    def _new_order(self, epoch: int) -> Rows:
+        """An epoch: every example as often as its weight, up or down by less than one, in an order of its own."""
+        rng = np.random.default_rng((self._seed, _ORDER, epoch))
+        shuffled = rng.permutation(len(self.data.examples))
+        ends = np.cumsum(self.data.examples.weight[shuffled])
+        # Points at equal distances over the summed weights: an example of weight 1 is hit exactly once.
+        points = (np.arange(self.epoch_size) + rng.random()) * (ends[-1] / self.epoch_size)
+        hit = np.minimum(np.searchsorted(ends, points, side="right"), len(ends) - 1)
+        return np.asarray(rng.permutation(shuffled[hit]), np.int64)
+
+    # -- which passages ----------------------------------------------------------------------------------------------
+
+    def _draw(self, place: int) -> tuple[NDArray[Any], Rows, NDArray[np.float32]]:
+        """The query's tokens, its group of passages, and the teacher's scores of them, at a place of the stream."""
+        data, part = self.data, self._part
+        rng = np.random.default_rng((self._seed, _DRAW, place))
+        example = self.example(place)
+        query, positive = int(data.examples.query[example]), int(data.examples.positive[example])
+        rows, scores = self._group(example, query, positive, rng)
+        tokens = data.queries[query]
+        if part.crops and rng.random() < part.crops:
+            cropped = crop(data.passages[positive], data.sentence_ends, part.query_length, rng)
+            if cropped is not None:
+                return cropped, rows, np.full(part.group, np.nan, np.float32)  # the teacher saw another query
+        return tokens, rows, scores
+
+    def _group(self, example: int, query: int, positive: int, rng: np.random.Generator) -> tuple[Rows, Any]:
+        """The positive, hard negatives in random choice, then random passages where there are too few."""
+        pool, scores, own = self._pool(int(self.data.examples.pair[example]))
+        chosen = rng.permutation(len(pool))[: self._part.group - 1]
+        missing = self._part.group - 1 - len(chosen)
+        others = self._random(missing, self.data.known[query], rng)
+        rows = np.concatenate([[positive], pool[chosen], others]).astype(np.int64)  # [G]
+        teacher = np.concatenate([[own], scores[chosen], np.full(missing, np.nan)]).astype(np.float32)  # [G]
+        return rows, teacher
+
+    def _pool(self, pair: int) -> tuple[NDArray[Any], NDArray[Any], float]:
+        """Hard negatives of a pair with the teacher's scores, and its score of the positive; NaN where it has none."""
+        teacher = self.data.teacher
+        if teacher is not None and len(teacher.passages[pair]):
+            scores = teacher.scores[pair]
+            return teacher.passages[pair][1:], scores[1:], float(scores[0])
+        pool = self.data.negatives[pair] if self.data.negatives is not None else np.empty(0, np.int32)
+        return pool, np.full(len(pool), np.nan), float("nan")
+
+    def _random(self, count: int, known: NDArray[Any], rng: np.random.Generator) -> Rows:
+        """Passages of the collection that are not known to answer the query, where there are enough of them."""
+        if not count:
+            return np.empty(0, np.int64)
+        drawn = rng.integers(len(self.data.passages), size=4 * count + 4)
+        fair = drawn[~np.isin(self.data.twin[drawn], known)]
+        return np.asarray(np.concatenate([fair, drawn])[:count], np.int64)  # others are masked by `allowed`
+
+    # -- which are fair ----------------------------------------------------------------------------------------------
+
+    def _allowed(self, chosen: Rows, passages: Rows) -> NDArray[np.bool_]:
+        """All but known positives and false negatives of each query; its own positive stays."""
+        data, size = self.data, len(chosen)
+        columns = data.twin[passages]  # [B·G]
+        order = np.argsort(columns, kind="stable")
+        queries, unfair = _lists(data.known, data.examples.query[chosen])
+        if data.dropped is not None:
+            more, dropped = _lists(data.dropped, data.examples.pair[chosen])
+            queries, unfair = np.concatenate([queries, more]), np.concatenate([unfair, data.twin[dropped]])
+        allowed = np.ones((size, len(passages)), bool)
+        low = np.searchsorted(columns[order], unfair, side="left")
+        high = np.searchsorted(columns[order], unfair, side="right")
+        for place in np.flatnonzero(high > low).tolist():
+            allowed[queries[place], order[low[place] : high[place]]] = False
+        allowed[np.arange(size), np.arange(size) * self._part.group] = True
+        return allowed
+
+
+def _lists(table: Ragged, rows: Rows) -> tuple[Rows, Rows]:
+    """The lists of some rows as pairs (place among the rows, value)."""
+    parts = [table[row] for row in rows.tolist()]
+    places = np.repeat(np.arange(len(rows)), [len(part) for part in parts])
+    return places, np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)

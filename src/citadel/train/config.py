@@ -1,0 +1,143 @@
+"""One TOML file says all of a training run: unknown keys, wrong types and contradictions are refused by name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tomllib
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from citadel.encode.config import make
+from citadel.errors import InputError
+from citadel.train.parts import PRESETS, DataPart, LossPart, ModelPart, OptimizerPart, RouterPart, RunPart
+from citadel.train.toml import to_toml
+
+_NOT_THE_RUN = {"log_every", "evaluate_every", "evaluate_queries", "checkpoint_every", "device"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """A whole run.
+
+    >>> text = '''
+    ... name = "demo"
+    ... [model]
+    ... backbone = "bert-base-uncased"
+    ... router = "dynamic"
+    ... [data]
+    ... folder = "$CITADEL_DATA/train"
+    ... [optimizer]
+    ... steps = 100
+    ... '''
+    >>> config = parse_train_config(text)
+    >>> config.optimizer.batch, parse_train_config(config.to_toml()).fingerprint == config.fingerprint
+    (128, True)
+    """
+
+    name: str
+    seed: int
+    model: ModelPart
+    data: DataPart
+    loss: LossPart
+    router: RouterPart
+    optimizer: OptimizerPart
+    run: RunPart
+
+    def to_toml(self) -> str:
+        """The effective config as a file: every value, given or not."""
+        return to_toml(self._tables())
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over all that decides the weights; a resumed run must have the same."""
+        tables = self._tables()
+        tables["run"] = {name: value for name, value in tables["run"].items() if name not in _NOT_THE_RUN}
+        return hashlib.sha256(to_toml(tables).encode()).hexdigest()
+
+    def with_steps(self, steps: int) -> TrainConfig:
+        """The same run with another number of steps."""
+        return replace(self, optimizer=replace(self.optimizer, steps=steps, epochs=0.0))
+
+    def with_device(self, device: str) -> TrainConfig:
+        """The same run on another device."""
+        return replace(self, run=replace(self.run, device=device))
+
+    def _tables(self) -> dict[str, Any]:
+        parts = {part.name: asdict(getattr(self, part.name)) for part in fields(self)[3:]}
+        return {"name": self.name, "seed": self.seed, "model": self.model.effective(), **parts}
+
+
+def load_train_config(path: str | os.PathLike[str]) -> TrainConfig:
+    """The config in a TOML file; InputError names the file and the key."""
+    name = os.fspath(path)
+    try:
+        with open(name, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise InputError(f"cannot be opened: {error.strerror}; name a config of training", name) from None
+    except ValueError as error:
+        raise InputError(f"cannot be read ({error}): a config is a TOML file in UTF-8", name) from None
+    return parse_train_config(text, name)
+
+
+def parse_train_config(text: str, source: str = "") -> TrainConfig:
+    """The config a TOML text stands for.
+
+    >>> parse_train_config("[optimiser]", "run.toml")
+    Traceback (most recent call last):
+    citadel.errors.InputError: run.toml: unknown key 'optimiser': known are name, seed, model, data, loss, ...
+    """
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"not valid TOML: {error}", source) from None
+    try:
+        return _train_config(found)
+    except InputError as error:
+        raise InputError(error.reason, source) from None
+
+
+def expand(path: str) -> str:
+    """A path of a config with `$CITADEL_DATA` filled in.
+
+    >>> expand("configs/smoke.toml")
+    'configs/smoke.toml'
+    """
+    data = os.environ.get("CITADEL_DATA") or "../shared/data"  # CITADEL_DATA's default
+    return os.path.expanduser(path.replace("${CITADEL_DATA}", "$CITADEL_DATA").replace("$CITADEL_DATA", data))
+
+
+def _train_config(found: dict[str, Any]) -> TrainConfig:
+    known = [part.name for part in fields(TrainConfig)]
+    if unknown := sorted(set(found) - set(known)):
+        raise InputError(f"unknown key {unknown[0]!r}: known are {', '.join(known)}")
+    name, seed = found.get("name", ""), found.get("seed", 0)
+    if not isinstance(name, str) or not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise InputError("name must be a text and seed a whole number of 0 or more")
+    tables = {part: _table(found, part) for part in known[2:]}
+    loss = make(LossPart, tables["loss"], "loss.")  # checks the keys and the preset before it is applied
+    return TrainConfig(
+        name=name,
+        seed=seed,
+        model=_model_part(tables["model"]),
+        data=make(DataPart, tables["data"], "data."),
+        loss=make(LossPart, PRESETS[loss.preset] | tables["loss"], "loss."),
+        router=make(RouterPart, tables["router"], "router."),
+        optimizer=make(OptimizerPart, tables["optimizer"], "optimizer."),
+        run=make(RunPart, tables["run"], "run."),
+    )
+
+
+def _table(found: dict[str, Any], part: str) -> dict[str, Any]:
+    table = found.get(part, {})
+    if not isinstance(table, dict):
+        raise InputError(f"{part} is {table!r}, not a table: write [{part}]")
+    return table
+
+
+def _model_part(table: dict[str, Any]) -> ModelPart:
+    backbone = table.get("backbone", "")
+    if not isinstance(backbone, str):
+        raise InputError(f"model.backbone is {backbone!r}, not of type str")
+    return ModelPart(backbone, {name: value for name, value in table.items() if name != "backbone"})

@@ -1,0 +1,56 @@
+"""A batch of token ids as the model takes it: on its device, with the tokens that may have keys marked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from citadel.encode.config import ModelConfig
+
+
+class Inputs(NamedTuple):
+    """Some texts as tensors."""
+
+    ids: Tensor  # [n, T]
+    mask: Tensor  # [n, T]
+    routed: Tensor  # [n, T], m of the paper
+
+    def rows(self, part: slice) -> Inputs:
+        """Some of the texts."""
+        return Inputs(*(column[part] for column in self))
+
+
+class Marker:
+    """Marks the routed tokens: not [CLS], not padding, and where the config says so not [SEP] nor punctuation.
+
+    >>> marker = Marker(ModelConfig("dynamic", route_separator=False), punctuation=[1012])
+    >>> marker(torch.tensor([[101, 7, 1012, 102, 0]]), torch.tensor([[1, 1, 1, 1, 0]])).routed.tolist()
+    [[False, True, True, False, False]]
+    """
+
+    def __init__(self, config: ModelConfig, punctuation: list[int], device: torch.device | str = "cpu") -> None:
+        self._config = config
+        silent = [config.cls_id, config.pad_id]
+        silent += [] if config.route_separator else [config.sep_id]
+        silent += [] if config.route_punctuation else punctuation
+        self._silent = torch.zeros(config.backbone.vocabulary, dtype=torch.bool, device=device)
+        self._silent[torch.tensor(silent, device=device)] = True
+
+    def __call__(self, ids: Tensor, mask: Tensor, query: bool = False) -> Inputs:
+        device = self._silent.device
+        ids, mask = ids.to(device, non_blocking=True), mask.to(device, non_blocking=True)
+        if query and self._config.query_padding:
+            ids, mask = self._pad_query(ids, mask)
+        return Inputs(ids, mask, (mask > 0) & ~self._silent[ids])
+
+    def _pad_query(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """ColBERT: [MASK] tokens up to a fixed length, attended and routed like words."""
+        missing = self._config.query_padding - ids.shape[1]
+        if missing > 0:
+            ids = torch.nn.functional.pad(ids, (0, missing))
+            mask = torch.nn.functional.pad(mask, (0, missing))
+        padded = mask == 0
+        padded[:, self._config.query_padding :] = False
+        return ids.masked_fill(padded, self._config.mask_id), mask.masked_fill(padded, 1)

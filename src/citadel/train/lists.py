@@ -1,0 +1,139 @@
+"""Reads what `citadel mine` and `citadel score` wrote: for each pair its hard negatives, and a teacher's scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import InputError
+from citadel.text.parse import find_id, parse_object
+from citadel.train.ragged import Ragged, Rows, offsets_of
+from citadel.train.source import Place, Source, numbered_lines
+from citadel.train.texts import ABSENT, rows_or_fail
+
+
+@dataclass(frozen=True, slots=True)
+class PairIndex:
+    """Finds a pair by its query's text and its positive's row; equal pairs are one."""
+
+    keys: Rows  # [pairs] sorted: query row · passages + positive row
+    row: Rows  # [E]: which of them a pair of the source is
+    queries: dict[str, int]
+    passages: int
+
+    @classmethod
+    def of(cls, source: Source) -> PairIndex:
+        both = source.query * len(source.passages) + source.positive
+        keys, row = np.unique(both, return_inverse=True)
+        queries = {text: number for number, text in enumerate(source.queries)}
+        return cls(keys, row, queries, len(source.passages))
+
+    def find(self, query: str, positive: int) -> int:
+        """The pair's number; ABSENT where the data has no such pair."""
+        if query.strip() not in self.queries:
+            return ABSENT
+        key = self.queries[query.strip()] * self.passages + positive
+        place = int(np.searchsorted(self.keys, key))
+        return place if place < len(self.keys) and self.keys[place] == key else ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Mined:
+    """Hard negatives by pair, and the passages that look too good to be negatives."""
+
+    negatives: Ragged
+    dropped: Ragged
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A teacher's scores by pair: passages with the positive first, and a score for each."""
+
+    passages: Ragged
+    scores: Ragged
+
+
+class _Lists:
+    """Lists by pair, in the order of a file, each pair once."""
+
+    def __init__(self, pairs: int) -> None:
+        self._place = np.full(pairs, ABSENT)
+        self._parts: list[NDArray[Any]] = []
+
+    def set(self, pair: int, values: NDArray[Any]) -> None:
+        self._place[pair] = len(self._parts)
+        self._parts.append(values)
+
+    def done(self, dtype: Any) -> Ragged:
+        empty = np.empty(0, dtype)
+        rows = [self._parts[place] if place != ABSENT else empty for place in self._place.tolist()]
+        return Ragged(np.concatenate([empty, *rows]), offsets_of([len(row) for row in rows]))
+
+
+def read_mined(file: str, source: Source, index: PairIndex, margin: float) -> Mined:
+    """The lists of a mined file; what scores above the positive − margin is dropped as a false negative."""
+    negatives, dropped = _Lists(len(index.keys)), _Lists(len(index.keys))
+    for number, pair, fields in _lines(file, source, index):
+        rows, scores = _ranked(fields, "negatives", source, file, number)
+        good = scores <= _bar(fields, margin, file, number)
+        listed = [find_id({"id": id}) for id in fields.get("dropped", [])]
+        others = rows_or_fail(source.passages.ids, listed, [number] * len(listed), file)
+        negatives.set(pair, rows[good].astype(np.int32))
+        dropped.set(pair, np.concatenate([rows[~good], others]).astype(np.int32))
+    return Mined(negatives.done(np.int32), dropped.done(np.int32))
+
+
+def read_scored(file: str, source: Source, index: PairIndex) -> Scored:
+    """The lists of a scored file; the positive must stand first."""
+    passages, scores = _Lists(len(index.keys)), _Lists(len(index.keys))
+    for number, pair, fields in _lines(file, source, index):
+        rows, values = _ranked(fields, "passages", source, file, number)
+        if not len(rows) or rows[0] != index.keys[pair] % index.passages:
+            raise InputError("the positive does not stand first among the passages: score again", file, number)
+        passages.set(pair, rows.astype(np.int32))
+        scores.set(pair, values)
+    return Scored(passages.done(np.int32), scores.done(np.float32))
+
+
+def _lines(file: str, source: Source, index: PairIndex) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """(line, pair, fields) of the lines whose pair is in the data; a file of other data is refused."""
+    place, found = Place(file), 0
+    for number, line in numbered_lines(file):
+        with place.at(number):
+            fields = parse_object(line)
+            if not isinstance(fields.get("query"), str) or "positive" not in fields:
+                raise InputError("there is no query and positive: name a file of `citadel mine` or `citadel score`")
+            positive = find_id({"id": fields["positive"]})
+        row = int(rows_or_fail(source.passages.ids, [positive], [number], file)[0])
+        if (pair := index.find(fields["query"], row)) != ABSENT:
+            found += 1
+            yield number, pair, fields
+    if not found:
+        raise InputError("no line belongs to a pair of the data: was this made from other data?", file)
+
+
+def _bar(fields: dict[str, Any], margin: float, file: str, line: int) -> float:
+    """The score above which a passage is taken for a false negative; null says that the positive was not found."""
+    if margin == -math.inf:
+        return math.inf
+    positive = fields.get("positive_score", "absent")
+    if positive is not None and not isinstance(positive, int | float):
+        raise InputError("there is no positive_score, which data.margin needs: mine again", file, line)
+    return -math.inf if positive is None else positive - margin
+
+
+def _ranked(fields: dict[str, Any], key: str, source: Source, file: str, line: int) -> tuple[Rows, NDArray[np.float32]]:
+    ids, scores = fields.get(key), fields.get("scores")
+    if not isinstance(ids, list) or (scores is not None and (not isinstance(scores, list) or len(scores) != len(ids))):
+        raise InputError(f"{key} and scores are not two lists of one length: make the file again", file, line)
+    rows = rows_or_fail(source.passages.ids, [str(id) for id in ids], [line] * len(ids), file)
+    try:
+        values = np.asarray(scores if scores is not None else np.zeros(len(ids)), np.float32)
+    except (TypeError, ValueError):
+        raise InputError("a score is not a number: make the file again", file, line) from None
+    return rows, values

@@ -1,0 +1,95 @@
+"""The training loop, on one screen; what happens before the first step is in `setup`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from citadel.model.citadel import Encoded
+from citadel.train import state
+from citadel.train.batches import Batch
+from citadel.train.config import TrainConfig
+from citadel.train.evaluate import evaluate
+from citadel.train.health import Health, check, health
+from citadel.train.logs import Log
+from citadel.train.meter import Meter, silent
+from citadel.train.objective import Labels, objective
+from citadel.train.setup import Run, finish, set_up
+from citadel.train.step import Outcome, forward_backward
+
+
+def train(config: TrainConfig, out: str | Path, *, resume: bool = False, meter: Meter = silent) -> Path:
+    """Train a model; the folder `out` is its checkpoint when this returns. With `resume` a stopped run goes on."""
+    run = set_up(config, Path(out), resume, meter)
+    part, total = config.run, run.total
+    with (
+        meter("Training", "steps", total) as progress,
+        Log(run.out, quiet=True, enabled=run.world.leads) as log,
+        closing(run.batches.iterate(run.start * config.optimizer.accumulate)) as batches,
+    ):
+        if run.figures:
+            log(0, run.figures)
+        for step in range(run.start, total):
+            outcome = _passes(run, batches, step / total)
+            norm = run.update(step)
+            done = step + 1
+            logs = _due(part.log_every, done) or bool(part.log_every and done == total)
+            saves = _due(part.checkpoint_every, done)
+            # A step that is saved is checked first, so that a checkpoint is always a good one.
+            if logs or saves or not math.isfinite(norm):
+                alive = health(outcome.queries, outcome.passages)
+                if logs:
+                    log(done, _figures(outcome, alive, run, step, norm))
+                check(float(outcome.loss), alive, done, state.last_checkpoint(run.out), norm)
+            if _due(part.evaluate_every, done) and done < total and run.world.leads:
+                log(done, evaluate(run.model, run.data, run.marker, part.evaluate_queries, meter=meter))
+            if saves:
+                run.save(done)
+            progress(done)
+        return finish(run, log, meter)
+
+
+def _due(every: int, done: int) -> bool:
+    return every > 0 and done % every == 0
+
+
+def _passes(run: Run, batches: Iterator[Batch], progress: float) -> Outcome:
+    """All passes of a step: the texts of the last one, the losses of all."""
+    found: Outcome | None = None
+    for _ in range(run.config.optimizer.accumulate):
+        found = _pass(run, next(batches), progress).after(found)
+    assert found is not None
+    return found
+
+
+def _pass(run: Run, batch: Batch, progress: float) -> Outcome:
+    """Forward and backward of one batch; every process encodes its share and scores all of it."""
+    queries = run.marker(torch.from_numpy(batch.query_ids), torch.from_numpy(batch.query_mask), query=True)
+    passages = run.marker(torch.from_numpy(batch.passage_ids), torch.from_numpy(batch.passage_mask))
+    teacher = None if batch.teacher is None else torch.from_numpy(batch.teacher).to(run.world.device)
+    allowed = torch.from_numpy(batch.allowed).to(run.world.device)
+    labels = Labels(run.config.data.group, allowed, teacher)
+    world, model = run.world, run.model
+
+    def cost(q: Encoded, p: Encoded) -> dict[str, Tensor]:
+        terms = objective(model, world.gather(q), world.gather(p), labels, run.config.loss, progress)
+        return {name: term / run.config.optimizer.accumulate for name, term in terms.items()}
+
+    return forward_backward(
+        model, world.share(queries), world.share(passages), cost, run.dtype, run.config.optimizer.cache
+    )
+
+
+def _figures(outcome: Outcome, alive: Health | None, run: Run, step: int, norm: float) -> dict[str, float]:
+    return {
+        "loss": float(outcome.loss),
+        **{name: float(term) for name, term in outcome.terms.items()},
+        "gradient_norm": norm,
+        "learning_rate": run.rate(step) * run.config.optimizer.lr,
+        **(alive.as_dict() if alive else {}),
+    }

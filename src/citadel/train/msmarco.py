@@ -1,0 +1,76 @@
+"""MS MARCO as it is published: collection.tsv, queries.tsv, qrels.tsv, and triples of ids or of texts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from citadel.errors import InputError
+from citadel.text.queries import read_queries
+from citadel.train.parts import DataPart
+from citadel.train.ragged import Ragged, Rows
+from citadel.train.readers import Pairs, file_of, judged_pairs, read_passages
+from citadel.train.source import PassageList, Place, QueryList, Source, numbered_lines
+from citadel.train.texts import rows_or_fail
+
+
+def read_msmarco(part: DataPart) -> Source:
+    """Pairs from judgements; with `triples` the pairs and their negatives come from there."""
+    if part.triples and not part.collection and not part.folder:
+        return read_text_triples(file_of(part, "triples"))
+    triples = file_of(part, "triples") if part.triples else ""
+    judgements = "" if triples else file_of(part, "qrels", "qrels.tsv")
+    queries = dict(read_queries(file_of(part, "queries", "queries.tsv")))
+    passages = read_passages(file_of(part, "collection", "collection.tsv"))
+    if not triples:
+        return judged_pairs(judgements, queries).done(passages, judgements)
+    pairs, negative = id_triples(triples, queries)
+    found = rows_or_fail(passages.ids, negative, pairs.lines, triples)
+    return with_negatives(pairs.done(passages, triples), found)
+
+
+def id_triples(file: str, queries: dict[str, str]) -> tuple[Pairs, list[str]]:
+    """Lines of query id, positive id, negative id."""
+    pairs, place = Pairs(), Place(file)
+    negative: list[str] = []
+    for number, line in numbered_lines(file):
+        columns = line.split()
+        with place.at(number):
+            if len(columns) != 3:
+                raise InputError(f"{len(columns)} columns: write query id, positive id and negative id")
+            if columns[0] not in queries:
+                raise InputError(f"the query id {columns[0]!r} is not among the queries: correct the id or add it")
+            pairs.add(queries[columns[0]], columns[1], number)
+            negative.append(columns[2])
+    return pairs, negative
+
+
+def read_text_triples(file: str) -> Source:
+    """Lines of three texts: query, positive, negative; the passages are numbered from 1 as they appear."""
+    pairs, texts, place = Pairs(), QueryList(), Place(file)
+    negative: list[int] = []
+    for number, line in numbered_lines(file):
+        columns = line.split("\t")
+        with place.at(number):
+            if len(columns) != 3:
+                raise InputError(f"{len(columns)} tab-separated columns: write query, positive and negative")
+            if not columns[1].strip() or not columns[2].strip():
+                raise InputError("a passage is empty: give it words or leave the line out")
+            pairs.add(columns[0], str(texts.add(columns[1]) + 1), number)
+            negative.append(texts.add(columns[2]))
+    passages = PassageList()
+    for text, row in texts.rows.items():
+        passages.add(str(row + 1), "", text)
+    return with_negatives(pairs.done(passages.done(file), file), np.array(negative, np.int64))
+
+
+def with_negatives(source: Source, negative: Rows) -> Source:
+    """Triples of one pair become one pair with several negatives; pairs keep the order of their first line."""
+    both = source.query * len(source.passages) + source.positive
+    _, first, which = np.unique(both, return_index=True, return_inverse=True)
+    order = np.argsort(first)  # of the unique pairs, as they appear
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    lines = first[order]
+    negatives = Ragged.grouped(place[which], negative, len(order))
+    parts = (source.query[lines], source.positive[lines], source.kind[lines])
+    return Source(source.passages, source.queries, *parts, source.kind_names, negatives)

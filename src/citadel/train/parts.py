@@ -1,0 +1,259 @@
+"""The tables of a training config: their keys, their defaults, and what each value may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from citadel.encode.config import BackboneConfig, ModelConfig, make
+from citadel.errors import InputError
+
+FORMATS = ("pairs", "msmarco", "tevatron", "beir")
+PRESETS: dict[str, dict[str, Any]] = {
+    "": {},
+    "paper": {"alpha": 1e-2, "beta": 1e-5, "l1": "vocabulary", "l1_sides": "both", "balance": "argmax"},
+    "released": {
+        "alpha": 1e-2,
+        "beta": 1e-4,
+        "l1": "top-k",
+        "l1_sides": "passages",
+        "balance": "top-k",
+        "distill_router": True,
+        "distill_semantic": False,
+    },
+}
+_OF_THE_TOKENIZER = {"cls_id", "sep_id", "pad_id", "mask_id"}
+_ANY_BACKBONE = BackboneConfig(positions=1 << 20)  # lengths are checked when the backbone is known
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPart:
+    """[model]: the backbone to start from and what is built on it.
+
+    >>> ModelPart("bert-base-uncased", {"router": "dynamic", "tau": 0.9}).config(BackboneConfig()).tau
+    0.9
+    """
+
+    backbone: str
+    settings: Mapping[str, Any]  # of ModelConfig
+
+    def config(self, backbone: BackboneConfig, **special: Any) -> ModelConfig:
+        """The model's config on a backbone; `special` are a name and token ids, where the file does not give them.
+
+        Lengths are cut to what the backbone can take."""
+        whole = make(ModelConfig, {**special, **self.settings, "backbone": _ANY_BACKBONE}, "model.")
+        query, document = (min(length, backbone.longest) for length in (whole.query_length, whole.document_length))
+        return replace(whole, backbone=backbone, query_length=query, document_length=document)
+
+    def __post_init__(self) -> None:
+        if not self.backbone:
+            raise InputError("model.backbone is missing: name a folder or a model of the hub")
+        if "router" not in self.settings:
+            raise InputError("model.router is missing: choose none, all_to_all, static, dynamic or sparse")
+        if "backbone" in self.settings or "name" in self.settings:
+            raise InputError("model.name is not known: the name stands at the top")
+        self.config(_ANY_BACKBONE)
+
+    @property
+    def router(self) -> str:
+        return str(self.settings["router"])
+
+    def effective(self) -> dict[str, Any]:
+        """All values, those that were not given too."""
+        values = asdict(self.config(_ANY_BACKBONE))
+        hidden = {"backbone", "name"} | (_OF_THE_TOKENIZER - set(self.settings))
+        return {"backbone": self.backbone} | {name: value for name, value in values.items() if name not in hidden}
+
+
+@dataclass(frozen=True, slots=True)
+class DataPart:
+    """[data]: where queries, passages, negatives and teacher scores come from, and how a batch is drawn from them.
+
+    >>> DataPart(folder="data", kinds={"heading": 0.3}).group
+    8
+    """
+
+    format: str = "pairs"
+    folder: str = ""
+    passages: str = ""
+    pairs: str = ""
+    collection: str = ""
+    queries: str = ""
+    qrels: str = ""
+    triples: str = ""
+    negatives: str = ""  # JSONL of `citadel mine`
+    scores: str = ""  # JSONL of `citadel score`
+    group: int = 8  # G: passages a query, one of them its positive
+    query_length: int = 32  # tokens, special ones counted
+    passage_length: int = 128
+    kinds: Mapping[str, float] = field(default_factory=dict)  # kind of query → weight; 0 leaves it out
+    sources: Mapping[str, float] = field(default_factory=dict)  # source of the positive → weight
+    crops: float = 0.0  # share of queries replaced by a sentence of their positive
+    margin: float = -math.inf  # mined passages that score above the positive − margin count as false negatives
+    held_out: bool = True
+    max_pairs: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("data.format", self.format, FORMATS)
+        _weights("data.kinds", self.kinds)
+        _weights("data.sources", self.sources)
+        _within("data.group", self.group, 1, 1 << 16)
+        _within("data.query_length", self.query_length, 3, 1 << 20)
+        _within("data.passage_length", self.passage_length, 3, 1 << 20)
+        _within("data.crops", self.crops, 0, 1)
+        _within("data.max_pairs", self.max_pairs, 0, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class LossPart:
+    """[loss]: the weights of METHOD §2; `preset` sets what is not given.
+
+    >>> LossPart(distillation="kl").soft_label
+    1.0
+    """
+
+    preset: str = ""
+    alpha: float = 1e-2  # of load balancing
+    beta: float = 1e-5  # of L1
+    l1: str = "vocabulary"
+    l1_sides: str = "both"
+    balance: str = "argmax"
+    router_contrastive: float = 1.0
+    hard_label: float = 1.0
+    soft_label: float = 1.0
+    distillation: str = "none"
+    teacher_temperature: float = 1.0  # teacher scores are divided by it
+    temperature: float = 1.0  # student scores are divided by it
+    distill_router: bool = False
+    distill_semantic: bool = True  # the student's score that is distilled holds its semantic part
+    flops_query: float = 0.0
+    flops_passage: float = 0.0
+    ramp: float = 0.0  # share of the steps over which regularisers rise
+    ramp_power: int = 1
+
+    def __post_init__(self) -> None:
+        _one_of("loss.preset", self.preset, tuple(PRESETS))
+        _one_of("loss.l1", self.l1, ("vocabulary", "top-k"))
+        _one_of("loss.l1_sides", self.l1_sides, ("both", "passages"))
+        _one_of("loss.balance", self.balance, ("argmax", "top-k"))
+        _one_of("loss.distillation", self.distillation, ("none", "kl", "margin-mse"))
+        _above("loss.temperature", self.temperature)
+        _above("loss.teacher_temperature", self.teacher_temperature)
+        _within("loss.ramp", self.ramp, 0, 1)
+        _within("loss.ramp_power", self.ramp_power, 1, 8)
+        weights = ("alpha", "beta", "router_contrastive", "hard_label", "soft_label", "flops_query", "flops_passage")
+        for name in weights:
+            _within(f"loss.{name}", getattr(self, name), 0, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPart:
+    """[router]: how the heads start, so that the router does not collapse.
+
+    >>> RouterPart(semantic_start="zero")
+    Traceback (most recent call last):
+    citadel.errors.InputError: router.semantic_start is 'zero': choose one of 'random', 'identity', 'pca'
+    """
+
+    warm_up_steps: int = 0  # of masked-token prediction, the head alone
+    warm_up_lr: float = 1e-3
+    warm_up_batch: int = 256
+    active_keys: int = 8  # logits are shifted until about so many keys a token are active; 0: no shift
+    semantic_start: str = "random"
+    semantic_scale: float = 1.0
+    token_start: str = "random"  # noqa: S105 - a way to start, no secret
+    token_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _one_of("router.semantic_start", self.semantic_start, ("random", "identity", "pca"))
+        _one_of("router.token_start", self.token_start, ("random", "pca"))
+        _within("router.warm_up_steps", self.warm_up_steps, 0, math.inf)
+        _within("router.warm_up_batch", self.warm_up_batch, 1, math.inf)
+        _within("router.active_keys", self.active_keys, 0, 1 << 16)
+        _above("router.warm_up_lr", self.warm_up_lr)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerPart:
+    """[optimizer]: AdamW, its schedule and its batches.
+
+    >>> OptimizerPart(epochs=2.0, batch=4).total_steps(examples=10)
+    5
+    """
+
+    lr: float = 2e-5
+    head_lr: float = 0.0  # 0: as lr
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    warm_up: float = 0.1  # share of the steps, or their number from 1 up
+    steps: int = 0
+    epochs: float = 0.0
+    batch: int = 128  # queries a forward pass, over all processes
+    accumulate: int = 1  # forward passes a step
+    cache: int = 0  # gradient caching: passages a micro-batch; 0: off
+    average: float = 0.0  # share of the last steps whose weights are averaged
+
+    def __post_init__(self) -> None:
+        if (self.steps > 0) == (self.epochs > 0) or self.steps < 0 or self.epochs < 0:
+            raise InputError("optimizer.steps and optimizer.epochs: give one of them, above 0")
+        _above("optimizer.lr", self.lr)
+        for name, low, high in (("head_lr", 0, 1), ("weight_decay", 0, 1), ("clip", 0, math.inf), ("average", 0, 1)):
+            _within(f"optimizer.{name}", getattr(self, name), low, high)
+        for name, low in (("warm_up", 0), ("batch", 1), ("accumulate", 1), ("cache", 0)):
+            _within(f"optimizer.{name}", getattr(self, name), low, math.inf)
+
+    def total_steps(self, examples: int) -> int:
+        """How many steps the run has, where an epoch has so many examples."""
+        return self.steps or max(1, math.ceil(self.epochs * examples / (self.batch * self.accumulate)))
+
+    def warm_up_steps(self, total: int) -> int:
+        """How many of them the learning rate rises."""
+        return round(self.warm_up * total) if self.warm_up < 1 else int(self.warm_up)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """[run]: what is logged and saved, and where it runs.
+
+    >>> RunPart().precision
+    'auto'
+    """
+
+    log_every: int = 50
+    evaluate_every: int = 0
+    evaluate_queries: int = 0  # 0: all held out
+    checkpoint_every: int = 0
+    precision: str = "auto"  # bf16 on CUDA, else fp32
+    compile: bool = False
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        _one_of("run.precision", self.precision, ("auto", "bf16", "fp32"))
+        for name in ("log_every", "evaluate_every", "evaluate_queries", "checkpoint_every"):
+            _within(f"run.{name}", getattr(self, name), 0, math.inf)
+
+
+def _one_of(name: str, value: str, options: tuple[str, ...]) -> None:
+    if value not in options:
+        raise InputError(f"{name} is {value!r}: choose one of {', '.join(repr(option) for option in options)}")
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        limit = f"from {low} to {high}" if math.isfinite(high) else f"of {low} or more"
+        raise InputError(f"{name} is {value}: give a number {limit}")
+
+
+def _above(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise InputError(f"{name} is {value}: give a number above 0")
+
+
+def _weights(name: str, table: object) -> None:
+    if not isinstance(table, Mapping):
+        raise InputError(f"{name} is {table!r}, not a table of names and weights")
+    for key, value in table.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise InputError(f"{name}.{key} is {value!r}: give a weight of 0 or more")

@@ -1,0 +1,84 @@
+"""Several GPUs: every process encodes its share of a batch, sees the others' encodings, and adds up gradients."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from citadel.errors import InputError
+from citadel.model.citadel import Citadel, Encoded
+from citadel.train.inputs import Inputs
+
+_SUMS = ("mass", "l1", "active")
+_BY_TOKEN = ("routed", "vectors", "keys", "weights")
+
+
+class World:
+    """The processes of a run; one process needs no accelerate.
+
+    Each computes the loss of the whole batch with its own share attached to its graph, so the sum of all gradients is
+    the gradient of that loss, whatever the number of processes.
+
+    >>> World("cpu").size
+    1
+    """
+
+    def __init__(self, device: str) -> None:
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self._accelerator: Any = None
+        if self.size > 1:
+            from accelerate import Accelerator
+
+            self._accelerator = Accelerator(cpu=device == "cpu")
+        self.rank = self._accelerator.process_index if self._accelerator else 0
+        self.device = self._accelerator.device if self._accelerator else torch.device(device)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes logs and checkpoints."""
+        return self.rank == 0
+
+    def check_batch(self, queries: int) -> None:
+        """Refuse a batch that the processes cannot share equally."""
+        if queries % self.size:
+            reason = f"optimizer.batch {queries} cannot be shared by {self.size} processes"
+            raise InputError(f"{reason}: choose a multiple of {self.size}")
+
+    def share(self, texts: Inputs) -> Inputs:
+        """This process's part of a batch; all parts are equally long."""
+        part = len(texts.ids) // self.size
+        return texts.rows(slice(self.rank * part, (self.rank + 1) * part))
+
+    def gather(self, texts: Encoded) -> Encoded:
+        """All processes' texts in the order of the batch; gradients flow into one's own."""
+        if self.size == 1:
+            return texts
+        return texts.with_tensors({name: self._gather(name, part) for name, part in texts.tensors().items()})
+
+    def _gather(self, name: str, part: Tensor) -> Tensor:
+        if name in _BY_TOKEN:
+            part = self._accelerator.pad_across_processes(part, dim=1)
+        if name in _SUMS:
+            others = self._accelerator.reduce(part.detach().clone(), "sum") - part.detach()
+            total: Tensor = part + others
+            return total
+        parts = list(self._accelerator.gather(part.detach().contiguous()).chunk(self.size))
+        parts[self.rank] = part
+        return torch.cat(parts)
+
+    def reduce(self, model: Citadel) -> None:
+        """Sum the gradients of all processes."""
+        if self.size == 1:
+            return
+        for parameter in model.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = self._accelerator.reduce(parameter.grad, "sum")
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self._accelerator:
+            self._accelerator.wait_for_everyone()

@@ -1,0 +1,61 @@
+"""Rows of unequal length in two flat arrays: millions of lists without millions of objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Row i is values[offsets[i]:offsets[i + 1]].
+
+    >>> table = Ragged.of([[1, 2], [], [3]])
+    >>> len(table), table[0].tolist(), table[1].tolist()
+    (3, [1, 2], [])
+    """
+
+    values: NDArray[Any]  # [N]
+    offsets: Rows  # [rows + 1]
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[Any]], dtype: Any = np.int64) -> Self:
+        """A table from rows in memory."""
+        kept = [np.asarray(row, dtype) for row in rows]
+        values = np.concatenate([np.empty(0, dtype), *kept])
+        return cls(values, offsets_of([len(row) for row in kept]))
+
+    @classmethod
+    def grouped(cls, rows: NDArray[Any], values: NDArray[Any], count: int) -> Self:
+        """A table of `count` rows from (row, value) pairs in any order; the values of a row keep theirs.
+
+        >>> Ragged.grouped(np.array([1, 0, 1]), np.array([7, 8, 9]), 2)[1].tolist()
+        [7, 9]
+        """
+        order = np.argsort(rows, kind="stable")
+        return cls(values[order], offsets_of(np.bincount(rows, minlength=count)))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> Rows:
+        return np.diff(self.offsets)
+
+
+def offsets_of(lengths: Sequence[int] | NDArray[Any]) -> Rows:
+    """Where rows of these lengths begin and end.
+
+    >>> offsets_of([2, 0, 1]).tolist()
+    [0, 2, 2, 3]
+    """
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(lengths, np.int64))])

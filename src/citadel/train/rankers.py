@@ -1,0 +1,172 @@
+"""Who mines: the engine with BM25 or an exported model, or a torch model with exact search. One question to all."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import UsageError
+from citadel.train.config import expand
+from citadel.train.meter import Meter, silent
+from citadel.train.parts import DataPart
+from citadel.train.ragged import Rows
+from citadel.train.source import Source
+from citadel.train.texts import Texts
+from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens, tokenize
+
+if TYPE_CHECKING:
+    from citadel.library import Index
+    from citadel.model.citadel import Citadel
+    from citadel.search.exact_torch import ExactSearch
+
+MOST_SCORES = {"cuda": 1 << 29, "cpu": 1 << 24}  # (query, passage) at a time
+DEEPER = 2  # times k: how far the engine looks for a positive's score
+
+
+class Found(NamedTuple):
+    """What a ranker says of one pair: passages best first, and the score of the positive (−∞: not found)."""
+
+    passages: Rows  # [≤ k]
+    scores: NDArray[np.float32]  # [≤ k]
+    positive: float
+
+
+class Ranker(Protocol):
+    """Ranks all passages for pairs of a query and its positive."""
+
+    def rank(self, query: Rows, positive: Rows, k: int) -> Iterator[Found]: ...
+
+
+class EngineRanker:
+    """The index engine, with the collection in a temporary index."""
+
+    def __init__(self, source: Source, model: str | None = None, threads: int | None = None, meter: Meter = silent):
+        from citadel.library import Index
+
+        self._queries = source.queries
+        self._folder = tempfile.TemporaryDirectory(prefix="citadel-mine-")
+        self._index: Index = Index.create(Path(self._folder.name, "index"), model=model, threads=threads)
+        with meter("Indexing", "passages", len(source.passages)) as progress:
+            self._index.add(_documents(source.passages.texts, progress))
+            self._index.commit()
+        self._searcher = self._index.searcher(threads=threads)
+
+    def rank(self, query: Rows, positive: Rows, k: int, step: int = 1024) -> Iterator[Found]:
+        for start in range(0, len(query), step):
+            texts = self._queries.some(query[start : start + step].tolist())
+            ranking = self._searcher.search_batch(texts, DEEPER * k)
+            for (_, hits), wanted in zip(ranking, positive[start : start + step].tolist(), strict=True):
+                numbers = np.array([int(hit.id) for hit in hits], np.int64)
+                scores = np.array([hit.score for hit in hits], np.float32)
+                at = np.flatnonzero(numbers == wanted)
+                yield Found(numbers[:k], scores[:k], float(scores[at[0]]) if len(at) else -np.inf)
+
+    def close(self) -> None:
+        """Drop the temporary index."""
+        self._index.close()
+        self._folder.cleanup()
+
+
+class TorchRanker:
+    """A torch model: everything encoded once, then exact search in chunks of queries."""
+
+    def __init__(self, source: Source, model: Citadel, folder: str, part: DataPart, meter: Meter = silent):
+        from citadel.model.encoder import TorchEncoder
+        from citadel.search.exact_torch import ExactSearch
+        from citadel.search.exact_torch import Texts as Flat
+        from citadel.train.inputs import Marker
+
+        tokenizer = load_tokenizer(folder)
+        check_vocabulary(tokenizer, model.config.backbone.vocabulary, folder)
+        self._device = model.embeddings.word.device
+        encoder = TorchEncoder(
+            model,
+            Marker(model.config, punctuation_ids(tokenizer.get_vocab()), self._device),
+            special_tokens(tokenizer, folder).pad,
+            model.config.tau,
+        )
+        sides = []
+        for noun, texts, length in (
+            ("passages", source.passages.texts, min(part.passage_length, model.config.document_length)),
+            ("queries", source.queries, min(part.query_length, model.config.query_length)),
+        ):
+            table = tokenize(texts, tokenizer, length, meter, noun)
+            with meter("Encoding", noun, len(texts)) as progress:
+                rows = [table[row] for row in range(len(table))]
+                sides.append(encoder.encode(rows, query=noun == "queries", progress=progress))
+        floor = model.config.router in ("static", "dynamic")
+        self.search: ExactSearch = ExactSearch(Flat(*sides[0]), floor)
+        self._queries = sides[1]
+
+    def rank(self, query: Rows, positive: Rows, k: int) -> Iterator[Found]:
+        import torch
+
+        from citadel.search.exact_torch import Texts as Flat
+        from citadel.search.exact_torch import best
+
+        step = max(1, MOST_SCORES.get(self._device.type, 1 << 24) // self.search.count)
+        for start in range(0, len(query), step):
+            chosen = torch.from_numpy(query[start : start + step]).to(self._device)
+            answers = torch.from_numpy(positive[start : start + step]).to(self._device)
+            scores = self.search.scores(Flat(*self._queries.pick(chosen)))  # [B, N]
+            own = scores.gather(1, answers[:, None])[:, 0].tolist()
+            values, numbers = (column.cpu().numpy() for column in best(scores, k, self.search.count))
+            for row, score in enumerate(own):
+                live = numbers[row] >= 0
+                yield Found(numbers[row][live], values[row][live].astype(np.float32), float(score))
+
+    def close(self) -> None:
+        """Nothing to drop."""
+
+
+def find_ranker(
+    model: str, source: Source, part: DataPart, device: str = "auto", threads: int | None = None, meter: Meter = silent
+) -> EngineRanker | TorchRanker:
+    """bm25, dense:FOLDER, an exported model (through the engine, on a CPU) or a checkpoint (through torch)."""
+    if model == "bm25":
+        return EngineRanker(source, None, threads, meter)
+    model = expand(model)
+    dense = model.removeprefix("dense:")
+    exported = Path(model, "model.onnx").is_file()
+    if dense == model and exported and not _wants_cuda(device):
+        return EngineRanker(source, model, threads, meter)
+    try:
+        from citadel.model.checkpoint import load_model
+        from citadel.model.encoder import dense_model, find_device
+    except ModuleNotFoundError as error:
+        raise UsageError(f"mining with {model} needs {error.name}: run `pip install 'citadel-ir[train]'`") from None
+    where = find_device(device)
+    loaded, folder = dense_model(dense) if dense != model else (load_model(model), model)
+    return TorchRanker(source, loaded.to(where).eval(), folder, part, meter)
+
+
+def _wants_cuda(device: str) -> bool:
+    if device != "auto":
+        return device.startswith("cuda")
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return False
+    return torch.cuda.is_available()
+
+
+def punctuation_ids(vocabulary: dict[str, int]) -> list[int]:
+    """The tokens that are punctuation alone.
+
+    >>> punctuation_ids({"a": 5, ".": 6, "##,": 7})
+    [6, 7]
+    """
+    from citadel.encode.tokenizer import is_punctuation
+
+    return sorted(id for token, id in vocabulary.items() if is_punctuation(token))
+
+
+def _documents(texts: Texts, progress: Callable[[int], Any]) -> Iterator[dict[str, str]]:
+    for row in range(len(texts)):
+        progress(row)
+        yield {"id": str(row), "text": texts[row]}

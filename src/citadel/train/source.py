@@ -1,0 +1,144 @@
+"""What every reader gives: passages, queries, and pairs of them, as texts and row numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import InputError
+from citadel.text.files import open_lines
+from citadel.text.parse import check_id, decode, shorten
+from citadel.train.ragged import Ragged, Rows
+from citadel.train.texts import ABSENT, Ids, Texts
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """The collection: id, text (title and text joined) and source of each passage."""
+
+    ids: Ids
+    texts: Texts
+    sources: NDArray[np.uint16]  # [P]: which of source_names
+    source_names: tuple[str, ...] = ("",)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Training data as it was read. Pair e says that passage `positive[e]` answers query `query[e]`."""
+
+    passages: Passages
+    queries: Texts  # each text once
+    query: Rows  # [E]
+    positive: Rows  # [E]
+    kind: NDArray[np.uint16]  # [E]: which of kind_names
+    kind_names: tuple[str, ...] = ("",)
+    negatives: Ragged | None = None  # the format's own, passage rows by pair
+
+
+@dataclass(slots=True)
+class Names:
+    """Numbers for a few names, in order of appearance.
+
+    >>> names = Names()
+    >>> names("term"), names("title"), names("term"), names.all
+    (0, 1, 0, ('term', 'title'))
+    """
+
+    known: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> int:
+        return self.known.setdefault(name, len(self.known))
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return tuple(self.known) or ("",)
+
+
+class PassageList:
+    """Gathers passages while a file is read."""
+
+    def __init__(self) -> None:
+        self.ids, self.texts = Texts(), Texts()
+        self._sources: list[int] = []
+        self._names = Names()
+
+    def add(self, id: str, title: str, text: str, source: str = "") -> None:
+        self.ids.append(check_id(id))
+        self.texts.append(f"{title} {text}".strip())
+        self._sources.append(self._names(source))
+
+    def done(self, file: str, lines: Sequence[int] | None = None) -> Passages:
+        """The collection; an id that stands twice is refused."""
+        ids = Ids(self.ids)
+        if (row := ids.repeated()) != ABSENT:
+            reason = f"the passage id {shorten(ids.texts[row])} stands twice: give each passage its own"
+            raise InputError(reason, file, lines[row] if lines else row + 1)
+        if not len(ids):
+            raise InputError("there is no passage in this file: name a collection", file)
+        return Passages(ids, self.texts, np.array(self._sources, np.uint16), self._names.all)
+
+
+@dataclass(slots=True)
+class QueryList:
+    """Gathers queries, equal texts once.
+
+    >>> queries = QueryList()
+    >>> queries.add("who"), queries.add("why"), queries.add(" who ")
+    (0, 1, 0)
+    """
+
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def add(self, text: object) -> int:
+        if not isinstance(text, str):
+            raise InputError("the query is not a text: give it as a string")
+        if not text.strip():
+            raise InputError("the query is empty: give it words or leave the line out")
+        return self.rows.setdefault(text.strip(), len(self.rows))
+
+    def done(self) -> Texts:
+        return Texts(self.rows)
+
+
+def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+    """The lines of a file that are not blank; what goes wrong while the caller reads one is told with file and line."""
+    with open_lines(path) as lines:
+        for number, _, line in lines:
+            try:
+                text = decode(line, number)
+            except InputError as error:
+                raise InputError(error.reason, lines.source, number) from None
+            if text.strip():
+                yield number, text
+
+
+class Place:
+    """Adds file and line to an InputError raised inside.
+
+    >>> place = Place("pairs.jsonl")
+    >>> with place.at(7):
+    ...     raise InputError("the query is empty")
+    Traceback (most recent call last):
+    citadel.errors.InputError: pairs.jsonl:7: the query is empty
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source, self._line = source, 0
+
+    def at(self, line: int) -> Place:
+        self._line = line
+        return self
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, InputError) and not error.source:
+            raise InputError(error.reason, self._source, self._line) from None

@@ -1,0 +1,81 @@
+"""One training step's forward and backward pass, plain or with gradient caching for batches that memory cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from citadel.model.citadel import Citadel, Encoded
+from citadel.train.inputs import Inputs
+
+Objective = Callable[[Encoded, Encoded], dict[str, Tensor]]
+_WITH_GRADIENT = ("vectors", "weights", "pooled", "mass", "l1", "semantic")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass found: the loss and its terms, and the texts as they were encoded, without gradients."""
+
+    loss: Tensor
+    terms: dict[str, Tensor]
+    queries: Encoded
+    passages: Encoded
+
+    def after(self, before: Outcome | None) -> Outcome:
+        """This pass with the losses of those before it in the same step."""
+        if before is None:
+            return self
+        terms = {name: term + before.terms[name] for name, term in self.terms.items()}
+        return replace(self, loss=self.loss + before.loss, terms=terms)
+
+
+def forward_backward(
+    model: Citadel, queries: Inputs, passages: Inputs, objective: Objective, dtype: torch.dtype, cache: int = 0
+) -> Outcome:
+    """Add the gradients of one batch to the model's; `cache` is the texts a micro-batch has, 0 for all at once."""
+    if cache and len(passages.ids) > cache:
+        return _cached(model, queries, passages, objective, dtype, cache)
+    q = model.encode(*queries, query=True, dtype=dtype)
+    p = model.encode(*passages, dtype=dtype)
+    terms = objective(q, p)
+    loss = torch.stack(list(terms.values())).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return _outcome(loss, terms, q, p)
+
+
+def _cached(
+    model: Citadel, queries: Inputs, passages: Inputs, objective: Objective, dtype: torch.dtype, cache: int
+) -> Outcome:
+    """Encode without gradients, take the loss's gradient at the encodings, then encode again part by part with it.
+
+    The model has no dropout, so both passes agree, and the gradient is that of the whole batch.
+    """
+    parts = [(True, queries.rows(slice(at, at + cache))) for at in range(0, len(queries.ids), cache)]
+    count = len(parts)
+    parts += [(False, passages.rows(slice(at, at + cache))) for at in range(0, len(passages.ids), cache)]
+    with torch.no_grad():
+        encoded = [model.encode(*part, query=query, dtype=dtype) for query, part in parts]
+    leaves = [texts.with_tensors(_leaves(texts)) for texts in encoded]
+    q, p = Encoded.join(leaves[:count]), Encoded.join(leaves[count:])
+    terms = objective(q, p)
+    loss = torch.stack(list(terms.values())).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    for (query, part), leaf in zip(parts, leaves, strict=True):
+        again = model.encode(*part, query=query, dtype=dtype).tensors()
+        cached = {name: leaf.tensors()[name].grad for name in _WITH_GRADIENT if name in again}
+        used = [name for name, gradient in cached.items() if gradient is not None and again[name].requires_grad]
+        torch.autograd.backward([again[name] for name in used], [cached[name] for name in used])
+    return _outcome(loss, terms, q, p)
+
+
+def _leaves(texts: Encoded) -> dict[str, Tensor]:
+    found = texts.tensors()
+    return {name: found[name].detach().requires_grad_() for name in _WITH_GRADIENT if name in found}
+
+
+def _outcome(loss: Tensor, terms: dict[str, Tensor], queries: Encoded, passages: Encoded) -> Outcome:
+    bare = (texts.with_tensors({n: t.detach() for n, t in texts.tensors().items()}) for texts in (queries, passages))
+    return Outcome(loss.detach(), {name: term.detach() for name, term in terms.items()}, *bare)

@@ -1,0 +1,64 @@
+"""Tevatron's JSONL: a query with its positive and negative passages in full on each line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from citadel.errors import InputError
+from citadel.text.parse import find_id, parse_object
+from citadel.train.parts import DataPart
+from citadel.train.ragged import Ragged
+from citadel.train.readers import Pairs, file_of
+from citadel.train.source import PassageList, Place, Source, numbered_lines
+
+
+class _Collection:
+    """Passages as the lines bring them, each id once."""
+
+    def __init__(self) -> None:
+        self.list = PassageList()
+        self._rows: dict[str, int] = {}
+
+    def row(self, fields: Any) -> int:
+        if not isinstance(fields, dict) or "docid" not in fields:
+            raise InputError("a passage is not an object with docid, title and text")
+        id = find_id({"id": fields["docid"]})
+        if id not in self._rows:
+            self._rows[id] = len(self._rows)
+            self.list.add(id, str(fields.get("title") or ""), str(fields.get("text") or ""))
+        return self._rows[id]
+
+
+def read_tevatron(part: DataPart) -> Source:
+    """One pair for each positive passage; the line's negatives belong to all of its pairs."""
+    file = file_of(part, "pairs", "train.jsonl")
+    pairs, passages, place = Pairs(), _Collection(), Place(file)
+    negatives: list[list[int]] = []
+    for number, line in numbered_lines(file):
+        with place.at(number):
+            fields = parse_object(line)
+            rows = [passages.row(passage) for passage in _list(fields, "negative_passages")]
+            positives = [find_id({"id": p["docid"]}) for p in _positives(fields, passages)]
+            for id in positives:
+                pairs.add(fields.get("query", ""), id, number)
+                negatives.append(rows)
+    source = pairs.done(passages.list.done(file), file)
+    own = Ragged.of(negatives)
+    return Source(source.passages, source.queries, source.query, source.positive, source.kind, negatives=own)
+
+
+def _positives(fields: dict[str, Any], passages: _Collection) -> Iterator[dict[str, Any]]:
+    found = _list(fields, "positive_passages")
+    if not found:
+        raise InputError("there is no positive passage: give one or leave the line out")
+    for passage in found:
+        passages.row(passage)
+        yield passage
+
+
+def _list(fields: dict[str, Any], key: str) -> list[Any]:
+    found = fields.get(key, [])
+    if not isinstance(found, list):
+        raise InputError(f"{key} is not a list of passages")
+    return found

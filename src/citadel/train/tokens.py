@@ -1,0 +1,130 @@
+"""Texts to token ids once, before training, so that a batch is a few copies of flat arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import InputError
+from citadel.train.meter import Meter, silent
+from citadel.train.ragged import Ragged, Rows, offsets_of
+from citadel.train.texts import Texts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Ids = NDArray[np.int64]
+CHUNK = 4096  # texts
+PAD_TO = 16  # tokens: few different shapes, and what tensor cores like
+_SPELLINGS = (("[CLS]", "[SEP]", "[PAD]", "[MASK]"), ("<s>", "</s>", "<pad>", "<mask>"))
+
+
+class Special(NamedTuple):
+    """The ids of the special tokens.
+
+    >>> Special(cls=101, sep=102, pad=0, mask=103).pad
+    0
+    """
+
+    cls: int
+    sep: int
+    pad: int
+    mask: int
+
+
+def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer of a backbone's or model's folder: tokenizer.json, or a WordPiece vocab.txt."""
+    from tokenizers import Tokenizer
+    from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
+
+    whole, words = Path(folder, "tokenizer.json"), Path(folder, "vocab.txt")
+    try:
+        if whole.is_file():
+            return Tokenizer.from_file(str(whole))
+        if words.is_file():
+            tokenizer: Tokenizer = BertWordPieceTokenizer(str(words), lowercase=True)._tokenizer
+            return tokenizer
+    except Exception as error:  # tokenizers raises bare Exceptions
+        reason = str(error).splitlines()[0][:200]
+        raise InputError(f"the tokenizer cannot be read ({reason}): fetch it again", str(folder)) from None
+    raise InputError("there is no tokenizer here: put tokenizer.json or vocab.txt beside the weights", str(folder))
+
+
+def special_tokens(tokenizer: Tokenizer, where: str = "") -> Special:
+    """The special ids of a tokenizer, in BERT's or RoBERTa's spelling."""
+    for spelling in _SPELLINGS:
+        ids = [id for token in spelling if (id := tokenizer.token_to_id(token)) is not None]
+        if len(ids) == len(spelling):
+            return Special(*ids)
+    raise InputError("the tokenizer lacks [CLS], [SEP], [PAD] or [MASK]: use a BERT-like one", where)
+
+
+def check_vocabulary(tokenizer: Tokenizer, vocabulary: int, where: str = "") -> None:
+    """Refuse a tokenizer that knows more tokens than the model has embeddings for."""
+    if (size := tokenizer.get_vocab_size()) > vocabulary:
+        reason = f"the vocabulary does not match: the tokenizer has {size} tokens, the model {vocabulary}"
+        raise InputError(f"{reason}: use the tokenizer the model was made with", where)
+
+
+def tokenize(
+    texts: Texts | Sequence[str],
+    tokenizer: Tokenizer,
+    length: int,
+    meter: Meter = silent,
+    noun: str = "texts",
+) -> Ragged:
+    """The token ids of each text, special tokens included, cut at `length`; uint16 where the vocabulary allows."""
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a text that says "[SEP]" says five letters
+    tokenizer.enable_truncation(length)
+    kind: Any = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.int32
+    parts: list[NDArray[Any]] = []
+    lengths: list[int] = []
+    with meter("Tokenising", noun, len(texts)) as progress:
+        for start in range(0, len(texts), CHUNK):
+            chunk = [texts[row] for row in range(start, min(start + CHUNK, len(texts)))]
+            encoded = [each.ids for each in tokenizer.encode_batch_fast(chunk)]
+            parts.append(np.fromiter((id for ids in encoded for id in ids), kind))
+            lengths += map(len, encoded)
+            progress(start + len(chunk))
+    return Ragged(np.concatenate([np.empty(0, kind), *parts]), offsets_of(lengths))
+
+
+def pad(rows: Sequence[NDArray[Any]], filler: int, length: int = 0) -> tuple[Ids, Ids]:
+    """Rows side by side with their mask; as wide as the longest, rounded up, or exactly `length`.
+
+    >>> ids, mask = pad([np.array([1, 2]), np.array([3])], filler=0, length=3)
+    >>> ids.tolist(), mask.tolist()
+    ([[1, 2, 0], [3, 0, 0]], [[1, 1, 0], [1, 0, 0]])
+    """
+    sizes = np.array([len(row) for row in rows])  # [n]
+    width = length or -(-max(int(sizes.max(initial=1)), 1) // PAD_TO) * PAD_TO
+    mask = np.arange(width)[None, :] < sizes[:, None]  # [n, T]
+    ids = np.full((len(rows), width), filler, np.int64)
+    ids[mask] = np.concatenate(rows) if len(rows) else 0
+    return ids, mask.astype(np.int64)
+
+
+def twins(table: Ragged) -> Rows:
+    """For each row the first row with the same tokens: a passage under two ids is one passage.
+
+    >>> twins(Ragged.of([[1, 2], [3], [1, 2], [2, 1]])).tolist()
+    [0, 1, 0, 3]
+    """
+    hashes = np.empty(len(table), np.uint64)
+    factors = np.random.default_rng(0).integers(1, 1 << 63, max(int(table.lengths.max(initial=1)), 1), np.uint64)
+    for start in range(0, len(table), CHUNK):
+        end = min(start + CHUNK, len(table))
+        hashes[start:end] = [_hash(table[row], factors) for row in range(start, end)]
+    _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
+    return np.asarray(first[which], np.int64)
+
+
+def _hash(row: NDArray[Any], factors: NDArray[np.uint64]) -> np.uint64:
+    products = (row.astype(np.uint64) + np.uint64(1)) * factors[: len(row)]
+    return np.uint64(products.sum(dtype=np.uint64))

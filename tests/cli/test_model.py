@@ -1,0 +1,133 @@
+"""`export`, `index --model`, `add`, `search`, `eval`: text through a model from the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Citadel, in_process, write_jsonl
+from tests.support.models import ROUTERS, ModelFolder, tiny_config, tiny_tokenizer, write_checkpoint
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_from_a_checkpoint_to_a_hit(router: str, corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_config(router))
+    done = citadel("export", checkpoint, "--out", tmp_path / "model", "--precision", "int8")
+    assert done.out.endswith("MB\n")
+    built = citadel("index", corpus, tmp_path / "idx", "--model", tmp_path / "model")
+    assert "3 documents" in built.out
+    found = citadel("search", tmp_path / "idx", "darwin proposed evolution.", "--json", "-k", "1")
+    [hit] = json.loads(found.out)["hits"]
+    assert hit["id"] == "d2" or router != "all_to_all"  # there a text is nearest to itself, whatever the weights
+
+
+@pytest.fixture
+def index(corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> Path:
+    citadel("index", corpus, tmp_path / "idx", "--model", tiny_model())
+    return tmp_path / "idx"
+
+
+def test_a_finished_build_says_so(index: Path, corpus: Path, tiny_model: ModelFolder, citadel: Citadel) -> None:
+    again = citadel("index", corpus, index, "--model", tiny_model(), "--codec", "int8", "--threads", "1")
+    assert "finished already" in again.out
+
+
+def test_the_model_may_move_but_not_change(
+    index: Path, corpus: Path, tmp_path: Path, tiny_model: ModelFolder, citadel: Citadel
+) -> None:
+    shutil.copytree(tiny_model(), tmp_path / "moved")
+    assert "finished already" in citadel("index", corpus, index, "--model", tmp_path / "moved").out
+    done = citadel("index", corpus, index, "--model", tiny_model(precision="int8"), code=4)
+    assert "built with model" in done.err
+    assert "its default" in citadel("index", corpus, index, code=4).err
+    assert "tau" in citadel("index", corpus, index, "--model", tiny_model(), "--tau", "0.5", code=4).err
+
+
+def test_a_stopped_build_goes_on_to_the_same_answers(
+    corpus: Path, index: Path, tmp_path: Path, tiny_model: ModelFolder, citadel: Citadel
+) -> None:
+    whole = corpus.read_text()
+    corpus.write_text(whole[:-1] + "\nnot json\n")
+    options = ["--model", tiny_model(), "--commit-bytes", "1"]
+    citadel("index", corpus, tmp_path / "stopped", *options, code=4)
+    corpus.write_text(whole)
+    assert "resuming after line 3" in citadel("index", corpus, tmp_path / "stopped", *options).err
+    answers = [citadel("search", path, "who proposed", "--json").out for path in (index, tmp_path / "stopped")]
+    assert answers[0] == answers[1]
+
+
+def test_add_counts_what_was_cut(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+    more = write_jsonl(tmp_path / "more.jsonl", [{"id": "d4", "text": "rome " * 40}, {"id": "d5", "text": "rome"}])
+    assert "2 documents added, 1 cut; 5 in all" in citadel("add", index, more).out
+    assert json.loads(citadel("stats", index, "--json").out)["counts"] == {"cut": 1}
+
+
+def test_eval(index: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
+    pytest.importorskip("ir_measures", reason="ir-measures is not installed: `make setup`")
+    queries = write_jsonl(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "newton proposed gravity in physics."}])
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("q1 0 d3 1\n")
+    options = ["--queries", queries, "--qrels", qrels, "--measures", "R@3", "--model", tiny_model()]
+    assert citadel("eval", index, *options).out == "R@3 1.0000\n"
+
+
+def test_wrong_fingerprint(index: Path, tiny_model: ModelFolder, citadel: Citadel) -> None:
+    done = citadel("search", index, "rome", "--model", tiny_model(precision="int8"), code=4)
+    assert "this model's fingerprint is" in done.err and "the index was built with" in done.err
+
+
+def test_a_model_folder_that_is_not_there(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    done = citadel("index", corpus, tmp_path / "idx", "--model", tmp_path / "gone", code=4)
+    assert "there is no such model" in done.err and not (tmp_path / "idx").exists()
+
+
+def test_a_foreign_config(corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
+    shutil.copytree(tiny_model(), tmp_path / "foreign")
+    (tmp_path / "foreign" / "config.json").write_text('{"model_type": "bert"}')
+    done = citadel("index", corpus, tmp_path / "idx", "--model", tmp_path / "foreign", code=4)
+    assert "not a citadel model's config" in done.err and not (tmp_path / "idx").exists()
+
+
+def test_a_damaged_graph(corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
+    shutil.copytree(tiny_model(), tmp_path / "damaged")
+    (tmp_path / "damaged" / "model.onnx").write_bytes(b"\x08\x09")
+    done = citadel("index", corpus, tmp_path / "idx", "--model", tmp_path / "damaged", code=4)
+    assert "model.onnx" in done.err and not (tmp_path / "idx").exists()
+
+
+def test_a_tokenizer_of_another_vocabulary(tmp_path: Path, citadel: Citadel) -> None:
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_config())
+    other = tiny_tokenizer()
+    other.add_tokens(["more"])
+    other.save(str(checkpoint / "tokenizer.json"))
+    done = citadel("export", checkpoint, "--out", tmp_path / "model", code=4)
+    assert "the vocabulary does not match" in done.err and not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--analyser", "plain"], "--analyser is for bm25"),
+        (["--fingerprint", "x"], "--fingerprint is for a corpus of vectors"),
+        (["--router", "static"], "--router goes without --model"),
+        (["--tau", "7"], "τ = 7"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    options: list[str], message: str, corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder
+) -> None:
+    assert message in citadel("index", corpus, tmp_path / "idx", "--model", tiny_model(), *options, code=2).err
+
+
+def test_a_model_for_an_index_of_terms(corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
+    citadel("index", corpus, tmp_path / "terms")
+    assert "not built with a model" in citadel("search", tmp_path / "terms", "x", "--model", tiny_model(), code=2).err
+
+
+def test_in_a_process_of_its_own(index: Path) -> None:
+    """With warnings as errors, and nothing but the answer on standard error."""
+    done = in_process("search", index, "who proposed relativity")
+    assert (done.code, done.err) == (0, "") and "d1" in done.out

@@ -1,0 +1,107 @@
+"""Text to tokens: special tokens, cuts, offsets, and which tokens have keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from citadel.encode.tokenizer import Encoding, Tokenizer
+from citadel.errors import InputError
+from tests.support.models import VOCABULARY, tiny_config, tiny_tokenizer
+
+
+def tokenizer(folder: Path, **changes: Any) -> Tokenizer:
+    tiny_tokenizer().save(str(folder / "tokenizer.json"))
+    return Tokenizer(folder, tiny_config(changes.pop("router", "dynamic"), **changes))
+
+
+def tokens(text: Encoding) -> list[str]:
+    return [VOCABULARY[id] for id in text.ids.tolist()]
+
+
+def routed(text: Encoding) -> list[str]:
+    return [token for token, has in zip(tokens(text), text.routed.tolist(), strict=True) if has]
+
+
+def test_special_tokens_stand_around_a_text(tmp_path: Path) -> None:
+    [text] = tokenizer(tmp_path).documents(["Newton gravity."])
+    assert tokens(text) == ["[CLS]", "newton", "gravity", ".", "[SEP]"]
+    assert text.offsets == ((0, 0), (0, 6), (7, 14), (14, 15), (0, 0))
+    assert routed(text) == ["newton", "gravity", ".", "[SEP]"]
+    assert not text.cut
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"route_separator": False}, ["newton", "gravity", "."]),
+        ({"route_punctuation": False}, ["newton", "gravity", "[SEP]"]),
+        ({"route_separator": False, "route_punctuation": False}, ["newton", "gravity"]),
+    ],
+)
+def test_what_has_no_key(changes: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    assert routed(tokenizer(tmp_path, **changes).documents(["Newton gravity."])[0]) == expected
+
+
+def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
+    exact, longer = tokenizer(tmp_path, document_length=5).documents(["a the of", "a the of rome"])
+    assert (tokens(exact), exact.cut) == (["[CLS]", "a", "the", "of", "[SEP]"], False)
+    assert (tokens(longer), longer.cut) == (["[CLS]", "a", "the", "of", "[SEP]"], True)
+
+
+def test_queries_have_a_length_of_their_own(tmp_path: Path) -> None:
+    [text] = tokenizer(tmp_path, query_length=4).queries(["a the of"])
+    assert (tokens(text), text.cut) == (["[CLS]", "a", "the", "[SEP]"], True)
+
+
+def test_colbert_pads_queries_with_masks_that_are_routed(tmp_path: Path) -> None:
+    made = tokenizer(tmp_path, router="all_to_all", query_padding=6)
+    [query], [document] = made.queries(["rome"]), made.documents(["rome"])
+    assert tokens(query) == ["[CLS]", "rome", "[SEP]", "[MASK]", "[MASK]", "[MASK]"]
+    assert routed(query) == tokens(query)[1:]
+    assert tokens(document) == ["[CLS]", "rome", "[SEP]"]
+
+
+def test_an_empty_text_has_its_special_tokens(tmp_path: Path) -> None:
+    [text] = tokenizer(tmp_path).documents([""])
+    assert tokens(text) == ["[CLS]", "[SEP]"]
+
+
+def test_a_text_cannot_name_special_tokens(tmp_path: Path) -> None:
+    [text] = tokenizer(tmp_path).documents(["[SEP] [CLS]"])
+    assert tokens(text)[1:-1].count("[SEP]") == tokens(text)[1:-1].count("[CLS]") == 0
+
+
+def test_truncation_and_padding_of_the_file_play_no_part(tmp_path: Path) -> None:
+    made = tiny_tokenizer()
+    made.enable_truncation(2)
+    made.enable_padding(length=30)
+    made.save(str(tmp_path / "tokenizer.json"))
+    [text] = Tokenizer(tmp_path, tiny_config()).documents(["a the of"])
+    assert tokens(text) == ["[CLS]", "a", "the", "of", "[SEP]"]
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    tiny_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    backbone = tiny_config().backbone
+    for vocabulary in (len(VOCABULARY) - 1, len(VOCABULARY) + 64):
+        other = tiny_config(backbone=type(backbone)(vocabulary, 32, 2, 4, 64, 40))
+        with pytest.raises(InputError, match="the tokenizer has 200 tokens, the model"):
+            Tokenizer(tmp_path, other)
+
+
+def test_padded_embeddings_are_no_other_vocabulary(tmp_path: Path) -> None:
+    tiny_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    backbone = tiny_config().backbone
+    padded = tiny_config(backbone=type(backbone)(len(VOCABULARY) + 56, 32, 2, 4, 64, 40))
+    assert len(Tokenizer(tmp_path, padded).documents(["a"])[0]) == 3
+
+
+@pytest.mark.parametrize("contents", [None, b"", b"{}", b"\xff\x00"])
+def test_no_tokenizer_or_a_damaged_one(contents: bytes | None, tmp_path: Path) -> None:
+    if contents is not None:
+        (tmp_path / "tokenizer.json").write_bytes(contents)
+    with pytest.raises(InputError, match="export"):
+        Tokenizer(tmp_path, tiny_config())

@@ -1,0 +1,202 @@
+"""Export: what the folder holds, what the graph says against numpy and torch, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+pytest.importorskip("onnx", reason="models are exported with the extra [train]")
+
+import onnx
+from onnx import numpy_helper
+
+from citadel.encode.config import load_config
+from citadel.encode.encoder import Encoder
+from citadel.errors import InputError, UsageError
+from citadel.model import agreement
+from citadel.model.export import export
+from citadel.model.forward import forward
+from citadel.model.matrices import dequantize, quantize
+from citadel.model.onnx_weights import read_weights
+from tests.support.models import ROUTERS, tiny_config, tiny_state, write_checkpoint
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "checkpoint", tiny_config())
+
+
+def test_a_model_folder(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "card.md").write_text("Trained on nothing at all.")
+    [folder] = export(checkpoint, tmp_path / "model")
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.onnx",
+        "tokenizer.json",
+    ]
+    assert load_config(folder) == load_config(checkpoint)
+    card = (folder / "README.md").read_text()
+    for words in ("# tiny", "`dynamic`", "Trained on nothing at all.", "| τ | 1 |", "| precision | int8 |"):
+        assert words in card
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "model"]
+
+
+def test_both_precisions(checkpoint: Path, tmp_path: Path) -> None:
+    folders = export(checkpoint, tmp_path / "models", "both")
+    assert [folder.name for folder in folders] == ["fp32", "int8"]
+    assert len({Encoder(folder).fingerprint for folder in folders}) == 2
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_weights_come_back(router: str, precision: str, tmp_path: Path) -> None:
+    config = tiny_config(router)
+    [folder] = export(write_checkpoint(tmp_path / "checkpoint", config), tmp_path / "model", precision)
+    found, state = read_weights(folder / "model.onnx"), tiny_state(config)
+    assert set(found) == set(state)
+    for name, values in state.items():
+        is_large = values.ndim == 2 and name.startswith(("embeddings.word", "layers.", "router."))
+        expected = dequantize(*quantize(values)) if precision == "int8" and is_large else values
+        np.testing.assert_array_equal(found[name], expected, name)
+        assert found[name].dtype == np.float32
+
+
+def test_the_embeddings_are_stored_once(checkpoint: Path, tmp_path: Path) -> None:
+    [folder] = export(checkpoint, tmp_path / "model", "int8")
+    tensors = {
+        tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(folder / "model.onnx").graph.initializer
+    }
+    as_large = [name for name, values in tensors.items() if values.size >= tensors["embeddings.word"].size]
+    assert as_large == ["embeddings.word"]
+    assert tensors["embeddings.word"].dtype == np.int8
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_onnx_says_what_torch_says(router: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: `make setup`")
+    from citadel.model.checkpoint import load_model
+
+    config = tiny_config(router)
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", config)
+    [folder] = export(checkpoint, tmp_path / "model", "fp32")
+    encoder, model = Encoder(folder), load_model(checkpoint)
+    [text] = encoder.tokenizer.documents(["einstein proposed relativity in physics"])
+    ids = torch.from_numpy(text.ids)[None]
+    with torch.no_grad():
+        expected = model.encode(ids, torch.ones_like(ids), torch.from_numpy(text.routed)[None]).tensors()
+    found, routed = encoder.outputs(text), text.routed
+    if router == "dynamic":
+        assert found["keys"][routed].tolist() == expected["keys"][0][routed].tolist()
+    # all_to_all's vectors become unit vectors behind the graph; sparse calls its one row a text `pooled` in torch
+    names = {"semantic": "semantic", "activations": "pooled", "weights": "weights", "vectors": "vectors"}
+    for name in set(found) - {"keys"} - ({"vectors"} if router == "all_to_all" else set()):
+        by_token = slice(None) if name in ("semantic", "activations") else routed
+        np.testing.assert_allclose(found[name][by_token], expected[names[name]][0][by_token], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pooling": "mean"}, {"normalize_pooled": True}, {"query_keys": 7}, {"document_keys": 200}]
+)
+def test_other_shapes_agree_too(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Export checks itself, so that it ends well is the test."""
+    config = tiny_config(**changes)
+    export(write_checkpoint(tmp_path / "checkpoint", config), tmp_path / "model", "fp32")
+
+
+def test_roberta_positions_begin_at_two(tmp_path: Path) -> None:
+    shape = tiny_config().backbone
+    config = tiny_config(backbone=type(shape)(200, 32, 2, 4, 64, 40, position_offset=2, activation="relu"))
+    export(write_checkpoint(tmp_path / "checkpoint", config), tmp_path / "model", "fp32")
+
+
+def test_half_precision_checkpoints(checkpoint: Path, tmp_path: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    save_file({name: values.astype(np.float16) for name, values in load_file(file).items()}, file)
+    [folder] = export(checkpoint, tmp_path / "model", "fp32")
+    assert read_weights(folder / "model.onnx")["token.bias"].dtype == np.float32
+
+
+def test_bfloat16_checkpoints(checkpoint: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: `make setup`")
+    from safetensors.torch import save_file as save
+
+    state = {name: torch.from_numpy(values).bfloat16() for name, values in tiny_state(tiny_config()).items()}
+    save(state, checkpoint / "model.safetensors")
+    [folder] = export(checkpoint, tmp_path / "model", "fp32")
+    found = read_weights(folder / "model.onnx")["token.weight"]
+    np.testing.assert_array_equal(found, state["token.weight"].float().numpy())
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def refused(checkpoint: Path, out: Path, message: str, kind: type[Exception] = InputError, **options: Any) -> None:
+    with pytest.raises(kind, match=message):
+        export(checkpoint, out, **options)
+    assert [path for path in out.parent.iterdir() if path.name.startswith(out.name)] == []
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+    refused(tmp_path / "gone", tmp_path / "model", "there is no such checkpoint")
+
+
+def test_an_unknown_precision(checkpoint: Path, tmp_path: Path) -> None:
+    refused(checkpoint, tmp_path / "model", "choose one of fp32, int8, both", UsageError, precision="int4")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("token.weight", None, "the tensor token.weight is missing"),
+        ("extra", np.zeros(3, np.float32), "the tensor extra is not one of this model's"),
+        ("token.bias", np.zeros(3, np.float32), "has shape"),
+        ("token.bias", np.full(8, np.nan, np.float32), "holds NaN"),
+    ],
+)
+def test_tensors_that_do_not_fit(name: str, values: Any, message: str, checkpoint: Path, tmp_path: Path) -> None:
+    state = tiny_state(tiny_config()) | {name: values}
+    save_file({key: value for key, value in state.items() if value is not None}, checkpoint / "model.safetensors")
+    refused(checkpoint, tmp_path / "model", message)
+
+
+@pytest.mark.parametrize("contents", [b"", b"not safetensors"])
+def test_damaged_weights(contents: bytes, checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "model.safetensors").write_bytes(contents)
+    refused(checkpoint, tmp_path / "model", "cannot be read as safetensors")
+
+
+def test_pickled_weights(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "model.safetensors").rename(checkpoint / "pytorch_model.bin")
+    refused(checkpoint, tmp_path / "model", "pickled")
+
+
+def test_no_weights(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    refused(checkpoint, tmp_path / "model", "has no weights")
+
+
+def test_no_tokenizer(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "tokenizer.json").unlink()
+    refused(checkpoint, tmp_path / "model", "no tokenizer")
+
+
+def test_a_graph_that_differs_is_not_written(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tiny_state(tiny_config(), seed=1)
+    monkeypatch.setattr(agreement, "forward", lambda config, state, *rest: forward(config, other, *rest))
+    refused(checkpoint, tmp_path / "model", "differ from the model's", precision="int8")
+
+
+def test_a_folder_that_is_there_is_kept(checkpoint: Path, tmp_path: Path) -> None:
+    export(checkpoint, tmp_path / "model", "fp32")
+    before = Encoder(tmp_path / "model").fingerprint
+    with pytest.raises(InputError, match="something already"):
+        export(checkpoint, tmp_path / "model")
+    assert Encoder(tmp_path / "model").fingerprint == before
+    export(checkpoint, tmp_path / "model", "int8", overwrite=True)
+    assert Encoder(tmp_path / "model").fingerprint != before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "model"]

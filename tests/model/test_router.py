@@ -1,0 +1,168 @@
+"""The chunked router against the plain formula, values and gradients, in float64; and its kernels against it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from citadel.model.router import GROUP, Routed, route, route_top
+from tests.support.children import ROOT, environment
+
+WITH_GRADIENT = ("weights", "pooled", "mass", "l1")
+
+
+def plain(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int) -> Routed:
+    """METHOD §1.4 as it stands, with all of z at once."""
+    z = x @ word.T + bias  # [n, T, V]
+    lives = routed[..., None]
+    phi = torch.log1p(z.relu()) * lives
+    weights, found = phi.topk(keys, -1)
+    mass = (z.softmax(-1) * lives).sum((0, 1))
+    return Routed(weights, found, phi.amax(1), mass, phi.sum(), (phi > 0).sum())
+
+
+def world(
+    seed: int, n: int, length: int, hidden: int, vocabulary: int, shift: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    torch.manual_seed(seed)
+    new: dict[str, Any] = {"dtype": torch.float64, "requires_grad": True}
+    x, word = torch.randn(n, length, hidden, **new), torch.randn(vocabulary, hidden, **new)
+    bias = (torch.randn(vocabulary, dtype=torch.float64) - shift).requires_grad_()
+    return x, word, bias, torch.rand(n, length) > 0.3
+
+
+def pulled(found: Routed, seed: int) -> Tensor:
+    """A number that depends on every output that has a gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    pulls = [getattr(found, name) for name in WITH_GRADIENT]
+    terms = [(t * torch.randn(t.shape, dtype=t.dtype, generator=generator)).sum() for t in pulls]
+    return torch.stack(terms).sum()
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 1 << 20),
+    n=st.integers(1, 5),
+    length=st.integers(1, 6),
+    vocabulary=st.sampled_from([7, GROUP - 1, GROUP, 3 * GROUP + 5]),
+    keys=st.integers(1, 7),
+    chunk=st.sampled_from([1, 2000, 1 << 20]),
+    shift=st.sampled_from([0.0, 4.0]),
+)
+def test_values_and_gradients(
+    seed: int, n: int, length: int, vocabulary: int, keys: int, chunk: int, shift: float
+) -> None:
+    x, word, bias, routed = world(seed, n, length, 4, vocabulary, shift)
+    wanted, found = plain(x, word, bias, routed, keys), route(x, word, bias, routed, keys, chunk)
+    for name in (*WITH_GRADIENT, "active"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+    lives = wanted.weights > 0
+    assert torch.equal(found.keys[lives], wanted.keys[lives])
+    inputs = (x, word, bias)
+    for one, other in zip(
+        torch.autograd.grad(pulled(found, seed), inputs), torch.autograd.grad(pulled(wanted, seed), inputs), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_gradcheck() -> None:
+    x, word, bias, _ = world(3, 2, 2, 3, 5, 0.0)
+    routed = torch.tensor([[True, True], [True, False]])
+
+    def differentiable(x: Tensor, word: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        found = route(x, word, bias, routed, 2, chunk=1)
+        return tuple(getattr(found, name) for name in WITH_GRADIENT)
+
+    z = (x @ word.T + bias)[routed].detach()
+    assert z.abs().min() > 1e-3 and torch.pdist(z.flatten()[:, None]).min() > 1e-4  # no tie, nothing at the edge
+    assert torch.autograd.gradcheck(differentiable, (x, word, bias))
+
+
+def test_by_hand() -> None:
+    word, bias = torch.eye(3), torch.tensor([0.0, 0.0, 1.0])
+    x = torch.tensor([[[3.0, -1.0, 0.0], [1.0, 7.0, 9.0]]])  # the second token is not routed
+    found = route(x, word, bias, torch.tensor([[True, False]]), keys=2)
+    log = torch.log
+    four, two = log(torch.tensor(4.0)), log(torch.tensor(2.0))
+    torch.testing.assert_close(found.weights, torch.stack([torch.stack([four, two]), torch.zeros(2)])[None])
+    assert found.keys[0, 0].tolist() == [0, 2] and int(found.active) == 2
+    torch.testing.assert_close(found.pooled, torch.stack([four, torch.tensor(0.0), two])[None])
+    torch.testing.assert_close(found.l1, four + two)
+    torch.testing.assert_close(found.mass, torch.tensor([3.0, -1.0, 1.0]).softmax(-1))
+
+
+def test_nothing_of_the_size_of_z_is_kept() -> None:
+    n, length, vocabulary = 6, 8, 5 * GROUP
+    x, word, bias, routed = world(0, n, length, 4, vocabulary, 0.0)
+    sizes: list[int] = []
+
+    def note(kept: Tensor) -> Tensor:
+        sizes.append(kept.numel())
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
+        found = route(x, word, bias, routed, 5, chunk=1)
+    assert sizes and max(sizes) <= n * vocabulary < n * length * vocabulary
+    assert found.weights.requires_grad
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+def test_the_top_keys_alone_are_the_same(chunk: int) -> None:
+    x, word, bias, routed = world(1, 5, 6, 4, 300, 2.0)
+    wanted = route(x, word, bias, routed, 5, chunk=1 << 20)
+    weights, keys = route_top(x, word, bias, routed, 5, chunk)
+    torch.testing.assert_close(weights, wanted.weights.detach())
+    assert torch.equal(keys, wanted.keys) and not weights.requires_grad
+
+
+def test_bf16_sums_in_fp32() -> None:
+    x, word, bias, routed = (t.detach() for t in world(2, 3, 4, 8, 200, 0.0))
+    half = [t.bfloat16() for t in (x, word, bias)]
+    found = route(half[0], half[1], half[2], routed, 5)
+    assert {found.weights.dtype, found.pooled.dtype, found.mass.dtype, found.l1.dtype} == {torch.float32}
+    wanted = plain(half[0].float(), half[1].float(), half[2].float(), routed, 5)
+    torch.testing.assert_close(found.l1, wanted.l1, rtol=0.01, atol=0.1)
+    torch.testing.assert_close(found.pooled, wanted.pooled, rtol=0.02, atol=0.02)
+
+
+KERNELS = """
+import torch
+from citadel.model import router, router_triton
+for dtype in (torch.float32, torch.bfloat16):
+    torch.manual_seed(0)
+    z = (torch.randn(3, 5, 2304) * 2).to(dtype)  # 18 groups, more than one block
+    z[..., -20:] = float("-inf")  # padded keys
+    routed = torch.rand(3, 5) > 0.3
+    routed[0] = False  # a text without any routed token
+    routed[1, 1] = True
+    found, wanted = router_triton.reduce(z, routed), router._reduce_plain(z, routed)
+    for name, one, other in zip(router._Reduced._fields, found, wanted):
+        if name == "place":
+            continue
+        torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-4, msg=f"{dtype} {name}")
+    there = routed.any(1)  # which token gave Φ: of equal ones either may be named
+    at = [z.float()[there].gather(1, named[there][:, None].long()) for named in (found[1], wanted.place)]
+    torch.testing.assert_close(*at)
+    pulls = (wanted.lse, found[1].int(), torch.randn(3, 2304), torch.randn(2304), torch.tensor(0.7))
+    other = router._to_logits_plain(z, routed, *pulls)
+    one = router_triton.to_logits(z.clone(), routed, *pulls)
+    torch.testing.assert_close(one.float(), other.float(), rtol=1e-2, atol=1e-2 if dtype == torch.bfloat16 else 1e-5)
+print("equal")
+"""
+
+
+def test_the_kernels_in_the_interpreter() -> None:
+    if find_spec("triton") is None:
+        pytest.skip("triton is not installed here")
+    command = [sys.executable, "-c", KERNELS]
+    variables = environment() | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.stdout == "equal\n", ended.stderr

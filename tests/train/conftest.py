@@ -1,0 +1,84 @@
+"""Five passages, a handful of pairs and a tiny random backbone, small enough to check by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from citadel.train.config import TrainConfig, parse_train_config
+
+TEXTS = {
+    "d1": "The heart pumps blood. It beats all day and all night.",
+    "d2": "A virus is not alive. It needs a host cell to grow.",
+    "d3": "Light bends in a lens. The angle depends on the glass.",
+    "d4": "Copper conducts heat and current. Wood does neither of both.",
+    "d5": "The heart pumps blood. It beats all day and all night.",  # d1 again
+}
+PAIRS = [
+    ("what pumps blood", "d1", "question"),
+    ("is a virus alive", "d2", "question"),
+    ("lens", "d3", "term"),
+    ("copper", "d4", "term"),
+]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, Any], str]:
+    """Write a text, or rows as JSONL, into a file; its path."""
+
+    def writer(name: str, content: Any) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = content if isinstance(content, str) else "".join(json.dumps(row) + "\n" for row in content)
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return writer
+
+
+@pytest.fixture
+def folder(write: Callable[[str, Any], str], tmp_path: Path) -> Path:
+    """The five passages and four pairs as files."""
+    write("passages.jsonl", [{"id": id, "source": f"s-{id}", "text": text} for id, text in TEXTS.items()])
+    write("pairs.jsonl", [{"query": query, "positive": id, "kind": kind} for query, id, kind in PAIRS])
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT whose WordPiece vocabulary comes from the five passages."""
+    pytest.importorskip("safetensors", reason="safetensors is not installed: `pip install citadel-ir[train]`")
+    import numpy as np
+
+    from scripts.smoke_data import train_tokenizer, write_backbone
+
+    path = tmp_path_factory.mktemp("backbone")
+    tokenizer = train_tokenizer([*TEXTS.values(), *(query for query, _, _ in PAIRS)])
+    tokenizer.save(str(path / "tokenizer.json"))
+    write_backbone(path, tokenizer.get_vocab_size(), np.random.default_rng(0))
+    return path
+
+
+@pytest.fixture
+def config(folder: Path, backbone: Path) -> Callable[..., TrainConfig]:
+    """A config over the five passages; arguments are tables of changes."""
+
+    def maker(**changes: Mapping[str, Any]) -> TrainConfig:
+        from citadel.train.toml import to_toml
+
+        tables: dict[str, Any] = {
+            "name": "tiny",
+            "seed": 7,
+            "model": {"backbone": str(backbone), "router": "dynamic"},
+            "data": {"folder": str(folder), "group": 3, "query_length": 12, "passage_length": 24, "held_out": False},
+            "optimizer": {"steps": 4, "batch": 2},
+        }
+        for name, change in changes.items():
+            tables[name] = {**tables.get(name, {}), **change}
+        return parse_train_config(to_toml(tables))
+
+    return maker

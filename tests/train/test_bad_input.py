@@ -1,0 +1,90 @@
+"""What a user can get wrong about a run: one sentence, exit code 4, nothing written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from citadel.cli.main import run
+from citadel.train.config import TrainConfig
+
+pytest.importorskip("torch", reason="torch is not installed: `pip install citadel-ir[train]`")
+
+Make = Callable[..., TrainConfig]
+Write = Callable[[str, Any], str]
+
+
+def refused(config: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line a run ends with, having written nothing."""
+    file, out = tmp_path / "run.toml", tmp_path / "out"
+    file.write_text(config.to_toml(), encoding="utf-8")
+    assert run(["train", str(file), "--out", str(out), "--device", "cpu"]) == 4
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert not out.exists()
+    return message
+
+
+@pytest.fixture
+def broken(backbone: Path, tmp_path: Path) -> Path:
+    """A copy of the backbone to damage."""
+    return Path(shutil.copytree(backbone, tmp_path / "broken"))
+
+
+def test_a_missing_file(config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(config(data={"pairs": "none.jsonl"}), tmp_path, capsys)
+    assert "none.jsonl: data.pairs: there is no such file" in message
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"query": "lens", "positive": "d9"}, "bad.jsonl:1: the passage id 'd9' is not in the collection"),
+        ({"query": "", "positive": "d1"}, "bad.jsonl:1: the query is empty"),
+    ],
+)
+def test_a_bad_pair(
+    config: Make, write: Write, line: Any, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reason in refused(config(data={"pairs": write("bad.jsonl", [line])}), tmp_path, capsys)
+
+
+def test_a_backbone_without_tokenizer(
+    config: Make, broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (broken / "tokenizer.json").unlink()
+    assert "no tokenizer" in refused(config(model={"backbone": str(broken)}), tmp_path, capsys)
+
+
+def test_a_vocabulary_that_does_not_match(
+    config: Make, broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = json.loads((broken / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary |= {f"extra{number}": len(vocabulary) + number for number in range(100)}
+    (broken / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "the vocabulary does not match" in refused(config(model={"backbone": str(broken)}), tmp_path, capsys)
+
+
+def test_a_pickled_backbone(config: Make, broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (broken / "model.safetensors").rename(broken / "pytorch_model.bin")
+    message = refused(config(model={"backbone": str(broken)}), tmp_path, capsys)
+    assert "pickled" in message and "convert it" in message
+
+
+def test_longer_passages_than_the_backbone_takes(
+    config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refused(config(data={"passage_length": 65}), tmp_path, capsys)
+    assert "data.passage_length is 65" in message and "64" in message
+
+
+def test_scifact(config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "scifact"
+    folder.mkdir()
+    assert "SciFact" in refused(config(data={"format": "beir", "folder": str(folder)}), tmp_path, capsys)

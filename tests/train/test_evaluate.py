@@ -1,0 +1,144 @@
+"""Measures on ranks one can count, and evaluation on held-out pairs alone, against the plain formula."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from citadel.train.data import crc, load_data
+from citadel.train.evaluate import evaluate, measures, rank_of
+from citadel.train.inputs import Marker
+from citadel.train.tokens import load_tokenizer
+from tests.support.training import Configs
+
+WORDS = [
+    "heart",
+    "pumps",
+    "blood",
+    "virus",
+    "alive",
+    "host",
+    "cell",
+    "light",
+    "bends",
+    "lens",
+    "angle",
+    "glass",
+    "copper",
+    "heat",
+    "current",
+    "wood",
+]
+
+
+def test_measures_by_hand() -> None:
+    found = measures(torch.tensor([1, 3, 11, 100, 101, 0]))
+    assert found["RR@10"] == pytest.approx((1 + 1 / 3) / 6)
+    assert found["nDCG@10"] == pytest.approx((1 + 1 / math.log2(4)) / 6)
+    assert found["R@100"] == pytest.approx(4 / 6)
+
+
+def test_rank_ten_counts_and_eleven_does_not() -> None:
+    assert measures(torch.tensor([10]))["RR@10"] == pytest.approx(0.1)
+    assert measures(torch.tensor([11])) == {"nDCG@10": 0.0, "RR@10": 0.0, "R@100": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("top", "answers", "rank"),
+    [
+        ([7, 5], {7}, 1),
+        ([5, 7], {7}, 2),
+        ([5, 7], {5, 7}, 1),  # another answer stands before it
+        ([4, 4, 3, 7], {7}, 3),  # a passage and its twin are one
+        ([4, 3], {7}, 0),
+        ([-1, -1, 7], {7}, 2),
+        ([], {7}, 0),
+    ],
+)
+def test_rank_of(top: list[int], answers: set[int], rank: int) -> None:
+    assert rank_of(7, top, answers) == rank
+
+
+@pytest.fixture
+def many(tmp_path: Path, backbone: Path, config: Configs) -> Any:
+    """Passages of which some are held out by the checksum of their ids."""
+    rng = np.random.default_rng(0)
+    ids = [f"p{number}" for number in range(300)]
+    texts = [" ".join(rng.choice(WORDS, 6)) for _ in ids]
+    rows = [{"id": id, "source": "s", "text": text} for id, text in zip(ids, texts, strict=True)]
+    pairs = [
+        {"query": " ".join(text.split()[:3]), "positive": id, "kind": "k"} for id, text in zip(ids, texts, strict=True)
+    ]
+    folder = tmp_path / "many"
+    folder.mkdir()
+    (folder / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    made = config(data={"folder": str(folder), "held_out": True})
+    return load_data(made, load_tokenizer(backbone))
+
+
+@pytest.fixture
+def model_of() -> Callable[..., Any]:
+    from citadel.encode.config import BackboneConfig
+    from citadel.model.citadel import Citadel
+    from tests.support.models import tiny_config
+
+    def maker(data: Any, router: str) -> tuple[Citadel, Marker]:
+        torch.manual_seed(0)
+        size = int(data.passages.values.max()) + 1
+        shape = BackboneConfig(size, hidden=32, layers=1, heads=2, intermediate=32, positions=40)
+        ids = {f"{name}_id": id for name, id in data.special._asdict().items()}
+        model = Citadel(tiny_config(router, backbone=shape, tau=0.0, **ids))
+        return model.eval(), Marker(model.config, [])
+
+    return maker
+
+
+def test_only_held_out_pairs_are_asked(many: Any) -> None:
+    held = [many.ids.texts[row] for row in many.held_out.positive.tolist()]
+    assert held and all(crc(id) % 100 == 0 for id in held)
+    assert not any(crc(many.ids.texts[row]) % 100 == 0 for row in many.examples.positive.tolist())
+
+
+@pytest.mark.parametrize("router", ["static", "dynamic", "none"])
+def test_it_is_the_rank_by_the_training_score(router: str, many: Any, model_of: Callable[..., Any]) -> None:
+    from citadel.train.tokens import pad
+
+    model, marker = model_of(many, router)
+    found = evaluate(model, many, marker)
+    rows = [many.passages[row] for row in range(len(many.passages))]
+    held = many.held_out
+    with torch.no_grad():
+        asked = marker(*(torch.from_numpy(t) for t in pad([many.queries[int(q)] for q in held.query], 0)), query=True)
+        queries = model.encode(*asked, query=True)
+        passages = model.encode(*marker(*(torch.from_numpy(t) for t in pad(rows, 0))))
+        order = model.score(queries, passages).argsort(dim=1, descending=True, stable=True)
+    ranks = []
+    for number, row in enumerate(order.tolist()):
+        top = [int(many.twin[passage]) for passage in row[:132]]
+        others = set(many.known[int(held.query[number])].tolist())
+        ranks.append(rank_of(int(many.twin[held.positive[number]]), top, others))
+    wanted = measures(torch.tensor(ranks))
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted)
+    assert max(wanted.values()) > 0
+
+
+def test_fewer_queries_and_none_at_all(many: Any, model_of: Callable[..., Any]) -> None:
+    from dataclasses import replace
+
+    model, marker = model_of(many, "static")
+    assert evaluate(model, many, marker, queries=1)["R@100"] in (0.0, 1.0)
+    none = replace(many, held_out=many.held_out.some(np.empty(0, np.int64)))
+    assert evaluate(model, none, marker) == {}
+
+
+def test_tau_leaves_fewer_postings(many: Any, model_of: Callable[..., Any]) -> None:
+    model, marker = model_of(many, "dynamic")
+    assert evaluate(model, many, marker, tau=0.5)["postings"] < evaluate(model, many, marker, tau=0.0)["postings"]

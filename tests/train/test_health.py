@@ -1,0 +1,73 @@
+"""The router's figures on data one can count, and when training stops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from citadel.model.citadel import Encoded
+from citadel.train.health import Health, TrainingStopped, check, health
+
+ALIVE = Health(active_keys=8.0, distinct_keys=50, largest_share=0.1, queries_without_key=0.1)
+
+
+def text(routed: list[list[bool]], keys: Any, weights: Any, active: int) -> Encoded:
+    return Encoded(
+        torch.tensor(routed), keys=torch.tensor(keys), weights=torch.tensor(weights), active=torch.tensor(active)
+    )
+
+
+def test_figures_by_hand() -> None:
+    queries = text([[True, True, False], [True, True, True]], [[[1]] * 3] * 2, [[[0.5]] * 3, [[0.0], [1.0], [2.0]]], 4)
+    passages = text(
+        [[True, True], [True, False]],
+        [[[4, 7], [7, 9]], [[7, 2], [4, 4]]],
+        [[[1.0, 0.5], [2.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]],
+        9,
+    )
+    found = health(queries, passages)
+    assert found == Health(active_keys=3.0, distinct_keys=2, largest_share=3 / 4, queries_without_key=1 / 5)
+    assert found.as_dict()["distinct_keys"] == 2
+
+
+def test_no_router_no_figures() -> None:
+    bare = Encoded(torch.ones(1, 1, dtype=torch.bool))
+    assert health(bare, bare) is None
+
+
+def test_a_dead_router_has_figures_too() -> None:
+    dead = text([[True]], [[[3]]], [[[0.0]]], 0)
+    assert health(dead, dead) == Health(0.0, 0, 0.0, 1.0)
+
+
+def test_a_living_router_goes_on() -> None:
+    check(1.0, ALIVE, 5, "checkpoint-3")
+    check(1.0, None, 5, "checkpoint-3")
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
+def test_a_loss_that_is_no_number_stops(loss: float) -> None:
+    with pytest.raises(TrainingStopped, match=r"step 5: the loss is .* checkpoint-3") as caught:
+        check(loss, ALIVE, 5, "checkpoint-3")
+    assert caught.value.exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Health(8.0, 3, 0.91, 0.0), "91% under one key"),
+        (Health(8.0, 3, 0.5, 0.995), "no token has a key"),
+        (Health(0.0, 0, 0.0, 0.5), "no token has a key"),
+    ],
+)
+def test_a_collapsed_router_stops_with_advice(found: Health, words: str) -> None:
+    with pytest.raises(TrainingStopped) as caught:
+        check(1.0, found, 5, "checkpoint-3")
+    message = str(caught.value)
+    assert words in message and "checkpoint-3" in message and "router.warm_up_steps" in message
+
+
+def test_at_the_limit_it_goes_on() -> None:
+    check(1.0, Health(8.0, 3, 0.9, 0.99), 5, "checkpoint-3")

@@ -1,0 +1,98 @@
+"""Two processes on a CPU train to the weights of one."""
+
+from __future__ import annotations
+
+import json
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from citadel.errors import InputError
+from citadel.train.inputs import Inputs
+from citadel.train.processes import World
+from tests.support.training import Configs, Trainer, complaint, order, the_trainer, tiny_run
+
+pytest.importorskip("accelerate", reason="accelerate is not installed: the extra [train] brings it")
+
+trainer = pytest.fixture(scope="session", name="trainer")(the_trainer)
+
+
+@pytest.fixture
+def tiny(config: Configs) -> Configs:
+    return partial(tiny_run, config)
+
+
+def two(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same order for two processes that find each other on a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [one | {"environment": shared | {"RANK": rank, "LOCAL_RANK": rank}} for rank in "01"]
+
+
+def same_weights(out: Path, reference: Path) -> None:
+    found, wanted = (load_file(folder / "model.safetensors") for folder in (out, reference))
+    assert set(found) == set(wanted)
+    for name, tensor in wanted.items():
+        if name.endswith("qkv.bias"):
+            # A key's bias moves all logits of a softmax alike: its gradient is 0 but for rounding, which Adam blows up.
+            third = len(tensor) // 3
+            found[name][third : 2 * third] = tensor[third : 2 * third]
+        # Adam makes a step of full size of any gradient: a wrong one would move a tensor by 1e-3. One number in
+        # thousands whose gradient is nearly 0 may differ by more than rounding, hence the mean.
+        apart = (found[name] - tensor).abs()
+        assert apart.mean() < 2e-6 and apart.max() < 5e-4, name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"loss": {"alpha": 0.1, "beta": 0.01, "flops_passage": 0.1}},
+        {"optimizer": {"steps": 3, "batch": 4, "cache": 2, "accumulate": 2, "average": 0.0}},
+        {"model": {"router": "all_to_all", "token_dimension": 4, "semantic_dimension": 0}},
+    ],
+    ids=["dynamic", "cached and accumulated", "all_to_all"],
+)
+def test_two_are_as_one(changes: dict[str, dict[str, Any]], tiny: Configs, trainer: Trainer, tmp_path: Path) -> None:
+    steps = {"steps": 3, "batch": 4, "lr": 1e-3, "average": 0.5}
+    config = tiny(**{"optimizer": steps, **changes})
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    assert trainer.run(order(config, alone)) == [0], complaint(alone)
+    assert trainer.run(*two(order(config, both))) == [0, 0], complaint(both)
+    same_weights(both, alone)
+    records = [[json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()] for out in (alone, both)]
+    assert len(records[0]) == len(records[1])  # one process writes the log
+    for one, other in zip(*records, strict=True):
+        if "loss" in one:
+            assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+            assert other["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-4)
+
+
+def test_two_resume_what_one_began(tiny: Configs, trainer: Trainer, tmp_path: Path) -> None:
+    config = tiny(optimizer={"steps": 3})
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    assert trainer.run(order(config, alone)) == [0], complaint(alone)
+    assert trainer.run(order(config, both, stop=2)) == [-9]
+    assert trainer.run(*two(order(config, both, resume=True))) == [0, 0], complaint(both)
+    same_weights(both, alone)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(tiny: Configs, trainer: Trainer, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ends = trainer.run(*two(order(tiny(optimizer={"batch": 3}), out)))
+    assert ends == [InputError.exit_code] * 2, complaint(out)
+    assert "optimizer.batch 3 cannot be shared by 2 processes" in complaint(out) and not out.exists()
+
+
+def test_one_process_needs_nothing() -> None:
+    world = World("cpu")
+    texts = Inputs(*(torch.arange(4)[:, None] for _ in range(3)))
+    assert (world.size, world.rank, world.leads) == (1, 0, True)
+    assert world.share(texts).ids.tolist() == [[0], [1], [2], [3]]
+    world.check_batch(3)

@@ -1,0 +1,83 @@
+"""Gradient caching gives the gradients of the whole batch, for every router."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from citadel.model.citadel import Citadel, Encoded
+from citadel.train.inputs import Inputs
+from citadel.train.objective import Labels, objective
+from citadel.train.parts import LossPart
+from citadel.train.step import Outcome, forward_backward
+from tests.support.models import ROUTERS
+from tests.support.tiny import tiny_citadel, tiny_texts
+
+LOSS = LossPart(alpha=0.3, beta=0.1, flops_query=0.2, flops_passage=0.1, distillation="kl")
+TEACHER = torch.tensor([[3.0, 1.0], [2.0, 0.0], [1.0, float("nan")]], dtype=torch.float64)
+
+
+def cost_of(model: Citadel) -> Callable[[Encoded, Encoded], dict[str, Tensor]]:
+    return lambda q, p: objective(model, q, p, Labels(2, teacher=TEACHER), LOSS, 1.0)
+
+
+def gradients(model: Citadel, queries: Inputs, passages: Inputs, cache: int) -> tuple[Outcome, dict[str, Tensor]]:
+    model.zero_grad(set_to_none=True)
+    outcome = forward_backward(model, queries, passages, cost_of(model), torch.float64, cache)
+    return outcome, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("cache", [1, 2, 4, 5])
+def test_caching_changes_nothing(router: str, cache: int) -> None:
+    model = tiny_citadel(router, quiet=0.5)
+    queries, passages = tiny_texts(model, 3, 0, query=True), tiny_texts(model, 6, 1)
+    whole, wanted = gradients(model, queries, passages, 0)
+    cached, found = gradients(model, queries, passages, cache)
+    torch.testing.assert_close(cached.loss, whole.loss)
+    assert set(cached.terms) == set(whole.terms) and set(found) == set(wanted)
+    assert any(gradient.abs().max() > 0 for gradient in wanted.values())
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, msg=name)
+
+
+def test_micro_batches_of_other_lengths() -> None:
+    """Parts that were padded less than the whole are joined to it."""
+    model = tiny_citadel("dynamic")
+    queries, passages = tiny_texts(model, 3, 0, query=True), tiny_texts(model, 6, 1)
+    _, wanted = gradients(model, queries, passages, 0)
+    widths = passages.mask.sum(1)
+    rows = Inputs.rows
+
+    class Short(Inputs):
+        def rows(self, part: slice) -> Inputs:
+            some = rows(self, part)
+            width = int(some.mask.sum(1).max())
+            return Inputs(*(column[:, :width] for column in some))
+
+    assert widths.min() < widths.max()
+    _, found = gradients(model, queries, Short(*passages), 2)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, msg=name)
+
+
+def test_gradients_are_added_to_those_that_are_there() -> None:
+    model = tiny_citadel("dynamic")
+    queries, passages = tiny_texts(model, 3, 0, query=True), tiny_texts(model, 6, 1)
+    _, once = gradients(model, queries, passages, 2)
+    forward_backward(model, queries, passages, cost_of(model), torch.float64, 2)
+    for name, parameter in model.named_parameters():
+        if name in once:
+            torch.testing.assert_close(parameter.grad, 2 * once[name], msg=name)
+
+
+@pytest.mark.parametrize("cache", [0, 2])
+def test_the_outcome_holds_no_graph(cache: int) -> None:
+    model = tiny_citadel("dynamic")
+    outcome, _ = gradients(model, tiny_texts(model, 3, 0, query=True), tiny_texts(model, 6, 1), cache)
+    kept = [*outcome.terms.values(), *outcome.queries.tensors().values(), *outcome.passages.tensors().values()]
+    assert not any(tensor.requires_grad for tensor in (outcome.loss, *kept))
+    assert outcome.loss.item() == pytest.approx(sum(term.item() for term in outcome.terms.values()))
