@@ -76,8 +76,9 @@ inline Ints nearest_centroids(const float* x, const float* centroids) {
   Floats best = broadcast(__builtin_inff());
   Ints place = {};
   for (std::size_t c = 0; c < kCentroids; ++c) {
-    Floats distance = {};
-    for (std::size_t j = 0; j < Sub; ++j) {
+    const Floats first = centroids[c] - load_vector<Floats>(x);
+    Floats distance = first * first;
+    for (std::size_t j = 1; j < Sub; ++j) {
       const Floats difference = centroids[j * kCentroids + c] - load_vector<Floats>(x + j * kWidth);
       distance = distance + difference * difference;
     }

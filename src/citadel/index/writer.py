@@ -34,7 +34,7 @@ from citadel.text.analyser import Analyser, get_analyser
 from citadel.types import Document
 
 KEPT_GENERATIONS = 2  # the newest and, for `check --repair`, the one before
-_BUFFER_SHARE = 3  # of the memory bound that waits unsorted
+_BUFFER_SHARE = 2  # of the memory bound that waits unsorted
 
 
 class Writer:
