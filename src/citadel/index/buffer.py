@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.config import Settings
-from citadel.index.codebook import SAMPLE_LIMIT, Codebook
+from citadel.index.codebook import Codebook
 from citadel.index.columns import Column
 from citadel.index.documents import Row, metadata_json, row_of
 from citadel.index.packing import list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
+from citadel.index.sample import Sample
 from citadel.index.segment import Meta, id_hashes
 from citadel.index.vectors import VectorBatch
 from citadel.routing import get_router
@@ -32,35 +33,6 @@ def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
     """The codec a segment written now has: a product quantiser that is not trained yet leaves it int8."""
     codec = settings.lexical.codec if settings.lexical else "int8"
     return "int8" if codec.startswith("pq") and codebook is None else codec
-
-
-class Sample:
-    """A uniform sample of all vectors seen, from which a codebook is trained."""
-
-    def __init__(self, dimension: int, seed: int = 0) -> None:
-        self._generator = np.random.default_rng(seed)
-        self._priorities = np.zeros(0)
-        self.vectors = np.zeros((0, dimension), np.float32)
-        self.keys = np.zeros(0, np.uint32)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def add(self, vectors: Floats, keys: NDArray[np.uint32]) -> None:
-        """Each vector draws a number; those with the largest stay."""
-        draws = self._generator.random(len(keys))
-        if len(self) == SAMPLE_LIMIT:
-            better = draws > self._priorities.min()
-            draws, vectors, keys = draws[better], vectors[better], keys[better]
-        priorities = np.concatenate([self._priorities, draws])
-        kept = (
-            np.sort(np.argpartition(-priorities, SAMPLE_LIMIT - 1)[:SAMPLE_LIMIT])
-            if len(priorities) > SAMPLE_LIMIT
-            else slice(None)
-        )
-        self._priorities = priorities[kept]
-        self.vectors = np.concatenate([self.vectors, vectors])[kept]
-        self.keys = np.concatenate([self.keys, keys])[kept]
 
 
 class _TermTable(dict[str, int]):
