@@ -12,12 +12,11 @@ import numpy as np
 from citadel.config import SUBVECTOR, Settings
 from citadel.errors import CorruptIndexError, FingerprintError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
-from citadel.index.codebook import SAMPLE_FLOOR, Codebook, read_codebook, train, write_codebook
+from citadel.index.codebook import Codebook, read_codebook, write_codebook
 from citadel.index.documents import write_documents
 from citadel.index.lists import write_segment
 from citadel.index.manifest import Build, SegmentRecord, write_manifest
 from citadel.index.merge import MergedContents, choose_merge
-from citadel.index.retrain import sample_vectors
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot, open_snapshot
 from citadel.index.storage import Lock, Storage
@@ -169,19 +168,6 @@ class Publisher:
             return []
         codec, books = stored_codec(self.settings, self._codebook), (self._codebook, old_codebook or self._codebook)
         return [self._write(MergedContents(old, deleted, codec, *books, self._memory))]
-
-    def _retrain(self) -> Codebook | None:
-        """A codebook from the vectors as they are stored now; the one it replaces."""
-        if self.settings.lexical is None or self.settings.lexical.codec not in SUBVECTOR:
-            raise UsageError(f"{self._storage.location}: only an index with codec pq2 or pq1 has a codebook to retrain")
-        vectors, keys = sample_vectors(self.snapshot.segments, self._codebook)
-        if len(keys) < SAMPLE_FLOOR:
-            raise UsageError(
-                f"{self._storage.location}: {len(keys)} vectors are too few for a codebook, {SAMPLE_FLOOR} are needed"
-            )
-        old = self._codebook
-        self._adopt(train(vectors, keys, self._subvector))
-        return old or self._codebook
 
 
 def sizes_of(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> tuple[list[int], list[int]]:

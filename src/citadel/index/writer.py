@@ -11,7 +11,7 @@ import numpy as np
 from citadel.config import DEFAULT_MEMORY, SUBVECTOR
 from citadel.errors import CorruptIndexError, InputError, ResourceError, UsageError
 from citadel.index.buffer import Buffer, stored_codec
-from citadel.index.codebook import SAMPLE_FLOOR, train
+from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
 from citadel.index.collect import collect
 from citadel.index.manifest import Build
 from citadel.index.merge import choose_merge
@@ -246,6 +246,19 @@ class Writer(Publisher):
             collect(self._storage, keep=1)
             self.release()
         return self.snapshot
+
+    def _retrain(self) -> Codebook | None:
+        """A codebook from the vectors as they are stored now; the one it replaces."""
+        if self.settings.lexical is None or self.settings.lexical.codec not in SUBVECTOR:
+            raise UsageError(f"{self._storage.location}: only an index with codec pq2 or pq1 has a codebook to retrain")
+        vectors, keys = sample_vectors(self.snapshot.segments, self._codebook)
+        if len(keys) < SAMPLE_FLOOR:
+            raise UsageError(
+                f"{self._storage.location}: {len(keys)} vectors are too few for a codebook, {SAMPLE_FLOOR} are needed"
+            )
+        old = self._codebook
+        self._adopt(train(vectors, keys, self._subvector))
+        return old or self._codebook
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
