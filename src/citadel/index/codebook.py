@@ -57,9 +57,9 @@ class Codebook:
     @cached_property
     def _table(self) -> Floats | None:
         """The scales by key, and behind them the global one, where keys are as small as a vocabulary: no searching."""
-        if int(self.scale_keys[-1]) >= _LARGEST_TABLE:
+        if int(self.scale_keys.max()) >= _LARGEST_TABLE:
             return None
-        table = np.full(int(self.scale_keys[-1]) + 2, self.global_scale, np.float32)
+        table = np.full(int(self.scale_keys.max()) + 2, self.global_scale, np.float32)
         table[self.scale_keys] = self.key_scales
         return table
 

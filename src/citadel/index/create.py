@@ -15,9 +15,8 @@ from citadel.text.parse import shorten
 
 def create_index(storage: Storage, settings: Settings, overwrite: bool = False, build: Build | None = None) -> None:
     """Write the first, empty generation; `overwrite` puts it after the last one of the index that is there."""
-    if not generations(storage):
-        _refuse_foreign(storage)
     with resource_errors(storage.location), contextlib.ExitStack() as stack:
+        _refuse_foreign(storage)  # before the lock, which leaves a file
         stack.callback(storage.lock().release)
         numbers = generations(storage)
         if numbers and not overwrite:
@@ -30,8 +29,9 @@ def create_index(storage: Storage, settings: Settings, overwrite: bool = False, 
 
 def _refuse_foreign(storage: Storage) -> None:
     """An index has its folder to itself: never put one among the files of others."""
-    foreign = [name for name in storage.names() if not name.startswith((".", *PREFIXES)) and not _ours(name)]
-    if foreign:
+    names = storage.names()
+    foreign = [name for name in names if not name.startswith((".", *PREFIXES)) and not _ours(name)]
+    if foreign and not any(name.startswith("gen.") for name in names):
         raise InputError(
             f"the folder holds {shorten(foreign[0])} and is no index: name a new or an empty folder", storage.location
         )
