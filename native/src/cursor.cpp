@@ -12,13 +12,16 @@ void prefetch(const std::uint8_t* bytes, std::uint64_t begin, std::uint64_t end)
   for (std::uint64_t at = begin; at < end; at += 64) __builtin_prefetch(bytes + at, 0, 2);
 }
 
+// The line of a block's entry, some blocks before it is read.
+void prefetch_entry(const Section& entries, std::uint64_t at) { __builtin_prefetch(entries.data() + at, 0, 2); }
+
 // The bytes of `n` values at a block's entry, checked to end within the list's.
 const std::uint8_t* block_bytes(const Section& offsets, const Section& packed, std::uint64_t entry, std::size_t n, std::uint64_t end) {
   const std::uint64_t offset = entry & kOffsetMask;
   const auto bits = static_cast<unsigned>(entry >> kBitsShift);
   if (bits > 32) offsets.corrupt("a block claims " + std::to_string(bits) + " bits a value");
   if (offset > end || packed_bytes(n, bits) > end - offset) offsets.corrupt("a block's bytes lie outside its list");
-  const std::uint64_t ahead = offset + kAhead * packed_bytes(n, bits);
+  const std::uint64_t ahead = offset + kAhead / kBlock * packed_bytes(n, bits);
   prefetch(packed.data(), ahead, std::min(ahead + 128, packed.size()));
   return packed.data() + offset;
 }
@@ -120,6 +123,8 @@ void Cursor::decode(std::uint64_t block, std::size_t n) {
   const auto entry = load<std::uint64_t>(segment_.block_offsets.data(), block);
   const std::uint8_t* bytes = block_bytes(segment_.block_offsets, segment_.packed_documents, entry, n - 1, group_.list.packed_end);
   const auto readable = static_cast<std::uint64_t>(segment_.packed_documents.data() + segment_.packed_documents.size() - bytes);
+  prefetch_entry(segment_.block_documents, 4 * (block + 16));
+  prefetch_entry(segment_.block_offsets, 8 * (block + 8));
   if (first < last_document_ && block > group_.list.first_block) segment_.block_documents.corrupt("document numbers decrease");
   const std::uint64_t last = query_.kernels.unpack_documents(bytes, readable, static_cast<unsigned>(entry >> kBitsShift), first, n - 1, documents_ + kFront);
   if (last >= segment_.documents()) segment_.packed_documents.corrupt("document number " + std::to_string(last) + " does not exist");

@@ -37,10 +37,9 @@ inline void store_scores(__m512i dots, const std::uint8_t* scales, const Int8Que
 inline __m512i sixteen_dots_32(const std::uint8_t* codes, __m512i q) {
   __m512i r[8];
 #pragma GCC unroll 8
-  for (int pair = 0; pair < 8; ++pair) {
-    __builtin_prefetch(codes + 64 * pair + 32 * kAhead, 0, 2);
-    r[pair] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), shifted(codes + 64 * pair), q);
-  }
+  for (int pair = 0; pair < 8; ++pair) r[pair] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), shifted(codes + 64 * pair), q);
+#pragma GCC unroll 8
+  for (int pair = 0; pair < 8; ++pair) __builtin_prefetch(codes + 64 * pair + 32 * kAhead, 0, 2);
   const __m512i low = lane_sums(r[0], r[1], r[2], r[3]), high = lane_sums(r[4], r[5], r[6], r[7]);
   const __m512i sums = _mm512_add_epi32(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xdd));
   return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15), sums);
@@ -232,44 +231,59 @@ void finish_avx512(const std::uint32_t* documents, float* values, std::size_t n,
   for (std::size_t i = 0; i < 8; ++i) _mm512_storeu_ps(values + 16 * i, floor ? _mm512_max_ps(v[i], zero) : _mm512_add_ps(v[i], zero));
 }
 
-// Append the places and values of one register's good lanes. Compressed in a register: to memory is slow on Zen 4.
+// Append the places and values of one register's good lanes; what is written behind them is overwritten or never read.
+// Compressed in a register: to memory is slow on Zen 4.
 inline std::size_t append(__m512 sums, __mmask16 good, std::size_t first, std::uint32_t* places, float* values) {
   const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const int count = __builtin_popcount(good);
-  const __mmask16 front = static_cast<__mmask16>((1u << count) - 1);
   const __m512i numbers = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(first)));
-  _mm512_mask_storeu_epi32(places, front, _mm512_maskz_compress_epi32(good, numbers));
-  _mm512_mask_storeu_ps(values, front, _mm512_maskz_compress_ps(good, sums));
-  return static_cast<std::size_t>(count);
+  _mm512_storeu_si512(places, _mm512_maskz_compress_epi32(good, numbers));
+  _mm512_storeu_ps(values, _mm512_maskz_compress_ps(good, sums));
+  return static_cast<std::size_t>(__builtin_popcount(good));
 }
 
-// Positive floats order like their bits and negative ones are negative, so that above a threshold > 0 the largest bits of
-// 64 accumulators say whether one of them needs a look.
-inline bool none_reaches(const float* accumulators, __m512i least) {
-  const __m512i a = _mm512_loadu_si512(accumulators), b = _mm512_loadu_si512(accumulators + 16);
-  const __m512i c = _mm512_loadu_si512(accumulators + 32), d = _mm512_loadu_si512(accumulators + 48);
-  const __m512i largest = _mm512_max_epi32(_mm512_max_epi32(a, b), _mm512_max_epi32(c, d));
-  return _mm512_cmpge_epi32_mask(largest, least) == 0;
-}
-
-std::size_t collect_avx512(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
-  const __m512i untouched = _mm512_castps_si512(_mm512_set1_ps(-0.0f));
-  const __m512 least = _mm512_set1_ps(threshold);
+// Four registers at a time. Positive floats order like their bits and negative ones are negative, so that above a threshold
+// > 0 the largest bits of 64 accumulators say whether one of them needs a look; then all four are looked at without asking
+// which, for a branch that nobody can foresee costs more.
+std::size_t collect_positive(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
+  const __m512i untouched = _mm512_castps_si512(_mm512_set1_ps(-0.0f)), least = _mm512_castps_si512(_mm512_set1_ps(threshold));
   std::size_t found = 0;
-  for (std::size_t i = 0; i < n;) {
-    const std::size_t step = n - i >= 64 ? 64 : 16;
-    const bool skip = step == 64 && threshold > 0.0f && none_reaches(accumulators + i, _mm512_castps_si512(least));
-    for (const std::size_t stop = i + step; i < stop; i += 16) {
-      if (!skip) {
-        const __m512 sums = _mm512_loadu_ps(accumulators + i);
-        const __mmask16 touched = _mm512_cmpneq_epi32_mask(_mm512_castps_si512(sums), untouched);
-        const __mmask16 good = _mm512_mask_cmp_ps_mask(touched, sums, least, _CMP_GE_OQ);
-        if (good != 0) found += append(sums, good, i, places + found, values + found);
-      }
-      _mm512_storeu_si512(accumulators + i, untouched);
+  for (std::size_t i = 0; i < n; i += 64) {
+    __m512i r[4];
+#pragma GCC unroll 4
+    for (std::size_t part = 0; part < 4; ++part) r[part] = _mm512_loadu_si512(accumulators + i + 16 * part);
+#pragma GCC unroll 4
+    for (std::size_t part = 0; part < 4; ++part) _mm512_storeu_si512(accumulators + i + 16 * part, untouched);
+    const __m512i largest = _mm512_max_epi32(_mm512_max_epi32(r[0], r[1]), _mm512_max_epi32(r[2], r[3]));
+    if (_mm512_cmpge_epi32_mask(largest, least) == 0) continue;
+#pragma GCC unroll 4
+    for (std::size_t part = 0; part < 4; ++part) {
+      const __m512 sums = _mm512_castsi512_ps(r[part]);
+      const __mmask16 good = _mm512_cmp_ps_mask(sums, _mm512_castsi512_ps(least), _CMP_GE_OQ);
+      found += append(sums, good, i + 16 * part, places + found, values + found);
     }
   }
   return found;
+}
+
+std::size_t collect_any(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
+  const __m512i untouched = _mm512_castps_si512(_mm512_set1_ps(-0.0f));
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < n; i += 16) {
+    const __m512 sums = _mm512_loadu_ps(accumulators + i);
+    const __mmask16 touched = _mm512_cmpneq_epi32_mask(_mm512_castps_si512(sums), untouched);
+    const __mmask16 good = _mm512_mask_cmp_ps_mask(touched, sums, _mm512_set1_ps(threshold), _CMP_GE_OQ);
+    found += append(sums, good, i, places + found, values + found);
+    _mm512_storeu_si512(accumulators + i, untouched);
+  }
+  return found;
+}
+
+std::size_t collect_avx512(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
+  const std::size_t whole = threshold > 0.0f ? n / 64 * 64 : 0;
+  const std::size_t found = collect_positive(accumulators, whole, threshold, places, values);
+  const std::size_t rest = collect_any(accumulators + whole, n - whole, threshold, places + found, values + found);
+  for (std::size_t i = found; i < found + rest; ++i) places[i] += static_cast<std::uint32_t>(whole);
+  return found + rest;
 }
 
 #include "kernels_vbmi.hpp"

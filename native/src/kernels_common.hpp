@@ -69,52 +69,64 @@ float pq_table(const float* centroids, std::size_t subvectors, std::size_t sub, 
   return usable ? step : 0.0f;
 }
 
-// The nearest of 256 centroids [sub, 256]; per lane the first minimum is kept, then the lowest place among the lanes.
-template <std::size_t Fixed>
-inline std::uint8_t nearest_centroid(const float* x, const float* centroids, std::size_t any) {
-  const std::size_t sub = Fixed > 0 ? Fixed : any;
+// The nearest of 256 centroids [Sub, 256] to each of kWidth vectors [Sub, kWidth], a vector a lane, so that nothing is
+// compared across lanes. The first of equally near ones stays.
+template <std::size_t Sub>
+inline Ints nearest_centroids(const float* x, const float* centroids) {
   Floats best = broadcast(__builtin_inff());
   Ints place = {};
-  for (std::size_t c = 0; c < kCentroids; c += kWidth) {
-    Floats distance = {};
-    for (std::size_t j = 0; j < sub; ++j) {
-      const Floats difference = load_vector<Floats>(centroids + j * kCentroids + c) - x[j];
+  for (std::size_t c = 0; c < kCentroids; ++c) {
+    const Floats first = centroids[c] - load_vector<Floats>(x);
+    Floats distance = first * first;
+    for (std::size_t j = 1; j < Sub; ++j) {
+      const Floats difference = centroids[j * kCentroids + c] - load_vector<Floats>(x + j * kWidth);
       distance = distance + difference * difference;
     }
     const Ints closer = distance < best;
     best = closer ? distance : best;
     place = closer ? static_cast<std::int32_t>(c) - Ints{} : place;
   }
-  float lowest = __builtin_inff();
-  std::int32_t winner = 0;
-  for (std::size_t lane = 0; lane < kWidth; ++lane) {
-    const std::int32_t candidate = place[lane] + static_cast<std::int32_t>(lane);
-    const bool closer = best[lane] < lowest || (best[lane] == lowest && candidate < winner);
-    lowest = closer ? best[lane] : lowest;
-    winner = closer ? candidate : winner;
-  }
-  return static_cast<std::uint8_t>(winner);
+  return place;
 }
 
-template <std::size_t Fixed>
-void pq_assign_sub(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors, std::size_t sub,
-                   std::uint8_t* codes) {
-  for (std::size_t s = 0; s < subvectors; ++s)
-    for (std::size_t i = 0; i < n; ++i)
-      codes[i * subvectors + s] = nearest_centroid<Fixed>(vectors + (i * subvectors + s) * sub, centroids + s * sub * kCentroids, sub);
+template <std::size_t Sub>
+std::size_t pq_assign_lanes(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors, std::uint8_t* codes) {
+  float x[Sub * kWidth];
+  std::size_t done = 0;
+  for (; done + kWidth <= n; done += kWidth)
+    for (std::size_t s = 0; s < subvectors; ++s) {
+      for (std::size_t i = 0; i < kWidth; ++i)
+        for (std::size_t j = 0; j < Sub; ++j) x[j * kWidth + i] = vectors[((done + i) * subvectors + s) * Sub + j];
+      const Ints nearest = nearest_centroids<Sub>(x, centroids + s * Sub * kCentroids);
+      for (std::size_t i = 0; i < kWidth; ++i) codes[(done + i) * subvectors + s] = static_cast<std::uint8_t>(nearest[i]);
+    }
+  return done;
+}
+
+// The same arithmetic for one vector, of any width.
+inline std::uint8_t nearest_centroid(const float* x, const float* centroids, std::size_t sub) {
+  float best = __builtin_inff();
+  std::size_t place = 0;
+  for (std::size_t c = 0; c < kCentroids; ++c) {
+    float distance = 0.0f;
+    for (std::size_t j = 0; j < sub; ++j) {
+      const float difference = centroids[j * kCentroids + c] - x[j];
+      distance += difference * difference;
+    }
+    place = distance < best ? c : place;
+    best = distance < best ? distance : best;
+  }
+  return static_cast<std::uint8_t>(place);
 }
 
 void pq_assign(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors, std::size_t sub,
                std::uint8_t* codes) {
-  constexpr std::size_t kTile = 256;  // vectors that stay in the cache while the sub-vectors are gone through
-  for (std::size_t i = 0; i < n; i += kTile) {
-    const std::size_t m = n - i < kTile ? n - i : kTile;
-    const float* from = vectors + i * subvectors * sub;
-    std::uint8_t* to = codes + i * subvectors;
-    if (sub == 4) pq_assign_sub<4>(from, m, centroids, subvectors, sub, to);
-    else if (sub == 8) pq_assign_sub<8>(from, m, centroids, subvectors, sub, to);
-    else pq_assign_sub<0>(from, m, centroids, subvectors, sub, to);
-  }
+  std::size_t i = sub == 4   ? pq_assign_lanes<4>(vectors, n, centroids, subvectors, codes)
+                  : sub == 8 ? pq_assign_lanes<8>(vectors, n, centroids, subvectors, codes)
+                             : 0;
+  for (; i < n; ++i)
+    for (std::size_t s = 0; s < subvectors; ++s)
+      codes[i * subvectors + s] = nearest_centroid(vectors + (i * subvectors + s) * sub, centroids + s * sub * kCentroids, sub);
 }
 
 // The sum of 16 lanes in the fixed order: halves added to halves.

@@ -19,8 +19,8 @@ struct Workspace {
 
   alignas(64) float accumulators[kRange];
   std::uint32_t touched[kSparse + 2 * kBlock];
-  std::uint32_t found[kChunk];
-  float semantic[kChunk];
+  std::uint32_t found[kChunk + kLanes];
+  float semantic[kChunk + kLanes];
   bool dirty = false;  // a scan that threw left accumulators behind
 };
 

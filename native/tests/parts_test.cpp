@@ -174,16 +174,37 @@ void test_finish_and_collect() {
           CHECK(values == want);
         }
     for (float threshold : {-std::numeric_limits<float>::infinity(), -1.0f, 0.0f, 2.0f}) {
-      std::vector<float> sums(208, -0.0f), values(208);
+      std::vector<float> sums(208, -0.0f), values(208 + kLanes);
       for (std::size_t i = 0; i < sums.size(); i += 3) sums[i] = static_cast<float>(i % 7) - 3.0f;
-      std::vector<std::uint32_t> places(208), want;
+      std::vector<std::uint32_t> places(208 + kLanes), want;
       for (std::uint32_t i = 0; i < sums.size(); ++i)
         if (std::bit_cast<std::uint32_t>(sums[i]) != kUntouched && sums[i] >= threshold) want.push_back(i);
+      const std::vector<float> before = sums;
       places.resize(kernels().collect(sums.data(), sums.size(), threshold, places.data(), values.data()));
       CHECK(places == want);
+      for (std::size_t i = 0; i < want.size(); ++i) CHECK(values[i] == before[want[i]]);
       for (float sum : sums) CHECK(std::bit_cast<std::uint32_t>(sum) == kUntouched);
     }
   }
+}
+
+// Scores in an order that makes the top k shrink often; `kinds` different ones, so that few kinds mean many ties.
+void test_top_k() {
+  for (std::size_t k : {1, 10, 255, 256, 300, 1000})
+    for (std::uint64_t kinds : {1, 3, 997, 100003}) {
+      TopK best(k);
+      std::vector<Scored> all;
+      for (std::uint64_t number = 0; number < 5000; ++number) {
+        const auto score = (static_cast<float>(number * 7919 % kinds) - static_cast<float>(kinds) / 3) * 0.125f;
+        all.push_back({score, number});
+        best.push(score, number);
+      }
+      best.push(std::numeric_limits<float>::quiet_NaN(), 5000);
+      std::sort(all.begin(), all.end(), better);
+      const std::vector<Scored> found = best.sorted();
+      CHECK(found.size() == k);
+      for (std::size_t i = 0; i < k; ++i) CHECK(found[i].score == all[i].score && found[i].number == all[i].number);
+    }
 }
 
 }  // namespace
@@ -198,5 +219,6 @@ int main() {
   test_topk();
   test_kernels_agree_and_stay_inside();
   test_finish_and_collect();
+  test_top_k();
   std::puts("parts: ok");
 }

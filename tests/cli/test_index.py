@@ -202,3 +202,22 @@ def test_a_corpus_of_bad_lines_alone_is_an_empty_finished_index(tmp_path: Path, 
     corpus.write_text("oops\n" * 3)
     assert "0 documents, 3 skipped" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
     assert "it holds 0 documents" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
+
+
+@pytest.mark.parametrize("options", [[], ["--overwrite"]])
+def test_a_folder_of_other_files_is_left_alone(
+    options: list[str], corpus: Path, tmp_path: Path, citadel: Citadel
+) -> None:
+    folder = tmp_path / "papers"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+    done = citadel("index", corpus, folder, *options, code=4)
+    assert "'thesis.txt'" in done.err
+    assert "name a new or an empty folder" in done.err
+    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
+
+
+def test_stats_show_the_document_store(index: Path, citadel: Citadel) -> None:
+    (store,) = index.glob("docs-*.sqlite")
+    lines = citadel("stats", index).out.splitlines()
+    assert f"{store.stat().st_size:,}" in next(line for line in lines if "DOCUMENT_STORE" in line)

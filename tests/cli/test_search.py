@@ -177,3 +177,15 @@ def test_a_terminal_gets_the_match_in_colour_and_nothing_of_the_document_steers_
     assert "\x1b[1;33mfox\x1b[0m" in out
     assert "\x1b[31mhome" not in out
     assert len(out.splitlines()) > 3
+
+
+def test_two_outputs_to_standard_output_are_refused(index: Path, citadel: Citadel) -> None:
+    done = citadel("search", index, "relativity", "--run", "-", "--json", code=2)
+    assert done.out == ""
+    assert "name a file for the run" in done.err
+
+
+@pytest.mark.parametrize("mode", ["exact", "rerank", "off"])
+def test_a_semantic_mode_on_a_text_index_is_refused(mode: str, index: Path, citadel: Citadel) -> None:
+    assert "leave --semantic out" in citadel("search", index, "relativity", "--semantic", mode, code=2).err
+    citadel("search", index, "relativity", "--semantic", "auto")

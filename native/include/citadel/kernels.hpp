@@ -48,7 +48,7 @@ struct Kernels {
   // In place: the first entry of each run of one document gets the run's largest value, the others 0; none is -0.0, nor
   // below 0 when `floor`. n ≤ 192.
   void (*finish)(const std::uint32_t* documents, float* values, std::size_t n, bool floor);
-  // Places and values of touched accumulators ≥ threshold, into [n] each; all accumulators become untouched.
+  // Places and values of touched accumulators ≥ threshold, into [n + 16] each; all accumulators become untouched.
   // n is a multiple of 16.
   std::size_t (*collect)(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values);
   // See bits.hpp.

@@ -18,10 +18,11 @@ inline constexpr auto better = [](const Scored& a, const Scored& b) {
   return a.score > b.score || (a.score == b.score && a.number < b.number);
 };
 
-// Keeps up to 2k + 64 entries and throws away all but the best k when full: cheaper than a heap for large k.
+// Keeps some more than k entries and throws away most of those that cannot be among the best k when full: cheaper than a
+// heap for large k.
 class TopK {
  public:
-  explicit TopK(std::size_t k) : k_(k), room_(2 * k + 64) {}
+  explicit TopK(std::size_t k) : k_(k), room_(k + k / 2 + 64) {}
 
   bool has_threshold() const { return threshold_ > -std::numeric_limits<float>::infinity(); }
 
@@ -39,6 +40,8 @@ class TopK {
 
  private:
   void shrink();
+  bool shrink_by_buckets();
+  void keep_best();
 
   std::size_t k_, room_;
   float threshold_ = -std::numeric_limits<float>::infinity();

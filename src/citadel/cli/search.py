@@ -41,11 +41,16 @@ def search(
     """Search an index. Each QUERY is one query: put its words in quotes."""
     if sum((bool(queries), file is not None, vectors is not None)) != 1:
         raise UsageError("name either queries, or a file of them with --queries, or vectors with --vectors")
+    if run == "-" and json:
+        raise UsageError("--run - and --json both print to standard output: name a file for the run, or leave one out")
     from citadel.library import Index
+    from citadel.search.plan import SEMANTIC_MODES
 
     depth = k if k is not None else K_OF_A_RUN if run is not None else K
     with Index.open(index, model=model, threads=threads) as opened:
         searcher = opened.searcher(threads=threads)
+        if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
+            raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
         answers = _answers(searcher, queries or [], file, vectors, depth, semantic, tau)
         if run is not None:
             answers = _write_run(list(answers), run, tag)

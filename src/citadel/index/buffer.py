@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.config import Settings
-from citadel.index.codebook import SAMPLE_LIMIT, Codebook
+from citadel.index.codebook import Codebook
+from citadel.index.columns import Column
 from citadel.index.documents import Row, metadata_json, row_of
+from citadel.index.packing import list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
+from citadel.index.sample import Sample
 from citadel.index.segment import Meta, id_hashes
 from citadel.index.vectors import VectorBatch
 from citadel.routing import get_router
@@ -22,41 +25,14 @@ from citadel.types import Document, Floats
 _TERM_BYTES = 150  # of a new term: its text and its place in the table
 _DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
 _STAGED_TOKENS = 1 << 20
+_SORTING_BYTES = 24  # a posting while its segment is sorted: its order, its key, a chunk's copies
+_CHUNK = 1 << 16  # postings that are put in order at a time
 
 
 def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
     """The codec a segment written now has: a product quantiser that is not trained yet leaves it int8."""
     codec = settings.lexical.codec if settings.lexical else "int8"
     return "int8" if codec.startswith("pq") and codebook is None else codec
-
-
-class Sample:
-    """A uniform sample of all vectors seen, from which a codebook is trained."""
-
-    def __init__(self, dimension: int, seed: int = 0) -> None:
-        self._generator = np.random.default_rng(seed)
-        self._priorities = np.zeros(0)
-        self.vectors = np.zeros((0, dimension), np.float32)
-        self.keys = np.zeros(0, np.uint32)
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def add(self, vectors: Floats, keys: NDArray[np.uint32]) -> None:
-        """Each vector draws a number; those with the largest stay."""
-        draws = self._generator.random(len(keys))
-        if len(self) == SAMPLE_LIMIT:
-            better = draws > self._priorities.min()
-            draws, vectors, keys = draws[better], vectors[better], keys[better]
-        priorities = np.concatenate([self._priorities, draws])
-        kept = (
-            np.sort(np.argpartition(-priorities, SAMPLE_LIMIT - 1)[:SAMPLE_LIMIT])
-            if len(priorities) > SAMPLE_LIMIT
-            else slice(None)
-        )
-        self._priorities = priorities[kept]
-        self.vectors = np.concatenate([self.vectors, vectors])[kept]
-        self.keys = np.concatenate([self.keys, keys])[kept]
 
 
 class _TermTable(dict[str, int]):
@@ -76,7 +52,7 @@ class Buffer:
         self.documents: list[Document] = []
         self._metadata: list[str] = []
         self.numbers: dict[str, int] = {}
-        self._columns: dict[str, list[NDArray[Any]]] = {}
+        self._columns: dict[str, Column] = {}
         self._terms = _TermTable()
         self._tokens = array.array("I")
         self._lengths = array.array("I")
@@ -135,13 +111,14 @@ class Buffer:
         metadata = [metadata_json(document) for document in batch.documents]
         owners = np.repeat(np.arange(len(batch)), np.diff(batch.offsets))
         kept = batch.weights > (self.settings.tau if self.settings.router == "dynamic" else 0)
-        keys, weights = batch.keys[kept], batch.weights[kept]
+        rows = slice(None) if kept.all() else kept  # a copy only where something is left out
+        keys, weights = batch.keys[rows], batch.weights[rows]
         self._append("KEYS", keys)
-        self._append("DOCUMENTS", (owners[kept] + len(self.documents)).astype(np.uint32))
+        self._append("DOCUMENTS", (owners[rows] + len(self.documents)).astype(np.uint32))
         if self.settings.router == "sparse":
             self._append("VALUES", weights.astype(np.float16))
         elif batch.vectors is not None:
-            self._append_vectors(keys, weights, batch.vectors[kept])
+            self._append_vectors(keys, weights, batch.vectors[rows])
         if batch.semantic is not None and self.settings.semantic is not None:
             self._append_encoded("SEMANTIC_", encode(self.settings.semantic.codec, batch.semantic))
         return sum(map(self._take, batch.documents, metadata))
@@ -179,8 +156,8 @@ class Buffer:
             self._append(f"{prefix}SCALES", encoded.scales)
 
     def _append(self, name: str, values: NDArray[Any]) -> None:
-        self._columns.setdefault(name, []).append(values)
-        self.bytes += 2 * values.nbytes  # once here, once more while the segment is sorted
+        self._columns.setdefault(name, Column()).append(values)
+        self.bytes += values.nbytes + (_SORTING_BYTES * len(values) if name == "KEYS" else 0)
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -188,8 +165,8 @@ class Buffer:
         """All that waits, ready to be written; `codebook` may have been trained since it came in."""
         if self.settings.router == "bm25" and len(self._lengths) > self._staged:
             self._stage()
-        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
-        self._columns.clear()
+        columns = {name: column.values() for name, column in self._columns.items()}
+        self._columns = {}
         return MemoryContents(self, columns, codebook)
 
 
@@ -248,8 +225,9 @@ class MemoryContents:
         if self._settings.router == "bm25":
             keys = self._rank_terms(keys)
         self._order = sort_by_key(np.ascontiguousarray(keys))
-        self.keys, lists, lengths = np.unique(keys[self._order], return_inverse=True, return_counts=True)
-        self._lists, self.list_lengths = lists.astype(np.uint32), lengths.astype(np.int64)
+        ordered = keys[self._order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))  # the first posting differs from none
+        self.keys, self.list_lengths = ordered[starts], np.diff(starts, append=len(ordered))
 
     def _rank_terms(self, keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Replace term numbers by the ranks of the terms that are in use, in byte order."""
@@ -283,7 +261,17 @@ class MemoryContents:
 
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
         if name in self._columns:
-            yield self._lists, self._columns[name][self._order]
+            for lists, begin, end in self._chunks():
+                yield lists, self._columns[name][self._order[begin:end]]
+
+    def _chunks(self) -> Iterator[tuple[NDArray[np.uint32], int, int]]:
+        """Whole lists, or parts of one long list: the list of each posting, and which postings they are."""
+        starts = np.cumsum(self.list_lengths) - self.list_lengths
+        for first, stop in list_groups(self.list_lengths, _CHUNK):
+            lists = np.repeat(np.arange(first, stop, dtype=np.uint32), self.list_lengths[first:stop])
+            for begin in range(0, len(lists), _CHUNK):
+                part, start = lists[begin : begin + _CHUNK], int(starts[first]) + begin
+                yield part, start, start + len(part)
 
     def semantic(self, name: str) -> Iterator[NDArray[Any]]:
         yield self._columns[name]

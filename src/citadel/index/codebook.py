@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ SAMPLE_FLOOR = 65_536  # vectors a codebook is trained from, at least
 SAMPLE_LIMIT = 131_072  # and at most: more changes the centroids little
 _KEY_FLOOR = 16  # vectors a key must have in the sample for a scale of its own
 _ROUNDS = 12
+_LARGEST_TABLE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,20 @@ class Codebook:
         """The scale of each key [P]; keys the sample did not show use the global one."""
         if not len(self.scale_keys):
             return np.full(len(keys), self.global_scale, np.float32)
+        if self._table is not None:
+            return self._table[np.minimum(keys, len(self._table) - 1)]
         place = np.minimum(np.searchsorted(self.scale_keys, keys), len(self.scale_keys) - 1)
         known = self.scale_keys[place] == keys
         return np.where(known, self.key_scales[place], np.float32(self.global_scale)).astype(np.float32)
+
+    @cached_property
+    def _table(self) -> Floats | None:
+        """The scales by key, and behind them the global one, where keys are as small as a vocabulary: no searching."""
+        if int(self.scale_keys.max()) >= _LARGEST_TABLE:
+            return None
+        table = np.full(int(self.scale_keys.max()) + 2, self.global_scale, np.float32)
+        table[self.scale_keys] = self.key_scales
+        return table
 
 
 def train(vectors: Floats, keys: Keys, subvector: int, seed: int = 0) -> Codebook:

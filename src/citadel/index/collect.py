@@ -9,7 +9,7 @@ from citadel.index.manifest import generations, read_manifest
 from citadel.index.storage import LOCK, TEMPORARY, Storage
 
 KEPT_GENERATIONS = 2  # the newest and, for `check --repair`, the one before
-_PREFIXES = ("seg-", "docs-", "del-", "codebook-")
+PREFIXES = ("seg-", "docs-", "del-", "codebook-")
 
 
 def collect(storage: Storage, keep: int = KEPT_GENERATIONS) -> None:
@@ -21,7 +21,7 @@ def collect(storage: Storage, keep: int = KEPT_GENERATIONS) -> None:
         storage.sync()
     needed = _needed(storage, numbers[-keep:])
     for name in storage.names():
-        if name.endswith(TEMPORARY) or (name not in needed and name.startswith(_PREFIXES)):
+        if name.endswith(TEMPORARY) or (name not in needed and name.startswith(PREFIXES)):
             storage.remove(name)
 
 

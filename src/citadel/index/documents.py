@@ -33,6 +33,8 @@ def metadata_json(document: Document) -> str:
     >>> metadata_json(Document("d1", "", metadata={"year": 1905}))
     '{"year": 1905}'
     """
+    if not document.metadata:
+        return "{}"
     try:
         return json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

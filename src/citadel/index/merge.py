@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from citadel.index.codebook import Codebook
 from citadel.index.documents import Row, renumbered
-from citadel.index.packing import POSTINGS_A_BLOCK, block_sizes
+from citadel.index.packing import POSTINGS_A_BLOCK, block_sizes, list_groups
 from citadel.index.quantize import Encoded, decode, encode
 from citadel.index.segment import Segment, id_hashes
 from citadel.index.tombstones import Deleted
@@ -79,7 +79,7 @@ class Source:
     def pieces(self, lists: NDArray[np.uint32], chunk: int = CHUNK) -> Iterator[Piece]:
         """All postings in pieces of about `chunk`; `lists` is the number that each list shall have."""
         lengths = np.diff(self.starts)
-        for first, stop in _list_groups(lengths, chunk):
+        for first, stop in list_groups(lengths, chunk):
             if lengths[first] > chunk:
                 yield from _parts(self, first, stop, int(lists[first]), chunk)
             else:
@@ -87,16 +87,6 @@ class Source:
 
     def live_numbers(self) -> NDArray[np.int64]:
         return np.arange(self.segment.documents) if self.alive is None else np.flatnonzero(self.alive)
-
-
-def _list_groups(lengths: NDArray[np.int64], chunk: int) -> Iterator[tuple[int, int]]:
-    """Runs of lists first … stop − 1 that hold some `chunk` postings together; a longer list stands alone."""
-    ends, first = np.cumsum(lengths), 0
-    while first < len(lengths):
-        before = ends[first - 1] if first else 0
-        stop = max(int(np.searchsorted(ends, before + chunk, side="right")), first + 1)
-        yield first, stop
-        first = stop
 
 
 class MergedContents:
@@ -216,7 +206,7 @@ class MergedContents:
         lengths = np.zeros(len(self.keys) + 1, np.int64)
         for source in self.sources:
             lengths += np.bincount(source.new_lists, np.diff(source.starts), len(lengths)).astype(np.int64)
-        for first, stop in _list_groups(lengths[:-1], self._chunk):
+        for first, stop in list_groups(lengths[:-1], self._chunk):
             spans = [np.searchsorted(source.new_lists, [first, stop]).tolist() for source in self.sources]
             if lengths[first] > self._chunk:
                 for source, (begin, end) in zip(self.sources, spans, strict=True):

@@ -5,6 +5,8 @@ Writing, and reading in search, is native; this is the form that needs no native
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,3 +73,17 @@ def ranges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     total = int(sizes.sum())
     places: NDArray[np.int64] = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return places
+
+
+def list_groups(lengths: NDArray[np.int64], chunk: int) -> Iterator[tuple[int, int]]:
+    """Runs of lists first … stop − 1 that hold at most `chunk` postings together; a longer list stands alone.
+
+    >>> list(list_groups(np.array([2, 2, 9, 1]), 4))
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    ends, first = np.cumsum(lengths), 0
+    while first < len(lengths):
+        before = ends[first - 1] if first else 0
+        stop = max(int(np.searchsorted(ends, before + chunk, side="right")), first + 1)
+        yield first, stop
+        first = stop

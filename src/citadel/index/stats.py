@@ -21,6 +21,7 @@ def statistics(snapshot: Snapshot) -> dict[str, Any]:
         sections.update({name: len(section.data) for name, section in segment.file.sections.items()})
     postings = sum(segment.meta.postings for segment in snapshot.segments)
     lexical = sum(size for name, size in sections.items() if not name.startswith(_NOT_LEXICAL))
+    sections["DOCUMENT_STORE"] = sum(record.documents_file.length for record in manifest.segments)
     return {
         "format": FORMAT,
         "index": manifest.index_id,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from citadel.config import Settings
 from citadel.errors import InputError
-from citadel.text.parse import make_document
+from citadel.text.parse import check_document, make_document
 from citadel.types import Document, Floats
 
 ANY = 0  # the key under which an all-to-all router puts every token
@@ -216,7 +216,7 @@ def _from_arrays(arrays: Mapping[str, Any], settings: Settings, where: str) -> V
         raise InputError(f"an array cannot be read ({error})", where) from error
     ids = [str(id) for id in np.asarray(source.get("ids", [])).reshape(-1).tolist()]
     titles, texts = (_texts(source.get(name), len(ids), name, where) for name in ("titles", "texts"))
-    documents = [_document({"id": i, "title": t, "text": x}) for i, t, x in zip(ids, titles, texts, strict=True)]
+    documents = [check_document(Document(*fields)) for fields in zip(ids, texts, titles, strict=True)]
     keys, weights, vectors = _rows(source, settings, where)
     offsets = _array(source.get("offsets", [0] * (len(ids) + 1)), np.int64, 1, "offsets", where)
     if len(offsets) != len(ids) + 1 or offsets[0] != 0 or offsets[-1] != len(keys) or (np.diff(offsets) < 0).any():

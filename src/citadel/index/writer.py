@@ -4,62 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from citadel.config import DEFAULT_MEMORY, SUBVECTOR, Settings
-from citadel.errors import CorruptIndexError, FingerprintError, InputError, ResourceError, UsageError
-from citadel.index.buffer import Buffer, MemoryContents, Sample, stored_codec
-from citadel.index.codebook import SAMPLE_FLOOR, Codebook, read_codebook, train, write_codebook
+from citadel.config import DEFAULT_MEMORY, SUBVECTOR
+from citadel.errors import CorruptIndexError, InputError, ResourceError, UsageError
+from citadel.index.buffer import Buffer, stored_codec
+from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
 from citadel.index.collect import collect
-from citadel.index.documents import write_documents
-from citadel.index.lists import write_segment
-from citadel.index.manifest import (
-    Build,
-    SegmentRecord,
-    write_manifest,
-)
-from citadel.index.merge import MergedContents, choose_merge
+from citadel.index.manifest import Build
+from citadel.index.merge import choose_merge
+from citadel.index.publish import Publisher, sizes_of
 from citadel.index.retrain import sample_vectors
-from citadel.index.segment import Segment, id_hashes
+from citadel.index.sample import Sample
+from citadel.index.segment import id_hashes
 from citadel.index.snapshot import Snapshot, open_snapshot
-from citadel.index.storage import Lock, Storage, resource_errors
-from citadel.index.tombstones import Deleted, write_tombstones
+from citadel.index.storage import Storage, resource_errors
+from citadel.index.tombstones import Deleted
 from citadel.index.vectors import VectorBatch
-from citadel.text.analyser import Analyser, get_analyser
 from citadel.types import Document
 
 KEPT_GENERATIONS = 2  # the newest and, for `check --repair`, the one before
-_BUFFER_SHARE = 3  # of the memory bound that waits unsorted
+_BUFFER_SHARE = 2  # of the memory bound that waits unsorted
 
 
-class Writer:
+class Writer(Publisher):
     """Changes to one index that wait to be committed. Holds the lock from its first change to its commit."""
 
     def __init__(self, storage: Storage, memory: int = DEFAULT_MEMORY) -> None:
-        self._storage, self._memory = storage, memory
-        self._lock: Lock | None = None
-        self.snapshot = open_snapshot(storage)
+        super().__init__(storage, memory)
         self._reset()
 
     def _reset(self) -> None:
         """Forget all that waits."""
-        self._pending: list[Segment] = []  # spilled, not yet in a generation
-        self._gone: dict[str, set[int]] = {}  # deleted since the last commit, by segment
-        self._counts: dict[str, int] = {}
-        self._codebook, self._codebook_record = self.snapshot.codebook, self.snapshot.manifest.codebook
+        self._forget()
         field = self.settings.lexical
         wants_sample = field is not None and field.dimension and field.codec in SUBVECTOR and self._codebook is None
         self._sample = Sample(field.dimension) if wants_sample and field is not None else None
         self._buffer = Buffer(self.settings, self._codebook, self._sample)
-
-    @property
-    def settings(self) -> Settings:
-        return self.snapshot.settings
 
     @property
     def changed(self) -> bool:
@@ -119,19 +102,6 @@ class Writer:
         except BaseException:
             self.rollback()
             raise
-
-    def _analyser(self) -> Analyser:
-        if self.settings.router != "bm25" or self.settings.analyser is None:
-            raise UsageError(
-                f"{self._storage.location}: this index holds given vectors, so text cannot be added: give vectors"
-            )
-        analyser = get_analyser(self.settings.analyser)
-        if analyser.fingerprint != self.settings.fingerprint:
-            raise FingerprintError(
-                f"{self._storage.location}: built with analyser {self.settings.fingerprint}, "
-                f"this machine has {analyser.fingerprint}; install the same PyStemmer or build the index again"
-            )
-        return analyser
 
     def add_vectors(self, batches: Iterable[VectorBatch]) -> int:
         """Add documents with given vectors; how many were taken in."""
@@ -197,7 +167,7 @@ class Writer:
         """Join spills by tiers as commits are, or a long stream would hold hundreds of files open."""
         while True:
             gone = [Deleted(np.array(sorted(self._gone.get(s.file_id, ())), np.uint32)) for s in self._pending]
-            chosen = choose_merge(*_sizes(self._pending, gone))
+            chosen = choose_merge(*sizes_of(self._pending, gone))
             old = self._pending[chosen]
             if len(old) < 2:
                 return
@@ -221,26 +191,6 @@ class Writer:
                 self._sample.add(vectors, keys)
             self._adopt(train(self._sample.vectors, self._sample.keys, self._subvector))
             self._sample = None
-
-    @property
-    def _subvector(self) -> int:
-        return SUBVECTOR[self.settings.lexical.codec] if self.settings.lexical else 1
-
-    def _adopt(self, book: Codebook) -> None:
-        """Write a codebook and use it from now on."""
-        index_id = self.snapshot.manifest.index_id
-        self._codebook_record = write_codebook(self._storage, index_id, uuid.uuid4().hex, book)
-        field = self.settings.lexical
-        assert field is not None
-        self._codebook = read_codebook(self._storage, self._codebook_record, index_id, field.dimension, self._subvector)
-
-    def _write(self, contents: MemoryContents | MergedContents) -> Segment:
-        """Write lists and documents as two files and open them."""
-        index_id, file_id = self.snapshot.manifest.index_id, uuid.uuid4().hex
-        file = write_segment(self._storage, index_id, file_id, contents)
-        documents = write_documents(self._storage, index_id, file_id, contents.document_rows())
-        counts = (contents.meta.documents, contents.meta.postings, contents.total_length)
-        return Segment(self._storage, SegmentRecord(file, documents, *counts), index_id)
 
     # -- commit ------------------------------------------------------------------------------------------------------
 
@@ -276,87 +226,7 @@ class Writer:
         except ResourceError as error:
             logging.getLogger("citadel").warning("the commit is durable, but merging has to wait: %s", error)
 
-    def _publish(self, segments: Sequence[Segment], build: Build | None = None, **changes: Any) -> None:
-        """Write the next generation; nobody sees any of it before its manifest has its name."""
-        manifest = self.snapshot.manifest
-        tombstones = self._tombstones(segments)
-        deleted = sum(len(part.documents) for part in tombstones.values())
-        record = (
-            write_tombstones(self._storage, manifest.index_id, uuid.uuid4().hex, tombstones) if tombstones else None
-        )
-        totals = {
-            name: manifest.counts.get(name, 0) + self._counts.get(name, 0) for name in {*manifest.counts, *self._counts}
-        }
-        following = replace(
-            manifest,
-            generation=manifest.generation + 1,
-            segments=tuple(segment.record for segment in segments),
-            deletions=record,
-            deleted=deleted,
-            codebook=self._codebook_record,
-            counts=totals,
-            build=build or manifest.build,
-            **changes,
-        )
-        self._storage.sync()  # the new files' names, before a manifest names them
-        write_manifest(self._storage, following)
-        self._advance(Snapshot(self._storage, following, self.snapshot, segments))
-
-    def _advance(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self._pending, self._gone, self._counts = [], {}, {}
-
-    def _tombstones(self, segments: Sequence[Segment]) -> dict[str, Deleted]:
-        """All deletions of the generation to come, the old ones with the new."""
-        found: dict[str, Deleted] = {}
-        for segment in segments:
-            before, fresh = self.snapshot.deleted(segment), self._gone.get(segment.file_id)
-            if fresh:
-                found[segment.file_id] = self._deleted(segment, before, sorted(fresh))
-            elif len(before.documents):
-                found[segment.file_id] = before
-        return found
-
-    def _deleted(self, segment: Segment, before: Deleted, fresh: Sequence[int]) -> Deleted:
-        documents = np.union1d(before.documents, np.array(fresh, np.uint32)).astype(np.uint32)
-        if self.settings.router != "bm25":
-            return Deleted(documents)
-        counts = np.zeros(segment.lists, np.int64)
-        counts[before.term_ranks] += before.term_counts
-        ranks = {term: rank for rank, term in enumerate(segment.terms)}
-        analyser = self._analyser()
-        for document in segment.store.get(fresh):
-            for term in set(analyser.terms(document.encoded_text)):
-                if term.encode() not in ranks:
-                    raise CorruptIndexError(segment.name, "TERM_BYTES", f"it lacks a term of document {document.id!r}")
-                counts[ranks[term.encode()]] += 1
-        removed = before.removed_length + int(segment.lengths[list(fresh)].sum())
-        used = np.flatnonzero(counts)
-        return Deleted(documents, used.astype(np.uint32), counts[used].astype(np.uint32), removed)
-
     # -- merging -----------------------------------------------------------------------------------------------------
-
-    def _merge_by_tiers(self) -> None:
-        while True:
-            segments = self.snapshot.segments
-            chosen = choose_merge(*_sizes(segments, [self.snapshot.deleted(segment) for segment in segments]))
-            if chosen.start == chosen.stop:
-                return
-            self._merge(chosen)
-
-    def _merge(self, chosen: slice, old_codebook: Codebook | None = None) -> None:
-        segments, old = self.snapshot.segments, self.snapshot.segments[chosen]
-        merged = self._joined(old, [self.snapshot.deleted(segment) for segment in old], old_codebook)
-        self._publish([*segments[: chosen.start], *merged, *segments[chosen.stop :]])
-
-    def _joined(
-        self, old: Sequence[Segment], deleted: Sequence[Deleted], old_codebook: Codebook | None = None
-    ) -> list[Segment]:
-        """One segment in place of several; none where all their documents are deleted."""
-        if not sum(_sizes(old, deleted)[1]):
-            return []
-        codec, books = stored_codec(self.settings, self._codebook), (self._codebook, old_codebook or self._codebook)
-        return [self._write(MergedContents(old, deleted, codec, *books, self._memory))]
 
     def merge(self, retrain: bool = False) -> Snapshot:
         """Commit what waits, then join all segments into one; `retrain` makes a new codebook first."""
@@ -392,12 +262,6 @@ class Writer:
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
-    def release(self) -> None:
-        """Give the lock back; what was not committed is dropped."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
     def rollback(self) -> None:
         """Drop every change that waits."""
         if self._lock is not None:
@@ -405,9 +269,3 @@ class Writer:
             with contextlib.suppress(OSError, CorruptIndexError):  # what is left over, the next writer removes
                 collect(self._storage)
             self.release()
-
-
-def _sizes(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> tuple[list[int], list[int]]:
-    """How many documents each segment has, and how many of them are still there."""
-    sizes = [segment.documents for segment in segments]
-    return sizes, [size - len(gone.documents) for size, gone in zip(sizes, deleted, strict=True)]
