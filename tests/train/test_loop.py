@@ -237,3 +237,14 @@ def test_a_collapsed_router_stops_the_run(tiny: Configs, tmp_path: Path, monkeyp
     with pytest.raises(TrainingStopped, match=r"100% under one key; raise router\.warm_up_steps"):
         train(tiny(), tmp_path / "out")
     assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_frozen_layers_keep_their_weights(tiny: Configs, tmp_path: Path) -> None:
+    run = set_up(tiny(optimizer={"frozen": 1}), tmp_path / "start", False, silent)
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    train(tiny(optimizer={"frozen": 1}), tmp_path / "out")
+    changed = {
+        name for name, value in load_model(tmp_path / "out").state_dict().items() if not value.equal(before[name])
+    }
+    assert not [name for name in changed if name.startswith(("embeddings.", "layers.0."))]
+    assert {name.split(".")[0] for name in changed} >= {"layers", "token", "semantic", "router"}

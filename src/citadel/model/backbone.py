@@ -102,6 +102,18 @@ class Backbone(nn.Module):
         for parameter in (p for p in self.parameters() if p.dim() > 1):
             nn.init.normal_(parameter, std=0.02)
 
+    def freeze(self, layers: int) -> None:
+        """Keep the embeddings and the lowest layers as they are.
+
+        >>> tiny = Backbone(BackboneConfig(vocabulary=9, hidden=8, layers=2, heads=2, intermediate=16, positions=16))
+        >>> tiny.freeze(1)
+        >>> tiny.embeddings.word.requires_grad, [layer.attention.qkv.weight.requires_grad for layer in tiny.layers]
+        (False, [False, True])
+        """
+        if layers:
+            for part in (self.embeddings, *self.layers[:layers]):
+                part.requires_grad_(False)
+
     def speed_up(self) -> None:
         """Compile each layer; all layers share one compiled graph, so this takes seconds, not minutes."""
         for layer in self.layers:

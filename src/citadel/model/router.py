@@ -112,7 +112,8 @@ class _ChunkedRouter(torch.autograd.Function):
             to_z.scatter_add_(-1, found[now], to_weights[now].to(to_z.dtype))
             flat = to_z.flatten(0, 1)  # [c·T, V']
             to_x[now] = (flat @ word).view_as(x[now])
-            to_word += flat.T @ x[now].flatten(0, 1)
+            if ctx.needs_input_grad[1]:  # not where the embeddings are frozen
+                to_word += flat.T @ x[now].flatten(0, 1)
             to_bias += flat.sum(0, dtype=wide)
         return to_x, to_word.to(word.dtype), to_bias.to(bias.dtype), None, None, None
 

@@ -201,7 +201,7 @@ def _load_cross(folder: str) -> Any:
         raise UsageError("a cross-encoder needs transformers: run `pip install 'citadel-ir[train]'`") from None
     load: Callable[..., Any] = AutoModelForSequenceClassification.from_pretrained
     try:
-        return load(folder, use_safetensors=True, trust_remote_code=False, local_files_only=True)
+        return load(folder, use_safetensors=True, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise InputError(f"cannot be loaded as a cross-encoder ({reason}): name another teacher", folder) from None

@@ -194,6 +194,7 @@ class OptimizerPart:
     accumulate: int = 1  # forward passes a step
     cache: int = 0  # gradient caching: passages a micro-batch; 0: off
     average: float = 0.0  # share of the last steps whose weights are averaged
+    frozen: int = 0  # the lowest layers, embeddings with them, that keep their weights
 
     def __post_init__(self) -> None:
         if (self.steps > 0) == (self.epochs > 0) or self.steps < 0 or self.epochs < 0:
@@ -201,7 +202,7 @@ class OptimizerPart:
         _above("optimizer.lr", self.lr)
         for name, low, high in (("head_lr", 0, 1), ("weight_decay", 0, 1), ("clip", 0, math.inf), ("average", 0, 1)):
             _within(f"optimizer.{name}", getattr(self, name), low, high)
-        for name, low in (("warm_up", 0), ("batch", 1), ("accumulate", 1), ("cache", 0)):
+        for name, low in (("warm_up", 0), ("batch", 1), ("accumulate", 1), ("cache", 0), ("frozen", 0)):
             _within(f"optimizer.{name}", getattr(self, name), low, math.inf)
 
     def total_steps(self, examples: int) -> int:

@@ -101,6 +101,7 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     _check_out(out, resume)
     data = load_data(config, tokenizer, meter)
     model = model.to(world.device)
+    model.freeze(config.optimizer.frozen)
     punctuation = [id for token, id in tokenizer.get_vocab().items() if is_punctuation(token)]
     marker = Marker(model.config, punctuation, world.device)
     batches = Batches(data, config)
@@ -171,7 +172,7 @@ def _optimizer(model: Citadel, config: TrainConfig) -> torch.optim.Optimizer:
             chosen = [
                 parameter
                 for name, parameter in model.named_parameters()
-                if name.startswith(_HEADS) == heads and (parameter.dim() > 1) == decays
+                if parameter.requires_grad and name.startswith(_HEADS) == heads and (parameter.dim() > 1) == decays
             ]
             rate = (part.head_lr or part.lr) if heads else part.lr
             groups.append({"params": chosen, "full": rate, "lr": rate, "weight_decay": part.weight_decay * decays})
