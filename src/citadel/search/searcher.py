@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from citadel.encode.encoder import Encoder
 
 _BATCH = 256  # queries planned and searched in one call
+_MOST_PLANNED = 64  # ways of asking that are remembered
 _PARTS = ("keys", "weights", "vectors", "semantic")
 
 
@@ -98,6 +99,7 @@ class Searcher:
         self._statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
         floor = get_router(self.settings.router).floor
         norm = self._statistics.norm if self._statistics else (0.0, 0.0)
+        self._planned: dict[Any, Options] = {}
         self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads())
 
     def __len__(self) -> int:
@@ -113,8 +115,8 @@ class Searcher:
         cancel: Cancel | None = None,
     ) -> Hits:
         """The best k documents for a text; fewer only when fewer have a score."""
-        options = plan_options(self.snapshot, k, semantic_mode, tau)
-        return self._hits(self._engine.search(next(self._prepare_texts([query])), options, cancel), options)
+        options = self._options(k, semantic_mode, tau)
+        return self._hits(self._engine.search(self._prepare_text(query), options, cancel), options)
 
     def search_vectors(
         self,
@@ -129,7 +131,7 @@ class Searcher:
         cancel: Cancel | None = None,
     ) -> Hits:
         """The best k documents for given query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
-        options = plan_options(self.snapshot, k, semantic_mode, tau)
+        options = self._options(k, semantic_mode, tau)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
         if plan.semantic is None:
             options = options._replace(semantic="off")
@@ -146,7 +148,7 @@ class Searcher:
     ) -> Ranking:
         """The hits of many queries, in their order; ids are given, or the queries' places 1, 2, …"""
         named = _named(queries)
-        options = plan_options(self.snapshot, k, semantic_mode, tau)
+        options = self._options(k, semantic_mode, tau)
         return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), options, cancel)
 
     def search_vectors_batch(
@@ -159,7 +161,7 @@ class Searcher:
         cancel: Cancel | None = None,
     ) -> Ranking:
         """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        options = plan_options(self.snapshot, k, semantic_mode, tau)
+        options = self._options(k, semantic_mode, tau)
         plans = [plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values()]
         without = {plan.semantic is None for plan in plans}
         if without == {True, False}:
@@ -178,17 +180,29 @@ class Searcher:
     def _hits(self, found: Scored, options: Options) -> Hits:
         return Hits(self.snapshot, found, tau_used(self.settings, options))
 
+    def _options(self, k: int, semantic_mode: str, tau: float | None) -> Options:
+        """Options are settled once for each way of asking: of a short query they are a twentieth."""
+        asked = (k.__class__, k, semantic_mode, tau)  # True is 1 to a dict, but no number of documents
+        try:
+            return self._planned[asked]
+        except (KeyError, TypeError):  # new, or nothing that can be a key
+            options = plan_options(self.snapshot, k, semantic_mode, tau)
+        if len(self._planned) < _MOST_PLANNED:
+            self._planned[asked] = options
+        return options
+
     def _prepare_texts(self, queries: Sequence[str]) -> Iterator[Any]:
         """Texts as the engine's own kind of query."""
         for query in queries:
-            if not isinstance(query, str):
-                raise UsageError(f"a query is a text, not {type(query).__name__}")
-        if self.settings.router == "bm25":
-            return (self._engine.prepare_terms(*self._terms(query), self._statistics) for query in queries)
-        return self._prepare_encoded(queries)
+            _check_text(query)
+        return map(self._prepare_terms, queries) if self._statistics else self._prepare_encoded(queries)
 
-    def _terms(self, query: str) -> tuple[list[bytes], list[int]]:
-        return count_terms(self._analyser.terms(query))
+    def _prepare_text(self, query: str) -> Any:
+        _check_text(query)
+        return self._prepare_terms(query) if self._statistics else next(self._prepare_encoded([query]))
+
+    def _prepare_terms(self, query: str) -> Any:
+        return self._engine.prepare_terms(*count_terms(self._analyser.terms(query)), self._statistics)
 
     def _prepare_encoded(self, queries: Sequence[str]) -> Iterator[Any]:
         """Some queries at a time, each through the model on all cores."""
@@ -215,6 +229,11 @@ class Searcher:
                 f"{analyser.fingerprint}; install the same PyStemmer or build the index again"
             )
         return analyser
+
+
+def _check_text(query: object) -> None:
+    if not isinstance(query, str):
+        raise UsageError(f"a query is a text, not {type(query).__name__}")
 
 
 def _engine(name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int) -> Any:
