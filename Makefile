@@ -31,8 +31,8 @@ help:
 demo: $(VENV)/.built
 	@$(BIN)/citadel demo
 
-test: lint
-	$(BIN)/pytest -n $(JOBS)
+test: lint  # one thread of torch and BLAS in each worker: more than cores there are would wait for each other
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

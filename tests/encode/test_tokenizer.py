@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError
@@ -49,6 +52,18 @@ def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
     exact, longer = tokenizer(tmp_path, document_length=5).documents(["a the of", "a the of rome"])
     assert (tokens(exact), exact.cut) == (["[CLS]", "a", "the", "of", "[SEP]"], False)
     assert (tokens(longer), longer.cut) == (["[CLS]", "a", "the", "of", "[SEP]"], True)
+
+
+@given(st.text(st.sampled_from("a .é\u00a0😀"), max_size=200), st.integers(3, 8))
+def test_only_the_head_of_a_long_text_is_read(text: str, length: int) -> None:
+    """What comes after it changes nothing, and a head of blanks alone is not taken for the whole."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = tokenizer(Path(folder), document_length=length)
+        [found] = made.documents([text])
+        whole = made._library.encode(text, add_special_tokens=False)
+    assert found.ids.tolist()[1:-1] == whole.ids[: length - 2]
+    assert list(found.offsets[1:-1]) == whole.offsets[: length - 2]
+    assert found.cut == (len(whole.ids) > length - 2)
 
 
 def test_queries_have_a_length_of_their_own(tmp_path: Path) -> None:

@@ -200,3 +200,15 @@ def test_a_folder_that_is_there_is_kept(checkpoint: Path, tmp_path: Path) -> Non
     export(checkpoint, tmp_path / "model", "int8", overwrite=True)
     assert Encoder(tmp_path / "model").fingerprint != before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "model"]
+
+
+def test_only_a_model_is_overwritten(checkpoint: Path, tmp_path: Path) -> None:
+    """Neither the checkpoint itself nor a folder with other things in it goes away."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letters.txt").write_text("Dear Ada")
+    for folder in (checkpoint, other):
+        before = sorted(path.name for path in folder.iterdir())
+        with pytest.raises(InputError, match="something other than a model"):
+            export(checkpoint, folder, overwrite=True)
+        assert sorted(path.name for path in folder.iterdir()) == before

@@ -71,6 +71,26 @@ def test_a_vocabulary_that_does_not_match(
     assert "the vocabulary does not match" in refused(config(model={"backbone": str(broken)}), tmp_path, capsys)
 
 
+def test_a_tokenizer_with_far_too_few_tokens(
+    config: Make, broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the export would refuse what hours of training made."""
+    tokenizer = json.loads((broken / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {token: id for token, id in vocabulary.items() if id < len(vocabulary) - 64}
+    (broken / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "the vocabulary does not match" in refused(config(model={"backbone": str(broken)}), tmp_path, capsys)
+
+
+@pytest.mark.parametrize("dropped", [5, "d2", [None]])
+def test_false_negatives_that_are_no_list_of_ids(
+    config: Make, write: Write, dropped: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = {"query": "lens", "positive": "d3", "negatives": ["d1"], "scores": [1.0], "dropped": dropped}
+    message = refused(config(data={"negatives": write("mined.jsonl", [line])}), tmp_path, capsys)
+    assert "mined.jsonl:1: " in message
+
+
 def test_a_pickled_backbone(config: Make, broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (broken / "model.safetensors").rename(broken / "pytorch_model.bin")
     message = refused(config(model={"backbone": str(broken)}), tmp_path, capsys)

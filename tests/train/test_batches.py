@@ -298,3 +298,13 @@ def test_a_share_of_crops(load: Load) -> None:
     drawn = [batches.batch(step) for step in range(50)]
     rows = [tuple(b.query_ids[n][b.query_mask[n] > 0].tolist()) for b in drawn for n in (0, 1)]
     assert 25 < sum(row in known for row in rows) < 75
+
+
+def test_a_source_of_weight_0_is_unseen(load: Load, write: Write) -> None:
+    passages = [{"id": "d1", "source": "book", "text": "one"}, {"id": "d2", "source": "web", "text": "two"}]
+    write("two/passages.jsonl", passages)
+    pairs = [{"query": "first", "positive": "d1"}, {"query": "second", "positive": "d2"}]
+    folder = str(Path(write("two/pairs.jsonl", pairs)).parent)
+    data, _ = load(data={"folder": folder, "sources": {"web": 0}, "held_out": False})
+    assert data.ids.texts.some(data.examples.positive.tolist()) == ["d1"]
+    assert data.ids.texts.some(data.unseen.positive.tolist()) == ["d2"]

@@ -41,7 +41,7 @@ def data_of(model: Citadel, count: int = 64) -> Data:
     examples = Examples(none, none, none, none.astype(np.float64))
     ragged = Ragged.of(rows)
     special = Special(config.cls_id, config.sep_id, config.pad_id, config.mask_id)
-    return Data(ragged, ragged, None, examples, examples, ragged, none, special, none)  # type: ignore[arg-type]
+    return Data(ragged, ragged, None, examples, examples, examples, ragged, none, special, none)  # type: ignore[arg-type]
 
 
 def active(model: Citadel, inputs: Inputs) -> float:

@@ -142,3 +142,12 @@ def test_fewer_queries_and_none_at_all(many: Any, model_of: Callable[..., Any]) 
 def test_tau_leaves_fewer_postings(many: Any, model_of: Callable[..., Any]) -> None:
     model, marker = model_of(many, "dynamic")
     assert evaluate(model, many, marker, tau=0.5)["postings"] < evaluate(model, many, marker, tau=0.0)["postings"]
+
+
+def test_pairs_of_a_source_that_is_left_out_are_asked_too(many: Any, model_of: Callable[..., Any]) -> None:
+    from dataclasses import replace
+
+    model, marker = model_of(many, "static")
+    assert len(many.unseen) == 0 and "unseen R@100" not in evaluate(model, many, marker)
+    found = evaluate(model, replace(many, unseen=many.held_out), marker)
+    assert found["unseen nDCG@10"] == found["nDCG@10"] and found["unseen R@100"] == found["R@100"]

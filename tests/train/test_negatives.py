@@ -198,6 +198,29 @@ def test_a_cross_encoder(folder: Path, cross: Path, negatives: str) -> None:
     assert rows(folder / "scores.jsonl")[0]["scores"] == pytest.approx(row["scores"][:2], abs=1e-5)
 
 
+def test_a_teacher_without_a_trained_head_is_refused(
+    folder: Path, backbone: Path, negatives: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers would give it a random one."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    assert score(folder, "--teacher", str(backbone), "--negatives", negatives) == 4
+    message = capsys.readouterr().err
+    assert "not a trained cross-encoder, it lacks" in message and message.count("\n") == 1
+    assert not (folder / "scores.jsonl").exists()
+
+
+def test_a_teacher_with_three_outputs_is_refused(
+    folder: Path, cross: Path, negatives: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import transformers
+
+    labels = {"num_labels": 3, "id2label": {number: str(number) for number in range(3)}}
+    shape = json.loads((cross / "config.json").read_text()) | labels
+    transformers.BertForSequenceClassification(transformers.BertConfig(**shape)).save_pretrained(cross)
+    assert score(folder, "--teacher", str(cross), "--negatives", negatives) == 4
+    assert "has 3 outputs" in capsys.readouterr().err
+
+
 def test_a_pickled_teacher_is_refused(
     folder: Path, negatives: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

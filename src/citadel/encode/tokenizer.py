@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from citadel.errors import InputError
 
 TOKENIZER_FILE = "tokenizer.json"
 _SPARE_ROWS = 64  # embeddings are often padded to a multiple of this; more rows than that are another vocabulary
+_LETTERS_A_TOKEN = 16  # English has five
 _MARKS = ("##", "Ġ", "▁")  # how vocabularies say that a token continues or begins a word
 
 
@@ -73,14 +74,19 @@ class Tokenizer:
         return str(self._library.id_to_token(id) or "")
 
     def _encode(self, texts: Sequence[str], length: int, padding: int) -> list[Encoding]:
-        found = self._library.encode_batch(list(texts), add_special_tokens=False)
-        return [self._wrap(text.ids, text.offsets, length, padding) for text in found]
+        most = length - 2
+        found = self._library.encode_batch([head(text, most) for text in texts], add_special_tokens=False)
+        for place, text in enumerate(texts):
+            if len(found[place]) <= most and len(head(text, most)) < len(text):
+                found[place] = self._library.encode(text, add_special_tokens=False)
+        cuts = [len(text) > most for text in found]
+        for text in found:
+            text.truncate(most)  # before its lists are made: of a book they would take hundreds of megabytes
+        return [self._wrap(text.ids, text.offsets, padding, cut) for text, cut in zip(found, cuts, strict=True)]
 
-    def _wrap(self, ids: list[int], offsets: list[tuple[int, int]], length: int, padding: int) -> Encoding:
+    def _wrap(self, ids: list[int], offsets: list[tuple[int, int]], padding: int, cut: bool) -> Encoding:
         """[CLS] text [SEP] [MASK]…"""
-        config, most = self._config, length - 2
-        cut, ids, offsets = len(ids) > most, ids[:most], offsets[:most]
-        masks = max(padding - len(ids) - 2, 0)
+        config, masks = self._config, max(padding - len(ids) - 2, 0)
         whole = np.array([config.cls_id, *ids, config.sep_id, *[config.mask_id] * masks], np.int64)
         return Encoding(whole, ((0, 0), *offsets, *[(0, 0)] * (masks + 1)), ~self._never[whole], cut)
 
@@ -95,6 +101,16 @@ class Tokenizer:
         return never
 
 
+def head(text: str, tokens: int) -> str:
+    """Enough of a text for so many tokens, as a rule, cut before a blank: whole books need not be tokenised.
+
+    >>> head("a " * 100, 1)
+    'a a a a a a a a'
+    """
+    end = text.rfind(" ", 0, tokens * _LETTERS_A_TOKEN) if len(text) > tokens * _LETTERS_A_TOKEN else -1
+    return text[:end] if end > 0 else text
+
+
 def is_punctuation(token: str) -> bool:
     """Whether a token is punctuation alone.
 
@@ -106,10 +122,28 @@ def is_punctuation(token: str) -> bool:
     return all(letter in "$+<=>^`|~" or unicodedata.category(letter).startswith("P") for letter in token)
 
 
+def token_count(vocabulary: Mapping[str, int]) -> int:
+    """How many ids a vocabulary needs; it may leave some out.
+
+    >>> token_count({"a": 0, "b": 7})
+    8
+    """
+    return max(vocabulary.values(), default=-1) + 1
+
+
+def vocabulary_fits(tokens: int, rows: int) -> bool:
+    """Whether a model with so many embeddings can be that of the tokenizer.
+
+    >>> vocabulary_fits(30522, 30528), vocabulary_fits(30522, 50265), vocabulary_fits(30523, 30522)
+    (True, False, False)
+    """
+    return 0 <= rows - tokens < _SPARE_ROWS
+
+
 def _check_vocabulary(vocabulary: dict[str, int], config: ModelConfig, path: str) -> None:
-    tokens, rows = max(vocabulary.values(), default=-1) + 1, config.backbone.vocabulary
+    tokens, rows = token_count(vocabulary), config.backbone.vocabulary
     special = (config.cls_id, config.sep_id, config.mask_id if config.query_padding else config.cls_id)
-    if tokens > rows or rows - tokens >= _SPARE_ROWS or max(special) >= tokens:
+    if not vocabulary_fits(tokens, rows) or max(special) >= tokens:
         raise InputError(
             f"the vocabulary does not match: the tokenizer has {tokens:,} tokens, the model {rows:,}; "
             "take both from one checkpoint",

@@ -15,6 +15,7 @@ from citadel.types import Document, RoutedTokens
 DOCUMENTS_A_GROUP = 256  # encoded together, sorted by length
 _LETTERS_A_GROUP = 1 << 18
 _LETTERS_A_DOCUMENT = 4096  # about what a model reads of one; the rest is cut
+_LETTERS_TOKENISED = 1 << 22  # read or not, every letter of a group becomes tokens first
 _BYTES_A_LETTER = 1024  # a quarter of a token with five postings of 32 dimensions, twice, and half the bound for others
 
 
@@ -41,13 +42,14 @@ def encoded_batches(
 def groups(documents: Iterable[Document], letters: int) -> Iterator[list[Document]]:
     """Lists of documents, bounded by number and size; those before a bad document come first, then its error."""
     group: list[Document] = []
-    size, refused = 0, list[InputError]()
+    size, whole, refused = 0, 0, list[InputError]()
     for document in _until_refused(documents, refused):
         group.append(document)
-        size += min(len(document.text) + len(document.title), _LETTERS_A_DOCUMENT)
-        if len(group) == DOCUMENTS_A_GROUP or size >= letters:
+        length = len(document.text) + len(document.title)
+        size, whole = size + min(length, _LETTERS_A_DOCUMENT), whole + length
+        if len(group) == DOCUMENTS_A_GROUP or size >= letters or whole >= _LETTERS_TOKENISED:
             yield group
-            group, size = [], 0
+            group, size, whole = [], 0, 0
     if group:
         yield group
     if refused:

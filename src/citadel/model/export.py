@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from citadel.encode.config import ModelConfig, load_config
+from citadel.encode.config import CONFIG_FILE, ModelConfig, load_config
 from citadel.encode.encoder import Encoder
 from citadel.encode.session import ONNX_FILE
 from citadel.encode.tokenizer import TOKENIZER_FILE
@@ -26,6 +26,7 @@ from citadel.model.shapes import check_shapes
 from citadel.types import Floats
 
 WEIGHTS = "model.safetensors"
+PARTS, README = (ONNX_FILE, TOKENIZER_FILE, CONFIG_FILE), "README.md"
 CARD = "card.md"  # in a checkpoint: what its model card should say of training data and licence
 PRECISIONS: Mapping[str, type[Matrices]] = {"fp32": Fp32, "int8": Int8}
 
@@ -45,6 +46,8 @@ def export(
     for target in targets.values():
         if target.exists() and not overwrite:
             raise InputError("there is something already: name another folder, or pass --overwrite", str(target))
+        if target.exists() and not _is_model(target):
+            raise InputError("there is something other than a model: name another folder", str(target))
     return [_write(Path(checkpoint), target, config, state, name) for name, target in targets.items()]
 
 
@@ -72,11 +75,16 @@ def _write(checkpoint: Path, target: Path, config: ModelConfig, state: Mapping[s
         shutil.copyfile(_tokenizer(checkpoint), temporary / TOKENIZER_FILE)
         config.save(temporary)
         check_agreement(Encoder(temporary, threads=1), state, exact=precision == "fp32")
-        (temporary / "README.md").write_text(_card(checkpoint, config, precision), encoding="utf-8")
+        (temporary / README).write_text(_card(checkpoint, config, precision), encoding="utf-8")
         _rename(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a folder holds what an export wrote and nothing else: all of it goes away with --overwrite."""
+    return folder.is_dir() and {file.name for file in folder.iterdir()} <= {*PARTS, README}
 
 
 def _tokenizer(checkpoint: Path) -> Path:

@@ -54,6 +54,7 @@ class Data:
     ids: Ids  # of the passages
     examples: Examples
     held_out: Examples
+    unseen: Examples  # of sources that are never trained on: how well the model does on what it has not met
     known: Ragged  # by query: every passage known to answer it, as twins
     twin: Rows  # [P]: the first passage with the same tokens
     special: Special
@@ -82,6 +83,7 @@ def load_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) 
         ids=source.passages.ids,
         examples=examples,
         held_out=held_out,
+        unseen=unseen_pairs(source, index, part),
         known=known_positives(source, twin),
         twin=twin,
         special=special_tokens(tokenizer),
@@ -116,6 +118,15 @@ def split(source: Source, index: PairIndex, part: DataPart) -> tuple[Examples, E
     if not len(examples):
         raise InputError("no pair is left to train on: check data.kinds, data.sources and data.max_pairs")
     return examples, every.some(used[held])
+
+
+def unseen_pairs(source: Source, index: PairIndex, part: DataPart) -> Examples:
+    """The pairs of sources whose weight is 0, to choose settings by what transfers to other texts."""
+    by_kind = _table(part.kinds, source.kind_names, "data.kinds")
+    by_source = _table(part.sources, source.passages.source_names, "data.sources")
+    left_out = by_source[source.passages.sources[source.positive]] == 0
+    chosen = np.flatnonzero(left_out & (by_kind[source.kind] > 0))
+    return Examples(source.query, source.positive, index.row, np.ones(len(source.query))).some(chosen)
 
 
 def pair_weights(source: Source, part: DataPart) -> NDArray[np.float64]:

@@ -197,11 +197,21 @@ class CrossTeacher:
 def _load_cross(folder: str) -> Any:
     try:
         from transformers import AutoModelForSequenceClassification
+        from transformers.utils import logging
     except ImportError:
         raise UsageError("a cross-encoder needs transformers: run `pip install 'citadel-ir[train]'`") from None
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call] # missing tensors are an error, below
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     load: Callable[..., Any] = AutoModelForSequenceClassification.from_pretrained
     try:
-        return load(folder, use_safetensors=True, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+        model, info = load(folder, use_safetensors=True, local_files_only=True, output_loading_info=True)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise InputError(f"cannot be loaded as a cross-encoder ({reason}): name another teacher", folder) from None
+    if missing := sorted(info["missing_keys"]):  # transformers would fill them with random numbers
+        raise InputError(f"is not a trained cross-encoder, it lacks {missing[0]}: name another teacher", folder)
+    if model.config.num_labels > 2:
+        raise InputError(
+            f"has {model.config.num_labels} outputs: name a teacher with one, or two for no and yes", folder
+        )
+    return model

@@ -1,4 +1,4 @@
-"""How good is the model on held-out training pairs? Their queries are searched over all passages, exactly."""
+"""How good is the model on pairs it was not trained on? Their queries are searched over all passages, exactly."""
 
 from __future__ import annotations
 
@@ -21,17 +21,24 @@ _QUERIES = {"cuda": 256, "cpu": 16}  # at a time
 def evaluate(
     model: Citadel, data: Data, marker: Marker, queries: int = 0, tau: float | None = None, meter: Meter = silent
 ) -> dict[str, float]:
-    """nDCG@10, RR@10, R@100 of held-out pairs, and postings a passage; `queries` bounds their number, 0 for all."""
-    held = data.held_out if not queries else data.held_out.some(np.arange(min(queries, len(data.held_out))))
-    if not len(held):
+    """nDCG@10, RR@10, R@100 of held-out pairs, and of those of unseen sources; postings a passage.
+
+    `queries` bounds the pairs of each kind, 0 for all."""
+    asked = {"": data.held_out, "unseen ": data.unseen}
+    asked = {kind: some.some(np.arange(min(queries or len(some), len(some)))) for kind, some in asked.items()}
+    if not any(map(len, asked.values())):
         return {}
     encoder = TorchEncoder(model, marker, data.special.pad, model.config.tau if tau is None else tau)
     with meter("Encoding for evaluation", "passages", len(data.passages)) as progress:
         passages = encoder.encode([data.passages[row] for row in range(len(data.passages))], progress=progress)
-    asked = encoder.encode([data.queries[int(row)] for row in held.query], query=True)
     search = ExactSearch(Texts(*passages), get_router(model.config.router).floor)
-    ranks = _ranks(search, asked, data, held)
-    return measures(ranks) | {"postings": len(passages.keys) / max(1, passages.size)}
+    figures = {"postings": len(passages.keys) / max(1, passages.size)}
+    for kind, some in asked.items():
+        if len(some):
+            encoded = encoder.encode([data.queries[int(row)] for row in some.query], query=True)
+            found = measures(_ranks(search, encoded, data, some))
+            figures |= {kind + name: value for name, value in found.items()}
+    return figures
 
 
 def _ranks(search: ExactSearch, asked: FlatTexts, data: Data, held: Examples) -> Tensor:

@@ -81,7 +81,7 @@ def read_mined(file: str, source: Source, index: PairIndex, margin: float) -> Mi
     for number, pair, fields in _lines(file, source, index):
         rows, scores = _ranked(fields, "negatives", source, file, number)
         good = scores <= _bar(fields, margin, file, number)
-        listed = [find_id({"id": id}) for id in fields.get("dropped", [])]
+        listed = _dropped(fields, file, number)
         others = rows_or_fail(source.passages.ids, listed, [number] * len(listed), file)
         negatives.set(pair, rows[good].astype(np.int32))
         dropped.set(pair, np.concatenate([rows[~good], others]).astype(np.int32))
@@ -125,6 +125,14 @@ def _bar(fields: dict[str, Any], margin: float, file: str, line: int) -> float:
     if positive is not None and not isinstance(positive, int | float):
         raise InputError("there is no positive_score, which data.margin needs: mine again", file, line)
     return -math.inf if positive is None else positive - margin
+
+
+def _dropped(fields: dict[str, Any], file: str, line: int) -> list[str]:
+    listed = fields.get("dropped", [])
+    if not isinstance(listed, list):
+        raise InputError("dropped is not a list of passage ids: mine again", file, line)
+    with Place(file).at(line):
+        return [find_id({"id": id}) for id in listed]
 
 
 def _ranked(fields: dict[str, Any], key: str, source: Source, file: str, line: int) -> tuple[Rows, NDArray[np.float32]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.encode.tokenizer import token_count, vocabulary_fits
 from citadel.errors import InputError
 from citadel.train.meter import Meter, silent
 from citadel.train.ragged import Ragged, Rows, offsets_of
@@ -57,17 +58,22 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
 
 def special_tokens(tokenizer: Tokenizer, where: str = "") -> Special:
     """The special ids of a tokenizer, in BERT's or RoBERTa's spelling."""
+    known = tokenizer.get_vocab()
+    return Special(*(known[token] for token in _spelling(known, where)))
+
+
+def _spelling(known: Mapping[str, int], where: str = "") -> tuple[str, ...]:
     for spelling in _SPELLINGS:
-        ids = [id for token in spelling if (id := tokenizer.token_to_id(token)) is not None]
-        if len(ids) == len(spelling):
-            return Special(*ids)
+        if all(token in known for token in spelling):
+            return spelling
     raise InputError("the tokenizer lacks [CLS], [SEP], [PAD] or [MASK]: use a BERT-like one", where)
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocabulary: int, where: str = "") -> None:
-    """Refuse a tokenizer that knows more tokens than the model has embeddings for."""
-    if (size := tokenizer.get_vocab_size()) > vocabulary:
-        reason = f"the vocabulary does not match: the tokenizer has {size} tokens, the model {vocabulary}"
+    """Refuse a tokenizer of another model, as its export would be refused after the training."""
+    tokens = token_count(tokenizer.get_vocab())
+    if not vocabulary_fits(tokens, vocabulary):
+        reason = f"the vocabulary does not match: the tokenizer has {tokens:,} tokens, the model {vocabulary:,}"
         raise InputError(f"{reason}: use the tokenizer the model was made with", where)
 
 
@@ -79,6 +85,7 @@ def tokenize(
     noun: str = "texts",
 ) -> Ragged:
     """The token ids of each text, special tokens included, cut at `length`; uint16 where the vocabulary allows."""
+    _wrap_texts(tokenizer)
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # a text that says "[SEP]" says five letters
     tokenizer.enable_truncation(length)
@@ -93,6 +100,16 @@ def tokenize(
             lengths += map(len, encoded)
             progress(start + len(chunk))
     return Ragged(np.concatenate([np.empty(0, kind), *parts]), offsets_of(lengths))
+
+
+def _wrap_texts(tokenizer: Tokenizer) -> None:
+    """[CLS] text [SEP], whatever the tokenizer's file says of it: search puts them there itself (encode/tokenizer)."""
+    from tokenizers.processors import TemplateProcessing
+
+    known = tokenizer.get_vocab()
+    cls, sep, *_ = _spelling(known)
+    wrapper: Any = TemplateProcessing(single=f"{cls} $A {sep}", special_tokens=[(cls, known[cls]), (sep, known[sep])])
+    tokenizer.post_processor = wrapper
 
 
 def pad(rows: Sequence[NDArray[Any]], filler: int, length: int = 0) -> tuple[Ids, Ids]:
