@@ -54,9 +54,9 @@ def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
     assert (tokens(longer), longer.cut) == (["[CLS]", "a", "the", "of", "[SEP]"], True)
 
 
-@given(st.text(st.sampled_from("a .é\u00a0😀"), max_size=200), st.integers(3, 8))
+@given(st.text(st.sampled_from("ane .é\u0301\u00a0文😀"), max_size=200), st.integers(3, 8))
 def test_only_the_head_of_a_long_text_is_read(text: str, length: int) -> None:
-    """What comes after it changes nothing, and a head of blanks alone is not taken for the whole."""
+    """What comes after it changes nothing: not blanks alone, not a word that is cut off, not an accent behind it."""
     with tempfile.TemporaryDirectory() as folder:
         made = tokenizer(Path(folder), document_length=length)
         [found] = made.documents([text])

@@ -97,6 +97,10 @@ def test_a_pickled_backbone(config: Make, broken: Path, tmp_path: Path, capsys: 
     assert "pickled" in message and "convert it" in message
 
 
+def test_more_keys_than_the_backbone_has(config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "document_keys" in refused(config(model={"document_keys": 5000}), tmp_path, capsys)
+
+
 def test_longer_passages_than_the_backbone_takes(
     config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

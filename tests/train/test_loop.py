@@ -200,7 +200,7 @@ def test_a_rate_far_too_high_stops_the_run(tiny: Configs, trainer: Trainer, tmp_
     config, out = tiny(optimizer={"lr": 1e30, "clip": 0.0}), tmp_path / "out"
     [end] = trainer.run(order(config, out))
     assert end == TrainingStopped.exit_code != 0
-    assert "lower the learning rate or resume from" in complaint(out) and "Traceback" not in complaint(out)
+    assert "start again with a lower optimizer.lr" in complaint(out) and "Traceback" not in complaint(out)
     assert not (out / "model.safetensors").exists()
 
 

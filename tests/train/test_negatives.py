@@ -253,6 +253,7 @@ def test_mine_by_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--model", "dense:./none", "--files"], 4, "there is no such folder"),
         (["--model", "bm25", "--files", "--out", "none/out.jsonl"], 2, "cannot be written"),
         (["--model", "dense:./none", "--files", "--device", "tpu"], 4, "unknown device 'tpu'"),
+        (["--model", "bm25", "--files", "--margin", "nan"], 2, "--margin nan"),
     ],
 )
 def test_bad_calls(

@@ -80,6 +80,8 @@ def run_mine(
     """Mine hard negatives."""
     from citadel.train.negatives import mine
 
+    if k < 1 or (margin is not None and math.isnan(margin)):
+        raise UsageError(f"-k {k} with --margin {margin}: give a k of 1 or more and a number")
     part = data_part(data, passages, pairs)
     check_out(out)
     limit = -math.inf if margin is None else margin

@@ -185,7 +185,9 @@ def _problem(config: ModelConfig) -> str:
             and 3 <= config.document_length <= backbone.longest
             and 0 <= config.query_padding <= backbone.longest
         ),
-        "query_keys and document_keys must be 1 or more": config.query_keys < 1 or config.document_keys < 1,
+        f"query_keys and document_keys must be from 1 to the vocabulary's {backbone.vocabulary}": not (
+            1 <= config.query_keys <= backbone.vocabulary and 1 <= config.document_keys <= backbone.vocabulary
+        ),
         f"tau {config.tau} is not from 0 to 5.1": not 0 <= config.tau < 5.1,
     }
     return next((problem for problem, found in checks.items() if found), "")

@@ -6,6 +6,7 @@ import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,10 +76,11 @@ class Tokenizer:
 
     def _encode(self, texts: Sequence[str], length: int, padding: int) -> list[Encoding]:
         most = length - 2
-        found = self._library.encode_batch([head(text, most) for text in texts], add_special_tokens=False)
-        for place, text in enumerate(texts):
-            if len(found[place]) <= most and len(head(text, most)) < len(text):
-                found[place] = self._library.encode(text, add_special_tokens=False)
+        enough = most * _LETTERS_A_TOKEN
+        found = self._library.encode_batch([whole[:enough] for whole in texts], add_special_tokens=False)
+        for place, whole in enumerate(texts):
+            if len(whole) > enough and not _settled(found[place], most):
+                found[place] = self._library.encode(whole, add_special_tokens=False)
         cuts = [len(text) > most for text in found]
         for text in found:
             text.truncate(most)  # before its lists are made: of a book they would take hundreds of megabytes
@@ -101,14 +103,12 @@ class Tokenizer:
         return never
 
 
-def head(text: str, tokens: int) -> str:
-    """Enough of a text for so many tokens, as a rule, cut before a blank: whole books need not be tokenised.
+def _settled(beginning: Any, most: int) -> bool:
+    """Whether the beginning of a text gives the first `most` tokens of all of it, so that books need not be tokenised.
 
-    >>> head("a " * 100, 1)
-    'a a a a a a a a'
+    Where it was cut off it may end within a word; no token of that last word may be among them.
     """
-    end = text.rfind(" ", 0, tokens * _LETTERS_A_TOKEN) if len(text) > tokens * _LETTERS_A_TOKEN else -1
-    return text[:end] if end > 0 else text
+    return len(beginning) > most and beginning.word_ids[most - 1] != beginning.word_ids[-1]
 
 
 def is_punctuation(token: str) -> bool:

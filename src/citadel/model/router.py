@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 GROUP = 128  # keys looked at together when the top ones are sought
-CHUNK_ELEMENTS = 1 << 28  # of z at a time: 0.5 GB in bf16
+CHUNK_ELEMENTS = {"cuda": 1 << 28, "cpu": 1 << 22}  # of z at a time: 0.5 GB in bf16; 16 MB in fp32, near a cache's size
 
 
 class Routed(NamedTuple):
@@ -31,7 +31,7 @@ class Routed(NamedTuple):
     active: Tensor  # [], how many φ are above 0; no gradient
 
 
-def route(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chunk: int = CHUNK_ELEMENTS) -> Routed:
+def route(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chunk: int = 0) -> Routed:
     """Route texts: x [n, T, h] is the router head's output, `routed` [n, T] says which tokens have keys.
 
     >>> word = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
@@ -41,7 +41,7 @@ def route(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chun
     """
     vocabulary = len(word)
     word, bias = _padded(word, bias, x.dtype)
-    step = max(1, chunk // (x.shape[1] * len(word)))
+    step = _texts_at_once(x, len(word), chunk)
     parts = _ChunkedRouter.apply(x, word, bias, routed, keys, step)  # type: ignore[no-untyped-call]
     weights, found, pooled, mass, l1, active = parts
     return Routed(weights, found, pooled[:, :vocabulary], mass[:vocabulary], l1, active)
@@ -49,7 +49,7 @@ def route(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chun
 
 @torch.no_grad()
 def route_top(
-    x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chunk: int = CHUNK_ELEMENTS
+    x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chunk: int = 0
 ) -> tuple[Tensor, Tensor]:
     """The top keys alone, for encoding an index: weights and keys, each [n, T, L].
 
@@ -58,13 +58,19 @@ def route_top(
     2
     """
     word, bias = _padded(word, bias, x.dtype)
-    step = max(1, chunk // (x.shape[1] * len(word)))
+    step = _texts_at_once(x, len(word), chunk)
     parts = []
     for at in range(0, len(x), step):
         z = _logits(x[at : at + step], word, bias)  # [c, T, V']
         parts.append(_top(z, _group_best(z), keys, routed[at : at + step]))
     weights, found = (torch.cat(column) for column in zip(*parts, strict=True))
     return weights, found
+
+
+def _texts_at_once(x: Tensor, width: int, chunk: int) -> int:
+    """How many texts' z are made at a time; `chunk` is a number of elements, 0 for what suits the device."""
+    most = chunk or CHUNK_ELEMENTS.get(x.device.type, CHUNK_ELEMENTS["cpu"])
+    return max(1, most // (x.shape[1] * width))
 
 
 def _padded(word: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

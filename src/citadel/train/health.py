@@ -58,11 +58,12 @@ def check(loss: float, found: Health | None, step: int, kept: str, norm: float =
 
     >>> check(float("nan"), None, 7, "out/checkpoint-5")
     Traceback (most recent call last):
-    citadel.train.health.TrainingStopped: step 7: the loss is nan; lower the learning rate or resume from ...
+    citadel.train.health.TrainingStopped: step 7: the loss is nan; start again with a lower optimizer.lr and ...
     """
     for what, value in (("loss", loss), ("gradient's norm", norm)):
         if not math.isfinite(value):
-            advice = f"lower the learning rate or resume from {kept}"
+            # Resumed, the run would see the same batches and come to the same end.
+            advice = f"start again with a lower optimizer.lr and another --out; the last good checkpoint is {kept}"
             raise TrainingStopped(f"step {step}: the {what} is {value}; {advice}")
     if found is None:
         return

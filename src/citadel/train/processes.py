@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from citadel.errors import InputError
 from citadel.model.citadel import Citadel, Encoded
 from citadel.train.inputs import Inputs
 
+PATIENCE = timedelta(hours=6)  # one process evaluates while the others wait; NCCL's ten minutes can be too few
 _SUMS = ("mass", "l1", "active")
 _BY_TOKEN = ("routed", "vectors", "keys", "weights")
 
@@ -30,9 +32,10 @@ class World:
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self._accelerator: Any = None
         if self.size > 1:
-            from accelerate import Accelerator
+            from accelerate import Accelerator, InitProcessGroupKwargs
 
-            self._accelerator = Accelerator(cpu=device == "cpu")
+            patience = InitProcessGroupKwargs(timeout=PATIENCE)
+            self._accelerator = Accelerator(cpu=device == "cpu", kwargs_handlers=[patience])
         self.rank = self._accelerator.process_index if self._accelerator else 0
         self.device = self._accelerator.device if self._accelerator else torch.device(device)
 
