@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from citadel.model.router import GROUP, Routed, route, route_top
+from citadel.routing.dynamic import top_keys
 from tests.support.children import ROOT, environment
 
 WITH_GRADIENT = ("weights", "pooled", "mass", "l1")
@@ -166,3 +167,17 @@ def test_the_kernels_in_the_interpreter() -> None:
     variables = environment() | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert ended.stdout == "equal\n", ended.stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_equal_logits_are_ordered_by_lower_key(dtype: torch.dtype) -> None:
+    """Logits of a few whole numbers, so that every token has ties, across groups too."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(-2, 3, (4, 6, 3), generator=draw).to(dtype)
+    word = torch.randint(-2, 3, (500, 3), generator=draw).to(dtype)
+    found = route(x, word, torch.zeros(500, dtype=dtype), torch.ones(4, 6, dtype=torch.bool), 5, chunk=500 * 6)
+    phi = torch.log1p((x @ word.T).float().relu())  # [4, 6, 500]
+    for keys, weights, row in zip(
+        found.keys.flatten(0, 1), found.weights.flatten(0, 1), phi.flatten(0, 1), strict=True
+    ):
+        assert keys[weights > 0].tolist() == top_keys(row.numpy(), 5).tolist()

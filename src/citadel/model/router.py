@@ -201,12 +201,37 @@ def _to_logits(z: Tensor, *rest: Tensor) -> Tensor:
 
 
 def _top(z: Tensor, group_best: Tensor, keys: int, routed: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights and keys of the `keys` largest φ of each token.
+    """Weights and keys of the `keys` largest φ of each token, equal ones by lower key.
 
     They lie in the `keys` groups with the largest maxima, so the rest of z need not be sorted.
     """
-    groups = group_best.topk(min(keys, group_best.shape[-1]), dim=-1).indices.sort(-1).values  # [c, T, k]
+    best = group_best.to(z.dtype)  # exact: a maximum of z's own numbers
+    groups = largest(best, min(keys, best.shape[-1])).sort(-1).values  # [c, T, k]; ascending, as keys are below
     near = (groups[..., None] * GROUP + torch.arange(GROUP, device=z.device)).flatten(-2)  # [c, T, k·GROUP]
-    value, at = z.gather(-1, near).topk(keys, dim=-1)  # [c, T, k]
-    weights = torch.log1p(value.to(_wide(z.dtype)).clamp(min=0)) * routed[..., None]
+    values = z.gather(-1, near)
+    at = largest(values, keys)  # [c, T, k]
+    weights = torch.log1p(values.gather(-1, at).to(_wide(z.dtype)).clamp(min=0)) * routed[..., None]
     return weights, near.gather(-1, at)
+
+
+_INTEGERS = {torch.bfloat16: (torch.int16, torch.int32), torch.float16: (torch.int16, torch.int32)}
+_INTEGERS[torch.float32] = (torch.int32, torch.int64)
+
+
+def largest(values: Tensor, k: int) -> Tensor:
+    """Where the k largest of the last dimension stand, best first, equal ones by lower place on every device.
+
+    `topk` promises no order among equals, and in bf16 there are many: value and place are packed into one integer.
+
+    >>> largest(torch.tensor([1.0, 3.0, -2.0, 3.0, 3.0]), 4).tolist()
+    [1, 3, 4, 0]
+    """
+    if values.dtype not in _INTEGERS or values.shape[-1] > 1 << 16:
+        return values.sort(dim=-1, descending=True, stable=True).indices[..., :k]
+    narrow, wide = _INTEGERS[values.dtype]
+    bits = values.contiguous().view(narrow).to(wide)
+    ordered = torch.where(bits < 0, bits ^ torch.iinfo(narrow).max, bits)  # as integers, so the numbers are in order
+    last = (1 << 16) - 1
+    place = torch.arange(values.shape[-1], device=values.device, dtype=wide)
+    packed = (ordered << 16) | (last - place)
+    return last - (packed.topk(k, dim=-1).values & last)

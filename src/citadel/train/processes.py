@@ -50,6 +50,15 @@ class World:
             reason = f"optimizer.batch {queries} cannot be shared by {self.size} processes"
             raise InputError(f"{reason}: choose a multiple of {self.size}")
 
+    def agree(self, model: Citadel) -> None:
+        """Give every process the leading one's weights: two kinds of processor need not start alike."""
+        if self.size > 1:
+            from accelerate.utils import broadcast
+
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.copy_(broadcast(parameter.detach().clone()))
+
     def share(self, texts: Inputs) -> Inputs:
         """This process's part of a batch; all parts are equally long."""
         part = len(texts.ids) // self.size

@@ -111,6 +111,7 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     run = Run(config, out, model, data, batches, marker, _optimizer(model, config), world, dtype, saved, total)
     if not (resume and _resumed(run)):
         run.figures = start_heads(model, data, marker, config.router, config.seed, dtype, meter)
+    world.agree(model)
     if world.leads:  # one process alone: checkpoints copy the tokenizer, and two writers could tear it
         os.makedirs(out, exist_ok=True)
         tokenizer.no_truncation()
