@@ -64,7 +64,8 @@ float pq_table(const float* centroids, std::size_t subvectors, std::size_t sub, 
   for (std::size_t s = 0; s < subvectors; ++s)
     largest += centroid_products(centroids + s * sub * kCentroids, sub, q + s * sub, floats + s * kCentroids);
   const float step = largest / (32767.0f - static_cast<float>(subvectors));  // rounding up everywhere still fits 16 bits
-  const bool usable = step > 0.0f && step < __builtin_inff();
+  constexpr float kSmallestNormal = 1.17549435e-38f;  // below it a step has few bits: rounded down, it would let sums pass 16 bits
+  const bool usable = step >= kSmallestNormal && step < __builtin_inff();
   for (std::size_t i = 0; i < subvectors * kCentroids; ++i) entries[i] = usable ? whole_steps(floats[i], step) : std::int16_t{0};
   return usable ? step : 0.0f;
 }

@@ -170,12 +170,15 @@ def fp16_dot(x: np.ndarray, stored: np.ndarray) -> np.float32:
     return f32(lanes[0])
 
 
+TINY = np.finfo(np.float32).tiny  # below it a step has too few bits to count in
+
+
 def pq_dot(x: np.ndarray, stored: np.ndarray, centroids: np.ndarray, scale: np.float32) -> np.float32:
     codes = _native.pq_assign(stored[None], centroids)[0]
     parts = zip(x.reshape(len(codes), -1), centroids, strict=True)
     table = [reduce(add, (part * centroid_rows).T) for part, centroid_rows in parts]  # [S, 256]
     step = f32(reduce(add, [np.abs(row).max() for row in table]) / f32(32767 - len(codes)))
-    total = sum(int(np.rint(row[code] / step)) for row, code in zip(table, codes, strict=True)) if step else 0
+    total = sum(int(np.rint(row[code] / step)) for row, code in zip(table, codes, strict=True)) if step >= TINY else 0
     return f32(f32(f32(total) * step) * scale)
 
 

@@ -51,7 +51,9 @@ def dots(query: Floats, rows: Encoded, keys: Keys | None = None, book: Codebook 
     parts = book.centroids * query.reshape(len(book.centroids), 1, -1)  # [S, 256, sub]
     table = _in_order(np.moveaxis(parts, 2, 0))  # [S, 256]
     step = np.float32(_in_order(np.abs(table).max(axis=1)) / np.float32(32767 - len(table)))
-    whole = np.rint(table / step).astype(np.int32) if step else np.zeros(table.shape, np.int32)  # sums fit 16 bits
+    if step < np.finfo(np.float32).tiny:  # too few bits left to count in: sums could pass 16 bits
+        return np.zeros(len(rows.codes), np.float32)
+    whole = np.rint(table / step).astype(np.int32)  # sums fit 16 bits
     sums = whole[np.arange(len(table)), rows.codes].sum(axis=1, dtype=np.int32)  # [P]
     scored: Floats = sums.astype(np.float32) * step * book.scales_for(keys)
     return scored
