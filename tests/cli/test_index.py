@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-import zstandard
+from backports import zstd
 
 from citadel import Index
 from tests.cli.conftest import Citadel, write_jsonl
@@ -26,9 +26,7 @@ def test_a_build_says_how_many_documents_there_are(corpus: Path, tmp_path: Path,
     assert ids(tmp_path / "idx", "evolution") == ["d2"]
 
 
-@pytest.mark.parametrize(
-    ("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstandard.compress)]
-)
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstd.compress)])
 def test_compressed_corpora(suffix: str, pack, corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
     packed = tmp_path / f"corpus.jsonl{suffix}"
     packed.write_bytes(pack(corpus.read_bytes()))

@@ -15,7 +15,7 @@ HIDE = """
 import sys
 class Hidden:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("typer", "rich", "Stemmer", "zstandard"):
+        if name.partition(".")[0] in ("typer", "rich", "Stemmer", "backports"):
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Hidden())
 import importlib.util

@@ -14,11 +14,19 @@ from typing import Any, BinaryIO, NamedTuple, Self
 
 from citadel.errors import InputError, UsageError
 
+zstd: Any
+try:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+except ImportError:  # only where citadel was copied, not installed
+    zstd = None
+
 MAX_LINE = 64 << 20  # bytes
 STDIN = "-"
 _CHUNK = 1 << 20
-# A few bytes of zstd can unfold to 128 KiB: small feeds keep what one feed can unfold to below 32 MiB.
-_ZSTD_FEED = 1 << 10
+_DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, *([zstd.ZstdError] if zstd else []))
 
 
 class Line(NamedTuple):
@@ -87,7 +95,7 @@ class Lines:
     def _read(self, read: Callable[[], bytes]) -> bytes:
         try:
             return read()
-        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+        except _DAMAGED as error:
             self.close()
             raise InputError(_unreadable(error), self.source, self.number + 1) from None
 
@@ -195,50 +203,15 @@ def _unreadable(error: Exception) -> str:
     return f"the compressed file is damaged ({error}): copy it again"
 
 
-class _ZstdFile(io.RawIOBase):
-    """zstd frames as a stream; zstandard's own reader takes a cut-off file for a whole one."""
-
-    def __init__(self, disk: BinaryIO) -> None:
-        import zstandard
-
-        self._zstd = zstandard
-        self._disk = disk
-        self._frame: Any = None
-        self._waiting = b""  # compressed
-        self._ready = memoryview(b"")  # decompressed
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            if not self._feed():
-                return 0
-        size = min(len(buffer), len(self._ready))
-        buffer[:size] = self._ready[:size]
-        self._ready = self._ready[size:]
-        return size
-
-    def _feed(self) -> bool:
-        piece = self._waiting or self._disk.read(_ZSTD_FEED)
-        self._waiting = b""
-        if not piece:
-            if self._frame is not None:
-                raise EOFError
-            return False
-        if self._frame is None:
-            self._frame = self._zstd.ZstdDecompressor().decompressobj()
-        try:
-            self._ready = memoryview(self._frame.decompress(piece))
-        except self._zstd.ZstdError as error:
-            raise ValueError(str(error)) from None
-        if self._frame.eof:
-            self._frame, self._waiting = None, self._frame.unused_data
-        return True
+def _zstd(disk: BinaryIO) -> Any:
+    """zstd as Python 3.14 has it; a bare machine can do without until it meets such a file."""
+    if zstd is None:
+        raise InputError("this file is compressed with zstd: run `pip install backports.zstd`, or decompress it first")
+    return zstd.ZstdFile(disk)
 
 
 _DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": lambda disk: gzip.GzipFile(fileobj=disk, mode="rb"),
     ".xz": lzma.LZMAFile,
-    ".zst": _ZstdFile,
+    ".zst": _zstd,
 }
