@@ -185,6 +185,7 @@ class OptimizerPart:
 
     lr: float = 2e-5
     head_lr: float = 0.0  # 0: as lr
+    semantic_lr: float = 0.0  # 0: as head_lr; a head that starts as the identity wants no more than the backbone
     weight_decay: float = 0.01
     clip: float = 1.0
     warm_up: float = 0.1  # share of the steps, or their number from 1 up
@@ -200,14 +201,26 @@ class OptimizerPart:
         if (self.steps > 0) == (self.epochs > 0) or self.steps < 0 or self.epochs < 0:
             raise InputError("optimizer.steps and optimizer.epochs: give one of them, above 0")
         _above("optimizer.lr", self.lr)
-        for name, low, high in (("head_lr", 0, 1), ("weight_decay", 0, 1), ("clip", 0, math.inf), ("average", 0, 1)):
-            _within(f"optimizer.{name}", getattr(self, name), low, high)
-        for name, low in (("warm_up", 0), ("batch", 1), ("accumulate", 1), ("cache", 0), ("frozen", 0)):
+        for name in ("head_lr", "semantic_lr", "weight_decay", "average"):
+            _within(f"optimizer.{name}", getattr(self, name), 0, 1)
+        for name, low in (("clip", 0), ("warm_up", 0), ("batch", 1), ("accumulate", 1), ("cache", 0), ("frozen", 0)):
             _within(f"optimizer.{name}", getattr(self, name), low, math.inf)
 
     def total_steps(self, examples: int) -> int:
         """How many steps the run has, where an epoch has so many examples."""
         return self.steps or max(1, math.ceil(self.epochs * examples / (self.batch * self.accumulate)))
+
+    def rate(self, name: str) -> float:
+        """The full learning rate of a tensor, by its name.
+
+        >>> part = OptimizerPart(steps=1, lr=2e-5, head_lr=2e-4, semantic_lr=1e-5)
+        >>> [part.rate(name) for name in ("layers.0.attention.qkv.weight", "router.bias", "semantic.weight")]
+        [2e-05, 0.0002, 1e-05]
+        """
+        heads = self.head_lr or self.lr
+        if name.startswith("semantic."):
+            return self.semantic_lr or heads
+        return heads if name.startswith(("token.", "router.")) else self.lr
 
     def warm_up_steps(self, total: int) -> int:
         """How many of them the learning rate rises."""

@@ -28,8 +28,6 @@ from citadel.train.meter import Meter
 from citadel.train.processes import World
 from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens
 
-_HEADS = ("token.", "semantic.", "router.")
-
 
 @dataclass
 class Run:
@@ -165,20 +163,17 @@ def learning_rate(step: int, total: int, warm_up: int) -> float:
 
 
 def _optimizer(model: Citadel, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW with its own rate for the heads; biases and norms do not decay."""
+    """AdamW with a group for each learning rate; biases and norms do not decay."""
     part = config.optimizer
-    groups = []
-    for heads in (False, True):
-        for decays in (False, True):
-            chosen = [
-                parameter
-                for name, parameter in model.named_parameters()
-                if parameter.requires_grad and name.startswith(_HEADS) == heads and (parameter.dim() > 1) == decays
-            ]
-            rate = (part.head_lr or part.lr) if heads else part.lr
-            groups.append({"params": chosen, "full": rate, "lr": rate, "weight_decay": part.weight_decay * decays})
-    groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, fused=next(model.parameters()).is_cuda)
+    groups: dict[tuple[float, bool], list[torch.nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((part.rate(name), parameter.dim() > 1), []).append(parameter)
+    made = [
+        {"params": chosen, "full": rate, "lr": rate, "weight_decay": part.weight_decay * decays}
+        for (rate, decays), chosen in groups.items()
+    ]
+    return torch.optim.AdamW(made, fused=next(model.parameters()).is_cuda)
 
 
 def _bf16(config: TrainConfig, device: torch.device) -> bool:
