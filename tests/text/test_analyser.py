@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 import unicodedata
@@ -162,3 +163,9 @@ def test_fingerprints_of_version_one_are_these() -> None:
 def test_an_unknown_analyser_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="unknown analyser 'klingon': choose one of english, plain"):
         get_analyser("klingon")
+
+
+def test_without_pystemmer_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "Stemmer", None)
+    with pytest.raises(UsageError, match="the english analyser needs PyStemmer: run `pip install PyStemmer`"):
+        module._english()

@@ -137,7 +137,10 @@ def cut(term: str) -> str:
 
 
 def _english() -> Callable[[str], str]:
-    import Stemmer
+    try:
+        import Stemmer
+    except ImportError:  # only where citadel was copied, not installed
+        raise UsageError("the english analyser needs PyStemmer: run `pip install PyStemmer`, or choose plain") from None
 
     stem: Callable[[str], str] = Stemmer.Stemmer("porter", 0).stemWord
 
