@@ -307,4 +307,4 @@ def test_a_source_of_weight_0_is_unseen(load: Load, write: Write) -> None:
     folder = str(Path(write("two/pairs.jsonl", pairs)).parent)
     data, _ = load(data={"folder": folder, "sources": {"web": 0}, "held_out": False})
     assert data.ids.texts.some(data.examples.positive.tolist()) == ["d1"]
-    assert data.ids.texts.some(data.unseen.positive.tolist()) == ["d2"]
+    assert set(data.unseen) == {"web"} and data.ids.texts.some(data.unseen["web"].positive.tolist()) == ["d2"]

@@ -117,6 +117,8 @@ def _train_config(found: dict[str, Any]) -> TrainConfig:
         raise InputError("name must be a text and seed a whole number of 0 or more")
     tables = {part: _table(found, part) for part in known[2:]}
     loss = make(LossPart, tables["loss"], "loss.")  # checks the keys and the preset before it is applied
+    if loss.teacher and tables["data"].get("scores"):
+        raise InputError("loss.teacher and data.scores are two teachers: give one of them")
     return TrainConfig(
         name=name,
         seed=seed,

@@ -54,7 +54,7 @@ class Data:
     ids: Ids  # of the passages
     examples: Examples
     held_out: Examples
-    unseen: Examples  # of sources that are never trained on: how well the model does on what it has not met
+    unseen: Mapping[str, Examples]  # by source that is never trained on: does what is learnt carry over to it?
     known: Ragged  # by query: every passage known to answer it, as twins
     twin: Rows  # [P]: the first passage with the same tokens
     special: Special
@@ -120,13 +120,14 @@ def split(source: Source, index: PairIndex, part: DataPart) -> tuple[Examples, E
     return examples, every.some(used[held])
 
 
-def unseen_pairs(source: Source, index: PairIndex, part: DataPart) -> Examples:
-    """The pairs of sources whose weight is 0, to choose settings by what transfers to other texts."""
+def unseen_pairs(source: Source, index: PairIndex, part: DataPart) -> dict[str, Examples]:
+    """The pairs of each source whose weight is 0, to choose settings by what transfers to other texts."""
     by_kind = _table(part.kinds, source.kind_names, "data.kinds")
     by_source = _table(part.sources, source.passages.source_names, "data.sources")
-    left_out = by_source[source.passages.sources[source.positive]] == 0
-    chosen = np.flatnonzero(left_out & (by_kind[source.kind] > 0))
-    return Examples(source.query, source.positive, index.row, np.ones(len(source.query))).some(chosen)
+    of, weight = source.passages.sources[source.positive], by_kind[source.kind]
+    every = Examples(source.query, source.positive, index.row, weight)
+    chosen = {number: (of == number) & (weight > 0) for number in np.flatnonzero(by_source == 0).tolist()}
+    return {source.passages.source_names[number]: every.some(np.flatnonzero(rows)) for number, rows in chosen.items()}
 
 
 def pair_weights(source: Source, part: DataPart) -> NDArray[np.float64]:

@@ -71,10 +71,7 @@ def _pass(run: Run, batch: Batch, progress: float) -> Outcome:
     """Forward and backward of one batch; every process encodes its share and scores all of it."""
     queries = run.marker(torch.from_numpy(batch.query_ids), torch.from_numpy(batch.query_mask), query=True)
     passages = run.marker(torch.from_numpy(batch.passage_ids), torch.from_numpy(batch.passage_mask))
-    teacher = None if batch.teacher is None else torch.from_numpy(batch.teacher).to(run.world.device)
-    allowed = torch.from_numpy(batch.allowed).to(run.world.device)
-    labels = Labels(run.config.data.group, allowed, teacher)
-    world, model = run.world, run.model
+    world, model, labels = run.world, run.model, _labels(run, batch)
 
     def cost(q: Encoded, p: Encoded) -> dict[str, Tensor]:
         terms = objective(model, world.gather(q), world.gather(p), labels, run.config.loss, progress)
@@ -83,6 +80,17 @@ def _pass(run: Run, batch: Batch, progress: float) -> Outcome:
     return forward_backward(
         model, world.share(queries), world.share(passages), cost, run.dtype, run.config.optimizer.cache
     )
+
+
+def _labels(run: Run, batch: Batch) -> Labels:
+    """What is right: from the data, and from a teacher that reads the batch where there is one."""
+    allowed = torch.from_numpy(batch.allowed).to(run.world.device)
+    if run.teacher is not None:
+        taught = run.teacher(batch, run.world)
+        anchor = taught.dense if run.config.loss.anchor else None
+        return Labels(run.config.data.group, allowed, taught.fused, anchor)
+    teacher = None if batch.teacher is None else torch.from_numpy(batch.teacher).to(run.world.device)
+    return Labels(run.config.data.group, allowed, teacher)
 
 
 def _figures(outcome: Outcome, alive: Health | None, run: Run, step: int, norm: float) -> dict[str, float]:

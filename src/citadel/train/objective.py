@@ -14,11 +14,12 @@ from citadel.train.parts import LossPart
 
 @dataclass(frozen=True)
 class Labels:
-    """What is right in a batch: query b's positive is passage b·G; `teacher` scores its own group."""
+    """What is right in a batch: query b's positive is passage b·G; `teacher` scores its own group or all passages."""
 
     group: int  # G
     allowed: Tensor | None = None  # [B, D]
-    teacher: Tensor | None = None  # [B, G]
+    teacher: Tensor | None = None  # [B, G] or [B, D]
+    anchor: Tensor | None = None  # [B, D]: logits the semantic part is to keep
 
 
 def objective(
@@ -41,6 +42,8 @@ def objective(
         if loss.distill_router and queries.pooled is not None and passages.pooled is not None:
             routed = queries.pooled @ passages.pooled.T / loss.temperature
             terms["router_distillation"] = loss.soft_label * _distill(routed, labels, loss)
+    if labels.anchor is not None and semantic is not None:
+        terms["anchor"] = loss.anchor * losses.kl_distillation_loss(semantic / loss.temperature, labels.anchor)
     ramp = min(1.0, progress / loss.ramp) ** loss.ramp_power if loss.ramp else 1.0
     return terms | {name: ramp * term for name, term in _regularisers(model, queries, passages, loss).items()}
 
@@ -55,10 +58,14 @@ def _total(lexical: Tensor | None, semantic: Tensor | None) -> Tensor:
 
 def _distill(scores: Tensor, labels: Labels, loss: LossPart) -> Tensor:
     assert labels.teacher is not None
-    own = losses.own_group(scores, labels.group)  # [B, G]
+    teacher, everywhere = labels.teacher, labels.teacher.shape[1] > labels.group
+    temperature = 1.0 if everywhere else loss.teacher_temperature
+    if loss.distillation == "margin-mse" or not everywhere:
+        scores = losses.own_group(scores, labels.group)  # [B, G]
     if loss.distillation == "margin-mse":
-        return losses.margin_mse_loss(own, labels.teacher / loss.teacher_temperature)
-    return losses.kl_distillation_loss(own, labels.teacher, loss.teacher_temperature)
+        own = losses.own_group(teacher, labels.group) if everywhere else teacher
+        return losses.margin_mse_loss(scores, own / temperature)
+    return losses.kl_distillation_loss(scores, teacher, temperature)
 
 
 def _regularisers(model: Citadel, queries: Encoded, passages: Encoded, loss: LossPart) -> dict[str, Tensor]:

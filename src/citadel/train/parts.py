@@ -124,6 +124,9 @@ class LossPart:
     hard_label: float = 1.0
     soft_label: float = 1.0
     distillation: str = "none"
+    teacher: str = ""  # a sentence encoder that scores every passage of the batch as it comes
+    bm25: float = 0.0  # times BM25 over tokens, added to that teacher's logits
+    anchor: float = 0.0  # of the divergence of the semantic part alone from that teacher
     teacher_temperature: float = 1.0  # teacher scores are divided by it
     temperature: float = 1.0  # student scores are divided by it
     distill_router: bool = False
@@ -143,8 +146,12 @@ class LossPart:
         _above("loss.teacher_temperature", self.teacher_temperature)
         _within("loss.ramp", self.ramp, 0, 1)
         _within("loss.ramp_power", self.ramp_power, 1, 8)
+        if self.teacher and self.distillation == "none" and not self.anchor:
+            raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or loss.anchor")
+        if not self.teacher and (self.bm25 or self.anchor):
+            raise InputError("loss.bm25 and loss.anchor need loss.teacher: name the folder of a sentence encoder")
         weights = ("alpha", "beta", "router_contrastive", "hard_label", "soft_label", "flops_query", "flops_passage")
-        for name in weights:
+        for name in (*weights, "bm25", "anchor"):
             _within(f"loss.{name}", getattr(self, name), 0, math.inf)
 
 

@@ -26,6 +26,7 @@ from citadel.train.inputs import Marker
 from citadel.train.logs import Log
 from citadel.train.meter import Meter
 from citadel.train.processes import World
+from citadel.train.teacher import BatchTeacher, find_batch_teacher
 from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens
 
 
@@ -44,6 +45,7 @@ class Run:
     dtype: torch.dtype
     tokenizer: Path
     total: int
+    teacher: BatchTeacher | None = None
     start: int = 0
     figures: dict[str, float] = field(default_factory=dict)  # of the heads' start
     average: dict[str, Tensor] | None = None
@@ -106,7 +108,10 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     dtype = torch.bfloat16 if _bf16(config, world.device) else torch.float32
     world.check_batch(config.optimizer.batch)
     total, saved = config.optimizer.total_steps(batches.epoch_size), out / TOKENIZER
-    run = Run(config, out, model, data, batches, marker, _optimizer(model, config), world, dtype, saved, total)
+    silent = [*special, *punctuation]
+    teacher = find_batch_teacher(config.loss, data, tokenizer.get_vocab(), silent, world.device, dtype)
+    optimizer = _optimizer(model, config)
+    run = Run(config, out, model, data, batches, marker, optimizer, world, dtype, saved, total, teacher)
     if not (resume and _resumed(run)):
         run.figures = start_heads(model, data, marker, config.router, config.seed, dtype, meter)
     world.agree(model)

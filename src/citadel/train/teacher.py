@@ -1,0 +1,131 @@
+"""A teacher that scores every passage of a batch as it comes: a sentence encoder, with BM25 beside it where asked.
+
+Scores from a file cover a query's own group; here the student learns from the whole batch, crops of sentences included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from citadel.errors import InputError
+from citadel.model.citadel import Citadel
+from citadel.model.encoder import dense_model
+from citadel.routing.bm25 import idf, length_norm
+from citadel.train.batches import Batch
+from citadel.train.config import expand
+from citadel.train.data import Data
+from citadel.train.inputs import Inputs
+from citadel.train.parts import LossPart
+from citadel.train.processes import World
+from citadel.train.ragged import Ragged
+from citadel.train.tokens import Ids, load_tokenizer
+
+K1, B = 0.9, 0.4
+
+
+class Taught(NamedTuple):
+    """The teacher's scores of one batch, as logits: cosines divided by its temperature."""
+
+    dense: Tensor  # [B, D]
+    fused: Tensor  # [B, D], with BM25
+
+
+@dataclass(frozen=True)
+class BatchTeacher:
+    """Scores a batch of token ids. The teacher reads the student's tokens, so they must share a vocabulary."""
+
+    model: Citadel
+    lexical: TokenBm25
+    loss: LossPart
+    dtype: torch.dtype
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch, world: World) -> Taught:
+        queries = self._vectors(batch.query_ids, batch.query_mask, world)  # [B, h]
+        passages = self._vectors(batch.passage_ids, batch.passage_mask, world)  # [D, h]
+        dense = queries @ passages.T / self.loss.teacher_temperature
+        if not self.loss.bm25:
+            return Taught(dense, dense)
+        ids = (torch.from_numpy(side).to(dense.device) for side in (batch.query_ids, batch.passage_ids))
+        return Taught(dense, dense + self.loss.bm25 * self.lexical(*ids))
+
+    def _vectors(self, ids: Ids, mask: Ids, world: World) -> Tensor:
+        """Unit vectors of all texts; every process encodes its share."""
+        whole = Inputs(*(torch.from_numpy(side).to(world.device) for side in (ids, mask, mask > 0)))
+        found = self.model.encode(*world.share(whole), learning=False, dtype=self.dtype)
+        vectors = world.gather(found).semantic
+        assert vectors is not None
+        return vectors.float()
+
+
+@dataclass(frozen=True)
+class TokenBm25:
+    """BM25 whose terms are the tokenizer's tokens, of every query with every passage of a batch.
+
+    >>> bm25 = TokenBm25.of(Ragged.of([[1, 5, 2], [1, 6, 6, 2]]), vocabulary=8, silent=[0, 1, 2])
+    >>> bm25(torch.tensor([[1, 6, 2]]), torch.tensor([[1, 5, 2, 0], [1, 6, 6, 2]])).tolist()
+    [[0.0, 0.45...]]
+    """
+
+    rarity: Tensor  # [V]: idf, 0 for special tokens
+    average: float  # terms a passage
+
+    @classmethod
+    def of(cls, passages: Ragged, vocabulary: int, silent: list[int], device: torch.device | str = "cpu") -> TokenBm25:
+        """Count the collection; `silent` are the tokens that are no terms."""
+        frequency = document_frequency(passages, vocabulary)
+        values, places = np.unique(frequency, return_inverse=True)
+        rarity = np.array([idf(len(passages), int(value)) for value in values], np.float32)[places]
+        rarity[silent] = 0
+        terms = len(passages.values) - int(np.isin(passages.values, silent).sum())
+        return cls(torch.from_numpy(rarity).to(device), terms / max(1, len(passages)))
+
+    def __call__(self, queries: Tensor, passages: Tensor) -> Tensor:
+        """[B, Tq] and [D, Tp] → [B, D]."""
+        terms = torch.unique(queries[self.rarity[queries] > 0])  # [U]
+        column = torch.full_like(self.rarity, len(terms), dtype=torch.long)  # all other tokens share one column more
+        column[terms] = torch.arange(len(terms), device=terms.device)
+        tf = _counts(column[passages], len(terms))  # [D, U]
+        lengths = (self.rarity[passages] > 0).sum(1, keepdim=True)  # [D, 1]
+        base, slope = length_norm(self.average, K1, B)
+        return _counts(column[queries], len(terms)) * self.rarity[terms] @ (tf / (tf + base + slope * lengths)).T
+
+
+def _counts(columns: Tensor, width: int) -> Tensor:
+    """How often each column is named in each row; the last one is dropped."""
+    ones = torch.ones_like(columns, dtype=torch.float32)
+    return torch.zeros(len(columns), width + 1, device=columns.device).scatter_add_(1, columns, ones)[:, :width]
+
+
+def document_frequency(passages: Ragged, vocabulary: int, chunk: int = 1 << 16) -> NDArray[np.int64]:
+    """In how many passages each token stands.
+
+    >>> document_frequency(Ragged.of([[1, 1, 2], [2]]), 4).tolist()
+    [0, 1, 2, 0]
+    """
+    found = np.zeros(vocabulary, np.int64)
+    for start in range(0, len(passages), chunk):
+        ends = passages.offsets[start : start + chunk + 1]
+        rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+        both = np.unique(rows * vocabulary + passages.values[ends[0] : ends[-1]])
+        found += np.bincount(both % vocabulary, minlength=vocabulary)
+    return found
+
+
+def find_batch_teacher(
+    loss: LossPart, data: Data, vocabulary: dict[str, int], silent: list[int], device: torch.device, dtype: torch.dtype
+) -> BatchTeacher | None:
+    """The teacher [loss] names, or None."""
+    if not loss.teacher:
+        return None
+    model, folder = dense_model(expand(loss.teacher))
+    if load_tokenizer(folder).get_vocab() != vocabulary:
+        raise InputError("loss.teacher has another vocabulary than the backbone: score with `citadel score`", folder)
+    lexical = TokenBm25.of(data.passages, model.config.backbone.vocabulary, silent, device)
+    return BatchTeacher(model.to(device).requires_grad_(False), lexical, loss, dtype)
