@@ -15,6 +15,9 @@ collect_ignore_glob = ["fuzz/fuzz_*.py"]  # programs that tests start; they impo
 NIGHT = os.environ.get("CITADEL_NIGHT") == "1"
 SEED = int(os.environ.setdefault("CITADEL_SEED", str(random.randrange(1, 1 << 31))))  # the same in every worker
 
+# Most tests are about the engine, where BM25 is faster and easier to check; those of the default model name it.
+os.environ["CITADEL_MODEL"] = "bm25"
+
 # No deadline: a slow machine is not a failure.
 settings.register_profile("day", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("night", settings.get_profile("day"), max_examples=2000)

@@ -70,9 +70,9 @@ class Index:
         tau: float | None = None,
         codec: str | None = None,
         semantic_codec: str | None = None,
-        analyser: str = "english",
-        k1: float = 0.9,
-        b: float = 0.4,
+        analyser: str | None = None,
+        k1: float | None = None,
+        b: float | None = None,
         memory: int = DEFAULT_MEMORY,
         threads: int | None = None,
         overwrite: bool = False,
@@ -80,20 +80,22 @@ class Index:
     ) -> Self:
         """A new, empty index: for text, or with `fields` for given vectors.
 
-        Text goes through BM25, or through `model`, a folder made by `citadel export`; then `tau` (the model's own) and
-        the codecs of its token and semantic vectors (`int8`) can be chosen.
+        Text goes through `model`, a folder made by `citadel export`, or the default model that comes with the package;
+        then `tau` (the model's own) and the codecs of its token and semantic vectors (`int8`) can be chosen. With
+        `model="bm25"`, or an `analyser` (`english`), `k1` (0.9) or `b` (0.4), it goes through BM25.
 
         `fields` names a `lexical` and/or a `semantic` field, each a dimension or a `Field`; such an index needs the
         `fingerprint` of whatever made the vectors, so that nobody mixes two models.
         """
-        encoder, named = None, text_model(model) if fields is None else None
+        terms = {name: value for name, value in (("analyser", analyser), ("k1", k1), ("b", b)) if value is not None}
+        encoder, named = None, _text_model(model, router, terms) if fields is None else None
         if named is not None:
             encoder = _load(named, tau, threads)
             settings = model_settings(named, encoder, router, tau, codec, semantic_codec)
         elif codec is not None or semantic_codec is not None:
             raise UsageError("codec and semantic_codec go with a model: a field of given vectors names its own")
         elif fields is None:
-            settings = text_settings(router, tau, analyser, k1, b)
+            settings = text_settings(router, tau, **terms)
         else:
             settings = vector_settings(fields, router, fingerprint, tau)
         storage = _storage(path)
@@ -270,6 +272,16 @@ def _load(model: Path, tau: float | None, threads: int | None) -> Encoder:
     from citadel.encode.encoder import Encoder
 
     return Encoder(model, threads, tau=tau)
+
+
+def _text_model(model: Path | None, router: str | None, terms: Mapping[str, Any]) -> str | None:
+    """The model text goes through, or None for BM25, which naming a part of it chooses too."""
+    if model is None and (router is not None or terms):
+        return None
+    named = text_model(model)
+    if named is not None and terms:
+        raise UsageError(f"{next(iter(terms))} is for bm25, and here is a model: leave it out")
+    return named
 
 
 def _same_kind(settings: Settings, model: Path | None) -> Path | None:

@@ -33,10 +33,12 @@ def _check_tau(tau: float | None, router: str) -> None:
         raise UsageError(f"τ = {tau:g} cannot be used: it is a number from 0 to 5.1, for the dynamic router only")
 
 
-def text_settings(router: str | None, tau: float | None, analyser: str, k1: float, b: float) -> Settings:
+def text_settings(
+    router: str | None, tau: float | None, analyser: str = "english", k1: float = 0.9, b: float = 0.4
+) -> Settings:
     """An index of terms, ranked by BM25.
 
-    >>> text_settings(None, None, "english", k1=0.9, b=0.4).router
+    >>> text_settings(None, None).router
     'bm25'
     """
     _check_tau(tau, "bm25")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,3 +135,18 @@ def test_what_is_not_allowed_leaves_both_softmaxes() -> None:
     torch.testing.assert_close(found["contrastive"], wanted)
     routed = losses.router_contrastive_loss(queries.pooled, passages.pooled, positives, allowed)
     torch.testing.assert_close(found["router"], routed)
+
+
+def test_weights_that_an_index_drops_come_to_count_nothing() -> None:
+    model, queries, passages = batch("dynamic")
+    assert passages.weights is not None
+    tau = float(passages.weights[passages.weights > 0].detach().median())
+    model.config = replace(model.config, tau=tau)
+    loss, positives = part(prune=0.5), torch.tensor([0, 2, 4])
+    bare = passages.with_tensors({"weights": passages.weights * (passages.weights > tau)})
+    whole, cut = (losses.contrastive_loss(model.score(queries, p), positives) for p in (passages, bare))
+    assert not torch.equal(whole, cut)
+    for progress, wanted in ((0.0, whole), (0.5, cut), (1.0, cut)):
+        found = objective(model, queries, passages, Labels(GROUP), loss, progress)
+        torch.testing.assert_close(found["contrastive"], wanted)
+        torch.testing.assert_close(found["l1"], 1e-5 * (losses.l1_loss(queries) + losses.l1_loss(passages)))

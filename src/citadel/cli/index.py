@@ -15,7 +15,7 @@ def index(
     index: IndexFolder,
     model: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Text: a folder made by `citadel export`; bm25 until a default model ships."),
+        typer.Option(metavar="DIR", help="Text: a folder made by `citadel export`, default, or bm25.  [default]"),
     ] = None,
     router: Annotated[
         str | None,
@@ -47,20 +47,20 @@ def index(
         raise UsageError("--router goes without --model: the model brings its own router")
     from citadel.cli import build
     from citadel.cli.sources import is_vectors
-    from citadel.encode.models import text_model
+    from citadel.encode.models import BM25, text_model
 
     terms = {"--analyser": analyser, "--k1": k1, "--b": b}
     stored = {"--tau": tau, "--codec": codec, "--semantic-codec": semantic_codec}
     if is_vectors(corpus):
         _refuse({"--model": model, **terms, "--format": format}, "a corpus of text")
         settings = _vector_settings(corpus, router, tau, codec, semantic_codec, fingerprint)
-    elif text_model(model) is not None:
+    elif (named := None if model is None and _given(router=router, **terms) else text_model(model)) is not None:
         _refuse(terms, "bm25, and here is a model")
         _refuse({"--fingerprint": fingerprint}, "a corpus of vectors, an .npz file")
-        settings = _given(model=model, tau=tau, codec=codec, semantic_codec=semantic_codec)
+        settings = _given(model=named, tau=tau, codec=codec, semantic_codec=semantic_codec)
     else:
         _refuse({**stored, "--fingerprint": fingerprint}, "a corpus of vectors, an .npz file, or for a --model")
-        settings = _given(model=model, router=router, analyser=analyser, k1=k1, b=b)
+        settings = _given(model=BM25, router=router, analyser=analyser, k1=k1, b=b)
     options = _options(settings) | ({"format": format} if format else {})
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds)
     job = build.Job(

@@ -13,20 +13,31 @@ from citadel.errors import FingerprintError, InputError
 
 DEFAULT = "default"
 BM25 = "bm25"
-_INSTALLED = Path(__file__).parent.parent / "models" / DEFAULT
+VARIABLE = "CITADEL_MODEL"  # what text goes through where nothing is named
+NAME = "small-en"  # the model that is installed with the package
+_PACKAGE = Path(__file__).parent.parent
+# In the package, or beside it in a checkout, where one copy is enough.
+_PLACES = (_PACKAGE / "models" / NAME, _PACKAGE.parent.parent / "models" / NAME)
+
+
+def default_model() -> Path | None:
+    """The folder of the model installed with the package, or None where it was left out."""
+    return next((place for place in _PLACES if (place / ONNX_FILE).is_file()), None)
 
 
 def text_model(name: str | os.PathLike[str] | None) -> str | None:
     """What text goes through: None for bm25, else the model as an index remembers it.
 
-    Until the default model ships, no name and "default" mean bm25; this line is the place to change that.
+    No name means CITADEL_MODEL, and without that the default model, where it is installed.
 
-    >>> text_model(None) is text_model("bm25") is None
-    True
+    >>> text_model("bm25") is None, text_model("default")
+    (True, 'default')
     """
-    if name is None or name == BM25 or (name == DEFAULT and not _INSTALLED.is_dir()):
+    if name is None:
+        name = os.environ.get(VARIABLE) or (DEFAULT if default_model() else BM25)
+    if name == BM25:
         return None
-    return name if name == DEFAULT else _absolute(os.fspath(name))
+    return DEFAULT if name == DEFAULT else _absolute(os.fspath(name))
 
 
 def _absolute(path: str) -> str:
@@ -41,9 +52,10 @@ def _absolute(path: str) -> str:
 def find_model(name: str | os.PathLike[str]) -> str:
     """The folder of a model named by its path, or of the one installed with the package, "default"."""
     if name == DEFAULT:
-        if not _INSTALLED.is_dir():
-            raise InputError("no default model is installed with this version: name a folder made by `citadel export`")
-        return str(_INSTALLED)
+        installed = default_model()
+        if installed is None:
+            raise InputError("no default model is installed with this copy: name a folder made by `citadel export`")
+        return str(installed)
     folder = _absolute(os.fspath(name))
     if not os.path.isdir(folder):
         raise InputError("there is no such model: name a folder made by `citadel export`", os.fspath(name))

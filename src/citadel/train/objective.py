@@ -29,7 +29,8 @@ def objective(
 
     `progress` is the share of the run that is done: regularisers rise with it where the config has a ramp.
     """
-    lexical, semantic = model.lexical_score(queries, passages), model.semantic_score(queries, passages)
+    kept = pruned(passages, model.config.tau * min(1.0, progress / loss.prune)) if loss.prune else passages
+    lexical, semantic = model.lexical_score(queries, kept), model.semantic_score(queries, kept)
     scores = _total(lexical, semantic) / loss.temperature  # [B, D]
     positives = torch.arange(len(queries), device=scores.device) * labels.group
     terms = {"contrastive": loss.hard_label * losses.contrastive_loss(scores, positives, labels.allowed)}
@@ -46,6 +47,17 @@ def objective(
         terms["anchor"] = loss.anchor * losses.kl_distillation_loss(semantic / loss.temperature, labels.anchor)
     ramp = min(1.0, progress / loss.ramp) ** loss.ramp_power if loss.ramp else 1.0
     return terms | {name: ramp * term for name, term in _regularisers(model, queries, passages, loss).items()}
+
+
+def pruned(texts: Encoded, tau: float) -> Encoded:
+    """The texts without the weights an index would drop.
+
+    >>> pruned(Encoded(torch.ones(1, 1), weights=torch.tensor([[[0.5, 2.0]]])), tau=0.5).weights.tolist()
+    [[[0.0, 2.0]]]
+    """
+    if texts.weights is None:
+        return texts
+    return texts.with_tensors({"weights": torch.where(texts.weights > tau, texts.weights, 0)})
 
 
 def _total(lexical: Tensor | None, semantic: Tensor | None) -> Tensor:

@@ -133,6 +133,7 @@ class LossPart:
     distill_semantic: bool = True  # the student's score that is distilled holds its semantic part
     flops_query: float = 0.0
     flops_passage: float = 0.0
+    prune: float = 0.0  # share of the steps over which passages come to lose weights up to τ, as in an index; 0: never
     ramp: float = 0.0  # share of the steps over which regularisers rise
     ramp_power: int = 1
 
@@ -145,6 +146,7 @@ class LossPart:
         _above("loss.temperature", self.temperature)
         _above("loss.teacher_temperature", self.teacher_temperature)
         _within("loss.ramp", self.ramp, 0, 1)
+        _within("loss.prune", self.prune, 0, 1)
         _within("loss.ramp_power", self.ramp_power, 1, 8)
         if self.teacher and self.distillation == "none" and not self.anchor:
             raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or loss.anchor")
