@@ -165,7 +165,7 @@ def _own_negatives(source: Source, index: PairIndex) -> Ragged | None:
     if source.negatives is None:
         return None
     rows = np.repeat(index.row, source.negatives.lengths)
-    return Ragged.grouped(rows, source.negatives.values.astype(np.int32), len(index.keys))
+    return Ragged.grouped(rows, source.negatives.values[:].astype(np.int32), len(index.keys))
 
 
 def _table(weights: Mapping[str, float], names: tuple[str, ...], key: str) -> NDArray[np.float64]:

@@ -141,7 +141,7 @@ class DenseTeacher:
 
     def _encode(self, texts: list[str], length: int, query: bool = False) -> Any:
         table = tokenize(texts, self._tokenizer, length)
-        found = self._encoder.encode([table[row] for row in range(len(table))], query=query)
+        found = self._encoder.encode(table, query=query)
         assert found.semantic is not None
         return found.semantic.cpu().numpy()
 
