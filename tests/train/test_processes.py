@@ -116,7 +116,7 @@ def test_a_lone_process_of_several_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
     assert count_processes() == 1  # with --num_processes 1
     monkeypatch.setenv("MASTER_PORT", "29500")
-    with pytest.raises(UsageError, match="started one, as it does with --cpu .* use torchrun"):
+    with pytest.raises(UsageError, match=r"started one, as it does with --cpu .* use torchrun"):
         World("cpu")
 
 
