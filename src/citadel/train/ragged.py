@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from citadel.train.spill import Numbers
 
 Rows = NDArray[np.int64]
+PART = 512  # rows: arithmetic on their numbers takes some megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,10 @@ class Ragged:
         """
         offsets = self.offsets[start : end + 1]
         return Ragged(self.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+
+    def parts(self, size: int = PART) -> Iterator[Ragged]:
+        """All rows in their order, some at a time in memory."""
+        return (self.part(start, min(start + size, len(self))) for start in range(0, len(self), size))
 
     @property
     def lengths(self) -> Rows:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Ids = NDArray[np.int64]
-CHUNK = 512  # rows
 CHARACTERS = 1 << 19  # at a time: what the tokenizer makes of them is fifty times as large
 PAD_TO = 16  # tokens: few different shapes, and what tensor cores like
 _SPELLINGS = (("[CLS]", "[SEP]", "[PAD]", "[MASK]"), ("<s>", "</s>", "<pad>", "<mask>"))
@@ -148,9 +147,10 @@ def twins(table: Ragged) -> Rows:
     """
     hashes = np.empty(len(table), np.uint64)
     factors = np.random.default_rng(0).integers(1, 1 << 63, max(int(table.lengths.max(initial=1)), 1), np.uint64)
-    for start in range(0, len(table), CHUNK):
-        end = min(start + CHUNK, len(table))
-        hashes[start:end] = _hashes(table.part(start, end), factors)
+    done = 0
+    for part in table.parts():
+        hashes[done : done + len(part)] = _hashes(part, factors)
+        done += len(part)
     _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
     return np.asarray(first[which], np.int64)
 
