@@ -63,6 +63,10 @@ class TrainConfig:
         """The same run on another device."""
         return replace(self, run=replace(self.run, device=device))
 
+    def with_backbone(self, backbone: str) -> TrainConfig:
+        """The same run from another backbone, or from one revision of it."""
+        return replace(self, model=replace(self.model, backbone=backbone))
+
     def _tables(self) -> dict[str, Any]:
         parts = {part.name: asdict(getattr(self, part.name)) for part in fields(self)[3:]}
         return {"name": self.name, "seed": self.seed, "model": self.model.effective(), **parts}
