@@ -53,6 +53,7 @@ class TrainConfig:
         """SHA-256 over all that decides the weights; a resumed run must have the same."""
         tables = self._tables()
         tables["run"] = {name: value for name, value in tables["run"].items() if name not in _NOT_THE_RUN}
+        del tables["data"]["cache"]  # where token ids are kept decides nothing
         return hashlib.sha256(to_toml(tables).encode()).hexdigest()
 
     def with_steps(self, steps: int) -> TrainConfig:

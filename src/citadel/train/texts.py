@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,7 +11,7 @@ import numpy as np
 from citadel.errors import InputError
 from citadel.text.parse import shorten
 from citadel.train.ragged import Rows
-from citadel.train.spill import Spill
+from citadel.train.spill import BLOCK, Spill
 
 ABSENT = -1
 
@@ -46,6 +47,13 @@ class Texts:
 
     def __iter__(self) -> Iterator[str]:
         return (self[row] for row in range(len(self)))
+
+    def digest(self) -> bytes:
+        """SHA-256 over all texts and where they end."""
+        found = hashlib.sha256(self._ends.tobytes())
+        for start in range(0, len(self._bytes), BLOCK):
+            found.update(self._bytes.read(start, min(start + BLOCK, len(self._bytes))))
+        return found.digest()
 
 
 class Distinct:

@@ -85,10 +85,7 @@ def tokenize(
     noun: str = "texts",
 ) -> Ragged:
     """The token ids of each text, special ones too, cut at `length`, on disk; uint16 where the vocabulary allows."""
-    _wrap_texts(tokenizer)
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True  # a text that says "[SEP]" says five letters
-    tokenizer.enable_truncation(length)
+    prepare(tokenizer, length)
     kind: Any = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.int32
     table = Growing(kind)
     with meter("Tokenising", noun, len(texts)) as progress:
@@ -99,6 +96,14 @@ def tokenize(
             done += len(chunk)
             progress(done)
     return table.done()
+
+
+def prepare(tokenizer: Tokenizer, length: int) -> None:
+    """Set a tokenizer to [CLS] text [SEP], cut at `length` and not padded."""
+    _wrap_texts(tokenizer)
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a text that says "[SEP]" says five letters
+    tokenizer.enable_truncation(length)
 
 
 def _chunks(texts: Texts | Sequence[str]) -> Iterator[list[str]]:
