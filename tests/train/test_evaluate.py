@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -162,4 +163,7 @@ def test_some_passages_at_a_time_give_what_all_at_once_give(
     model, marker = model_of(many, router)
     whole = evaluate(model, many, marker)
     monkeypatch.setattr("citadel.train.evaluate.PASSAGES", {"cpu": 7})
-    assert evaluate(model, many, marker) == pytest.approx(whole)
+    told: list[int] = []
+    found = evaluate(model, many, marker, meter=lambda *_: nullcontext(told.append))
+    assert found == pytest.approx(whole)
+    assert told == sorted(told) and told[0] == 7 and told[-1] == 300

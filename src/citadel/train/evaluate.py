@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from citadel.search.exact_torch import ExactSearch, Texts
 from citadel.train.data import Data, Examples
 from citadel.train.inputs import Marker
 from citadel.train.meter import Meter, silent
+from citadel.train.ragged import Ragged
 
 DEPTH = 100
 KEPT = DEPTH + 32  # room for other answers, which are taken out
@@ -66,27 +69,32 @@ def evaluate(
 
 def _search(encoder: TorchEncoder, data: Data, asked: FlatTexts, meter: Meter) -> tuple[Tensor, int]:
     """The best passages of each query, and how many postings all passages have; a part of them at a time."""
-    device, floor = asked.vectors.device, get_router(encoder.model.config.router).floor
+    device = asked.vectors.device
     kept = Kept(torch.empty(asked.size, 0, device=device), torch.empty(asked.size, 0, dtype=torch.int64, device=device))
     size, postings = PASSAGES.get(device.type, 1 << 15), 0
     with meter("Encoding for evaluation", "passages", len(data.passages)) as progress:
         for start in range(0, len(data.passages), size):
             part = data.passages.part(start, min(start + size, len(data.passages)))
-            passages = encoder.encode(part)
-            progress(start + len(part))
-            postings += len(passages.keys)
-            kept = kept.better(_best(ExactSearch(Texts(*passages), floor), asked), start)
+            found, more = _best(encoder, part, asked, partial(_shifted, progress, start))
+            kept, postings = kept.better(found, start), postings + more
     return kept.numbers, postings
 
 
-def _best(search: ExactSearch, asked: FlatTexts) -> Kept:
+def _shifted(progress: Callable[[int], Any], start: int, done: int) -> None:
+    progress(start + done)
+
+
+def _best(encoder: TorchEncoder, part: Ragged, asked: FlatTexts, progress: Callable[[int], Any]) -> tuple[Kept, int]:
+    """The best of some passages for each query, and how many postings those have."""
+    passages = encoder.encode(part, progress=progress)
+    search = ExactSearch(Texts(*passages), get_router(encoder.model.config.router).floor)
     step, device = _QUERIES.get(asked.vectors.device.type, 16), asked.vectors.device
     found = []
     for at in range(0, asked.size, step):
         chosen = torch.arange(at, min(at + step, asked.size), device=device)
         found.append(search.search(Texts(*asked.pick(chosen)), KEPT))
     scores, numbers = zip(*found, strict=True)
-    return Kept(torch.cat(scores), torch.cat(numbers))
+    return Kept(torch.cat(scores), torch.cat(numbers)), len(passages.keys)
 
 
 def _ranks(numbers: Tensor, data: Data, held: Examples) -> Tensor:
