@@ -44,7 +44,7 @@ def words(options: argparse.Namespace) -> torch.Tensor:
 
     texts = read_passages(options.passages).texts
     table = tokenize([texts[row] for row in range(min(20_000, len(texts)))], load_tokenizer(options.backbone), 512)
-    flat = torch.from_numpy(table.values.astype("int64"))
+    flat = torch.from_numpy(table.values[:].astype("int64"))
     return flat[flat > 103]  # special tokens stand before the words
 
 

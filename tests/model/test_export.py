@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,45 @@ def test_onnx_says_what_torch_says(router: str, tmp_path: Path) -> None:
     for name in set(found) - {"keys"} - ({"vectors"} if router == "all_to_all" else set()):
         by_token = slice(None) if name in ("semantic", "activations") else routed
         np.testing.assert_allclose(found[name][by_token], expected[names[name]][0][by_token], atol=1e-5)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_export_says_what_it_compared_with_torch(router: str, precision: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: `make setup`")
+    lines: list[str] = []
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_config(router))
+    export(checkpoint, tmp_path / "model", precision, report=lines.append)
+    [line] = lines
+    found = re.search(r"model: agrees with torch: 3 texts, (\d+) tokens(?:, (\d+) of (\d+) keys equal)?, mean", line)
+    assert found and int(found[1]) > 10
+    assert (found[2] is not None) == (router == "dynamic")
+    if found[2] and precision == "fp32":
+        assert int(found[2]) == int(found[3]) > 10
+
+
+def test_a_graph_that_torch_does_not_agree_with_is_not_written(checkpoint: Path, tmp_path: Path) -> None:
+    """The graph is that of these weights, torch has read others."""
+    pytest.importorskip("torch", reason="torch is not installed: `make setup`")
+    from citadel.model.checkpoint import load_model
+    from citadel.model.torch_agreement import check_torch
+
+    [folder] = export(checkpoint, tmp_path / "model", "fp32")
+    for name in ("token.weight", "semantic.weight", "router.dense.weight"):
+        model = load_model(checkpoint)
+        model.get_parameter(name).data.mul_(1.1)
+        with pytest.raises(InputError, match=r"the exported [a-z ]+ differ from torch's by 0\.\d+: nothing"):
+            check_torch(Encoder(folder), model, exact=True)
+
+
+def test_two_keys_of_one_weight_may_change_places() -> None:
+    pytest.importorskip("torch", reason="torch is not installed: `make setup`")
+    from citadel.model.torch_agreement import compare_keys
+
+    weights = np.array([[2.0, 2.0, 1.0]])
+    one, other = np.array([[7, 8, 9]]), np.array([[8, 7, 5]])  # 5 and 9 tie at the end of the list
+    assert compare_keys(other, weights, one, weights) == (0.0, 3, 0)
+    assert compare_keys(np.array([[7, 9, 8]]), weights, one, weights)[0] > 0.1
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_no_folder_and_no_name_of_the_hub(name: str) -> None:
 def test_the_hub_is_asked_and_its_refusal_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 
-    def fail(name: str, allow_patterns: list[str]) -> str:
+    def fail(name: str, allow_patterns: list[str], revision: str | None) -> str:
         assert not any("bin" in pattern or pattern.endswith(".py") for pattern in allow_patterns)
         raise hub.errors.LocalEntryNotFoundError(f"no way to {name}\nand a second line")
 

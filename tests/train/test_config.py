@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,20 @@ def test_every_system_has_a_config() -> None:
 def test_every_config_can_be_read(path: Path) -> None:
     config = load_train_config(path)
     assert config.name == path.stem
+
+
+TIME = re.compile(r"# Time: (under a minute|\d+ min|estimated [\d.]+ h on one H200)")
+TERMS = re.compile(r"estimated ([\d.]+) h .* ([\d.]+) M passages at ([\d,]+)/s \(gte-small\) × ([\d.]+) .* × ([\d.]+) ")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_says_which_result_and_time_to_expect(path: Path) -> None:
     first = path.read_text(encoding="utf-8").splitlines()[:3]
-    assert any("xpected" in line for line in first) and any("ime" in line for line in first)
     assert all(line.startswith("#") for line in first[:2])
+    assert any(re.search(r"Expected( on| \(|: )", line) for line in first)
+    (time,) = [line for line in first if TIME.match(line)]
+    if terms := TERMS.search(time):
+        hours, millions, rate, backbone, cache = (float(term.replace(",", "")) for term in terms.groups())
+        assert hours == round(millions * 1e6 / (rate * backbone * cache) / 3600, 1)
+        assert f"| {terms.group(3)} |" in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert bool(terms) == ("MS MARCO" in first[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def model_of() -> Callable[..., Any]:
 
     def maker(data: Any, router: str) -> tuple[Citadel, Marker]:
         torch.manual_seed(0)
-        size = int(data.passages.values.max()) + 1
+        size = int(data.passages.values[:].max()) + 1
         shape = BackboneConfig(size, hidden=32, layers=1, heads=2, intermediate=32, positions=40)
         ids = {f"{name}_id": id for name, id in data.special._asdict().items()}
         model = Citadel(tiny_config(router, backbone=shape, tau=0.0, **ids))
@@ -153,3 +154,16 @@ def test_pairs_of_a_source_that_is_left_out_are_asked_too(many: Any, model_of: C
     found = evaluate(model, replace(many, unseen={"web": many.held_out, "book": first}), marker)
     assert found["unseen web nDCG@10"] == found["nDCG@10"] and found["unseen web R@100"] == found["R@100"]
     assert found["unseen nDCG@10"] == (found["unseen web nDCG@10"] + found["unseen book nDCG@10"]) / 2
+
+
+@pytest.mark.parametrize("router", ["static", "dynamic", "none"])
+def test_some_passages_at_a_time_give_what_all_at_once_give(
+    router: str, many: Any, model_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, marker = model_of(many, router)
+    whole = evaluate(model, many, marker)
+    monkeypatch.setattr("citadel.train.evaluate.PASSAGES", {"cpu": 7})
+    told: list[int] = []
+    found = evaluate(model, many, marker, meter=lambda *_: nullcontext(told.append))
+    assert found == pytest.approx(whole)
+    assert told == sorted(told) and told[0] == 7 and told[-1] == 300

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from citadel.errors import InputError
+from citadel.errors import InputError, UsageError
 from citadel.train.inputs import Inputs
-from citadel.train.processes import World
+from citadel.train.processes import SIZES, World, count_processes
 from tests.support.training import Configs, Trainer, complaint, order, the_trainer, tiny_run
 
 pytest.importorskip("accelerate", reason="accelerate is not installed: the extra [train] brings it")
@@ -93,6 +93,31 @@ def test_a_batch_that_cannot_be_shared_is_refused(tiny: Configs, trainer: Traine
     ends = trainer.run(*two(order(tiny(optimizer={"batch": 3}), out)))
     assert ends == [InputError.exit_code] * 2, complaint(out)
     assert "optimizer.batch 3 cannot be shared by 2 processes" in complaint(out) and not out.exists()
+
+
+def test_mpirun_names_its_processes_otherwise(tiny: Configs, trainer: Trainer, tmp_path: Path) -> None:
+    """As `accelerate launch --cpu --mpirun_hostfile FILE` starts them with Open MPI."""
+    config, out = tiny(optimizer={"steps": 1}), tmp_path / "out"
+    orders = two(order(config, out))
+    for rank, one in enumerate(orders):
+        port = {name: one["environment"][name] for name in ("MASTER_ADDR", "MASTER_PORT")}
+        sizes = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+        ranks = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(rank)}
+        one["environment"] = port | sizes | ranks
+    assert trainer.run(*orders) == [0, 0], complaint(out)
+    records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if "loss" in record] == [1]  # one process of them writes the log
+
+
+def test_a_lone_process_of_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `accelerate launch --cpu --num_processes 2` leaves in the environment of the one process it starts."""
+    for name in SIZES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    assert count_processes() == 1  # with --num_processes 1
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    with pytest.raises(UsageError, match=r"started one, as it does with --cpu .* use torchrun"):
+        World("cpu")
 
 
 def test_one_process_needs_nothing() -> None:

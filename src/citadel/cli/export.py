@@ -21,8 +21,10 @@ def export(
         from citadel.model.export import export as write
     except ModuleNotFoundError as error:
         raise UsageError(f"export needs {error.name}: run `pip install 'citadel-ir[train]'`") from None
+    lines: list[str] = []
     with Progress("Exporting"):
-        folders = write(checkpoint, out, precision, overwrite)
+        folders = write(checkpoint, out, precision, overwrite, lines.append)
+    print(*lines, sep="\n", end="\n" if lines else "")
     for folder in folders:
         size = (folder / "model.onnx").stat().st_size
         print(f"{folder}: {size / 1e6:.1f} MB")

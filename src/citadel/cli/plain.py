@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 def _export(checkpoint: str, out: str, precision: str, overwrite: bool) -> None:
     from citadel.model.export import export
 
-    for folder in export(checkpoint, out, precision, overwrite):
+    for folder in export(checkpoint, out, precision, overwrite, print):
         print(folder)
 
 

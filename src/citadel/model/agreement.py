@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from citadel.encode.encoder import Encoder
 from citadel.encode.tokenizer import Encoding
@@ -19,31 +21,49 @@ CLOSE = 0.2  # int8 against float64
 
 def check_agreement(encoder: Encoder, state: Mapping[str, Floats], exact: bool) -> None:
     """Refuse a graph whose numbers differ from those of the numpy forward pass."""
-    most = EXACT if exact else CLOSE
     for text in encoder.tokenizer.documents(TEXTS):
         for what, difference in differences(encoder, state, text):
-            if not difference <= most:
-                advice = "nothing was written; please report it"
-                raise InputError(f"the exported {what} differ from the model's by {difference:.2g}: {advice}")
+            refuse_beyond(limit(exact), what, difference, "the model's")
+
+
+def limit(exact: bool) -> float:
+    """The largest difference that is no fault.
+
+    >>> limit(exact=True)
+    0.001
+    """
+    return EXACT if exact else CLOSE
+
+
+def refuse_beyond(most: float, what: str, difference: float, whose: str) -> None:
+    """Refuse an output that differs by more than `most`, NaN included."""
+    if not difference <= most:
+        advice = "nothing was written; please report it"
+        raise InputError(f"the exported {what} differ from {whose} by {difference:.2g}: {advice}")
 
 
 def differences(encoder: Encoder, state: Mapping[str, Floats], text: Encoding) -> Iterator[tuple[str, float]]:
     """The mean difference of each output from what it should be, as a share of the largest number there."""
     expected, found = forward(encoder.config, state, text.ids, text.routed), encoder.outputs(text)
     if expected.semantic is not None:
-        yield "semantic vectors", _share(found["semantic"], expected.semantic)
+        yield "semantic vectors", share(found["semantic"], expected.semantic)
     if expected.vectors is not None:
-        yield "token vectors", _share(found["vectors"][text.routed], expected.vectors)
+        yield "token vectors", share(found["vectors"][text.routed], expected.vectors)
     if expected.activations is not None and "activations" in found:
-        yield "activations", _share(found["activations"], expected.activations.max(axis=0, initial=0.0))
+        yield "activations", share(found["activations"], expected.activations.max(axis=0, initial=0.0))
     elif expected.activations is not None:
         keys, weights = (found[name][text.routed] for name in ("keys", "weights"))  # [t, L]
         best = -np.sort(-expected.activations, axis=1)[:, : weights.shape[1]]
-        yield "weights", _share(weights, best)
-        yield "keys' weights", _share(weights, np.take_along_axis(expected.activations, keys, axis=1))
+        yield "weights", share(weights, best)
+        yield "keys' weights", share(weights, np.take_along_axis(expected.activations, keys, axis=1))
 
 
-def _share(found: Floats, expected: Floats) -> float:
+def share(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The mean difference as a share of the largest number expected.
+
+    >>> share(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
+    0.25
+    """
     if not expected.size:
         return 0.0
     return float(np.abs(found - expected).mean() / max(float(np.abs(expected).max()), 1e-6))

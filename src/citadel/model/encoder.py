@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -40,6 +40,13 @@ class FlatTexts(NamedTuple):
         return FlatTexts(len(chosen), place, self.keys[rows], self.vectors[rows], semantic)
 
 
+class TokenRows(Protocol):
+    """The token ids of each text: a list of arrays, or a table on disk that knows the `lengths` of its rows."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, row: int, /) -> NDArray[Any]: ...
+
+
 class Marked(Protocol):
     """Token ids with their masks, as the model takes them."""
 
@@ -62,7 +69,7 @@ class TorchEncoder:
 
     @torch.no_grad()
     def encode(
-        self, rows: Sequence[NDArray[Any]], query: bool = False, progress: Callable[[int], Any] = lambda done: None
+        self, rows: TokenRows, query: bool = False, progress: Callable[[int], Any] = lambda done: None
     ) -> FlatTexts:
         """Token ids of some texts to their routed rows, in the order given."""
         device = self.model.embeddings.word.device
@@ -70,7 +77,7 @@ class TorchEncoder:
         parts: list[FlatTexts] = []
         semantic = torch.empty(len(rows), self.model.config.semantic_dimension, device=device)  # [n, s]
         done = 0
-        for chosen in batches(np.array([len(row) for row in rows]), TOKENS_A_BATCH.get(device.type, 1 << 14)):
+        for chosen in batches(_lengths(rows), TOKENS_A_BATCH.get(device.type, 1 << 14)):
             ids, mask = _pad([rows[row] for row in chosen.tolist()], self.pad_id)
             marked = self.mark(ids, mask, query)
             found = self.model.encode(marked.ids, marked.mask, marked.routed, query=query, learning=False, dtype=dtype)
@@ -133,6 +140,11 @@ def find_device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise InputError("there is no CUDA device here: choose --device cpu")
     return torch.device(name)
+
+
+def _lengths(rows: TokenRows) -> NDArray[Any]:
+    known: NDArray[Any] | None = getattr(rows, "lengths", None)
+    return np.array([len(rows[row]) for row in range(len(rows))], np.int64) if known is None else known
 
 
 def _pad(rows: list[NDArray[Any]], filler: int) -> tuple[Tensor, Tensor]:

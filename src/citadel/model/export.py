@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -25,6 +27,7 @@ from citadel.model.safety import refuse_pickles
 from citadel.model.shapes import check_shapes
 from citadel.types import Floats
 
+Report = Callable[[str], Any]
 WEIGHTS = "model.safetensors"
 PARTS, README = (ONNX_FILE, TOKENIZER_FILE, CONFIG_FILE), "README.md"
 CARD = "card.md"  # in a checkpoint: what its model card should say of training data and licence
@@ -32,11 +35,16 @@ PRECISIONS: Mapping[str, type[Matrices]] = {"fp32": Fp32, "int8": Int8}
 
 
 def export(
-    checkpoint: str | os.PathLike[str], out: str | os.PathLike[str], precision: str = "int8", overwrite: bool = False
+    checkpoint: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    precision: str = "int8",
+    overwrite: bool = False,
+    report: Report = lambda line: None,
 ) -> list[Path]:
     """Write a model folder, or with "both" one folder for each precision below `out`; whole or not at all.
 
-    Each graph is run on a few texts before its folder gets its name, and must say what the formulas say.
+    Each graph is run on a few texts before its folder gets its name, and must say what the formulas say, and what
+    torch says where that is installed; `report` is given a line on it.
     """
     if precision not in (*PRECISIONS, "both"):
         raise UsageError(f"unknown precision {precision!r}: choose one of {', '.join(PRECISIONS)}, both")
@@ -48,7 +56,7 @@ def export(
             raise InputError("there is something already: name another folder, or pass --overwrite", str(target))
         if target.exists() and not _is_model(target):
             raise InputError("there is something other than a model: name another folder", str(target))
-    return [_write(Path(checkpoint), target, config, state, name) for name, target in targets.items()]
+    return [_write(Path(checkpoint), target, config, state, name, report) for name, target in targets.items()]
 
 
 def read_checkpoint(folder: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Floats]]:
@@ -67,19 +75,31 @@ def read_checkpoint(folder: str | os.PathLike[str]) -> tuple[ModelConfig, dict[s
     return config, state
 
 
-def _write(checkpoint: Path, target: Path, config: ModelConfig, state: Mapping[str, Floats], precision: str) -> Path:
+def _write(
+    checkpoint: Path, target: Path, config: ModelConfig, state: Mapping[str, Floats], precision: str, report: Report
+) -> Path:
     temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         temporary.mkdir(parents=True)
         (temporary / ONNX_FILE).write_bytes(build(config, state, PRECISIONS[precision]()).SerializeToString())
         shutil.copyfile(_tokenizer(checkpoint), temporary / TOKENIZER_FILE)
         config.save(temporary)
-        check_agreement(Encoder(temporary, threads=1), state, exact=precision == "fp32")
+        _check(checkpoint, temporary, state, precision == "fp32", lambda line: report(f"{target}: {line}"))
         (temporary / README).write_text(_card(checkpoint, config, precision), encoding="utf-8")
         _rename(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target
+
+
+def _check(checkpoint: Path, folder: Path, state: Mapping[str, Floats], exact: bool, report: Report) -> None:
+    encoder = Encoder(folder, threads=1)
+    check_agreement(encoder, state, exact)
+    if importlib.util.find_spec("torch") is not None:
+        from citadel.model.checkpoint import load_model
+        from citadel.model.torch_agreement import check_torch
+
+        report(check_torch(encoder, load_model(checkpoint), exact))
 
 
 def _is_model(folder: Path) -> bool:

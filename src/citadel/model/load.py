@@ -15,10 +15,10 @@ from torch import Tensor
 
 from citadel.encode.config import BackboneConfig, make
 from citadel.errors import InputError
+from citadel.model.hub import fetch
 from citadel.model.names import FAMILIES, Family
 from citadel.model.safety import refuse_pickles
 
-_HUB_FILES = ["*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.json", "vocab.txt"]
 _ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"}
 
 
@@ -55,25 +55,9 @@ def load_pretrained(name: str) -> Pretrained:
 
 def find_folder(name: str) -> Path:
     """The local folder of a backbone or teacher, fetched from the hub where there is no such folder."""
-    folder = Path(name) if os.path.isdir(name) else _from_hub(name)
+    folder = Path(name) if os.path.isdir(name) else fetch(name)
     refuse_pickles(folder)
     return folder
-
-
-def _from_hub(name: str) -> Path:
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
-        raise InputError("there is no such folder: name a backbone's folder or its hub id", name)
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-    except ImportError:
-        raise InputError("there is no such folder, and the hub needs `pip install citadel-ir[train]`", name) from None
-    try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0][:200]
-        advice = "check the name, or name a local folder"
-        raise InputError(f"there is no such folder, and the hub did not give it ({reason}): {advice}", name) from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

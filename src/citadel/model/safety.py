@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from citadel.errors import InputError
 
@@ -19,7 +20,12 @@ def refuse_pickles(folder: str | os.PathLike[str]) -> None:
     Traceback (most recent call last):
     citadel.errors.InputError: ...pytorch_model.bin: a pickled checkpoint can run code when read: convert it ...
     """
-    names = sorted(os.listdir(folder))
+    refuse_pickled(os.listdir(folder), os.fspath(folder))
+
+
+def refuse_pickled(names: Iterable[str], where: str) -> None:
+    """Raise where files of these names hold pickled weights and no safetensors."""
+    names = sorted(names)
     if any(name.endswith(".safetensors") for name in names):
         return
     for name in names:
@@ -27,5 +33,5 @@ def refuse_pickles(folder: str | os.PathLike[str]) -> None:
             raise InputError(
                 "a pickled checkpoint can run code when read: convert it on a machine you trust with "
                 "`AutoModel.from_pretrained(FOLDER).save_pretrained(OUT, safe_serialization=True)` and name OUT",
-                os.path.join(folder, name),
+                os.path.join(where, name),
             )

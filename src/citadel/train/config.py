@@ -53,6 +53,7 @@ class TrainConfig:
         """SHA-256 over all that decides the weights; a resumed run must have the same."""
         tables = self._tables()
         tables["run"] = {name: value for name, value in tables["run"].items() if name not in _NOT_THE_RUN}
+        del tables["data"]["cache"]  # where token ids are kept decides nothing
         return hashlib.sha256(to_toml(tables).encode()).hexdigest()
 
     def with_steps(self, steps: int) -> TrainConfig:
@@ -62,6 +63,10 @@ class TrainConfig:
     def with_device(self, device: str) -> TrainConfig:
         """The same run on another device."""
         return replace(self, run=replace(self.run, device=device))
+
+    def with_backbone(self, backbone: str) -> TrainConfig:
+        """The same run from another backbone, or from one revision of it."""
+        return replace(self, model=replace(self.model, backbone=backbone))
 
     def _tables(self) -> dict[str, Any]:
         parts = {part.name: asdict(getattr(self, part.name)) for part in fields(self)[3:]}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError
+from citadel.train.cache import kept_tokens
 from citadel.train.config import TrainConfig, expand
 from citadel.train.lists import PairIndex, Scored, read_mined, read_scored
 from citadel.train.meter import Meter, silent
@@ -19,7 +20,7 @@ from citadel.train.ragged import Ragged, Rows
 from citadel.train.readers import checked, read_source
 from citadel.train.source import Source
 from citadel.train.texts import Ids
-from citadel.train.tokens import Special, special_tokens, tokenize, twins
+from citadel.train.tokens import Special, special_tokens, twins
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -72,8 +73,9 @@ def load_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) 
     index = PairIndex.of(source)
     mined = read_mined(files["negatives"], source, index, part.margin) if part.negatives else None
     teacher = read_scored(files["scores"], source, index) if part.scores else None
-    passages = tokenize(source.passages.texts, tokenizer, part.passage_length, meter, "passages")
-    queries = tokenize(source.queries, tokenizer, part.query_length, meter, "queries")
+    kept = expand(part.cache)
+    passages = kept_tokens(kept, source.passages.texts, tokenizer, part.passage_length, meter, "passages")
+    queries = kept_tokens(kept, source.queries, tokenizer, part.query_length, meter, "queries")
     twin = twins(passages)
     examples, held_out = split(source, index, part)
     ends = [tokenizer.token_to_id(end) for end in _SENTENCE_ENDS]
@@ -165,7 +167,7 @@ def _own_negatives(source: Source, index: PairIndex) -> Ragged | None:
     if source.negatives is None:
         return None
     rows = np.repeat(index.row, source.negatives.lengths)
-    return Ragged.grouped(rows, source.negatives.values.astype(np.int32), len(index.keys))
+    return Ragged.grouped(rows, source.negatives.values[:].astype(np.int32), len(index.keys))
 
 
 def _table(weights: Mapping[str, float], names: tuple[str, ...], key: str) -> NDArray[np.float64]:

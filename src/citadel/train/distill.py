@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from citadel.train.config import expand
 from citadel.train.meter import Meter, silent
 from citadel.train.negatives import DIGITS
 from citadel.train.parts import DataPart
-from citadel.train.ragged import Rows
+from citadel.train.ragged import Growing, Rows
 from citadel.train.readers import checked
 from citadel.train.source import Passages, Place, numbered_lines
 from citadel.train.texts import Texts, rows_or_fail
@@ -34,6 +34,23 @@ class Group(NamedTuple):
 
     query: str
     rows: Rows
+
+
+class Groups:
+    """All lines to score, on disk."""
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self._queries, rows = Texts(), Growing(np.int64)
+        for group in groups:
+            self._queries.append(group.query)
+            rows.add(group.rows)
+        self._rows = rows.done()
+
+    def __len__(self) -> int:
+        return len(self._queries)
+
+    def __getitem__(self, part: slice) -> list[Group]:
+        return [Group(self._queries[row], self._rows[row]) for row in range(*part.indices(len(self)))]
 
 
 class Teacher(Protocol):
@@ -61,7 +78,7 @@ def score_negatives(
         raise UsageError(f"unknown kind of teacher {kind!r}: choose one of {', '.join(KINDS)}")
     if keep < 2:
         raise UsageError(f"--keep {keep} leaves no negative: keep 2 passages a query or more")
-    groups = list(read_groups(checked(negatives, "--negatives"), passages, keep))
+    groups = Groups(read_groups(checked(negatives, "--negatives"), passages, keep))
     judge = find_teacher(teacher, kind, passages, part or DataPart(), device)
     if fuse:
         from citadel.train.fuse import Bm25, FusedTeacher
@@ -84,7 +101,9 @@ def read_groups(file: str, passages: Passages, keep: int) -> Iterator[Group]:
         yield Group(fields["query"], rows_or_fail(passages.ids, ids, [number] * len(ids), file))
 
 
-def scored_lines(teacher: Teacher, groups: Sequence[Group], passages: Passages, meter: Meter = silent) -> Iterator[str]:
+def scored_lines(
+    teacher: Teacher, groups: Groups | Sequence[Group], passages: Passages, meter: Meter = silent
+) -> Iterator[str]:
     """The lines of the file, in the order of the groups."""
     ids = passages.ids.texts
     with meter("Scoring", "queries", len(groups)) as progress:
@@ -141,7 +160,7 @@ class DenseTeacher:
 
     def _encode(self, texts: list[str], length: int, query: bool = False) -> Any:
         table = tokenize(texts, self._tokenizer, length)
-        found = self._encoder.encode([table[row] for row in range(len(table))], query=query)
+        found = self._encoder.encode(table, query=query)
         assert found.semantic is not None
         return found.semantic.cpu().numpy()
 

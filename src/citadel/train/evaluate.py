@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,9 +17,30 @@ from citadel.search.exact_torch import ExactSearch, Texts
 from citadel.train.data import Data, Examples
 from citadel.train.inputs import Marker
 from citadel.train.meter import Meter, silent
+from citadel.train.ragged import Ragged
 
 DEPTH = 100
+KEPT = DEPTH + 32  # room for other answers, which are taken out
+PASSAGES = {"cuda": 1 << 19, "cpu": 1 << 15}  # whose vectors are held at a time
 _QUERIES = {"cuda": 256, "cpu": 16}  # at a time
+
+
+class Kept(NamedTuple):
+    """The best passages of each query so far, best first; −1 where there are fewer."""
+
+    scores: Tensor  # [n, ≤ KEPT]
+    numbers: Tensor  # [n, ≤ KEPT]
+
+    def better(self, other: Kept, start: int) -> Kept:
+        """The best of these and of further passages, which are numbered from `start`; equal ones by lower number.
+
+        >>> kept = Kept(torch.tensor([[3.0, 1.0]]), torch.tensor([[0, 1]]))
+        >>> kept.better(Kept(torch.tensor([[3.0, 2.0]]), torch.tensor([[1, 0]])), start=2).numbers.tolist()
+        [[0, 3, 2, 1]]
+        """
+        numbers = torch.where(other.numbers >= 0, other.numbers + start, -1)
+        scores, order = torch.cat([self.scores, other.scores], 1).sort(dim=1, descending=True, stable=True)
+        return Kept(scores[:, :KEPT], torch.cat([self.numbers, numbers], 1).gather(1, order)[:, :KEPT])
 
 
 def evaluate(
@@ -29,33 +54,55 @@ def evaluate(
     if not any(map(len, asked.values())):
         return {}
     encoder = TorchEncoder(model, marker, data.special.pad, model.config.tau if tau is None else tau)
-    with meter("Encoding for evaluation", "passages", len(data.passages)) as progress:
-        passages = encoder.encode([data.passages[row] for row in range(len(data.passages))], progress=progress)
-    search = ExactSearch(Texts(*passages), get_router(model.config.router).floor)
-    figures = {"postings": len(passages.keys) / max(1, passages.size)}
-    for kind, some in asked.items():
+    asks = np.concatenate([some.query for some in asked.values()])
+    encoded = encoder.encode([data.queries[int(row)] for row in asks], query=True)
+    numbers, postings = _search(encoder, data, encoded, meter)
+    figures = {"postings": postings / max(1, len(data.passages))}
+    parts = torch.split(numbers, [len(some) for some in asked.values()])
+    for (kind, some), part in zip(asked.items(), parts, strict=True):
         if len(some):
-            encoded = encoder.encode([data.queries[int(row)] for row in some.query], query=True)
-            found = measures(_ranks(search, encoded, data, some))
-            figures |= {kind + name: value for name, value in found.items()}
+            figures |= {kind + name: value for name, value in measures(_ranks(part, data, some)).items()}
     if unseen := [value for name, value in figures.items() if name.startswith("unseen ") and name.endswith(" nDCG@10")]:
         figures["unseen nDCG@10"] = sum(unseen) / len(unseen)  # every source counts the same
     return figures
 
 
-def _ranks(search: ExactSearch, asked: FlatTexts, data: Data, held: Examples) -> Tensor:
-    """The rank of each held-out positive, or of a twin of it, from 1; 0 where it is not among the first."""
+def _search(encoder: TorchEncoder, data: Data, asked: FlatTexts, meter: Meter) -> tuple[Tensor, int]:
+    """The best passages of each query, and how many postings all passages have; a part of them at a time."""
     device = asked.vectors.device
-    twin, known = torch.from_numpy(data.twin).to(device), data.known
+    kept = Kept(torch.empty(asked.size, 0, device=device), torch.empty(asked.size, 0, dtype=torch.int64, device=device))
+    size, postings = PASSAGES.get(device.type, 1 << 15), 0
+    with meter("Encoding for evaluation", "passages", len(data.passages)) as progress:
+        for start in range(0, len(data.passages), size):
+            part = data.passages.part(start, min(start + size, len(data.passages)))
+            found, more = _best(encoder, part, asked, partial(_shifted, progress, start))
+            kept, postings = kept.better(found, start), postings + more
+    return kept.numbers, postings
+
+
+def _shifted(progress: Callable[[int], Any], start: int, done: int) -> None:
+    progress(start + done)
+
+
+def _best(encoder: TorchEncoder, part: Ragged, asked: FlatTexts, progress: Callable[[int], Any]) -> tuple[Kept, int]:
+    """The best of some passages for each query, and how many postings those have."""
+    passages = encoder.encode(part, progress=progress)
+    search = ExactSearch(Texts(*passages), get_router(encoder.model.config.router).floor)
+    step, device = _QUERIES.get(asked.vectors.device.type, 16), asked.vectors.device
     found = []
-    step = _QUERIES.get(device.type, 16)
     for at in range(0, asked.size, step):
         chosen = torch.arange(at, min(at + step, asked.size), device=device)
-        _, numbers = search.search(Texts(*asked.pick(chosen)), DEPTH + 32)  # room for other answers, taken out below
-        tops = torch.where(numbers >= 0, twin[numbers.clamp(min=0)], -1).tolist()
-        for top, example in zip(tops, chosen.tolist(), strict=True):
-            others = set(known[int(held.query[example])].tolist())
-            found.append(rank_of(int(data.twin[held.positive[example]]), top, others))
+        found.append(search.search(Texts(*asked.pick(chosen)), KEPT))
+    scores, numbers = zip(*found, strict=True)
+    return Kept(torch.cat(scores), torch.cat(numbers)), len(passages.keys)
+
+
+def _ranks(numbers: Tensor, data: Data, held: Examples) -> Tensor:
+    """The rank of each held-out positive, or of a twin of it, from 1; 0 where it is not among the first."""
+    found = []
+    for top, query, positive in zip(numbers.cpu().numpy(), held.query, held.positive, strict=True):
+        twins = np.where(top >= 0, data.twin[top], -1).tolist()
+        found.append(rank_of(int(data.twin[positive]), twins, set(data.known[int(query)].tolist())))
     return torch.tensor(found)
 
 

@@ -13,6 +13,7 @@ from citadel.routing.bm25 import idf, tf_part
 from citadel.text.analyser import get_analyser
 from citadel.train.distill import Group, Teacher
 from citadel.train.meter import Meter, silent
+from citadel.train.ragged import Growing
 from citadel.train.texts import Texts
 
 
@@ -27,16 +28,17 @@ class Bm25:
     def __init__(self, texts: Texts, meter: Meter = silent) -> None:
         self._analyser = get_analyser("english")
         self._terms: dict[str, int] = {}
-        self._passages: list[NDArray[np.int32]] = []  # sorted term numbers
+        listed = Growing(np.int32)
         with meter("Analysing", "passages", len(texts)) as progress:
             for row, text in enumerate(texts):
                 numbers = [self._terms.setdefault(term, len(self._terms)) for term in self._analyser.terms(text)]
-                self._passages.append(np.sort(np.array(numbers, np.int32)))
+                listed.add(np.sort(np.array(numbers, np.int32)))
                 progress(row + 1)
+        self._passages = listed.done()  # sorted term numbers
         self._frequency = np.zeros(len(self._terms), np.int64)
-        for passage in self._passages:
-            self._frequency[np.unique(passage)] += 1
-        self._average = sum(map(len, self._passages)) / max(1, len(self._passages))
+        for row in range(len(self._passages)):
+            self._frequency[np.unique(self._passages[row])] += 1
+        self._average = len(self._passages.values) / max(1, len(self._passages))
 
     def score(self, query: str, rows: Sequence[int]) -> list[float]:
         """The score of each of these passages."""

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from citadel.errors import InputError
 from citadel.text.parse import find_id, parse_object
-from citadel.train.ragged import Ragged, Rows, offsets_of
+from citadel.train.ragged import Growing, Ragged, Rows
 from citadel.train.source import Place, Source, numbered_lines
-from citadel.train.texts import ABSENT, rows_or_fail
+from citadel.train.texts import ABSENT, Ids, rows_or_fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +23,21 @@ class PairIndex:
 
     keys: Rows  # [pairs] sorted: query row · passages + positive row
     row: Rows  # [E]: which of them a pair of the source is
-    queries: dict[str, int]
+    queries: Ids
     passages: int
 
     @classmethod
     def of(cls, source: Source) -> PairIndex:
         both = source.query * len(source.passages) + source.positive
         keys, row = np.unique(both, return_inverse=True)
-        queries = {text: number for number, text in enumerate(source.queries)}
-        return cls(keys, row, queries, len(source.passages))
+        return cls(keys, row, Ids(source.queries), len(source.passages))
 
     def find(self, query: str, positive: int) -> int:
         """The pair's number; ABSENT where the data has no such pair."""
-        if query.strip() not in self.queries:
+        number = int(self.queries.rows([query.strip()])[0])
+        if number == ABSENT:
             return ABSENT
-        key = self.queries[query.strip()] * self.passages + positive
+        key = number * self.passages + positive
         place = int(np.searchsorted(self.keys, key))
         return place if place < len(self.keys) and self.keys[place] == key else ABSENT
 
@@ -59,45 +59,49 @@ class Scored:
 
 
 class _Lists:
-    """Lists by pair, in the order of a file, each pair once."""
+    """Lists by pair, in the order of a file, each pair once; on disk, for a pair may have a hundred numbers."""
 
-    def __init__(self, pairs: int) -> None:
-        self._place = np.full(pairs, ABSENT)
-        self._parts: list[NDArray[Any]] = []
+    def __init__(self, pairs: int, dtype: Any) -> None:
+        self._place, self._dtype = np.full(pairs, ABSENT), dtype
+        self._listed, self._count = Growing(dtype), 0
 
     def set(self, pair: int, values: NDArray[Any]) -> None:
-        self._place[pair] = len(self._parts)
-        self._parts.append(values)
+        self._place[pair] = self._count
+        self._listed.add(values)
+        self._count += 1
 
-    def done(self, dtype: Any) -> Ragged:
-        empty = np.empty(0, dtype)
-        rows = [self._parts[place] if place != ABSENT else empty for place in self._place.tolist()]
-        return Ragged(np.concatenate([empty, *rows]), offsets_of([len(row) for row in rows]))
+    def done(self) -> Ragged:
+        """The table by pair."""
+        listed, sorted_ = self._listed.done(), Growing(self._dtype)
+        empty = np.empty(0, self._dtype)
+        for place in self._place.tolist():
+            sorted_.add(listed[place] if place != ABSENT else empty)
+        return sorted_.done()
 
 
 def read_mined(file: str, source: Source, index: PairIndex, margin: float) -> Mined:
     """The lists of a mined file; what scores above the positive − margin is dropped as a false negative."""
-    negatives, dropped = _Lists(len(index.keys)), _Lists(len(index.keys))
+    negatives, dropped = (_Lists(len(index.keys), np.int32) for _ in range(2))
     for number, pair, fields in _lines(file, source, index):
         rows, scores = _ranked(fields, "negatives", source, file, number)
         good = scores <= _bar(fields, margin, file, number)
         listed = _dropped(fields, file, number)
         others = rows_or_fail(source.passages.ids, listed, [number] * len(listed), file)
-        negatives.set(pair, rows[good].astype(np.int32))
-        dropped.set(pair, np.concatenate([rows[~good], others]).astype(np.int32))
-    return Mined(negatives.done(np.int32), dropped.done(np.int32))
+        negatives.set(pair, rows[good])
+        dropped.set(pair, np.concatenate([rows[~good], others]))
+    return Mined(negatives.done(), dropped.done())
 
 
 def read_scored(file: str, source: Source, index: PairIndex) -> Scored:
     """The lists of a scored file; the positive must stand first."""
-    passages, scores = _Lists(len(index.keys)), _Lists(len(index.keys))
+    passages, scores = _Lists(len(index.keys), np.int32), _Lists(len(index.keys), np.float32)
     for number, pair, fields in _lines(file, source, index):
         rows, values = _ranked(fields, "passages", source, file, number)
         if not len(rows) or rows[0] != index.keys[pair] % index.passages:
             raise InputError("the positive does not stand first among the passages: score again", file, number)
-        passages.set(pair, rows.astype(np.int32))
+        passages.set(pair, rows)
         scores.set(pair, values)
-    return Scored(passages.done(np.int32), scores.done(np.float32))
+    return Scored(passages.done(), scores.done())
 
 
 def _lines(file: str, source: Source, index: PairIndex) -> Iterator[tuple[int, int, dict[str, Any]]]:

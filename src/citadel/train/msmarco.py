@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
 from citadel.errors import InputError
@@ -10,7 +12,7 @@ from citadel.train.parts import DataPart
 from citadel.train.ragged import Ragged, Rows
 from citadel.train.readers import Pairs, file_of, judged_pairs, read_passages
 from citadel.train.source import PassageList, Place, QueryList, Source, numbered_lines
-from citadel.train.texts import rows_or_fail
+from citadel.train.texts import Texts, rows_or_fail
 
 
 def read_msmarco(part: DataPart) -> Source:
@@ -28,10 +30,10 @@ def read_msmarco(part: DataPart) -> Source:
     return with_negatives(pairs.done(passages, triples), found)
 
 
-def id_triples(file: str, queries: dict[str, str]) -> tuple[Pairs, list[str]]:
+def id_triples(file: str, queries: dict[str, str]) -> tuple[Pairs, Texts]:
     """Lines of query id, positive id, negative id."""
     pairs, place = Pairs(), Place(file)
-    negative: list[str] = []
+    negative = Texts()
     for number, line in numbered_lines(file):
         columns = line.split()
         with place.at(number):
@@ -47,7 +49,7 @@ def id_triples(file: str, queries: dict[str, str]) -> tuple[Pairs, list[str]]:
 def read_text_triples(file: str) -> Source:
     """Lines of three texts: query, positive, negative; the passages are numbered from 1 as they appear."""
     pairs, texts, place = Pairs(), QueryList(), Place(file)
-    negative: list[int] = []
+    negative = array("q")
     for number, line in numbered_lines(file):
         columns = line.split("\t")
         with place.at(number):
@@ -58,7 +60,7 @@ def read_text_triples(file: str) -> Source:
             pairs.add(columns[0], str(texts.add(columns[1]) + 1), number)
             negative.append(texts.add(columns[2]))
     passages = PassageList()
-    for text, row in texts.rows.items():
+    for row, text in enumerate(texts.done()):
         passages.add(str(row + 1), "", text)
     return with_negatives(pairs.done(passages.done(file), file), np.array(negative, np.int64))
 

@@ -94,6 +94,7 @@ class DataPart:
     margin: float = -math.inf  # mined passages that score above the positive − margin count as false negatives
     held_out: bool = True
     max_pairs: int = 0
+    cache: str = ""  # folder where token ids are kept from run to run; "": nowhere
 
     def __post_init__(self) -> None:
         _one_of("data.format", self.format, FORMATS)

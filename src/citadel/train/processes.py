@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from citadel.errors import InputError
+from citadel.errors import InputError, UsageError
 from citadel.model.citadel import Citadel, Encoded
 from citadel.train.inputs import Inputs
 
 PATIENCE = timedelta(hours=6)  # one process evaluates while the others wait; NCCL's ten minutes can be too few
+# What says how many processes there are: torchrun and accelerate the first, the kinds of mpirun the others.
+SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 _SUMS = ("mass", "l1", "active")
 _BY_TOKEN = ("routed", "vectors", "keys", "weights")
 
@@ -29,7 +31,7 @@ class World:
     """
 
     def __init__(self, device: str) -> None:
-        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.size = count_processes()
         self._accelerator: Any = None
         if self.size > 1:
             from accelerate import Accelerator, InitProcessGroupKwargs
@@ -94,3 +96,14 @@ class World:
         """Until every process is here."""
         if self._accelerator:
             self._accelerator.wait_for_everyone()
+
+
+def count_processes() -> int:
+    """How many processes were started for this run.
+
+    `accelerate launch --cpu` starts one, whatever --num_processes says, where it is not told to use mpirun."""
+    found = [int(os.environ[name]) for name in SIZES if name in os.environ]
+    if not found and "ACCELERATE_USE_CPU" in os.environ and "MASTER_PORT" in os.environ:
+        reason = "accelerate was asked for several processes and started one, as it does with --cpu and without mpirun"
+        raise UsageError(f"{reason}: write --multi_gpu --num_machines 1 in place of --cpu, or use torchrun")
+    return max(found, default=1)

@@ -1,15 +1,19 @@
-"""Rows of unequal length in two flat arrays: millions of lists without millions of objects."""
+"""Rows of unequal length in two flat arrays, in memory or on disk: millions of lists without millions of objects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.train.spill import Numbers
+
 Rows = NDArray[np.int64]
+PART = 512  # rows: arithmetic on their numbers takes some megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Ragged:
     (3, [1, 2], [])
     """
 
-    values: NDArray[Any]  # [N]
+    values: NDArray[Any] | Numbers  # [N]
     offsets: Rows  # [rows + 1]
 
     @classmethod
@@ -45,11 +49,53 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> NDArray[Any]:
-        return self.values[self.offsets[row] : self.offsets[row + 1]]
+        found: NDArray[Any] = self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
+        return found
+
+    def part(self, start: int, end: int) -> Ragged:
+        """Rows `start` up to `end`, in memory.
+
+        >>> Ragged.of([[1, 2], [], [3]]).part(1, 3)[1].tolist()
+        [3]
+        """
+        offsets = self.offsets[start : end + 1]
+        return Ragged(self.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+
+    def parts(self, size: int = PART) -> Iterator[Ragged]:
+        """All rows in their order, some at a time in memory."""
+        return (self.part(start, min(start + size, len(self))) for start in range(0, len(self), size))
 
     @property
     def lengths(self) -> Rows:
         return np.diff(self.offsets)
+
+
+class Growing:
+    """A table that grows row by row, on disk.
+
+    >>> growing = Growing(np.uint16)
+    >>> growing.add([1, 2])
+    >>> growing.extend(np.array([3, 4, 5]), [1, 2])
+    >>> growing.done()[2].tolist()
+    [4, 5]
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        self._values, self._ends = Numbers(dtype), array("q", [0])
+
+    def add(self, row: Sequence[int] | NDArray[Any]) -> None:
+        """One more row."""
+        self.extend(np.asarray(row), [len(row)])
+
+    def extend(self, values: NDArray[Any], lengths: Iterable[int]) -> None:
+        """More rows, end to end."""
+        self._values.append(values)
+        for length in lengths:
+            self._ends.append(self._ends[-1] + length)
+
+    def done(self) -> Ragged:
+        """The table of all rows so far."""
+        return Ragged(self._values, np.array(self._ends, np.int64))
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[Any]) -> Rows:

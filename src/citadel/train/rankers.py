@@ -97,8 +97,7 @@ class TorchRanker:
         ):
             table = tokenize(texts, tokenizer, length, meter, noun)
             with meter("Encoding", noun, len(texts)) as progress:
-                rows = [table[row] for row in range(len(table))]
-                sides.append(encoder.encode(rows, query=noun == "queries", progress=progress))
+                sides.append(encoder.encode(table, query=noun == "queries", progress=progress))
         floor = model.config.router in ("static", "dynamic")
         self.search: ExactSearch = ExactSearch(Flat(*sides[0]), floor)
         self._queries = sides[1]

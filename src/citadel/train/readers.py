@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from citadel.text.queries import read_queries
 from citadel.train.config import expand
 from citadel.train.parts import DataPart
 from citadel.train.source import Names, PassageList, Passages, Place, QueryList, Source, numbered_lines
-from citadel.train.texts import rows_or_fail
+from citadel.train.texts import Texts, rows_or_fail
 
 NEVER = "scifact"
 
@@ -83,10 +84,10 @@ class Pairs:
 
     queries: QueryList = field(default_factory=QueryList)
     kinds: Names = field(default_factory=Names)
-    query: list[int] = field(default_factory=list)
-    positive: list[str] = field(default_factory=list)
-    kind: list[int] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
+    query: array[int] = field(default_factory=lambda: array("q"))
+    positive: Texts = field(default_factory=Texts)
+    kind: array[int] = field(default_factory=lambda: array("H"))
+    lines: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, query: object, positive: str, line: int, kind: str = "") -> None:
         self.query.append(self.queries.add(query))
@@ -120,7 +121,7 @@ def read_pairs(part: DataPart) -> Source:
 def read_passages(file: str) -> Passages:
     """A collection: JSONL or TSV, compressed or not; a field `source` is kept."""
     found = PassageList()
-    lines: list[int] = []
+    lines = array("q")
     with read_corpus(file) as corpus:
         for document, position in corpus:
             found.add(document.id, document.title, document.text, str(document.metadata.get("source", "")))

@@ -15,6 +15,7 @@ from citadel.errors import InputError
 from citadel.model.checkpoint import TOKENIZER, WEIGHTS, new_model, save_model
 from citadel.model.citadel import Citadel
 from citadel.model.encoder import find_device
+from citadel.model.hub import pinned
 from citadel.model.load import load_pretrained
 from citadel.train import state
 from citadel.train.batches import Batches
@@ -91,7 +92,10 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     """Read, check and build; a fault in config or data ends here, before anything is written."""
     torch.manual_seed(config.seed)
     world = World(find_device(config.run.device).type)
-    pretrained = load_pretrained(expand(config.model.backbone))
+    backbone = expand(config.model.backbone)
+    pretrained = load_pretrained(backbone)
+    if (exact := pinned(backbone, pretrained.folder)) != backbone:
+        config = config.with_backbone(exact)
     tokenizer = load_tokenizer(pretrained.folder)
     check_vocabulary(tokenizer, pretrained.config.vocabulary, str(pretrained.folder))
     check_lengths(config.data, pretrained.config.longest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,9 @@ from citadel.errors import InputError
 from citadel.text.files import open_lines
 from citadel.text.parse import check_id, decode, shorten
 from citadel.train.ragged import Ragged, Rows
-from citadel.train.texts import ABSENT, Ids, Texts
+from citadel.train.texts import ABSENT, Distinct, Ids, Texts
+
+MOST_NAMES = 1 << 16  # each is kept in two bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class Names:
     known: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, name: str) -> int:
+        if len(self.known) >= MOST_NAMES and name not in self.known:
+            raise InputError(f"more than {MOST_NAMES:,} kinds or sources: a kind or source is shared by many lines")
         return self.known.setdefault(name, len(self.known))
 
     @property
@@ -66,7 +71,7 @@ class PassageList:
 
     def __init__(self) -> None:
         self.ids, self.texts = Texts(), Texts()
-        self._sources: list[int] = []
+        self._sources = array("H")
         self._names = Names()
 
     def add(self, id: str, title: str, text: str, source: str = "") -> None:
@@ -94,17 +99,17 @@ class QueryList:
     (0, 1, 0)
     """
 
-    rows: dict[str, int] = field(default_factory=dict)
+    distinct: Distinct = field(default_factory=Distinct)
 
     def add(self, text: object) -> int:
         if not isinstance(text, str):
             raise InputError("the query is not a text: give it as a string")
         if not text.strip():
             raise InputError("the query is empty: give it words or leave the line out")
-        return self.rows.setdefault(text.strip(), len(self.rows))
+        return self.distinct.add(text.strip())
 
     def done(self) -> Texts:
-        return Texts(self.rows)
+        return self.distinct.texts
 
 
 def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:

@@ -23,7 +23,7 @@ from citadel.train.data import Data
 from citadel.train.inputs import Inputs
 from citadel.train.parts import LossPart
 from citadel.train.processes import World
-from citadel.train.ragged import Ragged
+from citadel.train.ragged import PART, Ragged
 from citadel.train.tokens import Ids, load_tokenizer
 
 K1, B = 0.9, 0.4
@@ -83,7 +83,7 @@ class TokenBm25:
         values, places = np.unique(frequency, return_inverse=True)
         rarity = np.array([idf(len(passages), int(value)) for value in values], np.float32)[places]
         rarity[silent] = 0
-        terms = len(passages.values) - int(np.isin(passages.values, silent).sum())
+        terms = sum(int((~np.isin(part.values[:], silent)).sum()) for part in passages.parts())
         return cls(torch.from_numpy(rarity).to(device), terms / max(1, len(passages)))
 
     def __call__(self, queries: Tensor, passages: Tensor) -> Tensor:
@@ -103,17 +103,16 @@ def _counts(columns: Tensor, width: int) -> Tensor:
     return torch.zeros(len(columns), width + 1, device=columns.device).scatter_add_(1, columns, ones)[:, :width]
 
 
-def document_frequency(passages: Ragged, vocabulary: int, chunk: int = 1 << 16) -> NDArray[np.int64]:
+def document_frequency(passages: Ragged, vocabulary: int, chunk: int = PART) -> NDArray[np.int64]:
     """In how many passages each token stands.
 
     >>> document_frequency(Ragged.of([[1, 1, 2], [2]]), 4).tolist()
     [0, 1, 2, 0]
     """
     found = np.zeros(vocabulary, np.int64)
-    for start in range(0, len(passages), chunk):
-        ends = passages.offsets[start : start + chunk + 1]
-        rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-        both = np.unique(rows * vocabulary + passages.values[ends[0] : ends[-1]])
+    for part in passages.parts(chunk):
+        rows = np.repeat(np.arange(len(part)), part.lengths)
+        both = np.unique(rows * vocabulary + part.values[:])
         found += np.bincount(both % vocabulary, minlength=vocabulary)
     return found
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from citadel.errors import InputError
 from citadel.text.parse import find_id, parse_object
 from citadel.train.parts import DataPart
-from citadel.train.ragged import Ragged
+from citadel.train.ragged import Growing
 from citadel.train.readers import Pairs, file_of
 from citadel.train.source import PassageList, Place, Source, numbered_lines
+from citadel.train.texts import Distinct
 
 
 class _Collection:
@@ -18,23 +21,22 @@ class _Collection:
 
     def __init__(self) -> None:
         self.list = PassageList()
-        self._rows: dict[str, int] = {}
+        self._ids = Distinct()
 
     def row(self, fields: Any) -> int:
         if not isinstance(fields, dict) or "docid" not in fields:
             raise InputError("a passage is not an object with docid, title and text")
         id = find_id({"id": fields["docid"]})
-        if id not in self._rows:
-            self._rows[id] = len(self._rows)
+        if (row := self._ids.add(id)) == len(self.list.ids):
             self.list.add(id, str(fields.get("title") or ""), str(fields.get("text") or ""))
-        return self._rows[id]
+        return row
 
 
 def read_tevatron(part: DataPart) -> Source:
     """One pair for each positive passage; the line's negatives belong to all of its pairs."""
     file = file_of(part, "pairs", "train.jsonl")
     pairs, passages, place = Pairs(), _Collection(), Place(file)
-    negatives: list[list[int]] = []
+    negatives = Growing(np.int32)
     for number, line in numbered_lines(file):
         with place.at(number):
             fields = parse_object(line)
@@ -42,10 +44,10 @@ def read_tevatron(part: DataPart) -> Source:
             positives = [find_id({"id": p["docid"]}) for p in _positives(fields, passages)]
             for id in positives:
                 pairs.add(fields.get("query", ""), id, number)
-                negatives.append(rows)
+                negatives.add(rows)
     source = pairs.done(passages.list.done(file), file)
-    own = Ragged.of(negatives)
-    return Source(source.passages, source.queries, source.query, source.positive, source.kind, negatives=own)
+    parts = (source.query, source.positive, source.kind)
+    return Source(source.passages, source.queries, *parts, negatives=negatives.done())
 
 
 def _positives(fields: dict[str, Any], passages: _Collection) -> Iterator[dict[str, Any]]:

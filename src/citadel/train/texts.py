@@ -1,7 +1,8 @@
-"""Texts and ids by the million: bytes in one block and sorted hashes, a tenth of what strings and a dict would take."""
+"""Texts and ids by the million: bytes on disk and sorted hashes, a few bytes of memory for each."""
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,12 +11,13 @@ import numpy as np
 from citadel.errors import InputError
 from citadel.text.parse import shorten
 from citadel.train.ragged import Rows
+from citadel.train.spill import BLOCK, Spill
 
 ABSENT = -1
 
 
 class Texts:
-    """A list of texts that can only grow.
+    """A list of texts that can only grow; beyond the last few they lie on disk.
 
     >>> texts = Texts(["one", "zwölf"])
     >>> texts[1], len(texts), texts.some([0])
@@ -23,14 +25,13 @@ class Texts:
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._bytes = bytearray()
+        self._bytes = Spill()
         self._ends = array("q", [0])
         for text in texts:
             self.append(text)
 
     def append(self, text: str) -> None:
-        self._bytes += text.encode("utf-8")
-        self._ends.append(len(self._bytes))
+        self._ends.append(self._bytes.append(text.encode("utf-8")))
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -38,7 +39,7 @@ class Texts:
     def __getitem__(self, row: int) -> str:
         if not 0 <= row < len(self):
             raise IndexError(row)
-        return self._bytes[self._ends[row] : self._ends[row + 1]].decode("utf-8")
+        return self._bytes.read(self._ends[row], self._ends[row + 1]).decode("utf-8")
 
     def some(self, rows: Iterable[int]) -> list[str]:
         """The texts of these rows."""
@@ -46,6 +47,35 @@ class Texts:
 
     def __iter__(self) -> Iterator[str]:
         return (self[row] for row in range(len(self)))
+
+    def digest(self) -> bytes:
+        """SHA-256 over all texts and where they end."""
+        found = hashlib.sha256(self._ends.tobytes())
+        for start in range(0, len(self._bytes), BLOCK):
+            found.update(self._bytes.read(start, min(start + BLOCK, len(self._bytes))))
+        return found.digest()
+
+
+class Distinct:
+    """Texts, equal ones once; a hash of each is in memory, not the text.
+
+    >>> distinct = Distinct()
+    >>> [distinct.add(text) for text in ("who", "why", "who")], list(distinct.texts)
+    ([0, 1, 0], ['who', 'why'])
+    """
+
+    def __init__(self) -> None:
+        self.texts = Texts()
+        self._rows: dict[int, int] = {}
+
+    def add(self, text: str) -> int:
+        """The row of this text, a new one where it was not seen."""
+        key, new = hash(text), len(self.texts)
+        while (row := self._rows.setdefault(key, new)) != new and self.texts[row] != text:
+            key += 1
+        if row == new:
+            self.texts.append(text)
+        return row
 
 
 class Ids:
@@ -71,7 +101,7 @@ class Ids:
         pairs = ((int(self._order[place]), int(self._order[place + 1])) for place in places)
         return min((second for first, second in pairs if self.texts[first] == self.texts[second]), default=ABSENT)
 
-    def rows(self, wanted: Sequence[str]) -> Rows:
+    def rows(self, wanted: Texts | Sequence[str]) -> Rows:
         """The row of each id, ABSENT for an unknown one."""
         hashes = np.fromiter((hash(id) for id in wanted), np.int64, len(wanted))
         places = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
@@ -79,7 +109,7 @@ class Ids:
         return np.where(self._hashes[places] == hashes, self._order[places], ABSENT)
 
 
-def rows_or_fail(ids: Ids, wanted: Sequence[str], lines: Sequence[int], source: str) -> Rows:
+def rows_or_fail(ids: Ids, wanted: Texts | Sequence[str], lines: Sequence[int], source: str) -> Rows:
     """The row of each id; one that is not in the collection is an InputError with its line.
 
     >>> rows_or_fail(Ids(Texts(["d1"])), ["d9"], [4], "pairs.jsonl")

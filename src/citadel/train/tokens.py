@@ -1,9 +1,9 @@
-"""Texts to token ids once, before training, so that a batch is a few copies of flat arrays."""
+"""Texts to token ids once, before training, so that a batch is a few reads of flat arrays."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from citadel.encode.tokenizer import token_count, vocabulary_fits
 from citadel.errors import InputError
 from citadel.train.meter import Meter, silent
-from citadel.train.ragged import Ragged, Rows, offsets_of
+from citadel.train.ragged import Growing, Ragged, Rows
 from citadel.train.texts import Texts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Ids = NDArray[np.int64]
-CHUNK = 4096  # texts
+CHARACTERS = 1 << 19  # at a time: what the tokenizer makes of them is fifty times as large
 PAD_TO = 16  # tokens: few different shapes, and what tensor cores like
 _SPELLINGS = (("[CLS]", "[SEP]", "[PAD]", "[MASK]"), ("<s>", "</s>", "<pad>", "<mask>"))
 
@@ -84,22 +84,39 @@ def tokenize(
     meter: Meter = silent,
     noun: str = "texts",
 ) -> Ragged:
-    """The token ids of each text, special tokens included, cut at `length`; uint16 where the vocabulary allows."""
+    """The token ids of each text, special ones too, cut at `length`, on disk; uint16 where the vocabulary allows."""
+    prepare(tokenizer, length)
+    kind: Any = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.int32
+    table = Growing(kind)
+    with meter("Tokenising", noun, len(texts)) as progress:
+        done = 0
+        for chunk in _chunks(texts):
+            encoded = [each.ids for each in tokenizer.encode_batch_fast(chunk)]
+            table.extend(np.fromiter((id for ids in encoded for id in ids), kind), map(len, encoded))
+            done += len(chunk)
+            progress(done)
+    return table.done()
+
+
+def prepare(tokenizer: Tokenizer, length: int) -> None:
+    """Set a tokenizer to [CLS] text [SEP], cut at `length` and not padded."""
     _wrap_texts(tokenizer)
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # a text that says "[SEP]" says five letters
     tokenizer.enable_truncation(length)
-    kind: Any = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.int32
-    parts: list[NDArray[Any]] = []
-    lengths: list[int] = []
-    with meter("Tokenising", noun, len(texts)) as progress:
-        for start in range(0, len(texts), CHUNK):
-            chunk = [texts[row] for row in range(start, min(start + CHUNK, len(texts)))]
-            encoded = [each.ids for each in tokenizer.encode_batch_fast(chunk)]
-            parts.append(np.fromiter((id for ids in encoded for id in ids), kind))
-            lengths += map(len, encoded)
-            progress(start + len(chunk))
-    return Ragged(np.concatenate([np.empty(0, kind), *parts]), offsets_of(lengths))
+
+
+def _chunks(texts: Texts | Sequence[str]) -> Iterator[list[str]]:
+    """The texts in their order, so many at a time that memory has a bound, however long they are."""
+    chunk, size = [], 0
+    for row in range(len(texts)):
+        chunk.append(texts[row])
+        size += len(chunk[-1])
+        if size >= CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _wrap_texts(tokenizer: Tokenizer) -> None:
@@ -135,13 +152,17 @@ def twins(table: Ragged) -> Rows:
     """
     hashes = np.empty(len(table), np.uint64)
     factors = np.random.default_rng(0).integers(1, 1 << 63, max(int(table.lengths.max(initial=1)), 1), np.uint64)
-    for start in range(0, len(table), CHUNK):
-        end = min(start + CHUNK, len(table))
-        hashes[start:end] = [_hash(table[row], factors) for row in range(start, end)]
+    done = 0
+    for part in table.parts():
+        hashes[done : done + len(part)] = _hashes(part, factors)
+        done += len(part)
     _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
     return np.asarray(first[which], np.int64)
 
 
-def _hash(row: NDArray[Any], factors: NDArray[np.uint64]) -> np.uint64:
-    products = (row.astype(np.uint64) + np.uint64(1)) * factors[: len(row)]
-    return np.uint64(products.sum(dtype=np.uint64))
+def _hashes(table: Ragged, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """For each row the sum of token times factor, modulo 2⁶⁴."""
+    place = np.arange(int(table.offsets[-1])) - np.repeat(table.offsets[:-1], table.lengths)
+    products = (table.values[:].astype(np.uint64) + np.uint64(1)) * factors[place]
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(products)])  # it wraps, and so do the differences
+    return np.asarray(np.diff(sums[table.offsets]), np.uint64)

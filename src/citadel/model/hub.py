@@ -1,0 +1,41 @@
+"""Backbones and teachers by their names on the Hugging Face hub: safetensors, config and tokenizer, nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from citadel.errors import InputError
+from citadel.model.safety import refuse_pickled
+
+FILES = ["*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.json", "vocab.txt"]
+
+
+def fetch(name: str) -> Path:
+    """The local copy of a repository, fetched where it is not there yet; `org/name@REVISION` asks for one revision."""
+    repository, _, revision = name.partition("@")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or not repository:
+        raise InputError("there is no such folder: name a backbone's folder or its hub id", name)
+    try:
+        from huggingface_hub import list_repo_files, snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ImportError:
+        raise InputError("there is no such folder, and the hub needs `pip install citadel-ir[train]`", name) from None
+    try:
+        folder = Path(snapshot_download(repository, revision=revision or None, allow_patterns=FILES))
+        if not any(folder.glob("*.safetensors")):  # what else is there is only named, never fetched
+            refuse_pickled(list_repo_files(repository, revision=folder.name), name)
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0][:200]
+        advice = "check the name, or name a local folder"
+        raise InputError(f"there is no such folder, and the hub did not give it ({reason}): {advice}", name) from None
+    return folder
+
+
+def pinned(name: str, folder: Path) -> str:
+    """A name with the revision that was fetched, so that the same weights can be had again; a folder stays as it is.
+
+    >>> pinned("org/name", Path("snapshots/1a2b"))
+    'org/name@1a2b'
+    """
+    return name if os.path.isdir(name) else f"{name.partition('@')[0]}@{folder.name}"
