@@ -87,7 +87,8 @@ class Index:
         `fields` names a `lexical` and/or a `semantic` field, each a dimension or a `Field`; such an index needs the
         `fingerprint` of whatever made the vectors, so that nobody mixes two models.
         """
-        terms = {name: value for name, value in (("analyser", analyser), ("k1", k1), ("b", b)) if value is not None}
+        given = {"analyser": analyser, "k1": k1, "b": b}
+        terms: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         encoder, named = None, _text_model(model, router, terms) if fields is None else None
         if named is not None:
             encoder = _load(named, tau, threads)
