@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -25,7 +27,7 @@ _HEADER = 1 << 16  # bytes; numpy's own are below 200
 _BLOCK = 1 << 18
 _DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, EOFError),
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, tokenize.TokenError),
 )
 
 
@@ -37,7 +39,7 @@ def reading(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise InputError("there is no such file", path) from None
     except _DAMAGE as error:
-        problem = str(error) or type(error).__name__
+        problem = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(
             f"not an .npz file of plain arrays ({problem}): save it again with numpy.savez", path
         ) from None
@@ -76,8 +78,9 @@ class Rows(Protocol):
 class Npz:
     """An open .npz file: its arrays by name, of those that were asked for."""
 
-    def __init__(self, path: str, archive: zipfile.ZipFile, members: Mapping[str, Member]) -> None:
-        self.path, self._archive, self.members = path, archive, members
+    def __init__(self, path: str, archive: zipfile.ZipFile, members: Mapping[str, Member], stack: ExitStack) -> None:
+        self.path, self.members = path, members
+        self._archive, self._stack = archive, stack
 
     def check(self) -> None:
         """Read every array once, to its end: a file that is cut off or damaged is refused before any of it is used."""
@@ -93,9 +96,9 @@ class Npz:
         """An array from its first row on."""
         member = self.members[name]
         with reading(self.path):
-            file = self._archive.open(member.info)
+            file = self._stack.enter_context(self._archive.open(member.info))
             file.read(member.start)
-            return _Columns(file, member) if member.by_columns else _Stream(self.path, file, member)
+            return _Columns(self.path, file, member) if member.by_columns else _Stream(self.path, file, member)
 
     def read(self, name: str) -> NDArray[Any]:
         """An array, whole."""
@@ -117,7 +120,7 @@ def open_npz(path: str, names: Collection[str]) -> Iterator[Npz]:
         with reading(path):
             archive = stack.enter_context(zipfile.ZipFile(path))
             members = _members(archive, names)
-        yield Npz(path, archive, members)
+        yield Npz(path, archive, members, stack)
 
 
 def _members(archive: zipfile.ZipFile, names: Collection[str]) -> dict[str, Member]:
@@ -160,7 +163,7 @@ class _Stream:
         raw = np.empty(count * member.row_bytes, np.uint8)
         with reading(self._path):
             self._fill(raw.data)
-        return raw.view(member.dtype).reshape(shape)
+            return _checked(raw.view(member.dtype).reshape(shape))
 
     def _fill(self, room: memoryview) -> None:
         """Read in blocks: zipfile would hold a large piece several times while it decompresses it."""
@@ -175,15 +178,23 @@ class _Stream:
 class _Columns:
     """Rows of an array that is stored by columns: all of it goes to a nameless file and is mapped from there."""
 
-    def __init__(self, file: IO[bytes], member: Member) -> None:
+    def __init__(self, path: str, file: IO[bytes], member: Member) -> None:
+        self._path, self._next = path, 0
         with resource_errors(tempfile.gettempdir()), tempfile.TemporaryFile() as spool:
             while block := file.read(_BLOCK):
                 spool.write(block)
             spool.flush()
             self._array = np.memmap(spool, member.dtype, "r", shape=member.shape, order="F")
-        self._next = 0
 
     def take(self, count: int) -> NDArray[Any]:
         rows = np.ascontiguousarray(self._array[self._next : self._next + count])
         self._next += count
-        return rows
+        with reading(self._path):
+            return _checked(rows)
+
+
+def _checked(rows: NDArray[Any]) -> NDArray[Any]:
+    """Refuse four bytes that are no letter, before Python makes a text of them."""
+    if rows.dtype.kind == "U" and rows.nbytes and int(rows.view(f"{rows.dtype.byteorder}u4").max()) > sys.maxunicode:
+        raise ValueError("a text holds what is no letter")
+    return rows

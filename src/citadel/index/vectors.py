@@ -16,6 +16,8 @@ from citadel.index.slices import NAMES, read_slices, slice_bytes
 from citadel.text.parse import check_document, make_document
 from citadel.types import Document, Floats
 
+_LARGEST_KEY = (1 << 32) - 1
+_KEYS = "whole numbers from 0 to 2³² − 1"
 ANY = 0  # the key under which an all-to-all router puts every token
 _ROWS = ("keys", "weights", "vectors", "semantic")  # of one document; all else is its text and metadata
 _DOCUMENTS_A_BATCH = 1024
@@ -108,10 +110,11 @@ def _array(value: Any, dtype: Any, dimensions: int, what: str, where: str) -> ND
         if (
             dtype is np.uint32
             and array.size
-            and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) >= 1 << 32)
+            and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) > _LARGEST_KEY)
         ):
-            raise ValueError("keys are whole numbers from 0 to 2³² − 1")
-        array = array.astype(dtype, copy=False)
+            raise ValueError(f"keys are {_KEYS}")
+        with np.errstate(over="ignore", invalid="ignore"):  # what no fp32 can hold becomes an infinity, refused later
+            array = array.astype(dtype, copy=False)
     except (ValueError, TypeError) as error:
         raise InputError(f"{what} cannot be read as numbers ({error})", where) from error
     if array.ndim != dimensions:
@@ -205,6 +208,7 @@ def _from_arrays(arrays: Mapping[str, Any], settings: Settings, where: str, firs
     source = {name: arrays[name] for name in NAMES if name in arrays}
     documents = _documents(source, where, first)
     offsets = _array(source.get("offsets", [0] * (len(documents) + 1)), np.int64, 1, "offsets", where)
+    _check_keys(source.get("keys"), offsets, documents, where)
     keys, weights, vectors = _rows(source, settings, where)
     if len(offsets) != len(documents) + 1 or offsets[0] or offsets[-1] != len(keys) or (np.diff(offsets) < 0).any():
         raise InputError(f"offsets must rise from 0 to {len(keys)} in {len(documents) + 1} steps", where)
@@ -212,6 +216,18 @@ def _from_arrays(arrays: Mapping[str, Any], settings: Settings, where: str, firs
     if semantic is not None and len(semantic) != len(documents):
         raise InputError(f"{len(semantic)} semantic vectors for {len(documents)} documents", where)
     return VectorBatch(documents, offsets, keys, weights, vectors, semantic)
+
+
+def _check_keys(keys: Any, offsets: NDArray[np.int64], documents: Sequence[Document], where: str) -> None:
+    """Refuse a number that is no key with the id of its document, where there is one."""
+    given = np.reshape(np.zeros(0, np.uint32) if keys is None else keys, -1)
+    if given.dtype.kind not in "iu" or given.dtype == np.uint32 or not documents:
+        return
+    bad = np.flatnonzero((given < 0) | (given > _LARGEST_KEY))
+    if len(bad):
+        place = int(np.searchsorted(offsets, bad[0], side="right")) - 1
+        owner = documents[min(max(place, 0), len(documents) - 1)].id
+        raise InputError(f"document {owner!r}: keys are {_KEYS}, not {given[bad[0]]}", where)
 
 
 def _documents(source: Mapping[str, Any], where: str, first: int) -> list[Document]:
@@ -231,8 +247,10 @@ def _texts(value: Any, count: int | None, what: str, where: str) -> list[str]:
     if value is None:
         return [""] * (count or 0)
     try:
-        texts = [str(text) for text in np.asarray(value).reshape(-1).tolist()]
-    except ValueError as error:  # four bytes that are no letter
+        array = np.asarray(value).reshape(-1)
+        letters = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+        texts = [str(text) for text in letters.tolist()]
+    except ValueError as error:  # bytes that are no letter
         raise InputError(f"{what} cannot be read as text ({error})", where) from None
     if count is not None and len(texts) != count:
         raise InputError(f"{len(texts)} {what} for {count} documents", where)
