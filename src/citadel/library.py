@@ -140,7 +140,9 @@ class Index:
             raise UsageError("this index holds text: vectors need one of their own, made with fields=… or from an .npz")
         if fingerprint is not None and fingerprint != settings.fingerprint:
             raise InputError(f"vectors of {fingerprint!r} do not belong into an index of {settings.fingerprint!r}")
-        return self._writer.add_vectors([given] if isinstance(given, VectorBatch) else batches(given, settings))
+        return self._writer.add_vectors(
+            [given] if isinstance(given, VectorBatch) else batches(given, settings, self._memory)
+        )
 
     def delete(self, ids: Iterable[str]) -> int:
         """Delete documents by id; unknown ids are passed over. How many there were."""
@@ -190,6 +192,11 @@ class Index:
     @property
     def settings(self) -> Settings:
         return self._writer.settings
+
+    @property
+    def memory(self) -> int:
+        """The bound, in bytes, for what waits and for what is read at a time."""
+        return self._memory
 
     @property
     def build(self) -> Build | None:

@@ -202,17 +202,26 @@ def test_a_corpus_of_bad_lines_alone_is_an_empty_finished_index(tmp_path: Path, 
     assert "it holds 0 documents" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
 
 
+@pytest.mark.parametrize("name", ["thesis.txt", "thesis.tmp", "gen.txt"])
 @pytest.mark.parametrize("options", [[], ["--overwrite"]])
 def test_a_folder_of_other_files_is_left_alone(
-    options: list[str], corpus: Path, tmp_path: Path, citadel: Citadel
+    options: list[str], name: str, corpus: Path, tmp_path: Path, citadel: Citadel
 ) -> None:
     folder = tmp_path / "papers"
     folder.mkdir()
-    (folder / "thesis.txt").write_text("mine")
+    (folder / name).write_text("mine")
     done = citadel("index", corpus, folder, *options, code=4)
-    assert "'thesis.txt'" in done.err
+    assert f"{name!r}" in done.err
     assert "name a new or an empty folder" in done.err
-    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
+    assert [path.name for path in folder.iterdir()] == [name]
+
+
+def test_a_stray_file_in_an_index_is_never_removed(index: Path, corpus: Path, citadel: Citadel) -> None:
+    (index / "thesis.tmp").write_text("mine")
+    (index / "seg-0123.cit.tmp").write_text("a writer died here")
+    citadel("add", index, corpus)
+    assert (index / "thesis.tmp").exists()
+    assert not (index / "seg-0123.cit.tmp").exists()
 
 
 def test_stats_show_the_document_store(index: Path, citadel: Citadel) -> None:

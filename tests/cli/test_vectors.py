@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,9 @@ def test_the_router_follows_from_the_arrays(drop: list[str], router: str, tmp_pa
         ({"semantic": np.eye(3, dtype=np.float32)}, "semantic"),
         ({"vectors": np.zeros(3, np.float32)}, "vectors must have 2 dimensions"),
         ({"ids": np.array(["d1", {}], dtype=object)}, "npz"),
+        ({"ids": np.array(["d1", ""])}, "c.npz: document 2: the id is empty"),
+        ({"keys": np.array([3, 7, -7])}, "c.npz: document 'd2': keys are whole numbers"),
+        ({"offsets": np.array([0, -2, 3])}, "c.npz: offsets must rise from 0 to 3"),
     ],
 )
 def test_bad_arrays_are_exit_4_and_leave_nothing(
@@ -165,6 +169,39 @@ def test_bad_arrays_are_exit_4_and_leave_nothing(
     if (tmp_path / "idx").exists():
         assert len(Index.open(tmp_path / "idx")) == 0
         citadel("check", tmp_path / "idx", "--deep")
+
+
+@pytest.mark.parametrize("save_as", [np.savez, np.savez_compressed])
+def test_damage_anywhere_is_found_before_anything_is_added(
+    save_as: Callable[..., None], tmp_path: Path, index: Path, citadel: Citadel
+) -> None:
+    save_as(tmp_path / "x.npz", **ARRAYS)
+    whole = bytearray((tmp_path / "x.npz").read_bytes())
+    whole[whole.index(b"PK\x01\x02") - 4] ^= 1  # a bit at the end of the last array, before the directory
+    (tmp_path / "x.npz").write_bytes(whole)
+    for verb in (
+        ["index", tmp_path / "x.npz", tmp_path / "new", "--fingerprint", "toy"],
+        ["add", index, tmp_path / "x.npz"],
+    ):
+        assert "x.npz: not an .npz file of plain arrays" in citadel(*verb, "--on-error", "skip", code=4).err
+    assert not (tmp_path / "new").exists() or len(Index.open(tmp_path / "new")) == 0
+    assert Index.open(index).counts == {}
+
+
+def test_a_bad_number_late_in_a_file_stops_there(tmp_path: Path, citadel: Citadel) -> None:
+    count = 2_000  # documents of one posting of 200 dimensions: 1.6 MB in slices of 64 kB
+    vectors = np.ones((count, 200), np.float32)
+    vectors[1_500, 7] = np.nan
+    ids, offsets, keys = np.arange(count), np.arange(count + 1), np.zeros(count, np.uint32)
+    corpus = save(tmp_path / "c.npz", ids=ids, offsets=offsets, keys=keys, vectors=vectors)
+    command = ["index", corpus, tmp_path / "idx", "--fingerprint", "toy", "--memory", "1MiB", "--commit-bytes", 500_000]
+    assert "c.npz: document '1500': the vectors hold NaN" in citadel(*command, code=4).err
+    committed = len(Index.open(tmp_path / "idx"))
+    assert 500 < committed <= 1_500
+    citadel("check", tmp_path / "idx", "--deep")
+    done = citadel(*command, "--on-error", "skip")  # goes on behind what is committed, which no slice must end at
+    assert f"resuming after document {committed:,}" in done.err
+    assert done.out.endswith("1,999 documents, 1 skipped\n")
 
 
 def test_a_bad_document_can_be_skipped(tmp_path: Path, citadel: Citadel) -> None:

@@ -6,36 +6,61 @@ import json
 import subprocess
 import sys
 import tempfile
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.crash.npz_child import write as write_npz
 from tests.support.children import ROOT, environment
 from tests.support.seeds import NIGHT
 
 POSTINGS = 50_000_000 if NIGHT else 1_000_000
+WIDE = POSTINGS // 16 if NIGHT else POSTINGS // 4  # enough to be spilled more than once
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/status").is_file(), reason="/proc/self/status shows a process's memory on Linux only"
+)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Gone with the test: at night it holds gigabytes."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
 
 
 @pytest.mark.parametrize(
     ("megabytes", "postings", "dimension"),
-    [(64, POSTINGS, 32), (128, POSTINGS, 32), (64, POSTINGS // 16, 512)],
+    [(64, POSTINGS, 32), (128, POSTINGS, 32), (64, WIDE, 512)],
 )
-def test_the_memory_bound_holds(megabytes: int, postings: int, dimension: int) -> None:
-    if not Path("/proc/self/status").is_file():
-        pytest.skip("/proc/self/status shows a process's memory on Linux only")
-    found = run(megabytes << 20, postings, dimension)
+def test_the_memory_bound_holds(megabytes: int, postings: int, dimension: int, folder: Path) -> None:
+    found = run("memory_child", folder, megabytes << 20, postings, dimension)
     assert found["documents"] >= postings // 40
+    require_bound(found, megabytes)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_npz_corpus_is_never_held_whole(method: int, folder: Path) -> None:
+    small, large = folder / "small.npz", folder / "large.npz"
+    write_npz(small, 4_000, 32, method)
+    write_npz(large, POSTINGS, 32, method)  # 132 MB unpacked
+    megabytes = 64 if NIGHT else 32
+    found = run("npz_child", small, large, megabytes << 20)
+    assert found["documents"] == POSTINGS // 40
+    require_bound(found, megabytes)
+
+
+def require_bound(found: dict[str, Any], megabytes: int) -> None:
     for what, peak in found["peaks"].items():
         allowed = 1.1 * ((megabytes << 20) + found["baseline"])
         assert peak <= allowed, f"{what} took {(peak - found['baseline']) >> 20} MB, it was given {megabytes}"
 
 
-def run(bound: int, postings: int, dimension: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        numbers = (str(number) for number in (bound, postings, dimension))
-        command = [sys.executable, "-m", "tests.crash.memory_child", folder, *numbers]
-        done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+def run(child: str, *arguments: object) -> dict[str, Any]:
+    command = [sys.executable, "-m", f"tests.crash.{child}", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     print(found)

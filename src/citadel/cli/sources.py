@@ -136,7 +136,7 @@ class VectorFeed:
         from citadel.index.vectors import batches
 
         passed = 0
-        for batch in batches(self._path, index.settings):
+        for batch in batches(self._path, index.settings, index.memory):
             passed += len(batch)
             new = min(passed - self._done, len(batch))
             if new > 0:

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from citadel.errors import InputError
+from citadel.index.npz import open_npz
+from citadel.index.slices import NAMES
 
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _QUERY_ARRAYS = ("keys", "weights", "vectors", "semantic")
 VectorQuery = dict[str, Any]  # the arguments of Searcher.search_vectors
 
 
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError("there is no such file", path) from None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise InputError(f"not an .npz file of plain arrays ({error})", path) from None
-
-
 def read_shapes(path: str) -> dict[str, tuple[int, ...]]:
-    """The shape of each array of an .npz file, from the headers alone."""
-    shapes = {}
-    with _reading(path), zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            with archive.open(name) as file:
-                version = np.lib.format.read_magic(file)
-                shapes[name.removesuffix(".npy")] = _HEADERS[version](file)[0]
-    return shapes
+    """The shape of each array of an .npz corpus, from the headers alone."""
+    with open_npz(path, NAMES) as npz:
+        return {name: member.shape for name, member in npz.members.items()}
 
 
 def find_fields(path: str, router: str | None) -> tuple[str, dict[str, int]]:
@@ -68,9 +51,8 @@ def _width(shapes: dict[str, tuple[int, ...]], name: str, path: str) -> int:
 
 def read_vector_queries(path: str) -> list[tuple[str, VectorQuery]]:
     """(id, arrays) of each query: one without `query_ids`, else as many as those, cut at `offsets`."""
-    read_shapes(path)  # refuses what is not an .npz file; np.load would leave such a file open
-    with _reading(path), np.load(path, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in (*_QUERY_ARRAYS, "query_ids", "offsets") if name in archive}
+    with open_npz(path, (*_QUERY_ARRAYS, "query_ids", "offsets")) as npz:
+        arrays = {name: npz.read(name) for name in npz.members}
     if not any(name in arrays for name in _QUERY_ARRAYS):
         raise InputError("no query in this file: give keys, weights and vectors, or semantic", path)
     if "query_ids" not in arrays:

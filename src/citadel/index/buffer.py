@@ -14,7 +14,7 @@ from citadel.config import Settings
 from citadel.index.codebook import Codebook
 from citadel.index.columns import Column
 from citadel.index.documents import Row, metadata_json, row_of
-from citadel.index.packing import list_groups
+from citadel.index.packing import POSTINGS_A_BLOCK, list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
 from citadel.index.sample import Sample
 from citadel.index.segment import Meta, id_hashes
@@ -26,7 +26,8 @@ _TERM_BYTES = 150  # of a new term: its text and its place in the table
 _DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
 _STAGED_TOKENS = 1 << 20
 _SORTING_BYTES = 24  # a posting while its segment is sorted: its order, its key, a chunk's copies
-_CHUNK = 1 << 16  # postings that are put in order at a time
+_CHUNK = 1 << 16  # postings that are put in order at a time, fewer of wide vectors
+_CHUNK_BYTES = 4 << 20
 
 
 def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
@@ -267,10 +268,12 @@ class MemoryContents:
     def _chunks(self) -> Iterator[tuple[NDArray[np.uint32], int, int]]:
         """Whole lists, or parts of one long list: the list of each posting, and which postings they are."""
         starts = np.cumsum(self.list_lengths) - self.list_lengths
-        for first, stop in list_groups(self.list_lengths, _CHUNK):
+        widest = max((column[:1].nbytes for column in self._columns.values()), default=0)
+        chunk = min(_CHUNK, _CHUNK_BYTES // max(widest, 1) // POSTINGS_A_BLOCK * POSTINGS_A_BLOCK)
+        for first, stop in list_groups(self.list_lengths, chunk):
             lists = np.repeat(np.arange(first, stop, dtype=np.uint32), self.list_lengths[first:stop])
-            for begin in range(0, len(lists), _CHUNK):
-                part, start = lists[begin : begin + _CHUNK], int(starts[first]) + begin
+            for begin in range(0, len(lists), chunk):
+                part, start = lists[begin : begin + chunk], int(starts[first]) + begin
                 yield part, start, start + len(part)
 
     def semantic(self, name: str) -> Iterator[NDArray[Any]]:

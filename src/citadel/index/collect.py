@@ -10,6 +10,16 @@ from citadel.index.storage import LOCK, TEMPORARY, Storage
 
 KEPT_GENERATIONS = 2  # the newest and, for `check --repair`, the one before
 PREFIXES = ("seg-", "docs-", "del-", "codebook-")
+_UNFINISHED = (*PREFIXES, "gen.", "scratch-")
+
+
+def unfinished(name: str) -> bool:
+    """Whether a file is one that a writer had not finished: no other is removed, whatever it is called.
+
+    >>> unfinished("gen.00000001.tmp"), unfinished("thesis.tmp")
+    (True, False)
+    """
+    return name.endswith(TEMPORARY) and name.startswith(_UNFINISHED)
 
 
 def collect(storage: Storage, keep: int = KEPT_GENERATIONS) -> None:
@@ -21,7 +31,7 @@ def collect(storage: Storage, keep: int = KEPT_GENERATIONS) -> None:
         storage.sync()
     needed = _needed(storage, numbers[-keep:])
     for name in storage.names():
-        if name.endswith(TEMPORARY) or (name not in needed and name.startswith(PREFIXES)):
+        if unfinished(name) or (name not in needed and name.startswith(PREFIXES)):
             storage.remove(name)
 
 

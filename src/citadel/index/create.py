@@ -7,7 +7,7 @@ import uuid
 
 from citadel.config import Settings
 from citadel.errors import InputError, UsageError
-from citadel.index.collect import PREFIXES
+from citadel.index.collect import PREFIXES, unfinished
 from citadel.index.manifest import Build, Manifest, generations, newest_manifest, write_manifest
 from citadel.index.storage import LOCK, TEMPORARY, Storage, resource_errors
 from citadel.text.parse import shorten
@@ -31,11 +31,11 @@ def _refuse_foreign(storage: Storage) -> None:
     """An index has its folder to itself: never put one among the files of others."""
     names = storage.names()
     foreign = [name for name in names if not name.startswith((".", *PREFIXES)) and not _ours(name)]
-    if foreign and not any(name.startswith("gen.") for name in names):
+    if foreign and not generations(storage):
         raise InputError(
             f"the folder holds {shorten(foreign[0])} and is no index: name a new or an empty folder", storage.location
         )
 
 
 def _ours(name: str) -> bool:
-    return name == LOCK or name.startswith("gen.") or name.endswith(TEMPORARY)
+    return name == LOCK or unfinished(name)

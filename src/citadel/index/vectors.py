@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,14 +12,16 @@ from numpy.typing import NDArray
 
 from citadel.config import Settings
 from citadel.errors import InputError
+from citadel.index.slices import NAMES, read_slices, slice_bytes
 from citadel.text.parse import check_document, make_document
 from citadel.types import Document, Floats
 
+_LARGEST_KEY = (1 << 32) - 1
+_KEYS = "whole numbers from 0 to 2³² − 1"
 ANY = 0  # the key under which an all-to-all router puts every token
 _ROWS = ("keys", "weights", "vectors", "semantic")  # of one document; all else is its text and metadata
 _DOCUMENTS_A_BATCH = 1024
 _POSTINGS_A_BATCH = 131_072
-_BYTES_A_BATCH = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,25 @@ class VectorBatch:
         )
 
 
-def batches(given: Any, settings: Settings) -> Iterator[VectorBatch]:
+def batches(given: Any, settings: Settings, memory: int) -> Iterator[VectorBatch]:
     """Read an `.npz` file, one mapping with `ids` and `offsets`, or an iterable of one mapping a document."""
     if isinstance(given, (str, os.PathLike)):
-        with _open_npz(Path(given)) as arrays:
-            yield from _pieces(_from_arrays(arrays, settings, str(given)))
+        for first, arrays in read_slices(str(given), settings, memory):
+            batch = _from_arrays(arrays, settings, str(given), first)
+            if len(batch):
+                yield batch
     elif isinstance(given, Mapping):
-        yield from _pieces(_from_arrays(given, settings, "add_vectors") if "ids" in given else _join([given], settings))
+        batch = _from_arrays(given, settings, "add_vectors") if "ids" in given else _join([given], settings)
+        yield from _pieces(batch, slice_bytes(memory))
     else:
-        yield from _grouped(given, settings)
+        yield from _grouped(given, settings, slice_bytes(memory))
 
 
-def _pieces(batch: VectorBatch) -> Iterator[VectorBatch]:
+def _pieces(batch: VectorBatch, size: int) -> Iterator[VectorBatch]:
     """A large batch in parts, so that coding it needs little memory."""
     start = 0
     postings, documents = (
-        most if rows is None else min(most, _BYTES_A_BATCH // (4 * max(rows.shape[1], 1)))
+        most if rows is None else min(most, size // (4 * max(rows.shape[1], 1)))
         for rows, most in ((batch.vectors, _POSTINGS_A_BATCH), (batch.semantic, 16 * _DOCUMENTS_A_BATCH))
     )
     while start < len(batch):
@@ -80,7 +83,7 @@ def _pieces(batch: VectorBatch) -> Iterator[VectorBatch]:
         start = stop
 
 
-def _grouped(given: Iterable[Mapping[str, Any]], settings: Settings) -> Iterator[VectorBatch]:
+def _grouped(given: Iterable[Mapping[str, Any]], settings: Settings, size: int) -> Iterator[VectorBatch]:
     waiting: list[Mapping[str, Any]] = []
     for item in given:
         if not isinstance(item, Mapping):
@@ -89,19 +92,10 @@ def _grouped(given: Iterable[Mapping[str, Any]], settings: Settings) -> Iterator
             )
         waiting.append(item)
         if len(waiting) == _DOCUMENTS_A_BATCH:
-            yield from _pieces(_join(waiting, settings))
+            yield from _pieces(_join(waiting, settings), size)
             waiting = []
     if waiting:
-        yield from _pieces(_join(waiting, settings))
-
-
-def _open_npz(path: Path) -> Any:
-    try:
-        return np.load(path, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise InputError("there is no such file", str(path)) from error
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise InputError(f"not an .npz file of plain arrays ({error})", str(path)) from error
+        yield from _pieces(_join(waiting, settings), size)
 
 
 def _document(source: Mapping[str, Any]) -> Document:
@@ -116,14 +110,15 @@ def _array(value: Any, dtype: Any, dimensions: int, what: str, where: str) -> ND
         if (
             dtype is np.uint32
             and array.size
-            and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) >= 1 << 32)
+            and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) > _LARGEST_KEY)
         ):
-            raise ValueError("keys are whole numbers from 0 to 2³² − 1")
-        array = array.astype(dtype, copy=False)
+            raise ValueError(f"keys are {_KEYS}")
+        with np.errstate(over="ignore", invalid="ignore"):  # what no fp32 can hold becomes an infinity, refused later
+            array = array.astype(dtype, copy=False)
     except (ValueError, TypeError) as error:
-        raise InputError(f"{where}: {what} cannot be read as numbers ({error})") from error
+        raise InputError(f"{what} cannot be read as numbers ({error})", where) from error
     if array.ndim != dimensions:
-        raise InputError(f"{where}: {what} must have {dimensions} dimension(s), not {array.ndim}")
+        raise InputError(f"{what} must have {dimensions} dimension(s), not {array.ndim}", where)
     return array
 
 
@@ -138,7 +133,7 @@ def _rows(
         assert vectors is not None
         return np.full(len(vectors), ANY, np.uint32), np.ones(len(vectors), np.float32), vectors
     if source.get("keys") is None:
-        raise InputError(f"{where}: keys are missing")
+        raise InputError("keys are missing", where)
     shape = np.shape(source["keys"])
     keys = _array(np.reshape(source["keys"], -1), np.uint32, 1, "keys", where)
     given = source.get("weights")
@@ -151,7 +146,7 @@ def _rows(
         vectors = np.repeat(vectors, shape[1], axis=0)
     if len(weights) != len(keys) or (vectors is not None and len(vectors) != len(keys)):
         raise InputError(
-            f"{where}: {len(keys)} keys, {len(weights)} weights and {_length(vectors)} vectors do not go together"
+            f"{len(keys)} keys, {len(weights)} weights and {_length(vectors)} vectors do not go together", where
         )
     return keys, weights, vectors
 
@@ -164,13 +159,13 @@ def _vectors(source: Mapping[str, Any], settings: Settings, where: str) -> Float
     if settings.lexical is None or settings.lexical.dimension == 0:
         return None
     if source.get("vectors") is None:
-        raise InputError(f"{where}: vectors are missing")
+        raise InputError("vectors are missing", where)
     if np.size(source["vectors"]) == 0:  # a document without postings, also where it is a plain []
         return np.zeros((0, settings.lexical.dimension), np.float32)
     vectors = _array(source["vectors"], np.float32, 2, "vectors", where)
     if vectors.shape[1] != settings.lexical.dimension and len(vectors):
         raise InputError(
-            f"{where}: vectors have dimension {vectors.shape[1]}, the index has {settings.lexical.dimension}"
+            f"vectors have dimension {vectors.shape[1]}, the index has {settings.lexical.dimension}", where
         )
     return vectors.reshape(len(vectors), settings.lexical.dimension)
 
@@ -178,14 +173,14 @@ def _vectors(source: Mapping[str, Any], settings: Settings, where: str) -> Float
 def _semantic(value: Any, settings: Settings, dimensions: int, where: str) -> Floats | None:
     if settings.semantic is None:
         if value is not None:
-            raise InputError(f"{where}: a semantic vector is given, but the index has no semantic field")
+            raise InputError("a semantic vector is given, but the index has no semantic field", where)
         return None
     if value is None:
-        raise InputError(f"{where}: the semantic vector is missing")
+        raise InputError("the semantic vector is missing", where)
     array = _array(value, np.float32, dimensions, "semantic", where)
     if array.shape[-1] != settings.semantic.dimension:
         raise InputError(
-            f"{where}: the semantic vector has dimension {array.shape[-1]}, the index has {settings.semantic.dimension}"
+            f"the semantic vector has dimension {array.shape[-1]}, the index has {settings.semantic.dimension}", where
         )
     return array
 
@@ -208,32 +203,55 @@ def _join(items: Sequence[Mapping[str, Any]], settings: Settings) -> VectorBatch
     )
 
 
-def _from_arrays(arrays: Mapping[str, Any], settings: Settings, where: str) -> VectorBatch:
+def _from_arrays(arrays: Mapping[str, Any], settings: Settings, where: str, first: int = 0) -> VectorBatch:
     """One batch of arrays: ids [n], offsets [n + 1], keys [P], weights [P], vectors [P, d], semantic [n, s]."""
-    try:
-        source = {name: arrays[name] for name in _NAMES if name in arrays}
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise InputError(f"an array cannot be read ({error})", where) from error
-    ids = [str(id) for id in np.asarray(source.get("ids", [])).reshape(-1).tolist()]
-    titles, texts = (_texts(source.get(name), len(ids), name, where) for name in ("titles", "texts"))
-    documents = [check_document(Document(*fields)) for fields in zip(ids, texts, titles, strict=True)]
+    source = {name: arrays[name] for name in NAMES if name in arrays}
+    documents = _documents(source, where, first)
+    offsets = _array(source.get("offsets", [0] * (len(documents) + 1)), np.int64, 1, "offsets", where)
+    _check_keys(source.get("keys"), offsets, documents, where)
     keys, weights, vectors = _rows(source, settings, where)
-    offsets = _array(source.get("offsets", [0] * (len(ids) + 1)), np.int64, 1, "offsets", where)
-    if len(offsets) != len(ids) + 1 or offsets[0] != 0 or offsets[-1] != len(keys) or (np.diff(offsets) < 0).any():
-        raise InputError(f"{where}: offsets must rise from 0 to {len(keys)} in {len(ids) + 1} steps")
+    if len(offsets) != len(documents) + 1 or offsets[0] or offsets[-1] != len(keys) or (np.diff(offsets) < 0).any():
+        raise InputError(f"offsets must rise from 0 to {len(keys)} in {len(documents) + 1} steps", where)
     semantic = _semantic(source.get("semantic"), settings, 2, where)
-    if semantic is not None and len(semantic) != len(ids):
-        raise InputError(f"{where}: {len(semantic)} semantic vectors for {len(ids)} documents")
+    if semantic is not None and len(semantic) != len(documents):
+        raise InputError(f"{len(semantic)} semantic vectors for {len(documents)} documents", where)
     return VectorBatch(documents, offsets, keys, weights, vectors, semantic)
 
 
-_NAMES = ("ids", "offsets", "keys", "weights", "vectors", "semantic", "titles", "texts")
+def _check_keys(keys: Any, offsets: NDArray[np.int64], documents: Sequence[Document], where: str) -> None:
+    """Refuse a number that is no key with the id of its document, where there is one."""
+    given = np.reshape(np.zeros(0, np.uint32) if keys is None else keys, -1)
+    if given.dtype.kind not in "iu" or given.dtype == np.uint32 or not documents:
+        return
+    bad = np.flatnonzero((given < 0) | (given > _LARGEST_KEY))
+    if len(bad):
+        place = int(np.searchsorted(offsets, bad[0], side="right")) - 1
+        owner = documents[min(max(place, 0), len(documents) - 1)].id
+        raise InputError(f"document {owner!r}: keys are {_KEYS}, not {given[bad[0]]}", where)
 
 
-def _texts(value: Any, count: int, what: str, where: str) -> list[str]:
+def _documents(source: Mapping[str, Any], where: str, first: int) -> list[Document]:
+    """The documents of a batch; one that is refused is named by its number, as its id may be what is wrong."""
+    ids = _texts(source.get("ids", []), None, "ids", where)
+    titles, texts = (_texts(source.get(name), len(ids), name, where) for name in ("titles", "texts"))
+    documents = [Document(*fields) for fields in zip(ids, texts, titles, strict=True)]
+    for number, document in enumerate(documents, first + 1):
+        try:
+            check_document(document)
+        except InputError as error:
+            raise InputError(f"document {number}: {error.reason}", where) from None
+    return documents
+
+
+def _texts(value: Any, count: int | None, what: str, where: str) -> list[str]:
     if value is None:
-        return [""] * count
-    texts = [str(text) for text in np.asarray(value).reshape(-1).tolist()]
-    if len(texts) != count:
-        raise InputError(f"{where}: {len(texts)} {what} for {count} documents")
+        return [""] * (count or 0)
+    try:
+        array = np.asarray(value).reshape(-1)
+        letters = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+        texts = [str(text) for text in letters.tolist()]
+    except ValueError as error:  # bytes that are no letter
+        raise InputError(f"{what} cannot be read as text ({error})", where) from None
+    if count is not None and len(texts) != count:
+        raise InputError(f"{len(texts)} {what} for {count} documents", where)
     return texts

@@ -1,0 +1,200 @@
+"""The arrays of an .npz file: every header is checked when it is opened, rows are read as they are needed."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+import tempfile
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import InputError
+from citadel.index.storage import resource_errors
+
+_VERSIONS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others are decompressed without a bound on memory
+_KINDS = "biufUS"  # numbers and texts: no objects, which are pickles, and no records
+_HEADER = 1 << 16  # bytes; numpy's own are below 200
+_BLOCK = 1 << 18
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, EOFError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, tokenize.TokenError),
+)
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turn whatever a damaged, foreign or missing file makes its readers raise into one InputError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError("there is no such file", path) from None
+    except _DAMAGE as error:
+        problem = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(
+            f"not an .npz file of plain arrays ({problem}): save it again with numpy.savez", path
+        ) from None
+
+
+@dataclass(frozen=True)
+class Member:
+    """What the header of one array says."""
+
+    info: zipfile.ZipInfo
+    start: int  # bytes of the header
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    by_columns: bool  # Fortran's order, where that is another than C's
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def width(self) -> int:
+        """The numbers or texts in a row."""
+        return math.prod(self.shape[1:])
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * self.dtype.itemsize
+
+
+class Rows(Protocol):
+    """An array on its way out of the file."""
+
+    def take(self, count: int) -> NDArray[Any]:
+        """The rows that follow, as an array of its own."""
+
+
+class Npz:
+    """An open .npz file: its arrays by name, of those that were asked for."""
+
+    def __init__(self, path: str, archive: zipfile.ZipFile, members: Mapping[str, Member], stack: ExitStack) -> None:
+        self.path, self.members = path, members
+        self._archive, self._stack = archive, stack
+
+    def check(self) -> None:
+        """Read every array once, to its end: a file that is cut off or damaged is refused before any of it is used."""
+        for member in self.members.values():
+            with reading(self.path), self._archive.open(member.info) as file:
+                size = 0
+                while block := file.read(_BLOCK):
+                    size += len(block)
+                if size != member.info.file_size:
+                    raise EOFError(f"{member.info.filename} ends too early")
+
+    def rows(self, name: str) -> Rows:
+        """An array from its first row on."""
+        member = self.members[name]
+        with reading(self.path):
+            file = self._stack.enter_context(self._archive.open(member.info))
+            file.read(member.start)
+            return _Columns(self.path, file, member) if member.by_columns else _Stream(self.path, file, member)
+
+    def read(self, name: str) -> NDArray[Any]:
+        """An array, whole."""
+        member = self.members[name]
+        return self.rows(name).take(len(member)).reshape(member.shape)
+
+
+@contextmanager
+def open_npz(path: str, names: Collection[str]) -> Iterator[Npz]:
+    """Open a file and read the headers of those of these arrays that it has.
+
+    >>> with tempfile.NamedTemporaryFile(suffix=".npz") as file:
+    ...     np.savez(file, keys=np.array([3, 7, 7]))
+    ...     with open_npz(file.name, ["keys", "weights"]) as npz:
+    ...         npz.members["keys"].shape, npz.rows("keys").take(2).tolist()
+    ((3,), [3, 7])
+    """
+    with ExitStack() as stack:
+        with reading(path):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            members = _members(archive, names)
+        yield Npz(path, archive, members, stack)
+
+
+def _members(archive: zipfile.ZipFile, names: Collection[str]) -> dict[str, Member]:
+    members: dict[str, Member] = {}
+    for info in archive.infolist():
+        name = info.filename.removesuffix(".npy")
+        if name in members:
+            raise ValueError(f"the array {name} stands twice")
+        if name in names:
+            members[name] = _member(archive, info)
+    return members
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+    """One header, and whether it goes together with the size that the archive tells."""
+    if info.compress_type not in _METHODS or info.flag_bits & 1:
+        raise ValueError(f"{info.filename} is encrypted, or compressed as numpy never does")
+    with archive.open(info) as file:
+        head = io.BytesIO(file.read(_HEADER))
+    shape, fortran, dtype = _VERSIONS[np.lib.format.read_magic(head)](head)
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"{info.filename} holds {dtype}, neither numbers nor texts")
+    if min(shape, default=0) < 0 or head.tell() + math.prod(shape) * dtype.itemsize != info.file_size:
+        raise ValueError(f"{info.filename} has {info.file_size} bytes, which its header {dtype}{list(shape)} denies")
+    by_columns = fortran and 0 not in shape and sum(length > 1 for length in shape) > 1
+    return Member(info, head.tell(), dtype, shape, by_columns)
+
+
+class _Stream:
+    """Rows one after another, as they stand in the file."""
+
+    def __init__(self, path: str, file: IO[bytes], member: Member) -> None:
+        self._path, self._file, self._member = path, file, member
+
+    def take(self, count: int) -> NDArray[Any]:
+        member = self._member
+        shape = (count, *member.shape[1:])
+        if not count * member.row_bytes:
+            return np.zeros(shape, member.dtype)
+        raw = np.empty(count * member.row_bytes, np.uint8)
+        with reading(self._path):
+            self._fill(raw.data)
+            return _checked(raw.view(member.dtype).reshape(shape))
+
+    def _fill(self, room: memoryview) -> None:
+        """Read in blocks: zipfile would hold a large piece several times while it decompresses it."""
+        while room:
+            block = self._file.read(min(len(room), _BLOCK))
+            if not block:
+                raise EOFError(f"{self._member.info.filename} ends too early")
+            room[: len(block)] = block
+            room = room[len(block) :]
+
+
+class _Columns:
+    """Rows of an array that is stored by columns: all of it goes to a nameless file and is mapped from there."""
+
+    def __init__(self, path: str, file: IO[bytes], member: Member) -> None:
+        self._path, self._next = path, 0
+        with resource_errors(tempfile.gettempdir()), tempfile.TemporaryFile() as spool:
+            while block := file.read(_BLOCK):
+                spool.write(block)
+            spool.flush()
+            self._array = np.memmap(spool, member.dtype, "r", shape=member.shape, order="F")
+
+    def take(self, count: int) -> NDArray[Any]:
+        rows = np.ascontiguousarray(self._array[self._next : self._next + count])
+        self._next += count
+        with reading(self._path):
+            return _checked(rows)
+
+
+def _checked(rows: NDArray[Any]) -> NDArray[Any]:
+    """Refuse four bytes that are no letter, before Python makes a text of them."""
+    if rows.dtype.kind == "U" and rows.nbytes and int(rows.view(f"{rows.dtype.byteorder}u4").max()) > sys.maxunicode:
+        raise ValueError("a text holds what is no letter")
+    return rows

@@ -1,0 +1,161 @@
+"""A corpus of vectors in an .npz file, a slice of documents at a time: never more of it in memory than a slice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.config import Settings
+from citadel.errors import InputError, ResourceError
+from citadel.index.npz import Npz, open_npz
+
+Arrays = dict[str, NDArray[Any]]
+NAMES = ("ids", "offsets", "keys", "weights", "vectors", "semantic", "titles", "texts")
+_OF_DOCUMENTS = ("ids", "titles", "texts", "semantic")
+_MOST_DOCUMENTS = 16_384
+_DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
+_LEAST_BYTES, _MOST_BYTES = 1 << 16, 16 << 20
+_OFFSETS_A_BLOCK = 65_536
+
+
+def slice_bytes(memory: int) -> int:
+    """The bytes of a slice's vectors: coding one takes some three times as much, beside half the memory that waits.
+
+    >>> slice_bytes(64 << 20), slice_bytes(1 << 30)
+    (2097152, 16777216)
+    """
+    return min(max(memory // 32, _LEAST_BYTES), _MOST_BYTES)
+
+
+def read_slices(path: str, settings: Settings, memory: int) -> Iterator[tuple[int, Arrays]]:
+    """The number of the first document of each slice, and its arrays, offsets beginning with 0.
+
+    What can be known of the whole file is checked before the first slice: headers, lengths, offsets and checksums.
+    """
+    with open_npz(path, NAMES) as file:
+        layout = _layout(file, settings)
+        file.check()
+        _check_offsets(file, layout, max(memory // 4, _MOST_BYTES))
+        columns = {name: file.rows(name) for name in (*layout.shares, *_OF_DOCUMENTS) if name in file.members}
+        first = 0
+        for offsets in _cut(file, layout, slice_bytes(memory)):
+            counts = {name: int(offsets[-1]) // share for name, share in layout.shares.items()}
+            arrays = {name: rows.take(counts.get(name, len(offsets) - 1)) for name, rows in columns.items()}
+            yield first, {**arrays, "offsets": offsets}
+            first += len(offsets) - 1
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How the arrays of a file go together."""
+
+    documents: int
+    postings: int
+    shares: Mapping[str, int]  # of an array with postings: how many of them a row holds, as L in keys [T, L]
+    posting_bytes: int
+    document_bytes: int
+
+
+def _layout(file: Npz, settings: Settings) -> _Layout:
+    """Refuse arrays whose lengths differ; those that the router does not use are not looked at."""
+    members = file.members
+    documents = _count_documents(file)
+    shares = {name: max(members[name].width, 1) for name in _used(settings) if name in members}
+    keys, vectors = members.get("keys"), members.get("vectors")
+    if "vectors" in shares and vectors is not None:
+        tokens = "keys" in shares and keys is not None and len(keys.shape) == 2 and len(keys) == len(vectors)
+        shares["vectors"] = shares["keys"] if tokens else 1
+    found = {name: len(members[name]) * share if members[name].width else 0 for name, share in shares.items()}
+    if len(set(found.values())) > 1:
+        together = ", ".join(f"{count} {name}" for name, count in found.items())
+        raise InputError(f"{together} do not go together", file.path)
+    width = settings.lexical.dimension if settings.lexical else 0
+    posting = sum(members[name].row_bytes // share for name, share in shares.items())
+    document = sum(members[name].row_bytes for name in _OF_DOCUMENTS if name in members)
+    return _Layout(
+        documents, next(iter(found.values()), 0), shares, max(posting, 4 * width + 8), document + _DOCUMENT_BYTES
+    )
+
+
+def _used(settings: Settings) -> list[str]:
+    """The arrays with a row a posting that an index with these settings takes."""
+    names = ["keys", "weights"] if settings.router not in ("none", "all_to_all") else []
+    return [*names, "vectors"] if settings.lexical is not None and settings.lexical.dimension else names
+
+
+def _count_documents(file: Npz) -> int:
+    members = file.members
+    if "ids" not in members:
+        raise InputError("ids are missing: give an array `ids` with a name for each document", file.path)
+    documents = len(members["ids"])
+    for name in _OF_DOCUMENTS:
+        if name in members and name != "semantic" and members[name].width != 1:
+            raise InputError(f"{name} must have 1 dimension, not {len(members[name].shape)}", file.path)
+        if name in members and len(members[name]) != documents:
+            kind = "semantic vectors" if name == "semantic" else name
+            raise InputError(f"{len(members[name])} {kind} for {documents} documents", file.path)
+    return documents
+
+
+def _offsets(file: Npz, layout: _Layout) -> Iterator[NDArray[Any]]:
+    """The offsets in blocks; a file without them has no postings."""
+    rows = file.rows("offsets") if "offsets" in file.members else None
+    for start in range(0, layout.documents + 1, _OFFSETS_A_BLOCK):
+        count = min(_OFFSETS_A_BLOCK, layout.documents + 1 - start)
+        yield np.zeros(count, np.int64) if rows is None else rows.take(count)
+
+
+def _check_offsets(file: Npz, layout: _Layout, most_bytes: int) -> None:
+    """Offsets rise from 0 to the number of postings, split no token, and no document is larger than memory."""
+    member = file.members.get("offsets")
+    if member is not None and (member.dtype.kind not in "iu" or member.shape != (layout.documents + 1,)):
+        raise _wrong_offsets(file, layout)
+    last, place, token = 0, 0, math.lcm(*layout.shares.values())
+    for block in _offsets(file, layout):
+        if int(block[0]) < last or (block[1:] < block[:-1]).any() or int(block[-1]) > layout.postings:
+            raise _wrong_offsets(file, layout)
+        ends = block.astype(np.int64)
+        if (ends % token).any():
+            raise InputError(f"offsets must be multiples of {token}: a token's keys belong to one document", file.path)
+        _check_sizes(file, layout, np.diff(ends, prepend=last if place else ends[0]), place, most_bytes)
+        last, place = int(block[-1]), place + len(block)
+        if place == len(block) and block[0]:
+            raise _wrong_offsets(file, layout)
+    if last != layout.postings:
+        raise _wrong_offsets(file, layout)
+
+
+def _wrong_offsets(file: Npz, layout: _Layout) -> InputError:
+    reason = f"offsets must rise from 0 to {layout.postings} in {layout.documents + 1} whole numbers"
+    return InputError(reason, file.path)
+
+
+def _check_sizes(file: Npz, layout: _Layout, postings: NDArray[np.int64], place: int, most_bytes: int) -> None:
+    """A document is taken in whole: one that memory cannot hold ends here, not with the process."""
+    largest = int(np.argmax(postings))
+    size = layout.document_bytes + int(postings[largest]) * layout.posting_bytes
+    if size > most_bytes and layout.documents:
+        reason = f"document {place + max(largest, 1)} takes {size >> 20:,} MB, the most under this bound is"
+        advice = "give more memory (--memory), or split the document"
+        raise ResourceError(f"{file.path}: {reason} {most_bytes >> 20:,} MB; {advice}")
+
+
+def _cut(file: Npz, layout: _Layout, size: int) -> Iterator[NDArray[np.int64]]:
+    """The offsets [n + 1] of each slice; at least one slice, so that its arrays are looked at."""
+    most = min(max(size // layout.document_bytes, 1), _MOST_DOCUMENTS)
+    begin = first = 0
+    for block in _offsets(file, layout):
+        ends = block.astype(np.int64)[1 if first == 0 else 0 :]  # where each document ends; the first offset is 0
+        first += len(block)
+        while len(ends):
+            fit = int(np.searchsorted(ends, begin + size // layout.posting_bytes, side="right"))
+            part, ends = np.split(ends, [min(max(fit, 1), most)])
+            yield np.concatenate([[0], part - begin])
+            begin = int(part[-1])
+    if not layout.documents:
+        yield np.zeros(1, np.int64)
