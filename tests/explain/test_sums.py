@@ -65,7 +65,7 @@ def test_the_parts_add_up_to_the_engines_score(data: st.DataObject, world: World
         searcher = index.commit().searcher(threads=1)
         for query in world.queries():
             for mode in world.modes:
-                options = {} if world.router == "bm25" else {"semantic_mode": mode}
+                options: dict[str, Any] = {} if world.router == "bm25" else {"semantic_mode": mode}
                 hits = world.search(searcher, query, **options)
                 scores = dict(zip(hits.ids, hits.scores, strict=True))
                 for number in range(world.count):
@@ -88,7 +88,7 @@ def test_a_raised_tau(world: World, steps: int) -> None:
                 assert found.tau == hits.tau
                 check_parts(world, found, scores.get(f"d{number}"))
                 weights = [posting.weight for match in found.matches for posting in match.postings]
-                assert all(weight > tau for weight in np.float32(weights))
+                assert all(np.float32(weight) > np.float32(tau) for weight in weights)
 
 
 @pytest.mark.parametrize("router", ROUTERS)
