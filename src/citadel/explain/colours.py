@@ -8,18 +8,15 @@ _GOLDEN_ANGLE = 137.508  # neighbours in this order are far apart on the colour 
 
 
 def hues(explanation: Explanation) -> list[int]:
-    """The hue of each match, in degrees; matches of one key share it, and keys are coloured by what they add.
+    """The hue of each match, in degrees: by key, in the order of the query, so that it is the same for every hit.
 
     >>> from citadel.explain.objects import Match
-    >>> rows = [Match((), key, None, 1.0, gain, None, ()) for key, gain in [(7, 1.0), (9, 3.0), (7, 1.0)]]
-    >>> empty = Explanation(None, "d1", "", "", "static", None, 0.0, "off", 5.0, None, False, (), (), tuple(rows))
-    >>> hues(empty)
-    [138, 0, 138]
+    >>> rows = [Match((), key, None, 1.0, 1.0, None, ()) for key in (7, 9, 7)]
+    >>> found = Explanation(None, "d1", "", "", "static", None, 0.0, "off", 3.0, None, False, (), (), tuple(rows))
+    >>> hues(found)
+    [0, 138, 0]
     """
-    gains: dict[str, float] = {}
-    for match in explanation.matches:
-        gains[match.label] = gains.get(match.label, 0.0) + match.gain
-    order = {label: place for place, label in enumerate(sorted(gains, key=lambda label: -gains[label]))}
+    order = {label: place for place, label in enumerate(dict.fromkeys(match.label for match in explanation.matches))}
     return [hue(order[match.label]) for match in explanation.matches]
 
 
