@@ -49,7 +49,7 @@ export function askForToken(then) {
 // Runs the newest call only: an older one that still waits is cancelled, so that answers never come out of order.
 export function newest(work) {
   let controller = null;
-  return async (...parts) => {
+  const run = async (...parts) => {
     controller?.abort();
     const own = (controller = new AbortController());
     try {
@@ -58,4 +58,5 @@ export function newest(work) {
       if (error.name !== "AbortError") throw error;
     }
   };
+  return Object.assign(run, { cancel: () => controller?.abort() });
 }

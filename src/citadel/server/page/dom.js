@@ -48,26 +48,46 @@ export function hues(explanation) {
 
 export const strength = (value, largest) => (largest > 0 ? 0.15 + 0.85 * Math.min(Math.max(value / largest, 0), 1) : 0.15);
 
+// The query's words behind a match, as they were typed; a vocabulary's piece where a token stands for no letters.
+export function askedWords(explanation, match) {
+  const letters = Array.from(explanation.query ?? "");
+  const known = new Map(explanation.query_tokens.map((token) => [token.place, token]));
+  const words = match.query_tokens.map((place) => known.get(place)).map((token) =>
+    token.start == null ? token.token : letters.slice(token.start, token.end).join(""));
+  return [...new Set(words.map((word) => word.toLowerCase()))].join(" ");
+}
+
 // ---- texts with spans; offsets count code points, which JavaScript's strings do not
 
 export function marked(text, spans, explanation, largest) {
   const letters = Array.from(text), colours = hues(explanation), parts = [];
   let end = 0;
-  for (const span of spans) {
-    if (span.start < end) continue;
+  for (const span of spans.toSorted((a, b) => a.start - b.start)) {
+    if (span.start < end || span.end > letters.length) continue;
     parts.push(letters.slice(end, span.start).join(""));
     const keys = span.matches.map((place) => label(explanation.matches[place])).join(", ");
     parts.push(el("mark", {
+      class: span.faint ? "faint" : null,
       "--h": colours[span.matches[0]],
       "--a": (0.75 * strength(span.gain, largest)).toFixed(2),
-      title: `${keys}: ${fixed(span.gain, 3)}`,
+      title: span.faint ? `${keys}: met, but a stronger one counted` : `${keys}: ${fixed(span.gain, 3)}`,
     }, letters.slice(span.start, span.end).join("")));
     end = span.end;
   }
   return [...parts, letters.slice(end).join("")];
 }
 
+// Words that a query token met without counting, because another gave more.
+export function faint(explanation, field) {
+  const known = new Map(explanation.document_tokens.map((token) => [token.place, token]));
+  const counted = new Set(explanation.matches.flatMap((match) => match.postings[0]?.document_tokens ?? []));
+  const found = new Map();
+  for (const [place, match] of explanation.matches.entries())
+    for (const token of match.postings.slice(1).flatMap((posting) => posting.document_tokens))
+      if (!counted.has(token) && known.get(token)?.field === field)
+        found.set(token, { ...known.get(token), gain: 0, faint: true, matches: [place] });
+  return [...found.values()];
+}
+
 export const largestGain = (explanation) =>
   Math.max(0, ...[...explanation.title_spans, ...explanation.text_spans].map((span) => span.gain));
-
-export const prefersCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

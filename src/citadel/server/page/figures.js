@@ -37,10 +37,10 @@ const ROUTERS = {
 
 function sizes(bins) {
   if (!bins.length) return el("p", { class: "dim" }, "This index has no lists.");
-  const [width, height, low, left] = [420, 210, 34, 44];
+  const [width, height, low, left] = [420, 220, 34, 44];
   const most = Math.max(...bins.map((bin) => bin.lists)), step = (width - left) / bins.length;
   const bars = bins.map((bin, place) => {
-    const size = ((height - low - 18) * bin.lists) / most, x = left + place * step;
+    const size = ((height - low - 28) * bin.lists) / most, x = left + place * step;
     const range = bin.from === bin.to ? `${bin.from}` : `${whole(bin.from)}–${whole(bin.to)}`;
     return svg("g", {},
       svg("rect", { x: x + 1, y: height - low - size, width: Math.max(step - 2, 1), height: size, class: "fill" }),
@@ -48,7 +48,7 @@ function sizes(bins) {
       svg("title", {}, `${whole(bin.lists)} keys have ${range} postings, ${whole(bin.postings)} together`));
   });
   const ticks = [0, 0.5, 1].map((part) => {
-    const y = height - low - (height - low - 18) * part;
+    const y = height - low - (height - low - 28) * part;
     return svg("g", {}, svg("line", { x1: left, x2: width, y1: y, y2: y, class: "grid" }),
       svg("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, compact(Math.round(most * part))));
   });

@@ -1,7 +1,7 @@
 // Search as you type: hits at once, then what made each of them match.
 
 import { newest, post } from "./api.js";
-import { byId, el, fixed, hues, label, largestGain, marked, milliseconds, plural, show } from "./dom.js";
+import { askedWords, byId, el, faint, fixed, hues, label, largestGain, marked, milliseconds, plural, show } from "./dom.js";
 import { closeWhy, openWhy } from "./why.js";
 
 const PAUSE = 120;          // milliseconds without a key before a search
@@ -9,6 +9,15 @@ const CALM = 250;           // and before the hits are explained, which costs a 
 const AT_ONCE = 2;          // explanations asked for side by side
 const HITS = 10;
 const PLAIN = 240;          // letters shown until a hit is explained
+
+const INTRO = {
+  dynamic: byId("intro-keys").textContent,
+  bm25: "Every word is its own key, brought to its stem. A word of your query meets the same word in a document; rare words add more than common ones, and words that a document repeats add more again.",
+  static: "Every word is its own key. A word of your query meets the same word in a document, and the better the two fit in meaning, the more that adds to the document’s score.",
+  all_to_all: "Every word of your query looks for the word of a document that is nearest to it in meaning, and adds how near that is to the document’s score.",
+  sparse: "Every text is filed under keys, words that say what it is about, with a weight each. A key that your query and a document share adds to the document’s score.",
+  none: "Your query and every document are compared by their overall meaning. Single words are not looked at, so this index can say how near two texts are, but not which words made it so.",
+};
 
 export function startSearch(state) {
   const input = byId("query");
@@ -36,7 +45,7 @@ export function startSearch(state) {
   }
 
   function clear() {
-    run("").catch(() => {});  // cancels what still runs; the answer to nothing is nothing
+    run.cancel();
     shown = null;
     byId("hits").replaceChildren();
     byId("legend").replaceChildren();
@@ -76,6 +85,7 @@ export function startSearch(state) {
       search(query);
     },
     ready() {
+      byId("intro-keys").textContent = INTRO[state.stats.model.router] ?? INTRO.dynamic;
       if (state.stats.model.has_text) return;
       input.disabled = true;
       input.placeholder = "This index holds given vectors: search it through the API";
@@ -99,6 +109,7 @@ function render(state, query, answer) {
     : "No document has anything in common with this query. Try other or fewer words.";
   const top = hits[0]?.score ?? 0;
   byId("legend").replaceChildren();
+  byId("hits").classList.remove("stale");
   byId("hits").replaceChildren(...hits.map((hit) => item(query, hit, top)));
 }
 
@@ -133,9 +144,10 @@ function colour(hit) {
   const item = [...byId("hits").children].find((one) => one.dataset.id === hit.id);
   if (!item || found.score == null) return;
   const largest = largestGain(found), { snippet } = found;
+  const inside = faint(found, "text").map((one) => ({ ...one, start: one.start - snippet.start, end: one.end - snippet.start }));
   const title = item.querySelector(".title");
-  if (hit.title) title.replaceChildren(...marked(hit.title, found.title_spans, found, largest));
-  const body = marked(snippet.text, snippet.spans, found, largest);
+  if (hit.title) title.replaceChildren(...marked(hit.title, [...found.title_spans, ...faint(found, "title")], found, largest));
+  const body = marked(snippet.text, [...snippet.spans, ...inside], found, largest);
   const cut = snippet.end < Array.from(found.text).length;
   if (found.text) item.querySelector(".snippet").replaceChildren(snippet.start ? "… " : "", ...body, cut ? " …" : "");
   item.querySelector(".bar").replaceChildren(...segments(found));
@@ -154,20 +166,22 @@ export function segments(found) {
 }
 
 function legend(found) {
-  const words = new Map(found.query_tokens.map((token) => [token.place, token.token]));
   const colours = hues(found);
   const keys = found.matches.map((match, place) => {
-    const asked = match.query_tokens.map((token) => words.get(token)).join(" ") || "the query";
+    const asked = askedWords(found, match) || label(match);
     const same = asked === label(match);
     return el("li", { "--h": colours[place] }, same ? asked : `${asked} → ${label(match)}`);
   });
   if (found.semantic) keys.push(el("li", { class: "meaning" }, "overall meaning"));
+  if (found.matches.some((match) => match.postings.length > 1)) keys.push(el("li", { class: "also" }, "met too, but another counted"));
   return keys;
 }
 
 function report(error, again) {
   const box = byId("problem");
   byId("status").textContent = "";
+  byId("hits").classList.add("stale");  // they answer an older query
+  if (error.status === 503) setTimeout(again, 1000 * error.retryAfter);
   box.replaceChildren(`${error.message} `, el("button", { onclick: again }, "Try again"));
   show(box, true);
 }

@@ -1,7 +1,7 @@
 // Any text with its keys; the slider prunes on the page, without asking the server again.
 
 import { newest, post } from "./api.js";
-import { byId, el, fixed, plural, show, strength } from "./dom.js";
+import { byId, el, fixed, plural, show, strength, whole } from "./dom.js";
 
 const PAUSE = 250;
 
@@ -41,6 +41,7 @@ export function startText(state) {
   }
 
   function render() {
+    show(byId("text-tau"), found?.router === "dynamic");
     const tau = Number(slider.value), prunes = found?.router === "dynamic" && found.side === "document";
     byId("tau-value").textContent = tau.toFixed(2);
     const kept = (key) => (prunes ? key.weight > tau : key.kept);
@@ -88,8 +89,9 @@ function summary(tokens, kept, prunes, found) {
   const entries = tokens.reduce((sum, token) => sum + token.keys.filter(kept).length, 0);
   const all = tokens.reduce((sum, token) => sum + token.keys.length, 0);
   if (found.keys.length) return `${plural(found.keys.length, "key")} for the whole text.`;
+  if (found.router === "bm25") return `${plural(words.length, "word")}. The weight says how rare a word is in this index; words such as “the” are left out.`;
   if (!all) return "This index gives single words no keys: it compares texts by their overall meaning.";
   const cut = found.cut ? " The text is longer than the model reads; the rest is cut." : "";
-  return `${alive} of ${plural(words.length, "word")} can be found by ${words.length === 1 ? "itself" : "themselves"}, `
-    + `under ${plural(entries, "key")}${prunes ? ` of ${all}` : ""}.${cut}`;
+  const of = prunes ? ` of ${whole(all)}` : "";
+  return `${alive} of ${plural(words.length, "token")} (words, parts of words, signs) have a key; ${whole(entries)}${of} entries in all.${cut}`;
 }

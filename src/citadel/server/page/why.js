@@ -1,7 +1,7 @@
 // "Why this document": the score in one sentence, the links drawn, the text, and what else could have matched.
 
 import { post, newest } from "./api.js";
-import { byId, el, fixed, hues, label, largestGain, marked, percent, show, strength, svg } from "./dom.js";
+import { askedWords, byId, el, faint, fixed, hues, label, largestGain, marked, percent, show, strength, svg } from "./dom.js";
 
 const ROW = 40;             // pixels a token has in the drawing
 const MOST_OTHERS = 6;      // tokens drawn that were met but did not count
@@ -51,12 +51,13 @@ function fillPanel(panel, hit, found) {
     el("p", {}, sentence(found)),
     el("h3", {}, "Which word met which"),
     drawing,
-    el("p", { class: "dim small" }, "Left the query, with the key each word was looked up under; right the words of the document. ",
-      "The thicker a line, the more it added; dashed lines met too, but a stronger one counted."),
+    el("p", { class: "dim small" }, "Left the query, with the key each word was looked up under and what that added; right the words of the document. ",
+      "The thicker a line, the more it added.",
+      found.matches.some((match) => match.postings.length > 1) ? " Dashed lines met too, but a stronger one counted." : ""),
     el("details", {}, el("summary", {}, "The same as a table"), table(found)),
     el("h3", {}, "In the document"),
-    found.title ? el("p", { class: "text" }, el("b", {}, ...marked(found.title, found.title_spans, found, largest))) : null,
-    el("p", { class: "text body" }, ...marked(found.text, found.text_spans, found, largest)),
+    found.title ? el("p", { class: "text" }, el("b", {}, ...marked(found.title, [...found.title_spans, ...faint(found, "title")], found, largest))) : null,
+    el("p", { class: "text body", tabindex: 0 }, ...marked(found.text, [...found.text_spans, ...faint(found, "text")], found, largest)),
     found.cut ? el("p", { class: "dim small" }, "The document is longer than the model reads; its end plays no part.") : null,
     alternatives(found) ?? "",
     metadata(hit.metadata) ?? "");
@@ -117,13 +118,12 @@ function links(match, place, [x, y], [to, ends], hue, largest) {
 
 function queryLabel(found, place, x, y, hue, pick) {
   const match = found.matches[place];
-  const words = new Map(found.query_tokens.map((token) => [token.place, token.token]));
-  const asked = [...new Set(match.query_tokens.map((token) => words.get(token)))].join(" ") || label(match);
+  const asked = askedWords(found, match) || label(match);
   const tone = match.postings.length ? "" : " none";
   return svg("g", { class: `word${tone}`, "data-match": place, onpointerenter: () => pick(place), onpointerleave: () => pick(null) },
     svg("rect", { x: 0, y: y - ROW / 2, width: x + 6, height: ROW, fill: "transparent" }),
     svg("text", { x, y: y - 2, "text-anchor": "end" }, short(asked, 18)),
-    svg("text", { x, y: y + 13, "text-anchor": "end", class: "key", fill: `hsl(${hue} 65% 50%)` },
+    svg("text", { x, y: y + 13, "text-anchor": "end", class: "key", "--h": hue },
       match.postings.length ? `${short(label(match), 12)} +${fixed(match.gain)}` : `${short(label(match), 12)} · not here`));
 }
 
@@ -158,15 +158,12 @@ function documentTokens(found) {
 // ---- in words --------------------------------------------------------------------------------------------------------
 
 function table(found) {
-  const names = (tokens, places) => {
-    const known = new Map(tokens.map((token) => [token.place, token.token]));
-    return [...new Set(places.map((place) => known.get(place)))].join(" ");
-  };
+  const known = new Map(found.document_tokens.map((token) => [token.place, token.token]));
   const body = found.matches.map((match) => {
     const best = match.postings[0];
-    const met = best ? names(found.document_tokens, best.document_tokens) || "–" : "not here";
+    const met = best ? [...new Set(best.document_tokens.map((place) => known.get(place)))].join(" ") || "–" : "not here";
     return el("tr", { class: best ? "" : "dim" },
-      el("td", {}, names(found.query_tokens, match.query_tokens) || "–"), el("td", {}, label(match)),
+      el("td", {}, askedWords(found, match) || "–"), el("td", {}, label(match)),
       el("td", { class: "n" }, fixed(match.weight)), el("td", {}, met),
       el("td", { class: "n" }, best ? fixed(best.weight) : ""), el("td", { class: "n" }, best ? fixed(best.product, 3) : ""),
       el("td", { class: "n" }, percent(match.share)));
@@ -174,9 +171,9 @@ function table(found) {
   if (found.semantic)
     body.push(el("tr", {}, el("td", { colspan: 5 }, "overall meaning (semantic vectors)"),
       el("td", { class: "n" }, fixed(found.semantic.gain, 3)), el("td", { class: "n" }, percent(found.semantic.share))));
-  const names_ = ["query", "key", "weight", "document", "weight", "product", "share"];
+  const columns = ["query", "key", "weight", "document", "weight", "product", "share"];
   return el("div", { class: "wide" }, el("table", {},
-    el("thead", {}, el("tr", {}, ...names_.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, ...body)));
+    el("thead", {}, el("tr", {}, ...columns.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, ...body)));
 }
 
 function alternatives(found) {
