@@ -74,7 +74,7 @@ def _locate(searcher: Searcher, id: str) -> tuple[Segment, int]:
 def _assemble(
     searcher: Searcher, document: Document, asked: Asked, stored: StoredDocument, options: Options
 ) -> Explanation:
-    settings, names = searcher.settings, _names(searcher, document)
+    settings, names = searcher.settings, _names(searcher, document, asked)
     met = stored.meet(asked.plan, asked.lists, options.weight_floor)
     gains = _gains(met, get_router(settings.router).floor)
     semantic = (
@@ -101,11 +101,11 @@ def _assemble(
     )
 
 
-def _names(searcher: Searcher, document: Document) -> Names:
-    """The document's own tokens, where its text can be read again."""
-    if searcher.settings.analyser is not None:
+def _names(searcher: Searcher, document: Document, asked: Asked) -> Names:
+    """The document's own tokens; a query given as vectors needs no model, so none is loaded to name them."""
+    if searcher.statistics:
         return term_names(document, searcher.analyser.tokens(document.encoded_text))
-    return model_names(searcher.encoder, document) if searcher.settings.model is not None else Names()
+    return Names() if asked.text is None else model_names(searcher.encoder, document)
 
 
 def _gains(met: Sequence[Met], floor: bool) -> list[np.float32 | None]:
