@@ -17,7 +17,7 @@ def test_a_match_for_a_reader(index: Path, citadel: Citadel) -> None:
     assert done.out.startswith("d1  Relativity  score ")
     lines = [" ".join(line.split()) for line in done.out.splitlines()]
     assert any(line.startswith("who who ") and line.endswith("not in it") for line in lines)
-    assert any(line.startswith("rel rel ") and "rel ×2" in line and "█" in line for line in lines)
+    assert any(line.startswith("relativity rel ") and "Relativity ×2" in line and "█" in line for line in lines)
 
 
 def test_a_match_as_json(index: Path, citadel: Citadel) -> None:

@@ -12,6 +12,7 @@ import citadel
 from citadel.encode.encoder import Encoder
 from citadel.explain import Explanation
 from citadel.search.searcher import Searcher
+from citadel.types import RoutedTokens
 from tests.index.quick import Quick
 from tests.support.models import ROUTERS, ModelFolder
 
@@ -119,6 +120,30 @@ def test_title_and_text(tiny_model: ModelFolder, tmp_path: Path) -> None:
     places = sorted(place for posting in match.postings for place in posting.document_tokens)
     tokens = {token.place: token for token in found.document_tokens}
     assert [(tokens[place].field, tokens[place].start) for place in places] == [("title", 0), ("text", 18)]
+
+
+def test_a_model_that_reads_otherwise_here(
+    tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on another machine: where the number of postings differs no token is named, and the score stays."""
+    searcher = build(tmp_path / "index", model=tiny_model("static"))
+    before = searcher.explain("proposed relativity", "d1")
+    cut = Encoder.route_documents
+    monkeypatch.setattr(Encoder, "route_documents", lambda self, texts: [_without(one) for one in cut(self, texts)])
+    after = searcher.explain("proposed relativity", "d1")
+    assert [match.gain for match in after.matches] == [match.gain for match in before.matches]
+    assert after.score == before.score
+    named = {match.name: [posting.document_tokens for posting in match.postings] for match in after.matches}
+    assert named["relativity"] == [(), ()] and len(named["proposed"][0]) == 1  # one of the two was dropped here
+
+
+def _without(routed: RoutedTokens) -> RoutedTokens:
+    """All rows but the first."""
+    kept = np.arange(len(routed)) > 0
+    assert routed.tokens is not None and routed.vectors is not None
+    return RoutedTokens(
+        routed.keys[kept], routed.weights[kept], routed.vectors[kept], routed.semantic, routed.tokens[kept]
+    )
 
 
 def test_a_document_that_was_cut(tiny_model: ModelFolder, tmp_path: Path) -> None:

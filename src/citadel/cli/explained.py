@@ -11,7 +11,7 @@ from rich.text import Text
 
 from citadel.cli.output import one_line, plain, shown
 from citadel.explain.colours import hues, strength
-from citadel.explain.html import names, percent
+from citadel.explain.html import percent
 from citadel.explain.objects import Explanation, Match, Token
 from citadel.explain.text import TextExplanation, TextToken
 
@@ -47,12 +47,12 @@ def _table(found: Explanation, colours: list[str]) -> Table:
 
 
 def _row(found: Explanation, match: Match, colour: str) -> list[str | Text]:
-    asked = one_line(" ".join(names(found.query_tokens, match.query_tokens))) or "–"
+    asked = one_line(found.asked(match)) or "–"
     key, weight = Text(one_line(match.label), colour if match.postings else ""), f"{match.weight:.2f}"
     if not match.postings:
         return [asked, key, weight, "not in it", "", "", "", ""]
     best, more = match.postings[0], len(match.postings) - 1
-    met = one_line(" ".join(names(found.document_tokens, best.document_tokens))) or "a posting"
+    met = one_line(found.met(best)) or "a posting"
     met += f" (+{more})" if more else f" ×{best.count}" if best.count > 1 else ""
     bar = Text(_bar(match.share), colour)
     return [asked, key, weight, Text(met), f"{best.weight:.2f}", f"{best.product:.3f}", percent(match.share), bar]

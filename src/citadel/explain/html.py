@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from html import escape
 
 from citadel.explain.colours import hues, strength
-from citadel.explain.objects import Explanation, Match, Token
+from citadel.explain.objects import Explanation, Match
 from citadel.explain.snippet import Span
 from citadel.explain.text import TextExplanation, TextKey, TextToken
 
@@ -109,22 +108,16 @@ def _table(found: Explanation) -> str:
 
 
 def _row(found: Explanation, match: Match, hue: int) -> str:
-    asked = " ".join(names(found.query_tokens, match.query_tokens)) or "–"
+    asked = found.asked(match) or "–"
     key = f'<span class="key" style="--h:{hue};--a:.35">{_text(match.label)}</span>'
     if not match.postings:
         return f'<tr class="none"><td>{_text(asked)}<td>{key}<td class=n>{match.weight:.2f}<td colspan=4>not in it'
     best = match.postings[0]
-    met = " ".join(names(found.document_tokens, best.document_tokens)) or "a posting"
+    met = found.met(best) or "a posting"
     met += f" and {len(match.postings) - 1} more" if len(match.postings) > 1 else ""
     numbers = "".join(f"<td class=n>{value}" for value in (f"{best.product:.3f}", percent(match.share)))
     weight = f"<td class=n>{best.weight:.2f}"
     return f"<tr><td>{_text(asked)}<td>{key}<td class=n>{match.weight:.2f}<td>{_text(met)}{weight}{numbers}"
-
-
-def names(tokens: tuple[Token, ...], places: tuple[int, ...]) -> Iterator[str]:
-    """The tokens in these places, each once."""
-    known = {token.place: token.token for token in tokens}
-    return iter(dict.fromkeys(str(known[place]) for place in places if known.get(place) is not None))
 
 
 def percent(share: float | None) -> str:

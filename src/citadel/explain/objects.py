@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,6 +106,8 @@ class Explanation:
     >>> found = index.commit().searcher().explain("who proposed relativity", "d1")
     >>> [(match.name, match.met) for match in found.matches]
     [('who', False), ('propos', True), ('rel', True)]
+    >>> found.asked(found.matches[1]), found.met(found.matches[1].postings[0])
+    ('proposed', 'proposed')
     >>> found.snippet.text[found.snippet.spans[1].start :]
     'relativity'
     """
@@ -134,6 +137,23 @@ class Explanation:
                 assert token.start is not None and token.end is not None  # it has a field
                 found.append(Span(token.start, token.end, match.gain / len(places), (number,)))
         return merged(found)
+
+    def asked(self, match: Match) -> str:
+        """The query tokens of a match, for a reader: words as they were typed where tokens are stems."""
+        return " ".join(self._names(self.query_tokens, match.query_tokens))
+
+    def met(self, posting: Posting) -> str:
+        """The document tokens of a posting, in the same way; empty where nobody knows them."""
+        return " ".join(self._names(self.document_tokens, posting.document_tokens))
+
+    def _names(self, tokens: tuple[Token, ...], places: tuple[int, ...]) -> Iterable[str]:
+        fields = {"query": self.query, "title": self.title, "text": self.text} if self.router == "bm25" else {}
+        wanted = set(places)
+        found = ((token, fields.get(token.field or "")) for token in tokens if token.place in wanted)
+        names = (str(token.token or "") if text is None else text[token.start : token.end] for token, text in found)
+        return {
+            name.casefold(): name for name in reversed([*names]) if name
+        }.values()  # each word once, as it first stands
 
     @property
     def snippet(self) -> Snippet:

@@ -70,6 +70,6 @@ def browser() -> Iterator[Any]:
     if found is None:
         pytest.skip("no Chromium is installed: `apt-get install chromium`")
     with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        chromium = started.chromium.launch(executable_path=found, args=["--no-sandbox"], timeout=120_000)
         yield chromium
         chromium.close()

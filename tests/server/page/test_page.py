@@ -12,7 +12,7 @@ import pytest
 
 import citadel
 from tests.server.page.conftest import Serve
-from tests.support.models import ModelFolder
+from tests.support.models import ROUTERS, ModelFolder
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"id": "d1", "title": "Relativity", "text": "Einstein proposed relativity in physics.", "year": 1905},
@@ -42,7 +42,7 @@ def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
     """A page that must give no error: not in its scripts, not by its policy."""
     context = browser.new_context(**({"viewport": {"width": 1200, "height": 800}} | options))
     page, wrong = context.new_page(), list[str]()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)  # a busy machine is not a failure
     page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("dialog", lambda dialog: wrong.append("a document opened a dialog"))
@@ -195,6 +195,25 @@ def test_the_slider_asks_nobody(browser: Any, serve: Serve, tiny_model: ModelFol
         assert page.locator("#tokens .pruned").count() == 4 and asked == []
         page.get_by_label("as a query").check()
         page.wait_for_selector("#tau-control", state="hidden")
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_every_router(router: str, browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
+    """Every kind of explanation can be shown; `opened` sees that no script fails."""
+    with citadel.Index.create(tmp_path / "index", model=tiny_model(router)) as index:
+        index.add(
+            [{"id": "d1", "title": "physics", "text": "einstein proposed relativity"}, {"id": "d2", "text": "rome"}]
+        )
+        index.commit()
+    with serve(tmp_path / "index") as served, opened(browser, served.url) as page:
+        page.fill("#query", "relativity in physics")
+        page.locator("#hits .title").first.click()
+        page.wait_for_selector("#why svg")
+        assert page.locator("#why p").first.inner_text().startswith("Score ")
+        page.click("#tab-text")
+        page.wait_for_selector("#tokens .token")
+        page.click("#tab-index")
+        wait_for_text(page, "#figures", router)
 
 
 def test_the_index_in_numbers(page: Any) -> None:
