@@ -15,7 +15,7 @@ from citadel.explain.html import percent
 from citadel.explain.objects import Explanation, Match, Token
 from citadel.explain.text import TextExplanation, TextToken
 
-_BAR = 16  # characters of a whole score
+_BAR = 10  # characters of a whole score
 
 
 def match_view(found: Explanation) -> RenderableType:
@@ -61,7 +61,7 @@ def _row(found: Explanation, match: Match, colour: str) -> list[str | Text]:
 def _bar(share: float | None) -> str:
     """
     >>> _bar(0.5), _bar(-1.0)
-    ('████████', '')
+    ('█████', '')
     """
     return "█" * round(_BAR * min(max(share or 0.0, 0.0), 1.0))
 

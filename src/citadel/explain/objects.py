@@ -151,9 +151,10 @@ class Explanation:
         wanted = set(places)
         found = ((token, fields.get(token.field or "")) for token in tokens if token.place in wanted)
         names = (str(token.token or "") if text is None else text[token.start : token.end] for token, text in found)
-        return {
-            name.casefold(): name for name in reversed([*names]) if name
-        }.values()  # each word once, as it first stands
+        once: dict[str, str] = {}
+        for name in names:
+            once.setdefault(name.casefold(), name)
+        return filter(None, once.values())
 
     @property
     def snippet(self) -> Snippet:
