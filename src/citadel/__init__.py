@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         UnknownFormatError,
         UsageError,
     )
+    from citadel.explain.objects import Explanation
+    from citadel.explain.text import TextExplanation
     from citadel.library import Index
     from citadel.search.searcher import Hits, Searcher
     from citadel.types import Document, Hit, Ranking
@@ -32,6 +34,7 @@ __all__ = [
     "CitadelError",
     "CorruptIndexError",
     "Document",
+    "Explanation",
     "Field",
     "FingerprintError",
     "Hit",
@@ -44,6 +47,7 @@ __all__ = [
     "ResourceError",
     "Searcher",
     "Settings",
+    "TextExplanation",
     "UnknownFormatError",
     "UsageError",
 ]
@@ -52,6 +56,7 @@ __all__ = [
 _ELSEWHERE = {
     "CancelFlag": "citadel._native",
     "Document": "citadel.types",
+    "Explanation": "citadel.explain.objects",
     "Field": "citadel.config",
     "Hit": "citadel.types",
     "Hits": "citadel.search.searcher",
@@ -59,6 +64,7 @@ _ELSEWHERE = {
     "Ranking": "citadel.types",
     "Searcher": "citadel.search.searcher",
     "Settings": "citadel.config",
+    "TextExplanation": "citadel.explain.text",
 }
 
 

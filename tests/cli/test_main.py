@@ -25,7 +25,7 @@ from citadel.errors import (
 )
 from tests.cli.conftest import Citadel, in_process, start
 
-VERBS = ("index", "add", "delete", "merge", "check", "stats", "search", "eval", "demo")
+VERBS = ("index", "add", "delete", "merge", "check", "stats", "search", "explain", "eval", "demo")
 
 
 def test_version_names_format_and_instruction_set(citadel: Citadel) -> None:

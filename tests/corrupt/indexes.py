@@ -78,12 +78,8 @@ def build(folder: Path, kind: str) -> Path:
     return folder
 
 
-def queries(kind: str) -> Iterator[Callable[[citadel.Searcher], citadel.Hits]]:
-    """Searches that together read every list and every semantic vector."""
-    if kind == "bm25":
-        yield lambda searcher: searcher.search(" ".join(WORDS), k=10)
-        yield lambda searcher: searcher.search("cat owl zebra", k=DOCUMENTS)
-        return
+def given_query(kind: str) -> dict[str, Any]:
+    """A query that meets every key."""
     random = np.random.default_rng(99)
     given: dict[str, Any] = {}
     if kind != "none":
@@ -92,6 +88,16 @@ def queries(kind: str) -> Iterator[Callable[[citadel.Searcher], citadel.Hits]]:
         given["vectors"] = random.normal(size=(KEYS, DIMENSION))
     if kind != "sparse":
         given["semantic"] = random.normal(size=SEMANTIC)
+    return given
+
+
+def queries(kind: str) -> Iterator[Callable[[citadel.Searcher], citadel.Hits]]:
+    """Searches that together read every list and every semantic vector."""
+    if kind == "bm25":
+        yield lambda searcher: searcher.search(" ".join(WORDS), k=10)
+        yield lambda searcher: searcher.search("cat owl zebra", k=DOCUMENTS)
+        return
+    given = given_query(kind)
     modes = ("off",) if kind == "sparse" else ("exact",) if kind == "none" else ("exact", "rerank", "off")
     for mode in modes:
         yield lambda searcher, mode=mode: searcher.search_vectors(**given, k=10, semantic_mode=mode)  # type: ignore[misc]
@@ -99,11 +105,19 @@ def queries(kind: str) -> Iterator[Callable[[citadel.Searcher], citadel.Hits]]:
         yield lambda searcher: searcher.search_vectors(**given, k=10, tau=1.0)
 
 
+def explained(searcher: citadel.Searcher, kind: str, id: str) -> Any:
+    """What an explanation reads of the index, as JSON."""
+    if kind == "bm25":
+        return searcher.explain(" ".join(WORDS), id).to_json()
+    return searcher.explain_vectors(id, **given_query(kind)).to_json()
+
+
 def ask(folder: Path, kind: str, engine: str = "native") -> list[Any]:
     """Open, search and get: everything a reader can be told."""
     with citadel.Index.open(folder) as index:
         searcher = index.searcher(engine=engine, threads=1)
         found: list[Any] = [(hits.ids, hits.scores) for hits in (query(searcher) for query in queries(kind))]
+        found += [explained(searcher, kind, id) for id in ("d0", "d7", f"d{DOCUMENTS - 1}") if id in index]
         found += [index.get(f"d{number}") for number in range(DOCUMENTS + 1)]
         return [*found, len(index)]
 

@@ -15,6 +15,7 @@ import typer
 
 from citadel.cli import add, check, delete, demo, export, index, merge, mine, score, search, stats, train
 from citadel.cli import eval as evaluation
+from citadel.cli import explain as explaining
 from citadel.cli.output import one_line, say
 from citadel.errors import CitadelError, UsageError
 
@@ -41,6 +42,7 @@ app.command()(merge.merge)
 app.command()(check.check)
 app.command()(stats.stats)
 app.command()(search.search)
+app.command()(explaining.explain)
 app.command("eval")(evaluation.evaluate)
 app.command()(train.train)
 app.command()(mine.mine)

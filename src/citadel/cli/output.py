@@ -28,6 +28,15 @@ def plain(text: str) -> str:
     return _CONTROL.sub("", " ".join(text.split()))
 
 
+def shown(text: str) -> str:
+    """A stored text with each control character as one space, so that offsets into it still hold.
+
+    >>> shown("a" + chr(10) + chr(27) + "b")
+    'a  b'
+    """
+    return _CONTROL.sub(" ", text)
+
+
 def say(message: str) -> None:
     """A note or an error, on standard error."""
     sys.stdout.flush()

@@ -48,7 +48,7 @@ class Encoder:
 
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Queries in the order given."""
-        return self._route_all(self.tokenizer.queries(_checked(texts)), self.config.query_keys, 0.0)
+        return self.route(self.tokenizer.queries(_checked(texts)), self.config.query_keys, 0.0)
 
     def encode_query(self, text: str) -> RoutedTokens:
         """One query."""
@@ -56,14 +56,17 @@ class Encoder:
 
     def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
         """Documents that are tokens already, for a caller who wants to know which were cut."""
-        return self._route_all(texts, self.config.document_keys, self.tau)
+        return self.route(texts, self.config.document_keys, self.tau)
 
     def outputs(self, text: Encoding) -> dict[str, NDArray[Any]]:
         """What the graph itself gives for one text, before routing: an array a name, without the batch's dimension."""
         return {name: values[0] for name, values in self._session.run(self._inputs([text])).items()}
 
-    def _route_all(self, texts: Sequence[Encoding], most: int, tau: float) -> list[RoutedTokens]:
-        """Batch by batch on all cores, back in the order given."""
+    def route(self, texts: Sequence[Encoding], most: int, tau: float) -> list[RoutedTokens]:
+        """Texts in the order given, batch by batch on all cores.
+
+        A dynamic router gives each token its best `most` keys with weights above τ; the others know neither.
+        """
         routed: list[RoutedTokens | None] = [None] * len(texts)
         for places, found in self._run(texts, list(batches([len(text) for text in texts]))):
             for row, place in enumerate(places):

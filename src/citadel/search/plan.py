@@ -92,12 +92,21 @@ def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, sema
         shape = None if rows is None else rows.shape
         given = f"{len(named)} keys, {len(weighted)} weights and vectors of shape {shape}"
         raise InputError(f"{given} do not go together; the index has dimension {dimension}")
-    order = np.argsort(named, kind="stable")
-    order = order[weighted[order] > 0]  # a token without weight meets nothing
+    order = row_order(named, weighted)
     product = None
     if dimension:
         product = np.zeros((0, dimension), np.float32) if rows is None else _weighted(rows[order], weighted[order])
     return Plan(named[order], weighted[order], product, _query_semantic(settings, semantic))
+
+
+def row_order(keys: Keys, weights: Floats) -> NDArray[np.int64]:
+    """Which rows of a query a plan takes, in its order: by key; a token without weight meets nothing.
+
+    >>> row_order(np.array([9, 5, 5], np.uint32), np.array([1, 0, 2], np.float32)).tolist()
+    [2, 0]
+    """
+    order: NDArray[np.int64] = np.argsort(keys, kind="stable")
+    return order[weights[order] > 0]
 
 
 def _weighted(rows: Floats, weights: Floats) -> Floats:

@@ -7,6 +7,7 @@ instruction set give the same scores.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,49 @@ def _in_order(terms: Floats) -> Floats:
     return total
 
 
+class Run(NamedTuple):
+    """Postings start … stop − 1 of a segment, all of one list, with their documents."""
+
+    list: int
+    start: int
+    stop: int
+    documents: NDArray[np.int64]  # [stop − start]
+    counts: NDArray[np.int64] | None = None  # [stop − start], of a bm25 segment
+
+    @classmethod
+    def whole(cls, segment: Segment, list: int) -> Run:
+        """All of a list."""
+        start, stop = segment.list_starts[list : list + 2].tolist()
+        counts = segment.counts(list, list + 1) if segment.meta.kind == "bm25" else None
+        return cls(list, start, stop, segment.document_numbers(list, list + 1), counts)
+
+
+class Values:
+    """What each posting of a run gives with one query token."""
+
+    def __init__(self, norm: tuple[float, float], book: Codebook | None) -> None:
+        self._base, self._slope, self._book = np.float32(norm[0]), np.float32(norm[1]), book
+
+    def __call__(self, segment: Segment, plan: Plan, token: int, run: Run) -> Floats:
+        """The products [stop − start] of the run with query token `token`."""
+        if segment.meta.kind in ("sparse", "bm25"):
+            gained: Floats = self.weights(segment, run) * plan.weights[token]
+            return gained
+        assert plan.vectors is not None
+        keys = np.full(run.stop - run.start, segment.keys[run.list], np.uint32)
+        return dots(plan.vectors[token], segment.encoded(run.start, run.stop), keys, self._book)
+
+    def weights(self, segment: Segment, run: Run) -> Floats:
+        """The weights of postings without vectors: as stored (sparse), or the tf part (bm25)."""
+        if run.counts is None:
+            stored: Floats = segment.file["VALUES"].array(np.float16, run.start, run.stop).astype(np.float32)
+            return stored
+        counts = run.counts.astype(np.float32)
+        norms = self._base + self._slope * segment.lengths[run.documents].astype(np.float32)
+        parts: Floats = (counts / (counts + norms)).astype(np.float32, copy=False)
+        return parts
+
+
 Prepared = tuple[Plan, NDArray[np.int64]]  # lists [segments, n]; -1 where a segment has none
 
 
@@ -82,7 +126,7 @@ class ReferenceEngine:
 
     def __init__(self, snapshot: Snapshot, floor: bool, norm: tuple[float, float]) -> None:
         self._snapshot, self._floor = snapshot, floor
-        self._base, self._slope = np.float32(norm[0]), np.float32(norm[1])
+        self._values = Values(norm, snapshot.codebook)
 
     def prepare(self, plan: Plan) -> Prepared:
         """A plan and the list of each of its tokens in each segment."""
@@ -139,33 +183,15 @@ class ReferenceEngine:
         for token, place in enumerate(lists.tolist()):
             if place < 0:
                 continue
-            start, stop = segment.list_starts[place : place + 2].tolist()
-            documents = segment.document_numbers(place, place + 1)
-            values = self._scores(segment, plan, token, place, start, stop, documents)
+            run = Run.whole(segment, place)
+            documents, values = run.documents, self._values(segment, plan, token, run)
             if floor and "WEIGHTS" in segment.file:
-                kept = segment.file["WEIGHTS"].array(np.uint8, start, stop) > floor
+                kept = segment.file["WEIGHTS"].array(np.uint8, run.start, run.stop) > floor
                 documents, values = documents[kept], values[kept]
             first = np.flatnonzero(np.diff(documents, prepend=-1))
             if len(first):
                 gains = np.maximum.reduceat(values, first)
                 yield documents[first], (np.maximum(gains, np.float32(0)) if self._floor else gains)
-
-    def _scores(
-        self, segment: Segment, plan: Plan, token: int, place: int, start: int, stop: int, documents: NDArray[np.int64]
-    ) -> Floats:
-        """The score of each posting of one list with one query token [stop − start]."""
-        if segment.meta.kind == "sparse":
-            weights: Floats = segment.file["VALUES"].array(np.float16, start, stop).astype(np.float32)
-            gained: Floats = weights * plan.weights[token]
-            return gained
-        if segment.meta.kind == "bm25":
-            counts = segment.counts(place, place + 1).astype(np.float32)
-            norms = self._base + self._slope * segment.lengths[documents].astype(np.float32)
-            parts: Floats = counts / (counts + norms) * plan.weights[token]
-            return parts
-        assert plan.vectors is not None
-        keys = np.full(stop - start, segment.keys[place], np.uint32)
-        return dots(plan.vectors[token], segment.encoded(start, stop), keys, self._snapshot.codebook)
 
     def _add_semantic(
         self, query: Floats, touched: NDArray[np.int64], scores: Floats, options: Options, mode: str

@@ -18,6 +18,8 @@ from citadel.types import Document, Hit, Ranking, Scored
 if TYPE_CHECKING:
     from citadel._native import Cancel
     from citadel.encode.encoder import Encoder
+    from citadel.explain.objects import Explanation
+    from citadel.explain.text import TextExplanation
 
 _BATCH = 256  # queries planned and searched in one call
 _MOST_PLANNED = 64  # ways of asking that are remembered
@@ -96,9 +98,9 @@ class Searcher:
         encoder: Callable[[], Encoder] | None = None,
     ) -> None:
         self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
-        self._statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
+        self.statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
         floor = get_router(self.settings.router).floor
-        norm = self._statistics.norm if self._statistics else (0.0, 0.0)
+        norm = self.statistics.norm if self.statistics else (0.0, 0.0)
         self._planned: dict[Any, Options] = {}
         self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads())
 
@@ -195,24 +197,59 @@ class Searcher:
         """Texts as the engine's own kind of query."""
         for query in queries:
             _check_text(query)
-        return map(self._prepare_terms, queries) if self._statistics else self._prepare_encoded(queries)
+        return map(self._prepare_terms, queries) if self.statistics else self._prepare_encoded(queries)
 
     def _prepare_text(self, query: str) -> Any:
         _check_text(query)
-        return self._prepare_terms(query) if self._statistics else next(self._prepare_encoded([query]))
+        return self._prepare_terms(query) if self.statistics else next(self._prepare_encoded([query]))
 
     def _prepare_terms(self, query: str) -> Any:
-        return self._engine.prepare_terms(*count_terms(self._analyser.terms(query)), self._statistics)
+        return self._engine.prepare_terms(*count_terms(self.analyser.terms(query)), self.statistics)
 
     def _prepare_encoded(self, queries: Sequence[str]) -> Iterator[Any]:
         """Some queries at a time, each through the model on all cores."""
-        encoder = self._model()
+        encoder = self.encoder
         for start in range(0, len(queries), _BATCH):
             for routed in encoder.encode_queries(queries[start : start + _BATCH]):
                 parts = (routed.keys, routed.weights, routed.vectors, routed.semantic)
                 yield self._engine.prepare(plan_vectors(self.settings, *parts))
 
-    def _model(self) -> Encoder:
+    # -- why ---------------------------------------------------------------------------------------------------------
+
+    def explain(self, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None) -> Explanation:
+        """Why a document has its score: which query token met which of its tokens under which key, and its share."""
+        from citadel.explain.match import explain_match
+
+        return explain_match(self, query, id, semantic_mode=semantic_mode, tau=tau)
+
+    def explain_vectors(
+        self,
+        id: str,
+        keys: Any = None,
+        weights: Any = None,
+        vectors: Any = None,
+        semantic: Any = None,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+    ) -> Explanation:
+        """The same for a query given as vectors, as `search_vectors` takes them."""
+        from citadel.explain.match import explain_vectors
+
+        given = (keys, weights, vectors, semantic)
+        return explain_vectors(self, *given, id, semantic_mode=semantic_mode, tau=tau)
+
+    def explain_text(self, text: str, *, tau: float | None = None, side: str = "document") -> TextExplanation:
+        """Every token of a text with the keys and weights it would have in this index, at any τ."""
+        from citadel.explain.text import explain_terms, explain_text
+
+        if self.statistics:
+            return explain_terms(self, text, tau=tau, side=side)
+        return explain_text(self.encoder, text, tau=tau, side=side)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The model of this index, loaded when it is first needed."""
         if self._encoder is None:
             raise UsageError(
                 "this index holds given vectors, so a text cannot be a query: use search_vectors or --vectors F.npz"
@@ -220,7 +257,8 @@ class Searcher:
         return self._encoder()
 
     @cached_property
-    def _analyser(self) -> Analyser:
+    def analyser(self) -> Analyser:
+        """What makes terms of texts, for bm25."""
         assert self.settings.analyser is not None  # the manifest of a bm25 index has one
         analyser = get_analyser(self.settings.analyser)
         if analyser.fingerprint != self.settings.fingerprint:

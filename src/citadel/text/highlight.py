@@ -42,7 +42,7 @@ def snippet(text: str, terms: Collection[str], analyser: Analyser, width: int = 
     wanted = set(terms)
     matches = [(term, span) for term, span in zip(tokens.texts, tokens.offsets, strict=True) if term in wanted]
     first, last = _best_run(matches, width)
-    start, end = _window(text, [span for _, span in matches[first:last]], width)
+    start, end = window(text, [span for _, span in matches[first:last]], width)
     spans = ((max(a, start) - start, min(b, end) - start) for _, (a, b) in matches if a < end and b > start)
     return Snippet(text[start:end], start, tuple(spans))
 
@@ -67,7 +67,7 @@ def _take_out(inside: Counter[str], term: str) -> None:
         del inside[term]
 
 
-def _window(text: str, spans: list[Span], width: int) -> Span:
+def window(text: str, spans: list[Span], width: int) -> Span:
     """A window around the spans, as wide as allowed, that cuts no word where white space is near."""
     if not spans:
         return 0, _back_to_space(text, 0, min(width, len(text)))

@@ -1,0 +1,127 @@
+"""`citadel explain INDEX QUERY ID`: why a document matched; `--text`: which keys a text has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from citadel.cli.options import Threads
+from citadel.cli.output import print_json, say
+from citadel.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from citadel.explain import Explanation, TextExplanation
+    from citadel.search.searcher import Searcher
+
+
+def explain(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[INDEX] [QUERY] [ID]", help="An index, a query in quotes, a document."),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Explain this text alone: every token with its keys.")] = None,
+    side: Annotated[str, typer.Option(metavar="document|query", help="With --text: what it is read as.")] = "document",
+    vectors: Annotated[str | None, typer.Option(metavar="F.npz", help="The query, given as vectors.")] = None,
+    tau: Annotated[float | None, typer.Option(help="Dynamic router: leave out document weights up to this.")] = None,
+    semantic: Annotated[
+        str, typer.Option(metavar="auto|exact|rerank|off", help="How semantic vectors are used.")
+    ] = "auto",
+    model: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The model of --text; or where the index's model is now.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/explain.md).")] = False,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write one HTML file; - prints it.")] = None,
+    threads: Threads = None,
+) -> None:
+    """Why a document matched a query, or which keys a text has."""
+    if json and html == "-":
+        raise UsageError(
+            "--json and --html - both print to standard output: name a file for the HTML, or leave one out"
+        )
+    given = arguments or []
+    if text is not None:
+        _text(given, text, side, tau, model, threads, json, html)
+        return
+    if len(given) != (2 if vectors else 3):
+        wanted = "INDEX ID --vectors F.npz" if vectors else 'INDEX "QUERY" ID'
+        raise UsageError(f"a match is explained with {wanted}, a text with --text: {len(given)} arguments do not fit")
+    from citadel.library import Index
+
+    with Index.open(given[0], model=model, threads=threads) as opened:
+        found = _match(opened.searcher(threads=threads), given[1:], vectors, semantic, tau)
+    _show(found, json, html)
+
+
+def _match(searcher: Searcher, rest: list[str], vectors: str | None, semantic: str, tau: float | None) -> Explanation:
+    from citadel.text.parse import check_text
+
+    if vectors is None:
+        query = check_text(rest[0], "the query")
+        return searcher.explain(query, rest[1], semantic_mode=semantic, tau=tau)
+    from citadel.cli.vectors import read_vector_queries
+
+    queries = read_vector_queries(vectors)
+    if len(queries) != 1:
+        raise InputError(f"one query is explained at a time, and here are {len(queries)}: give a file of one", vectors)
+    return searcher.explain_vectors(rest[0], **queries[0][1], semantic_mode=semantic, tau=tau)
+
+
+def _text(
+    given: list[str],
+    text: str,
+    side: str,
+    tau: float | None,
+    model: str | None,
+    threads: int | None,
+    json: bool,
+    html: str | None,
+) -> None:
+    """A text alone, through the model of an index or a model's folder."""
+    from citadel.text.parse import check_text
+
+    text = check_text(text, "the text")
+    if len(given) > 1 or (not given and model is None):
+        raise UsageError("--text needs either an INDEX, whose model is used, or --model DIR")
+    if given:
+        from citadel.library import Index
+
+        with Index.open(given[0], model=model, threads=threads) as opened:
+            _show(opened.searcher(threads=threads).explain_text(text, tau=tau, side=side), json, html)
+        return
+    from citadel.encode.encoder import Encoder
+    from citadel.explain.text import explain_text
+
+    _show(explain_text(Encoder(model or "", threads), text, tau=tau, side=side), json, html)
+
+
+def _show(found: Explanation | TextExplanation, json: bool, html: str | None) -> None:
+    """As JSON, as HTML, or for a reader."""
+    if html is not None:
+        _write_html(found, html)
+    if json:
+        print_json(found.to_json())
+    elif html is None:
+        from rich.console import Console
+
+        Console(highlight=False).print(_view(found))
+
+
+def _view(found: Explanation | TextExplanation) -> Any:
+    from citadel.cli.explained import match_view, text_view
+    from citadel.explain.objects import Explanation
+
+    return match_view(found) if isinstance(found, Explanation) else text_view(found)
+
+
+def _write_html(found: Explanation | TextExplanation, file: str) -> None:
+    from citadel.explain.html import match_html, text_html
+    from citadel.explain.objects import Explanation
+    from citadel.types import write_whole
+
+    page = match_html(found) if isinstance(found, Explanation) else text_html(found)
+    if file == "-":
+        print(page, end="")
+        return
+    write_whole(file, [page])
+    say(f"wrote {file}")

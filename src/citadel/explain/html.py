@@ -1,0 +1,159 @@
+"""Explanations as one HTML file each: no script, nothing from elsewhere, light and dark."""
+
+from __future__ import annotations
+
+from html import escape
+
+from citadel.explain.colours import hues, strength
+from citadel.explain.objects import Explanation, Match
+from citadel.explain.snippet import Span
+from citadel.explain.text import TextExplanation, TextKey, TextToken
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.3rem; } h2 { font-size: 1rem; margin-top: 2rem; } .dim, .none { opacity: .6; }
+.bar { display: flex; height: 1.2rem; border-radius: .3rem; overflow: hidden; background: #8883; }
+.bar i, mark, .key { background: hsl(var(--h, 210) 75% 50% / var(--a, .5)); color: inherit; }
+mark, .key { border-radius: .2rem; padding: 0 .1em; }
+table { border-collapse: collapse; width: 100%; } th { font-weight: 600; text-align: left; }
+th, td { padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #8884; vertical-align: top; }
+.n { text-align: right; font-variant-numeric: tabular-nums; } .text { white-space: pre-wrap; overflow-wrap: anywhere; }
+.tokens { display: flex; flex-wrap: wrap; gap: .5rem .35rem; align-items: flex-start; }
+.token { display: inline-flex; flex-direction: column; align-items: center; }
+.token .key { font-size: .75rem; margin-top: .1rem; padding: 0 .3em; } .pruned { opacity: .4; }
+"""
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def match_html(found: Explanation) -> str:
+    """Why a document matched, as a page.
+
+    >>> page = match_html(Explanation("<b>", "d1", "", "", "bm25", None, 0.0, "off", None, None, False, (), (), ()))
+    >>> "<h1>&lt;b&gt;</h1>" in page
+    True
+    """
+    score = "no score: it met no key of the query" if found.score is None else f"score {found.score:.4f}"
+    parts = [
+        f"<h1>{_text(found.query if found.query is not None else 'a query of given vectors')}</h1>",
+        f'<p><b>{_text(found.id)}</b> <span class="dim">{score}, {_text(_settings(found))}</span></p>',
+        _bar(found),
+        "<h2>What each query token met</h2>",
+        _table(found),
+        "<h2>Where it stands</h2>",
+        f'<p><b class="text">{_marked(found, "title")}</b></p><p class="text">{_marked(found, "text")}</p>',
+    ]
+    return _page(f"{found.id}: why it matched", parts)
+
+
+def text_html(found: TextExplanation) -> str:
+    """The keys of a text, as a page.
+
+    >>> "grey" in text_html(TextExplanation("", "document", "dynamic", 0.9, False, ()))
+    True
+    """
+    largest = max((key.weight for token in found.tokens for key in token.keys), default=0.0)
+    lead = f"Read as a {found.side}, router {found.router}, τ = {found.tau:g}. Under each token stand the keys it is "
+    lead += "found under, with their weights; a token that τ leaves no key is grey."
+    parts = [
+        "<h1>The keys of a text</h1>",
+        f"<p>{_text(lead)}</p>",
+        f'<div class="tokens">{"".join(_token(found, token, largest) for token in found.tokens)}</div>',
+    ]
+    if found.keys:
+        keys = " ".join(_key(key, found.keys[0].weight) for key in found.keys if key.kept)
+        parts += ["<h2>Keys of the whole text</h2>", f"<p>{keys}</p>"]
+    return _page("The keys of a text", parts)
+
+
+def _page(title: str, parts: list[str]) -> str:
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
+    head += f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    return f"{head}<style>{_STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
+
+
+def _text(text: str) -> str:
+    """Escaped; what HTML cannot hold is left out."""
+    kept = "".join(letter for letter in text if letter >= " " or letter in "\n\t")
+    return escape(kept.encode(errors="replace").decode())
+
+
+def _settings(found: Explanation) -> str:
+    codec = f" {found.codec}" if found.codec else ""
+    tau = f", τ = {found.tau:g}" if found.router == "dynamic" else ""
+    return f"router {found.router}{codec}{tau}, semantic {found.semantic_mode}"
+
+
+def _bar(found: Explanation) -> str:
+    """The score by match; negative parts have no width."""
+    parts = [
+        f'<i style="flex-grow:{match.gain:.6g};--h:{hue};--a:.7" title="{_text(match.label)} {match.gain:.3f}"></i>'
+        for match, hue in zip(found.matches, hues(found), strict=True)
+        if match.gain > 0
+    ]
+    if found.semantic and found.semantic.gain > 0:
+        gain = found.semantic.gain
+        parts.append(f'<i style="flex-grow:{gain:.6g};--h:0;--a:0" title="semantic {gain:.3f}"></i>')
+    return f'<div class="bar">{"".join(parts)}</div>'
+
+
+def _table(found: Explanation) -> str:
+    head = "<th>query token<th>key<th class=n>weight<th>met<th class=n>weight<th class=n>product<th class=n>share"
+    rows = [_row(found, match, hue) for match, hue in zip(found.matches, hues(found), strict=True)]
+    if found.semantic:
+        numbers = f"<td class=n>{found.semantic.gain:.3f}<td class=n>{percent(found.semantic.share)}"
+        rows.append(f"<tr><td colspan=5>the meaning as a whole (semantic vectors){numbers}")
+    return f"<table><tr>{head}{''.join(rows)}</table>"
+
+
+def _row(found: Explanation, match: Match, hue: int) -> str:
+    asked = found.asked(match) or "–"
+    key = f'<span class="key" style="--h:{hue};--a:.35">{_text(match.label)}</span>'
+    if not match.postings:
+        return f'<tr class="none"><td>{_text(asked)}<td>{key}<td class=n>{match.weight:.2f}<td colspan=4>not in it'
+    best = match.postings[0]
+    met = found.met(best) or "a posting"
+    met += f" and {len(match.postings) - 1} more" if len(match.postings) > 1 else ""
+    numbers = "".join(f"<td class=n>{value}" for value in (f"{best.product:.3f}", percent(match.share)))
+    weight = f"<td class=n>{best.weight:.2f}"
+    return f"<tr><td>{_text(asked)}<td>{key}<td class=n>{match.weight:.2f}<td>{_text(met)}{weight}{numbers}"
+
+
+def percent(share: float | None) -> str:
+    """A share for a reader.
+
+    >>> percent(0.256), percent(None)
+    ('25.6 %', '–')
+    """
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _marked(found: Explanation, field: str) -> str:
+    """A field with its spans in the colours of their keys."""
+    text, spans, colours = found.text if field == "text" else found.title, found.spans(field), hues(found)
+    largest = max((span.gain for part in ("title", "text") for span in found.spans(part)), default=0.0)
+    shown, end = [], 0
+    for span in spans:
+        if span.start >= end:
+            shown += [_text(text[end : span.start]), _mark(text, span, colours[span.matches[0]], largest, found)]
+            end = span.end
+    return "".join([*shown, _text(text[end:])])
+
+
+def _mark(text: str, span: Span, hue: int, largest: float, found: Explanation) -> str:
+    keys = ", ".join(found.matches[match].label for match in span.matches)
+    style = f"--h:{hue};--a:{0.7 * strength(span.gain, largest):.2f}"
+    return f'<mark style="{style}" title="{_text(keys)} {span.gain:.3f}">{_text(text[span.start : span.end])}</mark>'
+
+
+def _token(found: TextExplanation, token: TextToken, largest: float) -> str:
+    shown = found.text[token.start : token.end] if token.start is not None else token.token or ""
+    keys = "".join(_key(key, largest) for key in token.keys if key.kept)
+    kind = "token pruned" if token.pruned else "token"
+    return f'<span class="{kind}" title="{_text(token.token or "")}">{_text(shown)}{keys}</span>'
+
+
+def _key(key: TextKey, largest: float) -> str:
+    alpha = 0.6 * strength(key.weight, largest)
+    return f'<span class="key" style="--a:{alpha:.2f}">{_text(key.name)} {key.weight:.2f}</span>'

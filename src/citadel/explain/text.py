@@ -1,0 +1,156 @@
+"""For a text alone: every token with its keys and weights, and which of them τ keeps (the paper's Figures 5 and 7)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from citadel.errors import UsageError
+from citadel.explain.objects import FORMAT
+from citadel.explain.reading import key_name, model_tokens, row_places, term_tokens
+from citadel.explain.stored import find_terms, list_lengths
+
+if TYPE_CHECKING:
+    from citadel.encode.encoder import Encoder
+    from citadel.search.searcher import Searcher
+    from citadel.types import RoutedTokens
+
+SIDES = ("document", "query")
+
+
+@dataclass(frozen=True, slots=True)
+class TextKey:
+    """A key of a token; `kept` says whether its weight is above τ.
+
+    >>> TextKey(7, "relativity", 1.5, True).kept
+    True
+    """
+
+    key: int | None
+    name: str
+    weight: float
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextToken:
+    """A token with its keys, best first; `routed` says whether it may have any, `pruned` that it has none left.
+
+    >>> TextToken(1, "##ity", "text", 5, 8, True, (TextKey(7, "relativity", 0.5, False),)).pruned
+    True
+    """
+
+    place: int
+    token: str | None
+    field: str | None
+    start: int | None
+    end: int | None
+    routed: bool
+    keys: tuple[TextKey, ...]
+
+    @property
+    def pruned(self) -> bool:
+        return not any(key.kept for key in self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class TextExplanation:
+    """A text as an index would hold it.
+
+    >>> import citadel, tempfile
+    >>> index = citadel.Index.create(tempfile.mkdtemp())
+    >>> index.add([{"id": "d1", "text": "Einstein proposed relativity"}])
+    1
+    >>> found = index.commit().searcher().explain_text("the theory of relativity")
+    >>> [(token.keys[0].name, found.text[token.start : token.end]) for token in found.tokens]
+    [('theori', 'theory'), ('rel', 'relativity')]
+    """
+
+    text: str
+    side: str
+    router: str
+    tau: float
+    cut: bool
+    tokens: tuple[TextToken, ...]
+    keys: tuple[TextKey, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON's own types."""
+        found = {"format": FORMAT, **asdict(self)}
+        for token, row in zip(self.tokens, found["tokens"], strict=True):
+            row["pruned"] = token.pruned
+        return found
+
+
+def explain_text(encoder: Encoder, text: str, *, tau: float | None = None, side: str = "document") -> TextExplanation:
+    """The keys a model gives a text; without `tau`, at the encoder's own."""
+    _check(text, side)
+    tau = _tau(encoder, tau, side)
+    config, tokenizer = encoder.config, encoder.tokenizer
+    [encoded] = (tokenizer.documents if side == "document" else tokenizer.queries)([text])
+    [routed] = encoder.route([encoded], config.document_keys if side == "document" else config.backbone.vocabulary, 0.0)
+    keys = _keys(encoder, routed, tau, side)
+    by_place: dict[int, list[TextKey]] = {}
+    for key, places in zip(keys, row_places(encoded, routed), strict=True):
+        for place in places:
+            by_place.setdefault(place, []).append(key)
+    tokens = tuple(
+        TextToken(one.place, one.token, one.field, one.start, one.end, bool(mask), tuple(by_place.get(one.place, ())))
+        for one, mask in zip(model_tokens(encoder, encoded), encoded.routed, strict=True)
+    )
+    whole = tuple(sorted(keys, key=lambda key: -key.weight)) if config.router == "sparse" else ()
+    return TextExplanation(text, side, config.router, tau, encoded.cut, tokens, whole)
+
+
+def _keys(encoder: Encoder, routed: RoutedTokens, tau: float, side: str) -> list[TextKey]:
+    """One for each row; a query token keeps its best K, a document token what is above τ."""
+    kept = routed.weights > np.float32(tau)
+    if side == "query" and encoder.config.router == "dynamic" and routed.tokens is not None:
+        ranks = np.arange(len(routed)) - np.searchsorted(routed.tokens, routed.tokens)
+        kept = ranks < encoder.config.query_keys
+    rows = zip(routed.keys.tolist(), routed.weights.tolist(), kept.tolist(), strict=True)
+    return [TextKey(key, key_name(encoder, key), weight, alive) for key, weight, alive in rows]
+
+
+def explain_terms(
+    searcher: Searcher, text: str, *, tau: float | None = None, side: str = "document"
+) -> TextExplanation:
+    """The terms of a text with their idf in an index, as weight; stop words are no tokens."""
+    _check(text, side)
+    if tau is not None:
+        raise UsageError("τ prunes the weights of a dynamic router; bm25 has none: leave tau out")
+    assert searcher.statistics is not None
+    found = searcher.analyser.tokens(text)
+    terms = sorted({term.encode() for term in found.texts})
+    lists = [find_terms(segment, terms) for segment in searcher.snapshot.segments]
+    lengths = [list_lengths(*pair) for pair in zip(searcher.snapshot.segments, lists, strict=True)]
+    frequencies = searcher.statistics.frequencies(np.array(lists), np.array(lengths))
+    weights = searcher.statistics.weights(frequencies, [1] * len(terms)).tolist()
+    keys = {term.decode(): TextKey(None, term.decode(), idf, True) for term, idf in zip(terms, weights, strict=True)}
+    tokens = tuple(
+        TextToken(one.place, one.token, one.field, one.start, one.end, True, (keys[one.token or ""],))
+        for one in term_tokens(found)
+    )
+    return TextExplanation(text, side, "bm25", 0.0, False, tokens)
+
+
+def _check(text: object, side: str) -> None:
+    if not isinstance(text, str):
+        raise UsageError(f"what is explained is a text, not {type(text).__name__}")
+    if side not in SIDES:
+        raise UsageError(f"unknown side {side!r}: a text is read as one of {', '.join(SIDES)}")
+
+
+def _tau(encoder: Encoder, tau: float | None, side: str) -> float:
+    """The τ to use; it prunes documents of the dynamic router only."""
+    if encoder.config.router != "dynamic" or side == "query":
+        if tau:
+            raise UsageError(f"τ prunes documents of a dynamic router; this is a {side} of {encoder.config.router}")
+        return 0.0
+    found = encoder.tau if tau is None else tau
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
+        raise UsageError(f"τ = {found!r} cannot be used: it is a finite number of 0 or more")
+    return float(found)

@@ -1,0 +1,68 @@
+"""The HTML of an explanation: whole by itself, without script, and nothing in a text becomes markup."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import citadel
+from citadel.encode.encoder import Encoder
+from citadel.explain import explain_text
+from citadel.explain.html import match_html, text_html
+from tests.index.quick import Quick
+from tests.support.models import ModelFolder
+
+EVIL = "<script>alert(1)</script> \"quoted\" 'single' & \x1b[31m \ud800 </style>"
+
+
+class Page(HTMLParser):
+    """Tags, links and the visible text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.marked: list[str] = []
+        self.text, self._inside = "", False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [str(value) for name, value in attrs if name in ("src", "href") or name.startswith("on")]
+        self._inside = tag == "mark"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._inside:
+            self.marked.append(data)
+
+
+def test_a_match(tmp_path: Path) -> None:
+    index = citadel.Index.create(Quick(tmp_path / "index"))
+    index.add([{"id": "<d1>", "title": "A <fox>", "text": f"{EVIL[:-9].replace(chr(0xD800), '')} the fox"}])
+    page = Page(match_html(index.commit().searcher().explain("a fox & an alert", "<d1>")))
+    assert "script" not in page.tags and page.links == [] and "<script>alert" in page.text
+    assert page.marked == ["fox", "alert", "fox"]
+    assert page.tags.count("tr") == 3
+
+
+def test_a_query_that_is_markup(tmp_path: Path) -> None:
+    index = citadel.Index.create(Quick(tmp_path / "index"))
+    index.add([{"id": "d1", "text": "fox"}])
+    page = Page(match_html(index.commit().searcher().explain(EVIL, "d1")))
+    assert "script" not in page.tags and page.tags.count("style") == 1 and "no score" in page.text
+
+
+def test_a_text(tiny_model: ModelFolder) -> None:
+    encoder = Encoder(tiny_model())
+    page = text_html(explain_text(encoder, "einstein <b>proposed</b>", tau=0.0))
+    assert "b" not in Page(page).tags and 'class="token pruned"' in page  # [CLS]
+    grey = text_html(explain_text(encoder, "einstein proposed", tau=99.0))
+    assert grey.count('class="token pruned"') == 4 and 'class="token"' not in grey
+
+
+def test_keys_of_a_whole_text(tiny_model: ModelFolder) -> None:
+    assert "Keys of the whole text" in text_html(explain_text(Encoder(tiny_model("sparse")), "einstein"))
