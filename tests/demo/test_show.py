@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 from typing import Literal
 
 import pytest
 from rich.console import Console
 
 from citadel.demo import show
+from citadel.demo.passages import MAX_PASSAGES
+from citadel.encode import models
+from citadel.explain.objects import Explanation, Match, Posting, Semantic, Token
 from citadel.types import Document, Hit
 
 DEQUE = Document(
@@ -18,24 +22,54 @@ DEQUE = Document(
 
 
 class OneHit:
+    """Found a sequence by meaning, and by "list" under another word's key."""
+
+    router = "dynamic"
+
     def search(self, query: str, k: int) -> list[Hit]:
         return [Hit(DEQUE.id, 7.25, 1, lambda rank: DEQUE)][:k]
 
+    def explain(self, query: str, id: str) -> Explanation:
+        asked = (Token(1, "fast", "query", 0, 4), Token(2, "list", "query", 5, 9))
+        met = (Token(5, "sequence", "text", 12, 20),)
+        matches = (
+            Match((1,), 8, "fast", 1.0, 0.0, 0.0, ()),
+            Match((2,), 7, "list", 1.0, 2.0, 0.28, (Posting((5,), 1.5, 1, 2.0),)),
+        )
+        settings = (self.router, "int8", 0.9, "exact", 7.25, Semantic(5.25, 0.72), False)
+        return Explanation(query, id, DEQUE.title, DEQUE.text, *settings, asked, met, matches)
 
-def printed(width: int, colour: bool) -> str:
+
+class ByTerms(OneHit):
+    router = "bm25"
+
+
+def printed(width: int, colour: bool, both: bool = False) -> str:
     out = io.StringIO()
     system: Literal["standard"] | None = "standard" if colour else None
     console = Console(file=out, width=width, force_terminal=colour, color_system=system, highlight=False)
-    show.answer(OneHit(), "fast list", console)
+    show.answer({"default": OneHit(), "bm25": ByTerms()} if both else {"bm25": ByTerms()}, "fast list", console)
     return out.getvalue()
 
 
 def test_a_hit_shows_title_score_and_marked_words():
-    lines = printed(width=80, colour=False).splitlines()
-    assert lines[1].startswith("? fast list   ")
-    assert lines[1].endswith(" ms")
-    assert lines[2] == "1.  7.25  collections.deque"
-    assert lines[3].startswith("   A *list*-like sequence")
+    lines = [line.rstrip() for line in printed(width=80, colour=False).splitlines()]
+    assert lines[1] == "? fast list"
+    assert re.fullmatch(r"bm25   \d+\.\d ms", lines[2])
+    assert lines[3] == "1.  7.25  collections.deque"
+    assert lines[4].startswith("   A *list*-like sequence")
+
+
+def test_a_model_says_which_words_met():
+    lines = [line.rstrip() for line in printed(width=80, colour=False, both=True).splitlines()]
+    assert "   list → sequence" in lines
+    assert sum("→" in line for line in lines) == 1  # BM25's words are marked in the text
+
+
+def test_two_answers_stand_side_by_side_where_there_is_room():
+    narrow, wide = (printed(width, colour=False, both=True).splitlines() for width in (80, 120))
+    assert not [line for line in narrow if line.count("collections.deque") == 2]
+    assert len([line for line in wide if line.count("1.  7.25  collections.deque") == 2]) == 1
 
 
 def test_a_long_text_is_cut_around_the_match_and_says_so():
@@ -65,13 +99,24 @@ def test_no_match_leaves_the_text_alone(colour):
     assert show.highlighted("nothing", [], colour).plain == "nothing"
 
 
-def test_the_whole_demonstration_answers_three_questions(tmp_path):
+def demonstration(folder: Path, limit: int) -> str:
     out = io.StringIO()
-    show.run_demo(tmp_path / "index", Console(file=out, width=80, highlight=False))
-    text = out.getvalue()
+    show.run_demo(folder, Console(file=out, width=80, highlight=False), limit)
+    return out.getvalue()
+
+
+def test_the_whole_demonstration_answers_three_questions(tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "_PLACES", ())  # BM25 alone, which is fast
+    text = demonstration(tmp_path, MAX_PASSAGES)
     assert re.match(r"\d,\d{3} passages of Python's own documentation indexed in ", text)
-    assert [line[2:].split("   ")[0] for line in text.splitlines() if line.startswith("? ")] == list(show.QUERIES)
+    assert [line[2:] for line in text.splitlines() if line.startswith("? ")] == list(show.QUERIES)
     assert text.count("\n1. ") == text.count("\n3. ") == 3
     assert "subprocess.run(" in text
-    assert "shutil.copytree(" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.skipif(models.default_model() is None, reason="this copy has no default model")
+def test_the_default_model_answers_beside_bm25(tmp_path):
+    text = demonstration(tmp_path, 60)
+    assert [line.split()[0] for line in text.splitlines() if line.endswith(" ms")] == ["citadel", "bm25"] * 3
+    assert "→" in text

@@ -1,33 +1,37 @@
-"""What the demonstration shows: a progress bar, then three questions with their answers."""
+"""What the demonstration shows: a progress bar, then plain-language questions, answered by meaning and by BM25."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
-from citadel.demo.passages import passages
+from citadel.demo.passages import MAX_PASSAGES, passages
 from citadel.text.analyser import get_analyser
 from citadel.text.highlight import snippet
 from citadel.types import Document, Hit
 
 if TYPE_CHECKING:
     from citadel import Index
+    from citadel.explain.objects import Explanation
 
 QUERIES = (
     "run a command and capture its output",
-    "how to copy a whole directory tree",
+    "keep only the newest items in a list of fixed size",
     "find the longest matching lines of two texts",
 )
 HITS = 3
-SNIPPET = 200  # characters
+REASONS = 4
+SNIPPET = 160  # characters
+WIDE = 100  # columns: from here on the two answers stand side by side
 ANALYSER = "english"
 
 
@@ -37,55 +41,97 @@ class Searcher(Protocol):
     def search(self, query: str, k: int) -> Sequence[Hit]:
         """The best k hits."""
 
+    def explain(self, query: str, id: str) -> Explanation:
+        """Why one of them is there."""
 
-def run_demo(folder: Path | None = None, console: Console | None = None) -> None:
+
+def run_demo(folder: Path | None = None, console: Console | None = None, limit: int = MAX_PASSAGES) -> None:
     """Index the documentation of this Python's library, in `folder` or a temporary one, and answer three questions."""
     from citadel import Index  # here, because citadel/__init__ loads the whole engine
+    from citadel.encode.models import default_model
 
     console = console or Console(highlight=False)
-    with (
-        tempfile.TemporaryDirectory(prefix="citadel-demo-") as scratch,
-        Index.create(folder or Path(scratch) / "index") as index,
-    ):
-        build(index, console)
-        searcher = index.searcher()
+    names = ["default", "bm25"] if default_model() else ["bm25"]
+    with tempfile.TemporaryDirectory(prefix="citadel-demo-") as scratch:
+        documents = list(passages(limit))
+        searchers: dict[str, Searcher] = {}
+        for name in names:
+            with Index.create((folder or Path(scratch)) / name, model=name) as index:
+                build(index, documents, name, console)
+                searchers[name] = index.searcher()
         for query in QUERIES:
-            answer(searcher, query, console)
+            answer(searchers, query, console)
 
 
-def build(index: Index, console: Console) -> None:
+def build(index: Index, documents: Sequence[Document], name: str, console: Console) -> None:
     """Add all passages and commit, under a progress bar."""
-    documents = list(passages())
     start = time.perf_counter()
-    index.add(with_progress(documents))
+    index.add(with_progress(documents, name))
     index.commit()
     seconds = time.perf_counter() - start
-    console.print(f"{len(documents):,} passages of Python's own documentation indexed in {seconds:.2f} s.")
+    what = f"{len(documents):,} passages of Python's own documentation"
+    console.print(f"{what} indexed in {seconds:.1f} s ({label(name)}).")
 
 
-def with_progress(documents: Sequence[Document]) -> Iterator[Document]:
+def label(name: str) -> str:
+    """What a model is called before people.
+
+    >>> label("default"), label("bm25")
+    ('citadel', 'bm25')
+    """
+    return "citadel" if name == "default" else name
+
+
+def with_progress(documents: Sequence[Document], name: str) -> Iterator[Document]:
     """The documents, with a bar on standard error that follows them."""
-    columns = (TextColumn("Indexing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(f"Indexing for {label(name)}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         yield from progress.track(documents)
 
 
-def answer(searcher: Searcher, query: str, console: Console) -> None:
-    """One question with its best hits and the time the search took."""
+def answer(searchers: Mapping[str, Searcher], query: str, console: Console) -> None:
+    """One question, answered by each searcher: side by side where there is room, else one below the other."""
+    answers = [column(name, searcher, query, console) for name, searcher in searchers.items()]
+    console.print()
+    console.print(Text.assemble(("? ", "bold cyan"), (query, "bold")))
+    if console.width < WIDE or len(answers) == 1:
+        console.print(*answers, sep="\n")
+        return
+    table = Table.grid(padding=(0, 3), expand=True)
+    for _ in answers:
+        table.add_column(ratio=1, no_wrap=False)
+    table.add_row(*answers)
+    console.print(table)
+
+
+def column(name: str, searcher: Searcher, query: str, console: Console) -> RenderableType:
+    """The best hits of one searcher under its name and the time the search took."""
     start = time.perf_counter()
     hits = searcher.search(query, k=HITS)
     milliseconds = (time.perf_counter() - start) * 1000
-    console.print()
-    console.print(Text.assemble(("? ", "bold cyan"), (query, "bold"), (f"   {milliseconds:.2f} ms", "dim")))
-    for hit in hits:
-        show_hit(hit, query, console)
+    colour = console.color_system is not None
+    shown = [part for hit in hits for part in show_hit(hit, searcher.explain(query, hit.id), query, colour)]
+    return Group(Text.assemble((label(name), "bold magenta"), (f"   {milliseconds:.1f} ms", "dim")), *shown)
 
 
-def show_hit(hit: Hit, query: str, console: Console) -> None:
-    """Rank, score and title on one line, then the part of the text that matches."""
+def show_hit(hit: Hit, why: Explanation, query: str, colour: bool) -> Iterator[RenderableType]:
+    """Rank, score and title on one line, then the part of the text that matches, then the words that met."""
     title = Text.assemble((f"{hit.rank}. ", "cyan"), (f"{hit.score:5.2f}  ", "dim"), (hit.title, "bold green"))
-    console.print(title, overflow="ellipsis", no_wrap=True)
-    console.print(Padding(excerpt(hit.text, query, console.color_system is not None), (0, 0, 0, 3), expand=False))
+    title.no_wrap, title.overflow = True, "ellipsis"
+    yield title
+    yield Padding(excerpt(hit.text, query, colour), (0, 0, 0, 3), expand=False)
+    if reasons := " · ".join(why_words(why)):
+        yield Padding(Text(reasons, "dim"), (0, 0, 0, 3), expand=False)
+
+
+def why_words(why: Explanation) -> list[str]:
+    """What met what, the largest gains first: `newest → recent` where another word was met, else the word alone."""
+    if why.router == "bm25":
+        return []  # its words are marked in the text already
+    best = sorted((match for match in why.matches if match.gain > 0), key=lambda match: -match.gain)
+    pairs = ((why.asked(match), why.met(match.postings[0]) or match.label) for match in best)
+    found = dict.fromkeys(asked if asked == met else f"{asked} → {met}" for asked, met in pairs)
+    return list(found)[:REASONS]
 
 
 def excerpt(text: str, query: str, colour: bool) -> Text:
