@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         InputError,
         LockHeldError,
         ResourceError,
+        ServerError,
         UnknownFormatError,
         UsageError,
     )
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from citadel.explain.text import TextExplanation
     from citadel.library import Index
     from citadel.search.searcher import Hits, Searcher
+    from citadel.server.client import Client
     from citadel.types import Document, Hit, Ranking
 
 __version__ = "0.1.0"
@@ -32,6 +34,7 @@ __all__ = [
     "CancelFlag",
     "Cancelled",
     "CitadelError",
+    "Client",
     "CorruptIndexError",
     "Document",
     "Explanation",
@@ -46,6 +49,7 @@ __all__ = [
     "Ranking",
     "ResourceError",
     "Searcher",
+    "ServerError",
     "Settings",
     "TextExplanation",
     "UnknownFormatError",
@@ -55,6 +59,7 @@ __all__ = [
 # Imported when first asked for: `citadel --help` must not wait for numpy and the engine.
 _ELSEWHERE = {
     "CancelFlag": "citadel._native",
+    "Client": "citadel.server.client",
     "Document": "citadel.types",
     "Explanation": "citadel.explain.objects",
     "Field": "citadel.config",

@@ -172,6 +172,27 @@ class Searcher:
             options = options._replace(semantic="off")
         return self._batch(list(queries), map(self._engine.prepare, plans), options, cancel)
 
+    def prepare(self, queries: Sequence[str]) -> list[Any]:
+        """Texts as the engine's own queries, for `search_prepared`; a model encodes several together."""
+        return list(self._prepare_texts(queries))
+
+    def prepare_vectors(self, keys: Any = None, weights: Any = None, vectors: Any = None, semantic: Any = None) -> Any:
+        """The same for a query given as vectors; without a semantic vector search it with `semantic_mode="off"`."""
+        return self._engine.prepare(plan_vectors(self.settings, keys, weights, vectors, semantic))
+
+    def search_prepared(
+        self,
+        query: Any,
+        k: int = 10,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Hits:
+        """The best k documents for what `prepare` gave: for those who time or share the two halves of a search."""
+        options = self._options(k, semantic_mode, tau)
+        return self._hits(self._engine.search(query, options, cancel), options)
+
     def _batch(self, ids: list[str], queries: Iterator[Any], options: Options, cancel: Cancel | None) -> Ranking:
         """Some queries at a time, so that a long batch can be interrupted."""
         hits: list[Hits] = []
