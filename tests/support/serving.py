@@ -34,6 +34,13 @@ class Running(NamedTuple):
     server: DrainingServer
     port: int
 
+    @property
+    def taken(self) -> int:
+        """How many requests the workers have begun."""
+        lines = self.server.config.app.app.state.parts.metrics.text().decode().splitlines()  # type: ignore[union-attr]
+        name = 'citadel_search_seconds_count{stage="queue"} '
+        return int(float(next(line for line in lines if line.startswith(name)).removeprefix(name)))
+
     def raw(self, request: bytes, seconds: float = 10.0) -> bytes:
         """Bytes in, all bytes that come back until the server closes or says no more."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as connection:
@@ -58,8 +65,10 @@ def received(connection: socket.socket) -> bytes:
 
 
 def parsed(answer: bytes) -> tuple[int, dict[str, Any]]:
+    """Status and JSON of the first answer of several."""
     head, _, body = answer.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)
+    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return int(head.split()[1]), json.loads(body[: int(length.partition(b":")[2])])
 
 
 def text_index(folder: Path, documents: Sequence[dict[str, Any]] = DOCUMENTS) -> citadel.Index:
@@ -106,11 +115,15 @@ def command(index: Path, *options: str, **environment: str) -> Iterator[tuple[su
         env=os.environ | {"CITADEL_WRITE_TOKEN": TOKEN} | environment,
     )
     assert process.stderr is not None
+    first = process.stderr.readline()
+    reading = threading.Thread(target=process.stderr.read, daemon=True)  # a full pipe would stop the server
+    reading.start()
     try:
-        line = json.loads(process.stderr.readline())
+        line = json.loads(first)
         assert line["event"] == "listening", line
-        threading.Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop the server
         yield process, citadel.Client(line["url"], token=TOKEN)
     finally:
         process.kill()
         process.wait()
+        reading.join()
+        process.stderr.close()

@@ -72,6 +72,10 @@ class Hits(Sequence[Hit]):
         """How many products of a query token with a posting or a document the engine took."""
         return self._found.dot_products
 
+    def documents(self, start: int, stop: int) -> list[Document]:
+        """The documents of some hits, for those who do not want all of them in memory."""
+        return self._snapshot.documents(self._found.numbers[start:stop])
+
     def _document(self, rank: int) -> Document:
         if self._documents is None:
             self._documents = self._snapshot.documents(self._found.numbers)

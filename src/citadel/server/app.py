@@ -21,7 +21,7 @@ from citadel.server.gate import Gate
 from citadel.server.metrics import Metrics
 from citadel.server.page import page_files, page_routes
 from citadel.server.pool import Pool
-from citadel.server.routes import Parts
+from citadel.server.routes import JsonRoute, Parts
 from citadel.server.service import Service
 from citadel.server.tokens import permission
 
@@ -47,9 +47,16 @@ def create_app(service: Service) -> Gate:
     _gauges(metrics, service, pool)
     schema = described(app, config.limits)
     paths = frozenset(("/openapi.json", *schema["paths"], *page_files()))
-    app.state.gate = Gate(app, config, metrics, paths, location)
+    app.state.gate = gate = Gate(app, config, metrics, paths, location)
+    gate.direct |= {("POST", route.path): route.get_route_handler() for route in json_routes()}
     app.openapi = lambda: schema  # type: ignore[method-assign]
-    return app.state.gate  # type: ignore[no-any-return]
+    return gate
+
+
+def json_routes() -> list[JsonRoute]:
+    """The routes that read a body."""
+    routes = [route for part in (searching, explaining, changing) for route in part.router.routes]
+    return [route for route in routes if isinstance(route, JsonRoute) and route.body_field is not None]
 
 
 def _routes(lifespan: _Lifespan) -> FastAPI:

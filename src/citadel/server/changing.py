@@ -22,6 +22,7 @@ from citadel.server.schema import (
 from citadel.text.parse import MAX_ID
 
 router = APIRouter(route_class=JsonRoute, responses=ERRORS, tags=["documents"])
+_NOTHING = CommitRequest()
 Id = Annotated[str, Query(min_length=1, max_length=MAX_ID, description="of the document", examples=["d1"])]
 
 
@@ -57,6 +58,6 @@ async def delete(body: DeleteRequest, request: Request) -> Response:
 
 
 @router.post("/v1/commit", response_model=Committed)
-async def commit(body: CommitRequest, request: Request) -> Response:  # noqa: ARG001 - the body is described by it
-    """Make all changes durable and visible."""
+async def commit(request: Request, body: CommitRequest = _NOTHING) -> Response:  # noqa: ARG001 - described by it
+    """Make all changes durable and visible. The body may be left out."""
     return json_response(await parts(request).service.commit())

@@ -63,6 +63,15 @@ class RemoteHits(Sequence[Hit]):
         return Document(row["id"], row["text"], row["title"], row["metadata"])
 
 
+class _Http(http.client.HTTPConnection):
+    def __del__(self) -> None:
+        self.close()  # a thread that ends leaves its connection to nobody
+
+
+class _Https(http.client.HTTPSConnection):
+    __del__ = _Http.__del__
+
+
 class Client:
     """Searches and changes an index through its server. Threads may share it; each has a connection of its own.
 
@@ -219,7 +228,7 @@ class Client:
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, text
 
     def _connect(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        kind = _Https if self._parts.scheme == "https" else _Http
         self._threads.connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout)
         connection: http.client.HTTPConnection = self._threads.connection
         return connection

@@ -10,7 +10,11 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from itertools import count
 from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from citadel.errors import ServerError
 from citadel.server.answers import as_server_error, error_response
@@ -23,29 +27,37 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+_PROCESS, _NUMBER = secrets.token_hex(4), count(1)  # asking the system for an id each time would let go of the GIL
 _log = logging.getLogger("citadel.server")
 
 
 class Gate:
-    """Wraps an application."""
+    """Wraps an application. Routes in `direct` are called from here: FastAPI's way to them costs as much as a scan."""
 
     def __init__(self, app: App, config: ServerConfig, metrics: Metrics, routes: frozenset[str], location: str) -> None:
-        self._app, self._metrics, self._routes, self._location = app, metrics, routes, location
+        self.app, self._metrics, self._routes, self._location = app, metrics, routes, location
+        self.direct: dict[tuple[str, str], Handler] = {}
         self._guard, self.body_bytes, self._logs = Guard(config), config.limits.body_bytes, config.access_log
         self.draining = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         start = time.perf_counter()
         exchange = _Exchange(scope, receive, send, self)
         try:
             self._guard.check(scope["method"], scope["path"], scope["headers"])
             exchange.check()
-            await self._app(scope, exchange.receive, exchange.send)
+            if handler := self.direct.get((scope["method"], scope["path"])):
+                scope["app"] = self.app
+                response = await handler(Request(scope, exchange.receive))
+                await response(scope, exchange.receive, exchange.send)
+            else:
+                await self.app(scope, exchange.receive, exchange.send)
         except Exception as error:
             answer = as_server_error(error, self._location)
             if not exchange.status:  # else the client has its answer, or a part of one and uvicorn cuts the connection
@@ -82,7 +94,7 @@ class _Exchange:
         self._receive, self._send, self._most, self._gate = receive, send, gate.body_bytes, gate
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self._headers.get(b"x-request-id", b"")
-        self.id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        self.id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{_PROCESS}-{next(_NUMBER):x}"
         self.method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
         self.bytes_in = self.bytes_out = self.status = 0
         scope["request_id"] = self.id

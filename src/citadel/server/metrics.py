@@ -56,10 +56,11 @@ class Metrics:
         counter.inc()
         histogram.observe(seconds)
 
-    def taken(self, size: int, waited: float) -> None:
-        """A worker took a request, in company of so many."""
-        self._group.observe(size)
-        self._stages["queue"].observe(waited)
+    def taken(self, waits: list[float]) -> None:
+        """A worker took some requests together, which had waited so long."""
+        self._group.observe(len(waits))
+        for seconds in waits:
+            self._stages["queue"].observe(seconds)
 
     def stage(self, stage: str, seconds: float) -> None:
         """Time of one stage of a search."""

@@ -65,9 +65,7 @@ class Job:
 class Pool:
     """Some threads, each with one search at a time."""
 
-    def __init__(
-        self, workers: int, most: int, observe: Callable[[int, float], None] = lambda size, wait: None
-    ) -> None:
+    def __init__(self, workers: int, most: int, observe: Callable[[list[float]], None] = lambda waits: None) -> None:
         self.workers, self._most, self._observe = workers, most, observe
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -97,7 +95,7 @@ class Pool:
             await self._refuse()
         loop = asyncio.get_running_loop()
         watch = _Watch(job, receive)
-        timers = (loop.call_later(seconds, job.fail, _too_late(seconds)), loop.call_later(PATIENCE, watch.start))
+        timers = (loop.call_later(seconds, _expire, job, seconds), loop.call_later(PATIENCE, watch.start))
         self._queue.put(job)
         try:
             return await job.future
@@ -150,7 +148,7 @@ class Pool:
         now = time.perf_counter()
         for job in jobs:
             job.started = now
-            self._observe(len(jobs), job.queue_seconds)
+        self._observe([job.queue_seconds for job in jobs])
         return [job for job in jobs if not job.cancel.is_set()]
 
     def _deliver(self, finished: list[Job]) -> None:
@@ -200,8 +198,9 @@ def _settle_all(jobs: list[Job]) -> None:
         job.settle()
 
 
-def _too_late(seconds: float) -> ServerError:
-    return ServerError(504, "deadline", f"the request took longer than {seconds:g} seconds: ask for less, or later")
+def _expire(job: Job, seconds: float) -> None:
+    message = f"the request took longer than {seconds:g} seconds: ask for less, or later"
+    job.fail(ServerError(504, "deadline", message))
 
 
 class _Watch:

@@ -32,6 +32,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._leaving: asyncio.TimerHandle | None = None
         self._in_head, self._head, self._body, self._progress = True, 0, 0, 0
         self._refusal: tuple[int, str, str] | None = None
+        self._lingers = False
 
     # -- a connection --------------------------------------------------------------------------------------------------
 
@@ -71,6 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refusal = (431, "limit", f"the headers are larger than {MAX_HEAD:,} bytes: send fewer")
             raise ValueError(self._refusal)
         super().on_headers_complete()
+        self.cycle.transport = _Late(self)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         self._body += len(body)
@@ -86,6 +88,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head, self._head = True, 0
         self._arrival = stopped(self._arrival)
         super().on_message_complete()
+        if self._lingers:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -100,6 +104,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """A request whose head is half here gets its answer too, within the time it has to arrive."""
         if not (self._in_head and self._head):
             super().shutdown()
+
+    def end(self) -> None:
+        """Close; but a client that is still sending would lose its answer, so hear it out first, within its time."""
+        if self._in_head or self._arrival is None:
+            self.transport.close()
+        elif not self._lingers and not self.transport.is_closing():
+            self._lingers = True
+            self.transport.write_eof()
 
     # -- bounds --------------------------------------------------------------------------------------------------------
 
@@ -145,6 +157,19 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _stop_timers(self) -> None:
         self._arrival, self._leaving = stopped(self._arrival), stopped(self._leaving)
+
+
+class _Late:
+    """A connection's transport as an answer sees it: closing it may take a while."""
+
+    __slots__ = ("_protocol", "is_closing", "write")
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        self._protocol = protocol
+        self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
+
+    def close(self) -> None:
+        self._protocol.end()
 
 
 def stopped(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:

@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from citadel.errors import ServerError
 from citadel.server.answers import fields_error
@@ -57,7 +58,11 @@ class JsonRoute(APIRoute):
         endpoint, model = self.endpoint, get_type_hints(self.endpoint)["body"]
 
         async def handle(request: Request) -> Response:
-            response: Response = await endpoint(read(model, await request.body()), request)
+            try:
+                body = await request.body()
+            except ClientDisconnect:
+                raise ServerError(499, "left", "the client has left") from None
+            response: Response = await endpoint(body=read(model, body), request=request)
             return response
 
         return handle

@@ -48,7 +48,7 @@ class Asked(Body):
     semantic_mode: SemanticMode = Field("auto", description="how semantic vectors are used")
     tau: float | None = Field(None, ge=0, description="leave out document weights up to this; not below the index's τ")
     documents: bool = Field(True, description="whether hits carry title, text and metadata")
-    deadline_ms: int | None = Field(None, ge=1, description="shortens the server's deadline")
+    deadline_ms: int | None = Field(None, ge=100, description="shortens the server's deadline")
 
 
 class SearchRequest(Asked):
@@ -205,10 +205,12 @@ _DOCUMENT: dict[str, Any] = {
     "type": "object",
     "properties": {
         "id": {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 512}, {"type": "integer"}]},
-        "title": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-        "text": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "title": {"type": ["string", "null"]},
+        "text": {"type": ["string", "null"]},
     },
-    "description": "an id, a text or title or both; all other fields are metadata",
+    "required": ["id"],
+    "anyOf": [{"required": ["text"]}, {"required": ["title"]}],
+    "description": "an id and a text, or a title in its place; all other fields are metadata",
 }
 
 

@@ -12,7 +12,6 @@ from pydantic_core import to_json
 from citadel.errors import ServerError
 from citadel.search.searcher import Hits
 from citadel.server.explaining import explain_hits
-from citadel.server.metrics import Metrics
 from citadel.server.pool import Job
 from citadel.server.routes import ERRORS, JsonRoute, Parts, parts, within
 from citadel.server.schema import (
@@ -24,6 +23,8 @@ from citadel.server.schema import (
     SearchAnswer,
     SearchRequest,
 )
+
+_READ_TOGETHER = 50  # documents
 
 router = APIRouter(route_class=JsonRoute, responses=ERRORS, tags=["search"])
 
@@ -63,7 +64,7 @@ async def _answer(
     server: Parts, asked: SearchRequest | BatchRequest, queries: Sequence[SearchRequest | BatchQuery], request: Request
 ) -> Response:
     texts = [query.query for query in queries if query.query is not None]
-    work = Search(asked, queries, server.metrics)
+    work = Search(asked, queries, server)
     job = Job(server.service.searcher, work.run, texts)
     return Response(await server.answer(job, request, asked.deadline_ms), media_type="application/json")
 
@@ -72,9 +73,10 @@ class Search:
     """The work of one request, done in a worker's thread: scan, read the documents, write the JSON."""
 
     def __init__(
-        self, asked: SearchRequest | BatchRequest, queries: Sequence[SearchRequest | BatchQuery], metrics: Metrics
+        self, asked: SearchRequest | BatchRequest, queries: Sequence[SearchRequest | BatchQuery], server: Parts
     ) -> None:
-        self._asked, self._queries, self._metrics = asked, queries, metrics
+        self._asked, self._queries, self._metrics = asked, queries, server.metrics
+        self._reader = Reader(server.config.limits.answer_characters)
 
     def run(self, job: Job, prepared: list[Any]) -> bytes:
         """The body of the answer."""
@@ -82,7 +84,10 @@ class Search:
         clock = _Clock(seconds)
         found = self._scan(job, prepared)
         clock.lap("scan")
-        rows = [hit_rows(hits, self._asked.documents) for hits in found]
+        rows = [bare_rows(hits) for hits in found]
+        if self._asked.documents:
+            for part, hits in zip(rows, found, strict=True):
+                self._reader.fill(part, hits)
         clock.lap("documents")
         if isinstance(self._asked, SearchRequest) and self._asked.explain:
             explain_hits(job.searcher, self._asked, rows[0])
@@ -133,17 +138,28 @@ class _Clock:
         self._seconds[stage], self._last = now - self._last, now
 
 
-def hit_rows(hits: Hits, documents: bool) -> list[dict[str, Any]]:
-    """Hits as JSON objects."""
-    if not documents:
-        pairs = zip(hits.ids, hits.scores, strict=True)
-        return [{"rank": rank, "id": id, "score": score} for rank, (id, score) in enumerate(pairs, 1)]
-    rows = []
-    for hit in hits:
-        document = hit.document
-        row = {"rank": hit.rank, "id": hit.id, "score": hit.score, "title": document.title, "text": document.text}
-        rows.append(row | {"metadata": dict(document.metadata)})
-    return rows
+def bare_rows(hits: Hits) -> list[dict[str, Any]]:
+    """Hits as JSON objects, without what the documents say."""
+    pairs = zip(hits.ids, hits.scores, strict=True)
+    return [{"rank": rank, "id": id, "score": score} for rank, (id, score) in enumerate(pairs, 1)]
+
+
+class Reader:
+    """Puts title, text and metadata into hits, a few at a time: long documents must not fill the memory."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+
+    def fill(self, rows: list[dict[str, Any]], hits: Hits) -> None:
+        """Read the documents of all hits of a query."""
+        for start in range(0, len(rows), _READ_TOGETHER):
+            part = rows[start : start + _READ_TOGETHER]
+            for row, document in zip(part, hits.documents(start, start + len(part)), strict=True):
+                row |= {"title": document.title, "text": document.text, "metadata": dict(document.metadata)}
+                self._left -= len(document.title) + len(document.text)
+            if self._left < 0:
+                advice = "ask for fewer hits, or for documents: false"
+                raise ServerError(422, "limit", f"the hits hold more than {self._most:,} characters: {advice}")
 
 
 def _result(place: int, query: SearchRequest | BatchQuery, rows: list[dict[str, Any]]) -> dict[str, Any]:
