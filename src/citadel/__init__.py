@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from citadel.explain.objects import Explanation
     from citadel.explain.text import TextExplanation
     from citadel.library import Index
-    from citadel.search.searcher import Hits, Searcher
+    from citadel.search.hits import Hits
+    from citadel.search.searcher import Searcher
     from citadel.server.client import Client
     from citadel.types import Document, Hit, Ranking
 
@@ -64,7 +65,7 @@ _ELSEWHERE = {
     "Explanation": "citadel.explain.objects",
     "Field": "citadel.config",
     "Hit": "citadel.types",
-    "Hits": "citadel.search.searcher",
+    "Hits": "citadel.search.hits",
     "Index": "citadel.library",
     "Ranking": "citadel.types",
     "Searcher": "citadel.search.searcher",

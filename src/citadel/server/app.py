@@ -61,7 +61,13 @@ def json_routes() -> list[JsonRoute]:
 
 def _routes(lifespan: _Lifespan) -> FastAPI:
     app = FastAPI(
-        title="citadel", version=__version__, description=_ABOUT, docs_url=None, redoc_url=None, lifespan=lifespan
+        title="citadel",
+        version=__version__,
+        description=_ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
     )
     for part in (searching, explaining, changing, telling):
         app.include_router(part.router)

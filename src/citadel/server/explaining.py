@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
-from citadel.errors import ServerError
+from citadel.errors import Cancelled, ServerError
 from citadel.search.searcher import Searcher
 from citadel.server.pool import Job
 from citadel.server.routes import ERRORS, JsonRoute, parts, within
@@ -53,10 +53,12 @@ def _told(job: Job, explanation: dict[str, Any]) -> bytes:
     return to_json({"explanation": explanation, "generation": generation, "timings": {"total_ms": total}})
 
 
-def explain_hits(searcher: Searcher, asked: SearchRequest, rows: list[dict[str, Any]]) -> None:
-    """Put an explanation into each hit."""
+def explain_hits(job: Job, asked: SearchRequest, rows: list[dict[str, Any]]) -> None:
+    """Put an explanation into each hit; each encodes a document again, so it looks whether anybody still waits."""
     for row in rows:
-        row["explanation"] = _explain(searcher, asked.query or "", row["id"], asked.semantic_mode, asked.tau)
+        if job.cancel.is_set():
+            raise Cancelled("the search was cancelled")
+        row["explanation"] = _explain(job.searcher, asked.query or "", row["id"], asked.semantic_mode, asked.tau)
 
 
 def explain_document(searcher: Searcher, asked: ExplainRequest) -> dict[str, Any]:

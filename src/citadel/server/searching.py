@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
 from citadel.errors import ServerError
-from citadel.search.searcher import Hits
+from citadel.search.hits import Hits
 from citadel.server.explaining import explain_hits
 from citadel.server.pool import Job
 from citadel.server.routes import ERRORS, JsonRoute, Parts, parts, within
@@ -90,7 +90,7 @@ class Search:
                 self._reader.fill(part, hits)
         clock.lap("documents")
         if isinstance(self._asked, SearchRequest) and self._asked.explain:
-            explain_hits(job.searcher, self._asked, rows[0])
+            explain_hits(job, self._asked, rows[0])
         clock.lap("explain")
         for stage in ("encode", "scan", "documents", "explain"):
             self._metrics.stage(stage, seconds[stage])
