@@ -134,8 +134,8 @@ class Pool:
         first = self._queue.get()
         if first is None:
             return None
-        jobs, room = [first], min(self._queue.qsize() // self.workers, TEXTS_TOGETHER - len(first.texts))
-        while room > 0:
+        jobs, share, texts = [first], self._queue.qsize() // self.workers, len(first.texts)
+        while len(jobs) <= share and texts < TEXTS_TOGETHER:
             try:
                 job = self._queue.get_nowait()
             except Empty:
@@ -144,7 +144,7 @@ class Pool:
                 self._queue.put(None)  # for this very thread, when it is done
                 break
             jobs.append(job)
-            room -= max(len(job.texts), 1)
+            texts += len(job.texts)
         now = time.perf_counter()
         for job in jobs:
             job.started = now
