@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import citadel
-from tests.support.serving import TOKEN, Running, running, text_index
+from tests.support.serving import DOCUMENTS, TOKEN, Running, running, text_index
 
 
 @pytest.fixture
@@ -161,3 +164,56 @@ def test_given_vectors_over_http(tmp_path: Path) -> None:
             server.client.search("text")
         assert server.client.stats()["largest_keys"][0] == {"key": 7, "word": None, "postings": 2}
         assert TOKEN not in str(server.client.stats())
+
+
+# ---- explanations, and an index with a model -------------------------------------------------------------------------
+
+
+def test_an_explanation_is_that_of_the_library(server: Running) -> None:
+    query, searcher = "who proposed relativity", server.service.searcher
+    assert server.client.explain(query, "d1") == as_json(searcher.explain(query, "d1").to_json())
+    assert server.client.explain_text("Einstein proposed") == as_json(
+        searcher.explain_text("Einstein proposed").to_json()
+    )
+    found = server.client.call("POST", "/v1/search", {"query": query, "k": 2, "explain": True})
+    for hit in found["hits"]:
+        assert hit["explanation"] == as_json(searcher.explain(query, hit["id"]).to_json())
+        assert hit["explanation"]["score"] == hit["score"]
+
+
+def test_what_cannot_be_explained(server: Running) -> None:
+    status, answer = server.post("/v1/explain", {"query": "x", "id": "no such"})
+    assert (status, answer["error"]["code"]) == (404, "not_found")
+    status, answer = server.post("/v1/search", {"vectors": {"keys": [1]}, "explain": True})
+    assert (status, answer["error"]["code"]) == (422, "fields") and "only a text query" in answer["error"]["message"]
+    assert server.post("/v1/search", {"query": "x", "k": 21, "explain": True})[0] == 422
+
+
+def test_an_index_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """All of it with a model: concurrent queries are encoded together, and no answer shows it."""
+    with citadel.Index.create(tmp_path / "m", model=tiny_model()) as made:
+        made.add(DOCUMENTS)
+        made.commit()
+    with running(citadel.Index.open(tmp_path / "m", threads=1), workers=1) as server:
+        truth = {query: server.service.searcher.search(query, k=3) for query in ("relativity", "physics", "evolution")}
+
+        def ask(number: int) -> None:
+            query = list(truth)[number % 3]
+            hits = server.client.search(query, k=3)
+            assert (hits.ids, hits.scores) == (truth[query].ids, truth[query].scores)
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(ask, range(30)))
+        stats = server.client.stats()
+        assert stats["memory"]["model_bytes"] > 0 and str(tmp_path) not in str(stats)
+        assert any(key["word"] for key in stats["largest_keys"])
+        assert server.client.explain("relativity", "d1")["score"] is not None
+        tokens = server.client.explain_text("relativity")["tokens"]
+        assert tokens and all("keys" in token for token in tokens)
+        server.client.add([{"id": "d4", "text": "radioactivity"}], commit=True)
+        assert "d4" in server.client.search("radioactivity").ids
+
+
+def as_json(value: Any) -> Any:
+    """Tuples become lists on their way."""
+    return json.loads(json.dumps(value))

@@ -70,19 +70,8 @@ def explain_document(searcher: Searcher, asked: ExplainRequest) -> dict[str, Any
 
 def explain_any_text(searcher: Searcher, asked: TextRequest) -> dict[str, Any]:
     """What a text is to this index."""
-    explanation: dict[str, Any] = _method(searcher, "explain_text")(
-        asked.text, tau=asked.tau, side=asked.side
-    ).to_json()
-    return explanation
+    return searcher.explain_text(asked.text, tau=asked.tau, side=asked.side).to_json()
 
 
 def _explain(searcher: Searcher, query: str, id: str, mode: str, tau: float | None) -> dict[str, Any]:
-    explanation: dict[str, Any] = _method(searcher, "explain")(query, id, semantic_mode=mode, tau=tau).to_json()
-    return explanation
-
-
-def _method(searcher: Searcher, name: str) -> Any:
-    """The seam to `citadel.explain`, which may be absent."""
-    if not hasattr(searcher, name):
-        raise ServerError(400, "usage", "this version cannot explain: leave explain out")
-    return getattr(searcher, name)
+    return searcher.explain(query, id, semantic_mode=mode, tau=tau).to_json()
