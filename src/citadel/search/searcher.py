@@ -14,6 +14,7 @@ from citadel.routing import get_router
 from citadel.search.hits import Hits
 from citadel.search.plan import Options, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
 from citadel.text.analyser import Analyser, get_analyser
+from citadel.text.queries import named_queries
 from citadel.types import Ranking, Scored
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Searcher:
         cancel: Cancel | None = None,
     ) -> Ranking:
         """The hits of many queries, in their order; ids are given, or the queries' places 1, 2, …"""
-        named = _named(queries)
+        named = named_queries(queries)
         options = self._options(k, semantic_mode, tau)
         return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), options, cancel)
 
@@ -253,14 +254,3 @@ def _engine(name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float
     from citadel.search.cpu import CpuEngine
 
     return CpuEngine(snapshot, floor, norm, threads)
-
-
-def _named(queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str]) -> list[tuple[str, str]]:
-    if isinstance(queries, Mapping):
-        return list(queries.items())
-    if isinstance(queries, str):
-        raise UsageError("search_batch takes several queries; use search for one")
-    return [
-        (str(place), query) if isinstance(query, str) else (query[0], query[1])
-        for place, query in enumerate(queries, 1)
-    ]

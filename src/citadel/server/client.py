@@ -18,6 +18,7 @@ from citadel.errors import (
     ServerError,
     UsageError,
 )
+from citadel.text.queries import named_queries
 from citadel.types import Document, Hit, Ranking
 
 _KINDS: dict[str, type[Exception]] = {
@@ -126,7 +127,7 @@ class Client:
         documents: bool = True,
     ) -> Ranking:
         """The hits of several queries, in their order; at most as many as the server takes in one request."""
-        named = [{"id": id, "query": text} for id, text in _named(queries)]
+        named = [{"id": id, "query": text} for id, text in named_queries(queries)]
         return self._batch(named, k, semantic_mode, tau, documents)
 
     def search_vectors_batch(
@@ -268,12 +269,3 @@ def _listed(**arrays: Any) -> dict[str, Any]:
     {'keys': [7], 'weights': None}
     """
     return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in arrays.items()}
-
-
-def _named(queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str]) -> list[tuple[str, str]]:
-    if isinstance(queries, str):
-        raise UsageError("search_batch takes several queries; use search for one")
-    if isinstance(queries, Mapping):
-        return list(queries.items())
-    pairs = enumerate(queries, 1)
-    return [(str(place), query) if isinstance(query, str) else (query[0], query[1]) for place, query in pairs]
