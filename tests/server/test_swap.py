@@ -113,21 +113,32 @@ def test_another_process_commits(tmp_path: Path) -> None:
         assert server.client.search("mine").ids == ["d5"] and len(server.client) == 5
 
 
-def break_newest(folder: Path) -> Path:
-    """Cut the newest segment in half; what it was."""
-    newest = max(folder.glob("seg-*.cit"), key=lambda path: path.stat().st_mtime_ns)
-    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def flip(data: bytes) -> bytes:
+    """One bit of a section's inside, which opening does not look at."""
+    place = data.index(b"again")
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def break_newest(folder: Path, how: Callable[[bytes], bytes] = cut, kind: str = "seg-*.cit") -> Path:
+    """Damage the newest file of a kind; which it was."""
+    newest = max(folder.glob(kind), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(how(newest.read_bytes()))
     return newest
 
 
-def test_a_broken_generation_is_not_served(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "kind"), [(cut, "seg-*.cit"), (flip, "seg-*.cit"), (flip, "docs-*.sqlite")])
+def test_a_broken_generation_is_not_served(tmp_path: Path, how: Callable[[bytes], bytes], kind: str) -> None:
     text_index(tmp_path / "i").close()
     with command(tmp_path / "i", "--reload", "0") as (process, client):
         before = client.search("physics")
         with citadel.Index.open(tmp_path / "i") as other:
             other.add([{"id": "d4", "text": "physics again"}])
             other.commit()
-        newest = break_newest(tmp_path / "i")
+        newest = break_newest(tmp_path / "i", how, kind)
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: client.stats()["server"]["reload_error"] is not None)
         after = client.search("physics")

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from citadel.errors import CitadelError, InputError, ServerError
+from citadel.index.check import check_new_files
 from citadel.library import Index
 from citadel.search.searcher import Searcher
 from citadel.server.answers import busy
@@ -34,9 +35,11 @@ class Service:
         self._writer = ThreadPoolExecutor(1, "citadel-writer")
         self._writes = 0
 
-    def _searcher(self) -> Searcher:
-        """A searcher that has answered once: a model is loaded, and a broken index found, before anybody asks."""
+    def _searcher(self, before: Searcher | None = None) -> Searcher:
+        """A searcher that has answered once: a model is loaded, and broken files are found, before anybody asks."""
         searcher = self.index.searcher(threads=self.config.threads)
+        if before is not None:
+            check_new_files(searcher.snapshot, before.snapshot)
         if searcher.settings.has_text_queries:
             searcher.search("the first query", k=1)
         return searcher
@@ -98,13 +101,13 @@ class Service:
         finally:
             self.waiting = 0
         self.commits += 1
-        self.searcher = self._searcher()
+        self.searcher = self._searcher(self.searcher)
 
     def _reload(self) -> None:
         try:
             self.index.refresh()
             if self.index.generation != self.generation:
-                self.searcher = self._searcher()
+                self.searcher = self._searcher(self.searcher)
                 self.reloads += 1
                 _log.info("reloaded", extra={"generation": self.generation})
             self.reload_error = None
