@@ -1,5 +1,5 @@
 -- For wrk: sends the lines of a file to /v1/search in turn, counts answers by status, and prints one line for each figure.
--- wrk -t1 -c8 -d10s -s serve.lua http://127.0.0.1:8080 -- bodies.jsonl
+-- wrk -t1 -c8 -d10s -s serve.lua http://127.0.0.1:8080 -- bodies.jsonl [milliseconds between requests of a connection]
 
 local threads = {}
 
@@ -13,6 +13,10 @@ function init(arguments)
   local headers = { ["Content-Type"] = "application/json" }
   for body in io.lines(arguments[1]) do
     table.insert(requests, wrk.format("POST", "/v1/search", headers, body))
+  end
+  local pause = tonumber(arguments[2])
+  if pause then
+    delay = function() return pause end
   end
 end
 

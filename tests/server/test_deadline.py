@@ -18,7 +18,7 @@ from tests.support.serving import Running, running, wait_until
 
 DIMENSION = 8
 SHORT = {"vectors": {"vectors": [[1.0] * DIMENSION]}}
-LONG = {"vectors": {"vectors": [[1.0, 0.5] * 4] * 60_000}}  # times 400,000 vectors: 24 billion products
+LONG = {"vectors": {"vectors": [[1, 2] * 4] * 60_000}}  # times 400,000 vectors: 24 billion products
 
 
 @pytest.fixture(scope="module")

@@ -169,6 +169,15 @@ def test_long_documents_do_not_fill_the_memory(tmp_path: Path) -> None:
         assert len(server.client.search("physics", k=100, documents=False)) == 100
 
 
+def test_who_only_reads_sends_less(tmp_path: Path) -> None:
+    with running(text_index(tmp_path / "i"), limits=Limits(body_bytes=10_000, query_bytes=1000)) as server:
+        text = "x " * 1000
+        assert server.post("/v1/search", {"query": text})[0] == 413
+        documents = {"documents": [{"id": "d9", "text": text}]}
+        assert server.post("/v1/documents", documents)[0] == 401
+        assert server.post("/v1/documents", documents, Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
 def test_limits_can_be_set(tmp_path: Path) -> None:
     with running(text_index(tmp_path / "i"), limits=Limits(k=2)) as server:
         assert server.client.stats()["server"]["limits"]["k"] == 2

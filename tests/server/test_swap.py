@@ -113,6 +113,22 @@ def test_another_process_commits(tmp_path: Path) -> None:
         assert server.client.search("mine").ids == ["d5"] and len(server.client) == 5
 
 
+def test_a_full_disk_is_told_and_nothing_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(text_index(tmp_path / "i")) as server:
+
+        def full() -> None:
+            raise citadel.ResourceError(f"{tmp_path / 'i'}: no space left on device")
+
+        server.client.add([{"id": "d4", "text": "lost"}])
+        monkeypatch.setattr(server.service.index, "commit", full)
+        with pytest.raises(citadel.ResourceError, match="the index: no space left") as error:
+            server.client.commit()
+        assert str(tmp_path) not in str(error.value)
+        monkeypatch.undo()
+        assert server.client.stats()["server"]["waiting"] == 0
+        assert server.client.search("physics").ids
+
+
 def cut(data: bytes) -> bytes:
     return data[: len(data) // 2]
 

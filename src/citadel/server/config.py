@@ -19,6 +19,7 @@ class Limits:
     """
 
     body_bytes: int = 8 << 20
+    query_bytes: int = 2 << 20  # of a body that changes nothing: whoever may read can send it
     query_characters: int = 4096
     text_characters: int = 100_000  # of a text to explain
     k: int = 1000

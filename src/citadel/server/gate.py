@@ -20,7 +20,7 @@ from citadel.errors import ServerError
 from citadel.server.answers import as_server_error, error_response
 from citadel.server.config import ServerConfig
 from citadel.server.metrics import Metrics
-from citadel.server.tokens import Guard
+from citadel.server.tokens import WRITE, Guard, permission
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -40,8 +40,13 @@ class Gate:
     def __init__(self, app: App, config: ServerConfig, metrics: Metrics, routes: frozenset[str], location: str) -> None:
         self.app, self._metrics, self._routes, self._location = app, metrics, routes, location
         self.direct: dict[tuple[str, str], Handler] = {}
-        self._guard, self.body_bytes, self._logs = Guard(config), config.limits.body_bytes, config.access_log
+        self._guard, self._limits, self._logs = Guard(config), config.limits, config.access_log
         self.draining = False
+
+    def most_bytes(self, scope: Scope) -> int:
+        """How large the body of a request may be."""
+        changes = permission(scope["method"], scope["path"]) == WRITE
+        return self._limits.body_bytes if changes else min(self._limits.body_bytes, self._limits.query_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -91,7 +96,7 @@ class _Exchange:
     __slots__ = ("_gate", "_headers", "_most", "_receive", "_send", "bytes_in", "bytes_out", "id", "method", "status")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, gate: Gate) -> None:
-        self._receive, self._send, self._most, self._gate = receive, send, gate.body_bytes, gate
+        self._receive, self._send, self._most, self._gate = receive, send, gate.most_bytes(scope), gate
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self._headers.get(b"x-request-id", b"")
         self.id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{_PROCESS}-{next(_NUMBER):x}"
