@@ -17,13 +17,16 @@ if TYPE_CHECKING:
         InputError,
         LockHeldError,
         ResourceError,
+        ServerError,
         UnknownFormatError,
         UsageError,
     )
     from citadel.explain.objects import Explanation
     from citadel.explain.text import TextExplanation
     from citadel.library import Index
-    from citadel.search.searcher import Hits, Searcher
+    from citadel.search.hits import Hits
+    from citadel.search.searcher import Searcher
+    from citadel.server.client import Client
     from citadel.types import Document, Hit, Ranking
 
 __version__ = "0.1.0"
@@ -32,6 +35,7 @@ __all__ = [
     "CancelFlag",
     "Cancelled",
     "CitadelError",
+    "Client",
     "CorruptIndexError",
     "Document",
     "Explanation",
@@ -46,6 +50,7 @@ __all__ = [
     "Ranking",
     "ResourceError",
     "Searcher",
+    "ServerError",
     "Settings",
     "TextExplanation",
     "UnknownFormatError",
@@ -55,11 +60,12 @@ __all__ = [
 # Imported when first asked for: `citadel --help` must not wait for numpy and the engine.
 _ELSEWHERE = {
     "CancelFlag": "citadel._native",
+    "Client": "citadel.server.client",
     "Document": "citadel.types",
     "Explanation": "citadel.explain.objects",
     "Field": "citadel.config",
     "Hit": "citadel.types",
-    "Hits": "citadel.search.searcher",
+    "Hits": "citadel.search.hits",
     "Index": "citadel.library",
     "Ranking": "citadel.types",
     "Searcher": "citadel.search.searcher",

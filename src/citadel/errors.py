@@ -79,3 +79,18 @@ class Cancelled(CitadelError):
     """A search was stopped by its cancel flag."""
 
     exit_code = 1
+
+
+class ServerError(CitadelError):
+    """What a server refuses or cannot do, with its HTTP status and a word for programs.
+
+    >>> error = ServerError(503, "busy", "too many requests wait: ask again", retry_after=1)
+    >>> error.status, error.code, str(error)
+    (503, 'busy', 'too many requests wait: ask again')
+    """
+
+    exit_code = 1
+
+    def __init__(self, status: int, code: str, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.retry_after = status, code, retry_after

@@ -199,6 +199,16 @@ class Index:
         return self._memory
 
     @property
+    def generation(self) -> int:
+        """The number of the last commit seen."""
+        return self._writer.snapshot.manifest.generation
+
+    @property
+    def location(self) -> str:
+        """Where the index is."""
+        return self._storage.location
+
+    @property
     def build(self) -> Build | None:
         """How far a `citadel index` build has come, where one made this index."""
         return self._writer.snapshot.manifest.build

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli import add, check, delete, demo, export, index, merge, mine, score, search, stats, train
+from citadel.cli import add, check, delete, demo, export, index, merge, mine, score, search, serve, stats, train
 from citadel.cli import eval as evaluation
 from citadel.cli import explain as explaining
 from citadel.cli.output import one_line, say
@@ -43,6 +43,7 @@ app.command()(check.check)
 app.command()(stats.stats)
 app.command()(search.search)
 app.command()(explaining.explain)
+app.command()(serve.serve)
 app.command("eval")(evaluation.evaluate)
 app.command()(train.train)
 app.command()(mine.mine)

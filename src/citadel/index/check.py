@@ -41,6 +41,16 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
             CitFile(storage, record, kind, manifest.index_id).check()
 
 
+def check_new_files(snapshot: Snapshot, before: Snapshot) -> None:
+    """Every byte of the segments that the snapshot before did not have; a server reads them before it serves them."""
+    known = {segment.record for segment in before.segments}
+    with resource_errors(snapshot.storage.location):
+        for segment in snapshot.segments:
+            if segment.record not in known:
+                segment.file.check()
+                _check_file(snapshot.storage, segment.record.documents_file)
+
+
 def _check_file(storage: Storage, record: FileRecord) -> None:
     if crc32c(storage.map(record.name)) != record.crc:
         raise CorruptIndexError(record.name, "file", "its checksum differs from the manifest's")

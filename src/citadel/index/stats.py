@@ -50,10 +50,41 @@ def _codec(segment: Segment) -> str:
 
 def _list_figures(snapshot: Snapshot) -> dict[str, Any]:
     """How many lists there are over all segments, and the longest."""
+    lengths = list_lengths(snapshot)
+    top = largest_lists(lengths, 10)
+    return {"lists": len(lengths), "largest_list": top[0][1] if top else 0, "largest_lists": top}
+
+
+def list_lengths(snapshot: Snapshot) -> Counter[Any]:
+    """The postings of every list, by its key or, for bm25, its term; those of deleted documents too."""
     lengths: Counter[Any] = Counter()
     for segment in snapshot.segments:
         if segment.meta.kind != "none":
             names = segment.terms if segment.meta.kind == "bm25" else segment.keys.tolist()
             lengths.update(dict(zip(names, np.diff(segment.list_starts).tolist(), strict=True)))
-    top = [(name.decode() if isinstance(name, bytes) else name, count) for name, count in lengths.most_common(10)]
-    return {"lists": len(lengths), "largest_list": top[0][1] if top else 0, "largest_lists": top}
+    return lengths
+
+
+def largest_lists(lengths: Counter[Any], count: int) -> list[tuple[Any, int]]:
+    """The longest lists, longest first.
+
+    >>> largest_lists(Counter({b"fox": 3, b"dog": 2}), 1)
+    [('fox', 3)]
+    """
+    return [(name.decode() if isinstance(name, bytes) else name, size) for name, size in lengths.most_common(count)]
+
+
+def list_sizes(lengths: Counter[Any]) -> list[dict[str, int]]:
+    """The lists by their number of postings, in powers of two.
+
+    >>> list_sizes(Counter({"fox": 3, "dog": 2, "cat": 1}))
+    [{'from': 1, 'to': 1, 'lists': 1, 'postings': 1}, {'from': 2, 'to': 3, 'lists': 2, 'postings': 5}]
+    """
+    sizes = np.fromiter(lengths.values(), np.int64, len(lengths))
+    sizes = sizes[sizes > 0]
+    powers = np.frexp(sizes)[1] - 1
+    return [
+        {"from": 1 << power, "to": (2 << power) - 1, "lists": int(chosen.sum()), "postings": int(sizes[chosen].sum())}
+        for power in range(int(powers.max(initial=-1)) + 1)
+        if (chosen := powers == power).any()
+    ]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from citadel.config import available_threads
 from citadel.errors import FingerprintError, InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.routing import get_router
+from citadel.search.hits import Hits
 from citadel.search.plan import Options, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
 from citadel.text.analyser import Analyser, get_analyser
-from citadel.types import Document, Hit, Ranking, Scored
+from citadel.text.queries import named_queries
+from citadel.types import Ranking, Scored
 
 if TYPE_CHECKING:
     from citadel._native import Cancel
@@ -24,58 +26,6 @@ if TYPE_CHECKING:
 _BATCH = 256  # queries planned and searched in one call
 _MOST_PLANNED = 64  # ways of asking that are remembered
 _PARTS = ("keys", "weights", "vectors", "semantic")
-
-
-class Hits(Sequence[Hit]):
-    """The hits of one query, best first; ids and texts are read when the first of them is asked for."""
-
-    __slots__ = ("_documents", "_found", "_ids", "_snapshot", "tau")
-
-    def __init__(self, snapshot: Snapshot, found: Scored, tau: float) -> None:
-        self._snapshot, self._found, self.tau = snapshot, found, tau
-        self._ids: list[str] | None = None
-        self._documents: list[Document] | None = None
-
-    def __len__(self) -> int:
-        return len(self._found.numbers)
-
-    @overload
-    def __getitem__(self, place: int) -> Hit: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Hit]: ...
-    def __getitem__(self, place: int | slice) -> Hit | Sequence[Hit]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"hit {place} of {len(self)}")
-        rank = place % len(self) + 1
-        return Hit(self.ids[place], float(self._found.scores[place]), rank, self._document)
-
-    def __repr__(self) -> str:
-        return f"Hits({list(self)!r})"
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids alone."""
-        if self._ids is None:
-            self._ids = self._snapshot.ids(self._found.numbers)
-        return self._ids
-
-    @property
-    def scores(self) -> list[float]:
-        """The scores alone."""
-        scores: list[float] = self._found.scores.tolist()
-        return scores
-
-    @property
-    def dot_products(self) -> int:
-        """How many products of a query token with a posting or a document the engine took."""
-        return self._found.dot_products
-
-    def _document(self, rank: int) -> Document:
-        if self._documents is None:
-            self._documents = self._snapshot.documents(self._found.numbers)
-        return self._documents[rank - 1]
 
 
 class Searcher:
@@ -149,7 +99,7 @@ class Searcher:
         cancel: Cancel | None = None,
     ) -> Ranking:
         """The hits of many queries, in their order; ids are given, or the queries' places 1, 2, …"""
-        named = _named(queries)
+        named = named_queries(queries)
         options = self._options(k, semantic_mode, tau)
         return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), options, cancel)
 
@@ -171,6 +121,27 @@ class Searcher:
         if True in without:
             options = options._replace(semantic="off")
         return self._batch(list(queries), map(self._engine.prepare, plans), options, cancel)
+
+    def prepare(self, queries: Sequence[str]) -> list[Any]:
+        """Texts as the engine's own queries, for `search_prepared`; a model encodes several together."""
+        return list(self._prepare_texts(queries))
+
+    def prepare_vectors(self, keys: Any = None, weights: Any = None, vectors: Any = None, semantic: Any = None) -> Any:
+        """The same for a query given as vectors; without a semantic vector search it with `semantic_mode="off"`."""
+        return self._engine.prepare(plan_vectors(self.settings, keys, weights, vectors, semantic))
+
+    def search_prepared(
+        self,
+        query: Any,
+        k: int = 10,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Hits:
+        """The best k documents for what `prepare` gave: for those who time or share the two halves of a search."""
+        options = self._options(k, semantic_mode, tau)
+        return self._hits(self._engine.search(query, options, cancel), options)
 
     def _batch(self, ids: list[str], queries: Iterator[Any], options: Options, cancel: Cancel | None) -> Ranking:
         """Some queries at a time, so that a long batch can be interrupted."""
@@ -283,14 +254,3 @@ def _engine(name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float
     from citadel.search.cpu import CpuEngine
 
     return CpuEngine(snapshot, floor, norm, threads)
-
-
-def _named(queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str]) -> list[tuple[str, str]]:
-    if isinstance(queries, Mapping):
-        return list(queries.items())
-    if isinstance(queries, str):
-        raise UsageError("search_batch takes several queries; use search for one")
-    return [
-        (str(place), query) if isinstance(query, str) else (query[0], query[1])
-        for place, query in enumerate(queries, 1)
-    ]

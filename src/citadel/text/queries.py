@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
-from citadel.errors import InputError
+from citadel.errors import InputError, UsageError
 from citadel.text.corpus import find_file, find_format
 from citadel.text.files import open_lines
 from citadel.text.parse import check_id, check_text, decode, find_id, parse_object, shorten
@@ -34,6 +35,22 @@ def read_queries(path: str | os.PathLike[str], *, format: str | None = None) -> 
             except InputError as error:
                 raise InputError(error.reason, lines.source, number) from None
     return list(queries.items())
+
+
+def named_queries(queries: Sequence[str] | Sequence[Query] | Mapping[str, str]) -> list[Query]:
+    """(id, text) of queries given in any of the ways that `search_batch` takes; without an id their places count.
+
+    >>> named_queries(["relativity", "evolution"])
+    [('1', 'relativity'), ('2', 'evolution')]
+    """
+    if isinstance(queries, Mapping):
+        return list(queries.items())
+    if isinstance(queries, str):
+        raise UsageError("search_batch takes several queries; use search for one")
+    return [
+        (str(place), query) if isinstance(query, str) else (query[0], query[1])
+        for place, query in enumerate(queries, 1)
+    ]
 
 
 def parse_query(line: str) -> Query:

@@ -1,0 +1,158 @@
+"""What is left of the engine's rate over HTTP, and what happens at 1, 2 and 8 times saturation?
+
+Two indexes of the documentation of Python's own library: BM25, whose search takes microseconds, so that HTTP is most of
+it; and one of a model (--model DIR, or --index FOLDER for one that is there), whose queries take milliseconds. Engine,
+server and wrk share all cores of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from common import report
+
+import citadel
+from citadel.config import available_threads
+from citadel.demo import passages
+
+K = 10
+CONNECTIONS = (1, 2, 4, 8, 16)  # where saturation is looked for
+SATURATED = 0.95  # of the best rate
+TIMES = (1, 2, 8)
+WORDS = 7  # of a query: the beginning of a documentation's first sentence
+QUERIES = 500
+
+
+def queries(count: int) -> list[str]:
+    """Beginnings of the documents' own sentences: each has something to find."""
+    texts = [" ".join(document.text.split()[:WORDS]) for document in passages()]
+    return texts[:: max(len(texts) // count, 1)][:count]
+
+
+def build(folder: Path, model: str | None) -> Path:
+    with citadel.Index.create(folder, model=model) as index:
+        index.add(passages())
+        index.commit()
+        index.merge()
+    return folder
+
+
+def engine_rate(index: Path, asked: list[str], seconds: float) -> float:
+    """Searches a second in this process, texts of the hits read, one thread a core."""
+    searcher = citadel.Index.open(index, threads=1).searcher(threads=1)
+    counts, end = [0] * available_threads(), time.perf_counter() + seconds
+
+    def work(place: int) -> None:
+        turn = place * 7
+        while time.perf_counter() < end:
+            turn += 1
+            for hit in searcher.search(asked[turn % len(asked)], k=K):
+                assert hit.text is not None
+            counts[place] += 1
+
+    searcher.search(asked[0])
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / seconds
+
+
+@contextlib.contextmanager
+def served(index: Path, *options: str) -> Iterator[str]:
+    """`citadel serve` with its own settings, but for the log of every request."""
+    command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0", "--no-access-log", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        yield json.loads(process.stderr.readline())["url"]
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def wrk(url: str, connections: int, seconds: float, bodies: Path) -> dict[str, float]:
+    script = Path(__file__).with_suffix(".lua")
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{round(seconds)}s", "-s", str(script), url, "--", str(bodies)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {name: float(value) for name, value in re.findall(r"^figure (\w+) (\S+)$", text, re.MULTILINE)}
+    return found | {"rate": found["ok"] / found["seconds"]}
+
+
+def saturation(url: str, seconds: float, bodies: Path) -> int:
+    """The fewest connections that reach the best rate."""
+    rates = {count: wrk(url, count, seconds, bodies)["rate"] for count in CONNECTIONS}
+    return next(count for count, rate in rates.items() if rate >= SATURATED * max(rates.values()))
+
+
+def measure(name: str, index: Path, asked: list[str], seconds: float, rounds: int) -> Iterator[dict[str, Any]]:
+    """Engine and server in turns, so that a noisy machine disturbs both alike; medians of the rounds."""
+    with tempfile.TemporaryDirectory() as folder, served(index) as url:
+        bodies = Path(folder, "bodies.jsonl")
+        bodies.write_text("".join(json.dumps({"query": query, "k": K}) + "\n" for query in asked))
+        wrk(url, 4, 2, bodies)
+        enough = saturation(url, max(seconds / 3, 2), bodies)
+        turns: list[tuple[Any, ...]] = [
+            (engine_rate(index, asked, seconds), *(wrk(url, n * enough, seconds, bodies) for n in TIMES))
+            for _ in range(rounds)
+        ]
+    engine = statistics.median(turn[0] for turn in turns)
+    for place, times in enumerate(TIMES, 1):
+        found = {key: statistics.median(turn[place][key] for turn in turns) for key in turns[0][1]}
+        yield {"index": name, "times": times, "connections": times * enough, "engine": engine} | found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", help="a model folder: the second index is built with it")
+    parser.add_argument("--index", help="a folder with an index of a model that is there already")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    if shutil.which("wrk") is None:
+        raise SystemExit("wrk is missing: apt install wrk")
+    asked, load = queries(QUERIES), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        indexes = {"bm25": build(Path(folder, "bm25"), None)}
+        if options.index or options.model:
+            indexes["model"] = Path(options.index) if options.index else build(Path(folder, "model"), options.model)
+        rows = [
+            row
+            for name, index in indexes.items()
+            for row in measure(name, index, asked, options.seconds, options.rounds)
+        ]
+    columns = ("index", "× saturation", "connections", "engine/s", "server/s", "kept", "p50 ms", "p99 ms", "refused")
+    table = [
+        (
+            row["index"], row["times"], row["connections"], round(row["engine"], 1), round(row["rate"], 1),
+            round(row["rate"] / row["engine"], 3), round(row["p50_ms"], 2), round(row["p99_ms"], 2), int(row["busy"]),
+        )
+        for row in rows
+    ]  # fmt: skip
+    report(
+        "serve",
+        "searches a second, in process and over HTTP",
+        columns,
+        table,
+        load_before=load,
+        seconds=options.seconds,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""`citadel serve INDEX`: the HTTP API and the page."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from citadel.cli.options import IndexFolder, Model
+from citadel.errors import InputError, UsageError
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _option(name: str, help: str, **more: Any) -> Any:
+    """An option that CITADEL_NAME in the environment can give too."""
+    return typer.Option(envvar=f"CITADEL_{name}", help=help, **more)
+
+
+Host = Annotated[str, _option("HOST", "The address to listen on.")]
+Port = Annotated[int, _option("PORT", "The port; 0 takes a free one.")]
+WriteToken = Annotated[str, _option("WRITE_TOKEN_FILE", "A token for changes; or CITADEL_WRITE_TOKEN.", metavar="FILE")]
+ReadToken = Annotated[str, _option("READ_TOKEN_FILE", "One for reading too; or CITADEL_READ_TOKEN.", metavar="FILE")]
+Workers = Annotated[int, _option("WORKERS", "Searches at the same time; 0: one a core.", min=0)]
+Threads = Annotated[int, _option("THREADS", "Cores for one search.", min=1)]
+Queue = Annotated[int, _option("QUEUE", "Requests that may wait for a worker.", min=1)]
+Deadline = Annotated[float, _option("DEADLINE", "Seconds for one request.", min=0.001, metavar="SECONDS")]
+MaxBody = Annotated[int, _option("MAX_BODY", "The largest body of a request.", min=1, metavar="BYTES")]
+MaxK = Annotated[int, _option("MAX_K", "The most hits a query.", min=1)]
+MaxBatch = Annotated[int, _option("MAX_BATCH", "The most queries in one request.", min=1)]
+MaxConnections = Annotated[int, _option("MAX_CONNECTIONS", "The most clients at the same time.", min=1)]
+Reload = Annotated[
+    float, _option("RELOAD", "How often to look for other writers' commits; 0: never.", min=0, metavar="SECONDS")
+]
+LogLevel = Annotated[str, _option("LOG_LEVEL", "What is logged.", metavar="debug|info|warning|error")]
+AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
+
+
+def serve(
+    index: IndexFolder,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+    model: Model = None,
+    write_token_file: WriteToken = "",
+    read_token_file: ReadToken = "",
+    workers: Workers = 0,
+    threads: Threads = 1,
+    queue: Queue = 64,
+    deadline: Deadline = 10.0,
+    max_body: MaxBody = 8 << 20,
+    max_k: MaxK = 1000,
+    max_batch: MaxBatch = 100,
+    max_connections: MaxConnections = 512,
+    reload: Reload = 5.0,
+    log_level: LogLevel = "info",
+    access_log: AccessLog = True,
+) -> None:
+    """Serve an index over HTTP, with a page at /; every option can be given as CITADEL_… in the environment."""
+    if log_level not in _LEVELS:
+        raise UsageError(f"unknown log level {log_level!r}: choose one of {', '.join(_LEVELS)}")
+    tokens = {
+        "write_token": _token("CITADEL_WRITE_TOKEN", write_token_file),
+        "read_token": _token("CITADEL_READ_TOKEN", read_token_file),
+    }
+    limits = {"body_bytes": max_body, "k": max_k, "batch": max_batch, "queue": queue, "connections": max_connections}
+    limits["deadline_ms"] = max(round(deadline * 1000), 1)
+    settings = {"host": host, "port": port, "workers": workers, "threads": threads, "reload_seconds": reload}
+    _run(index, model, log_level, limits, settings | tokens | {"access_log": access_log})
+
+
+def _run(index: str, model: str | None, log_level: str, limits: dict[str, int], settings: dict[str, Any]) -> None:
+    try:
+        from citadel.server import logs, run
+    except ImportError as error:
+        raise UsageError(f"the server needs more packages ({error}): pip install 'citadel-ir[server]'") from None
+    from citadel.library import Index
+    from citadel.server.config import Limits, ServerConfig
+
+    config = ServerConfig(limits=Limits(**limits), **settings)
+    opened = Index.open(index, model=model, threads=1)
+    logs.set_up(log_level)
+    run.serve(opened, config)
+
+
+def _token(variable: str, file: str) -> str | None:
+    """A secret comes from a file or the environment: arguments are seen by all users of a machine."""
+    if not file:
+        return os.environ.get(variable) or None
+    try:
+        with open(file, encoding="ascii") as opened:
+            return opened.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read as a token ({type(error).__name__}): name a file of one line", file) from None

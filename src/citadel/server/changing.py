@@ -1,0 +1,63 @@
+"""Documents over HTTP: get one, add, delete, commit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from citadel.errors import ServerError
+from citadel.server.answers import json_response
+from citadel.server.pool import Job
+from citadel.server.routes import ERRORS, JsonRoute, parts, within
+from citadel.server.schema import (
+    Added,
+    AddRequest,
+    CommitRequest,
+    Committed,
+    Deleted,
+    DeleteRequest,
+    StoredDocument,
+)
+from citadel.text.parse import MAX_ID
+
+router = APIRouter(route_class=JsonRoute, responses=ERRORS, tags=["documents"])
+_NOTHING = CommitRequest()
+Id = Annotated[str, Query(min_length=1, max_length=MAX_ID, description="of the document", examples=["d1"])]
+
+
+@router.get("/v1/documents", response_model=StoredDocument)
+async def get_document(id: Id, request: Request) -> Response:
+    """One document, as it was given."""
+    server = parts(request)
+
+    def run(job: Job, _: list[Any]) -> Any:
+        return job.searcher.snapshot.get(id)
+
+    found = await server.answer(Job(server.service.searcher, run), request)
+    if found is None:
+        raise ServerError(404, "not_found", "no document has this id: it may wait for a commit, or be deleted")
+    fields = {"id": found.id, "title": found.title, "text": found.text, "metadata": dict(found.metadata)}
+    return json_response(fields)
+
+
+@router.post("/v1/documents", response_model=Added)
+async def add(body: AddRequest, request: Request) -> Response:
+    """Add documents, all or none; an id that is there is replaced."""
+    server = parts(request)
+    within(server.config.limits, "documents", len(body.documents), "documents in one request")
+    return json_response(await server.service.add(body.documents, body.commit))
+
+
+@router.post("/v1/delete", response_model=Deleted)
+async def delete(body: DeleteRequest, request: Request) -> Response:
+    """Delete documents by id; unknown ids are passed over."""
+    server = parts(request)
+    within(server.config.limits, "documents", len(body.ids), "ids in one request")
+    return json_response(await server.service.delete(body.ids, body.commit))
+
+
+@router.post("/v1/commit", response_model=Committed)
+async def commit(request: Request, body: CommitRequest = _NOTHING) -> Response:  # noqa: ARG001 - described by it
+    """Make all changes durable and visible. The body may be left out."""
+    return json_response(await parts(request).service.commit())

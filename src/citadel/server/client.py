@@ -1,0 +1,271 @@
+"""`citadel.Client`: an index behind a server, with the interface of `Searcher`. It needs the standard library alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from citadel.errors import (
+    Cancelled,
+    CorruptIndexError,
+    InputError,
+    LockHeldError,
+    ResourceError,
+    ServerError,
+    UsageError,
+)
+from citadel.text.queries import named_queries
+from citadel.types import Document, Hit, Ranking
+
+_KINDS: dict[str, type[Exception]] = {
+    "usage": UsageError,
+    "fields": InputError,
+    "locked": LockHeldError,
+    "resources": ResourceError,
+    "deadline": Cancelled,
+}
+_GONE = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)  # an idle connection was closed
+
+
+class RemoteHits(Sequence[Hit]):
+    """The hits of one query, best first, as `Searcher.search` gives them."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], tau: float = 0.0, dot_products: int = 0) -> None:
+        self._rows, self.tau, self.dot_products = rows, tau, dot_products
+        self._hits = [Hit(row["id"], row["score"], row["rank"], self._document) for row in rows]
+
+    def __len__(self) -> int:
+        return len(self._hits)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._hits[place]
+
+    def __repr__(self) -> str:
+        return f"RemoteHits({self._hits!r})"
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids alone."""
+        return [hit.id for hit in self._hits]
+
+    @property
+    def scores(self) -> list[float]:
+        """The scores alone."""
+        return [hit.score for hit in self._hits]
+
+    def _document(self, rank: int) -> Document:
+        row = self._rows[rank - 1]
+        if "text" not in row:
+            raise UsageError("these hits were asked for without documents: search with documents=True")
+        return Document(row["id"], row["text"], row["title"], row["metadata"])
+
+
+class _Http(http.client.HTTPConnection):
+    def __del__(self) -> None:
+        self.close()  # a thread that ends leaves its connection to nobody
+
+
+class _Https(http.client.HTTPSConnection):
+    __del__ = _Http.__del__
+
+
+class Client:
+    """Searches and changes an index through its server. Threads may share it; each has a connection of its own.
+
+    >>> Client("http://127.0.0.1:8080").url
+    'http://127.0.0.1:8080'
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise UsageError(f"{url!r} is not the address of a server: write it as http://127.0.0.1:8080")
+        self.url, self._parts, self._timeout = url.rstrip("/"), parts, timeout
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._threads = threading.local()
+
+    # -- searching -----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self.stats()["index"]["documents"])
+
+    def search(
+        self, query: str, k: int = 10, *, semantic_mode: str = "auto", tau: float | None = None, documents: bool = True
+    ) -> RemoteHits:
+        """The best k documents for a text."""
+        return self._search({"query": query}, k, semantic_mode, tau, documents)
+
+    def search_vectors(
+        self,
+        keys: Any = None,
+        weights: Any = None,
+        vectors: Any = None,
+        semantic: Any = None,
+        k: int = 10,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        documents: bool = True,
+    ) -> RemoteHits:
+        """The best k documents for given query vectors."""
+        given = {"vectors": _listed(keys=keys, weights=weights, vectors=vectors, semantic=semantic)}
+        return self._search(given, k, semantic_mode, tau, documents)
+
+    def search_batch(
+        self,
+        queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str],
+        k: int = 10,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        documents: bool = True,
+    ) -> Ranking:
+        """The hits of several queries, in their order; at most as many as the server takes in one request."""
+        named = [{"id": id, "query": text} for id, text in named_queries(queries)]
+        return self._batch(named, k, semantic_mode, tau, documents)
+
+    def search_vectors_batch(
+        self,
+        queries: Mapping[str, Mapping[str, Any]],
+        k: int = 10,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        documents: bool = True,
+    ) -> Ranking:
+        """The hits of several queries given as vectors: id → {keys, weights, vectors, semantic}."""
+        named = [{"id": id, "vectors": _listed(**query)} for id, query in queries.items()]
+        return self._batch(named, k, semantic_mode, tau, documents)
+
+    def explain(self, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None) -> dict[str, Any]:
+        """Why a document has its score, as the JSON of docs/explain.md."""
+        asked = {"query": query, "id": id, "semantic_mode": semantic_mode, "tau": tau}
+        return dict(self.call("POST", "/v1/explain", asked)["explanation"])
+
+    def explain_text(self, text: str, *, tau: float | None = None, side: str = "document") -> dict[str, Any]:
+        """Every token of a text with its keys and weights."""
+        return dict(self.call("POST", "/v1/explain/text", {"text": text, "tau": tau, "side": side})["explanation"])
+
+    # -- documents -----------------------------------------------------------------------------------------------------
+
+    def get(self, id: str) -> Document | None:
+        """The committed document with this id."""
+        try:
+            found = self.call("GET", f"/v1/documents?{urllib.parse.urlencode({'id': id})}")
+        except ServerError as error:
+            if error.code == "not_found":
+                return None
+            raise
+        return Document(found["id"], found["text"], found["title"], found["metadata"])
+
+    def add(self, documents: Sequence[Mapping[str, Any]], *, commit: bool = False) -> int:
+        """Add documents, all or none; how many were taken in."""
+        return int(self.call("POST", "/v1/documents", {"documents": list(documents), "commit": commit})["added"])
+
+    def delete(self, ids: Sequence[str], *, commit: bool = False) -> int:
+        """Delete documents by id; how many there were."""
+        return int(self.call("POST", "/v1/delete", {"ids": list(ids), "commit": commit})["deleted"])
+
+    def commit(self) -> int:
+        """Make all changes durable and visible; the number of the generation."""
+        return int(self.call("POST", "/v1/commit", {})["generation"])
+
+    def stats(self) -> dict[str, Any]:
+        """What the index holds, memory, limits."""
+        return self.call("GET", "/v1/stats")
+
+    # -- HTTP ----------------------------------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Any route: a JSON value in, the answer's JSON out; errors are raised as the server's sentence."""
+        payload = None if body is None else json.dumps(body, allow_nan=False).encode()
+        status, headers, text = self._exchange(method, self._parts.path.rstrip("/") + path, payload)
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            raise ServerError(
+                status, "request", f"{self.url} does not answer in JSON: is it a citadel server?"
+            ) from None
+        if status == 200 and isinstance(answer, dict):
+            return answer
+        raise _error(status, answer, headers.get("retry-after"))
+
+    def close(self) -> None:
+        """Close this thread's connection; the next call opens another."""
+        if connection := getattr(self._threads, "connection", None):
+            connection.close()
+            self._threads.connection = None
+
+    def _exchange(self, method: str, path: str, payload: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
+        """Every request of this API can be sent twice, so a connection that was closed while idle costs nothing."""
+        reused = getattr(self._threads, "connection", None) is not None
+        try:
+            return self._once(method, path, payload)
+        except _GONE as error:
+            self.close()
+            if not reused:
+                raise self._unreachable(error) from error
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._unreachable(error) from error
+        try:
+            return self._once(method, path, payload)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._unreachable(error) from error
+
+    def _once(self, method: str, path: str, payload: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
+        connection = getattr(self._threads, "connection", None) or self._connect()
+        connection.request(method, path, payload, self._headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        self._threads.connection = None if answer.will_close else connection
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, text
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kind = _Https if self._parts.scheme == "https" else _Http
+        self._threads.connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout)
+        connection: http.client.HTTPConnection = self._threads.connection
+        return connection
+
+    def _unreachable(self, error: Exception) -> ResourceError:
+        return ResourceError(f"{self.url}: no answer ({type(error).__name__}: {error}): is the server running?")
+
+    def _search(self, query: dict[str, Any], k: int, mode: str, tau: float | None, documents: bool) -> RemoteHits:
+        asked = {**query, "k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
+        found = self.call("POST", "/v1/search", asked)
+        return RemoteHits(found["hits"], found["tau"], found["dot_products"])
+
+    def _batch(self, queries: list[dict[str, Any]], k: int, mode: str, tau: float | None, documents: bool) -> Ranking:
+        asked = {"queries": queries, "k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
+        found = self.call("POST", "/v1/search/batch", asked)
+        ids = tuple(result["query_id"] for result in found["results"])
+        return Ranking(ids, tuple(RemoteHits(result["hits"], found["tau"]) for result in found["results"]))
+
+
+def _error(status: int, answer: Any, retry_after: str | None) -> Exception:
+    """The server's sentence, as the type that the library raises for the same."""
+    detail = answer.get("error") if isinstance(answer, dict) else None
+    code, message = (detail["code"], detail["message"]) if detail else ("request", f"the server answered {status}")
+    if code == "corrupt":
+        return CorruptIndexError(*[*message.split("; ")[0].split(": ", 2), "", ""][:3])
+    if kind := _KINDS.get(code):
+        return kind(message)
+    seconds = int(retry_after) if retry_after and retry_after.isdigit() else None
+    return ServerError(status, code, message, seconds)
+
+
+def _listed(**arrays: Any) -> dict[str, Any]:
+    """Arrays as JSON has them.
+
+    >>> import numpy as np
+    >>> _listed(keys=np.array([7], np.uint32), weights=None)
+    {'keys': [7], 'weights': None}
+    """
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in arrays.items()}

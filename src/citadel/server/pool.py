@@ -1,0 +1,225 @@
+"""The workers that search: a bounded queue before them, a deadline on every job, neighbours encoded together.
+
+Nobody waits for company: a worker takes what is there, its share of the queue, when it becomes free. So batches are of
+one query while there are workers enough, and grow with the load, when they pay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from itertools import groupby
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from citadel._native import Cancel
+from citadel.errors import Cancelled, ServerError
+from citadel.search.searcher import Searcher
+from citadel.server.answers import busy
+
+TEXTS_TOGETHER = 16  # encoded in one go; more would keep a cancelled job's worker too long
+PATIENCE = 0.05  # seconds a job may run before somebody watches whether its client is still there
+DELIVERY = 0.001  # seconds that finished jobs wait at most for those beside them
+PACE = 0.1  # seconds before a refusal: a client that asks again at once must not take the cores from the searches
+MOST_REFUSED = 256  # refusals held back at the same time
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Run = Callable[["Job", list[Any]], Any]
+
+
+class Job:
+    """One request's work: texts to prepare first, then what to do with the prepared queries."""
+
+    __slots__ = ("cancel", "created", "encode_seconds", "future", "outcome", "run", "searcher", "started", "texts")
+
+    def __init__(self, searcher: Searcher, run: Run, texts: Sequence[str] = ()) -> None:
+        self.searcher, self.run, self.texts = searcher, run, texts
+        self.cancel, self.created = Cancel(), time.perf_counter()
+        self.started = self.encode_seconds = 0.0
+        self.outcome: tuple[Any, BaseException | None] = (None, None)
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def queue_seconds(self) -> float:
+        return self.started - self.created
+
+    def fail(self, error: BaseException) -> None:
+        """Answer now, and let the worker stop as soon as the engine looks at the flag."""
+        self.cancel.set()
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def settle(self) -> None:
+        """Hand the outcome to whoever still waits for it."""
+        result, error = self.outcome
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
+
+
+class Pool:
+    """Some threads, each with one search at a time."""
+
+    def __init__(self, workers: int, most: int, observe: Callable[[list[float]], None] = lambda waits: None) -> None:
+        self.workers, self._most, self._observe = workers, most, observe
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._refused = 0
+        self._threads = [Thread(target=self._work, name=f"citadel-search-{n}", daemon=True) for n in range(workers)]
+
+    def start(self) -> None:
+        """Begin to work, for the loop that runs now."""
+        self._loop = asyncio.get_running_loop()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End when all that waits is done."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.qsize()
+
+    async def answer(self, job: Job, seconds: float, receive: Receive) -> Any:
+        """What the job gives; a refusal when too many wait, 504 at the deadline, and an end when the client leaves."""
+        if self._queue.qsize() >= self._most:
+            await self._refuse()
+        loop = asyncio.get_running_loop()
+        watch = _Watch(job, receive)
+        timers = (loop.call_later(seconds, _expire, job, seconds), loop.call_later(PATIENCE, watch.start))
+        self._queue.put(job)
+        try:
+            return await job.future
+        finally:
+            for timer in timers:
+                timer.cancel()
+            watch.stop()
+            job.cancel.set()  # nobody waits any more, if the engine still runs
+
+    async def _refuse(self) -> None:
+        if self._refused < MOST_REFUSED:
+            self._refused += 1
+            try:
+                await asyncio.sleep(PACE)
+            finally:
+                self._refused -= 1
+        raise busy()
+
+    # -- in the workers ------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (jobs := self._take()) is not None:
+            finished: list[Job] = []
+            delivered = time.perf_counter()
+            for _, group in groupby(jobs, key=lambda job: id(job.searcher)):  # during a swap there are two
+                for job, queries in prepared(list(group)):
+                    _run(job, queries)
+                    finished.append(job)
+                    if time.perf_counter() - delivered > DELIVERY:
+                        self._deliver(finished)
+                        finished, delivered = [], time.perf_counter()
+            self._deliver(finished)
+
+    def _take(self) -> list[Job] | None:
+        """This worker's share of what waits, less what nobody waits for any more; None when the work is over."""
+        first = self._queue.get()
+        if first is None:
+            return None
+        jobs, share, texts = [first], self._queue.qsize() // self.workers, len(first.texts)
+        while len(jobs) <= share and texts < TEXTS_TOGETHER:
+            try:
+                job = self._queue.get_nowait()
+            except Empty:
+                break
+            if job is None:
+                self._queue.put(None)  # for this very thread, when it is done
+                break
+            jobs.append(job)
+            texts += len(job.texts)
+        now = time.perf_counter()
+        for job in jobs:
+            job.started = now
+        self._observe([job.queue_seconds for job in jobs])
+        return [job for job in jobs if not job.cancel.is_set()]
+
+    def _deliver(self, finished: list[Job]) -> None:
+        if finished and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_settle_all, finished)
+
+
+def prepared(jobs: list[Job]) -> list[tuple[Job, list[Any]]]:
+    """The jobs with their queries; texts of all are encoded together, or each alone when that fails."""
+    start = time.perf_counter()
+    try:
+        whole = _prepare(jobs, [text for job in jobs for text in job.texts])
+    except Exception as error:
+        if len(jobs) == 1:
+            jobs[0].outcome = (None, error)
+            return [(jobs[0], [])]
+        return [pair for job in jobs for pair in prepared([job])]
+    pairs, seconds = [], time.perf_counter() - start
+    for job in jobs:
+        count = len(job.texts)
+        pairs.append((job, whole[:count]))
+        whole, job.encode_seconds = whole[count:], seconds
+    return pairs
+
+
+def _prepare(jobs: list[Job], texts: list[str]) -> list[Any]:
+    """Some texts at a time, so that a job that nobody waits for ends soon."""
+    found: list[Any] = []
+    for start in range(0, len(texts), TEXTS_TOGETHER):
+        if all(job.cancel.is_set() for job in jobs):
+            raise Cancelled("the search was cancelled")
+        found += jobs[0].searcher.prepare(texts[start : start + TEXTS_TOGETHER])
+    return found
+
+
+def _run(job: Job, queries: list[Any]) -> None:
+    if job.outcome[1] is not None:
+        return
+    try:
+        job.outcome = (job.run(job, queries), None)
+    except BaseException as error:
+        job.outcome = (None, error)
+
+
+def _settle_all(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.settle()
+
+
+def _expire(job: Job, seconds: float) -> None:
+    message = f"the request took longer than {seconds:g} seconds: ask for less, or later"
+    job.fail(ServerError(504, "deadline", message))
+
+
+class _Watch:
+    """Ends a job whose client has left."""
+
+    __slots__ = ("_job", "_receive", "_task")
+
+    def __init__(self, job: Job, receive: Receive) -> None:
+        self._job, self._receive = job, receive
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._job.fail(ServerError(499, "left", "the client has left"))
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()

@@ -1,0 +1,73 @@
+"""Who may do what: bearer tokens, compared in constant time before a body is read."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+
+from citadel.errors import ServerError
+from citadel.server.config import ServerConfig
+
+READ, WRITE = "read", "write"
+PERMISSIONS = {
+    "/v1/search": READ,
+    "/v1/search/batch": READ,
+    "/v1/explain": READ,
+    "/v1/explain/text": READ,
+    "/v1/stats": READ,
+    "/metrics": READ,
+    "/v1/delete": WRITE,
+    "/v1/commit": WRITE,
+}
+
+
+class Guard:
+    """Says whether a request may go on.
+
+    >>> guard = Guard(ServerConfig(write_token="a secret of some length"))
+    >>> guard.check("POST", "/v1/commit", [(b"authorization", b"Bearer a secret of some length")])
+    >>> guard.check("POST", "/v1/search", [])
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._read_only = config.read_only
+        write, read = (token.encode() if token else None for token in (config.write_token, config.read_token))
+        self._accepted = {WRITE: [write] if write else [], READ: [token for token in (read, write) if token]}
+        self._open = read is None
+
+    def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raise what the answer must be, if the request may not go on."""
+        wanted = permission(method, path)
+        if wanted is None or (wanted == READ and self._open):
+            return
+        if wanted == WRITE and self._read_only:
+            raise ServerError(
+                403, "read_only", "this server is read-only: start it with CITADEL_WRITE_TOKEN to change the index"
+            )
+        given = bearer(headers)
+        # Each is compared, whether one fits or not: how long it takes says nothing.
+        fits = [hmac.compare_digest(given, token) for token in self._accepted[wanted]]
+        if not any(fits):
+            raise ServerError(401, "token", f"a {wanted} token is needed: send it as `Authorization: Bearer TOKEN`")
+
+
+def permission(method: str, path: str) -> str | None:
+    """What a route asks for; None for those that are open to all.
+
+    >>> permission("POST", "/v1/documents"), permission("GET", "/v1/documents"), permission("GET", "/")
+    ('write', 'read', None)
+    """
+    if path == "/v1/documents":
+        return READ if method in ("GET", "HEAD") else WRITE
+    return PERMISSIONS.get(path)
+
+
+def bearer(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The token a request carries, empty without one.
+
+    >>> bearer([(b"authorization", b"bearer abc")])
+    b'abc'
+    """
+    given = [value for name, value in headers if name == b"authorization"]
+    scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+    return token.strip() if scheme.lower() == b"bearer" else b""

@@ -1,0 +1,219 @@
+"""The routes as a client meets them, on a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import citadel
+from tests.support.serving import DOCUMENTS, TOKEN, Running, running, text_index
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Running]:
+    with running(text_index(tmp_path / "i")) as found:
+        yield found
+
+
+def test_a_search_is_that_of_the_library(server: Running) -> None:
+    hits = server.client.search("who proposed relativity", k=2)
+    truth = server.service.searcher.search("who proposed relativity", k=2)
+    assert (hits.ids, hits.scores, hits.tau) == (truth.ids, truth.scores, truth.tau)
+    assert [hit.document for hit in hits] == [hit.document for hit in truth]
+    assert hits[0].title == "Relativity" and hits[0].metadata == {"year": 1905} and hits[0].rank == 1
+
+
+def test_a_search_tells_where_its_time_went(server: Running) -> None:
+    found = server.client.call("POST", "/v1/search", {"query": "physics", "k": 1, "documents": False})
+    assert (
+        found["hits"] == [{"rank": 1, "id": "d1", "score": found["hits"][0]["score"]}] or found["hits"][0]["id"] == "d3"
+    )
+    assert found["generation"] == 2 and found["dot_products"] == 2
+    timings = found["timings"]
+    parts = ("queue_ms", "encode_ms", "scan_ms", "documents_ms", "explain_ms")
+    assert set(timings) == {*parts, "total_ms"}
+    assert 0 < sum(timings[part] for part in parts) <= timings["total_ms"] + 0.01
+
+
+def test_a_batch_keeps_its_order_and_ids(server: Running) -> None:
+    ranking = server.client.search_batch({"q2": "evolution", "q1": "gravity"}, k=1)
+    assert ranking.trec("x").split()[::6] == ["q2", "q1"]
+    assert [hits[0].id for _, hits in ranking] == ["d2", "d3"]
+    assert [id for id, _ in server.client.search_batch(["evolution", "nothing at all"], k=1)] == ["1", "2"]
+
+
+def test_nothing_found_is_no_error(server: Running) -> None:
+    assert list(server.client.search("zebra")) == []
+    assert server.client.search("physics", k=0).ids == []
+
+
+def test_a_document_is_given_back(server: Running) -> None:
+    assert server.client.get("d1") == server.service.searcher.snapshot.get("d1")
+    assert server.client.get("d 4/&") is None
+
+
+def test_changes_wait_for_their_commit(server: Running) -> None:
+    client = server.client
+    assert client.add([{"id": "d4", "text": "Curie proposed radioactivity."}]) == 1
+    assert client.get("d4") is None and client.search("radioactivity").ids == []
+    assert client.stats()["server"]["waiting"] == 1
+    before = server.service.generation
+    assert client.commit() == before + 1
+    assert client.search("radioactivity").ids == ["d4"] and len(client) == 4
+    assert client.delete(["d4", "unknown"], commit=True) == 1
+    assert client.get("d4") is None and len(client) == 3
+
+
+def test_documents_are_taken_all_or_none(server: Running) -> None:
+    with pytest.raises(citadel.InputError, match=r"documents\.1: .*none was added"):
+        server.client.add([{"id": "d5", "text": "fine"}, {"id": "d6", "text": 7}], commit=True)
+    assert server.client.get("d5") is None
+    assert server.client.stats()["server"]["waiting"] == 0
+
+
+def test_an_id_that_is_there_is_replaced(server: Running) -> None:
+    server.client.add([{"id": "d2", "text": "Mendel proposed inheritance."}], commit=True)
+    assert server.client.search("evolution").ids == [] and server.client.search("inheritance").ids == ["d2"]
+
+
+def test_stats_hold_what_the_page_needs(server: Running) -> None:
+    stats = server.client.stats()
+    assert stats["index"]["documents"] == 3 and stats["index"]["postings"] == 11
+    assert stats["list_sizes"] == [
+        {"from": 1, "to": 1, "lists": 6, "postings": 6},
+        {"from": 2, "to": 3, "lists": 2, "postings": 5},
+    ]
+    assert stats["largest_keys"][0] == {"key": None, "word": "propos", "postings": 3}
+    assert stats["memory"]["resident_bytes"] > stats["memory"]["index_bytes"] > 0
+
+
+def test_health_and_metrics(server: Running) -> None:
+    client = server.client
+    assert client.call("GET", "/health/live") == {"status": "live"}
+    assert client.call("GET", "/health/ready") == {"status": "ready", "generation": 2}
+    client.search("physics")
+    metrics = server.raw(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").decode()
+    assert 'citadel_requests_total{method="POST",route="/v1/search",status="200"} 1.0' in metrics
+    assert "citadel_index_documents 3.0" in metrics
+    assert 'citadel_search_seconds_count{stage="scan"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "words"),
+    [
+        (b"{", 400, "json", "not JSON"),
+        (b'{"query": "\\ud800"}', 400, "json", "not JSON"),
+        (b"[" * 500, 400, "json", "not JSON"),
+        ({"query": "x", "k": "3"}, 422, "fields", "k: input should be a valid integer"),
+        ({"query": "x", "kk": 3}, 422, "fields", "kk: extra inputs are not permitted"),
+        ({"query": "x", "k": -1}, 422, "fields", "k: input should be greater"),
+        ({"k": 3}, 422, "fields", "give either query or vectors"),
+        ({"query": "x", "k": 1001}, 422, "limit", "1,001 hits are asked for"),
+        ({"query": "x" * 4097}, 422, "limit", "4,097 characters"),
+        ({"query": "x", "tau": 1.0}, 400, "usage", "this index's router is bm25"),
+        ({"query": "x", "semantic_mode": "some"}, 422, "fields", "semantic_mode"),
+        ({"vectors": {"keys": [1]}}, 400, "usage", "search it with a text query"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(server: Running, body: object, status: int, code: str, words: str) -> None:
+    found, answer = server.post("/v1/search", body)
+    assert (found, answer["error"]["code"]) == (status, code)
+    assert words in answer["error"]["message"] and "\n" not in answer["error"]["message"]
+
+
+def test_unknown_routes_and_methods(server: Running) -> None:
+    assert server.post("/v1/nothing", {})[0] == 404
+    status, answer = server.post("/v1/stats", {})
+    assert (status, answer["error"]["code"]) == (405, "method")
+
+
+def test_the_clients_errors_are_those_of_the_library(server: Running) -> None:
+    with pytest.raises(citadel.UsageError, match="this index's router is bm25"):
+        server.client.search("x", tau=0.5)
+    with pytest.raises(citadel.InputError, match="valid integer"):
+        server.client.search("x", k="3")  # type: ignore[arg-type]
+    with pytest.raises(citadel.ServerError) as error:
+        server.client.search("x", k=5000)
+    assert (error.value.status, error.value.code) == (422, "limit")
+
+
+def test_a_client_without_a_server() -> None:
+    with pytest.raises(citadel.ResourceError, match="is the server running"):
+        citadel.Client("http://127.0.0.1:9").search("x")
+    with pytest.raises(citadel.UsageError, match="not the address"):
+        citadel.Client("idx")
+
+
+def test_given_vectors_over_http(tmp_path: Path) -> None:
+    fields = {"lexical": citadel.Field(dimension=4, codec="fp16"), "semantic": citadel.Field(2, "fp16")}
+    index = citadel.Index.create(tmp_path / "v", fields=fields, fingerprint="x")
+    rows = {"keys": [7, 9], "weights": [1.0, 0.5], "vectors": [[1, 0, 0, 0], [0, 1, 0, 0]]}
+    index.add_vectors([{"id": "v1", **rows, "semantic": [1, 0]}, {"id": "v2", **rows, "semantic": [0, 1]}])
+    with running(index.commit()) as server:
+        hits = server.client.search_vectors([7], [1.0], [[1, 0, 0, 0]], [0, 1])
+        truth = server.service.searcher.search_vectors([7], [1.0], [[1, 0, 0, 0]], [0, 1])
+        assert (hits.ids, hits.scores) == (truth.ids, truth.scores) == (["v2", "v1"], [2.0, 1.0])
+        ranking = server.client.search_vectors_batch({"q": {"keys": [9], "weights": [1.0], "vectors": [[0, 1, 0, 0]]}})
+        assert [(hit.id, hit.score) for _, hits in ranking for hit in hits] == [("v1", 0.5), ("v2", 0.5)]
+        with pytest.raises(citadel.UsageError, match="holds given vectors"):
+            server.client.search("text")
+        assert server.client.stats()["largest_keys"][0] == {"key": 7, "word": None, "postings": 2}
+        assert TOKEN not in str(server.client.stats())
+
+
+# ---- explanations, and an index with a model -------------------------------------------------------------------------
+
+
+def test_an_explanation_is_that_of_the_library(server: Running) -> None:
+    query, searcher = "who proposed relativity", server.service.searcher
+    assert server.client.explain(query, "d1") == as_json(searcher.explain(query, "d1").to_json())
+    assert server.client.explain_text("Einstein proposed") == as_json(
+        searcher.explain_text("Einstein proposed").to_json()
+    )
+    found = server.client.call("POST", "/v1/search", {"query": query, "k": 2, "explain": True})
+    for hit in found["hits"]:
+        assert hit["explanation"] == as_json(searcher.explain(query, hit["id"]).to_json())
+        assert hit["explanation"]["score"] == hit["score"]
+
+
+def test_what_cannot_be_explained(server: Running) -> None:
+    status, answer = server.post("/v1/explain", {"query": "x", "id": "no such"})
+    assert (status, answer["error"]["code"]) == (404, "not_found")
+    status, answer = server.post("/v1/search", {"vectors": {"keys": [1]}, "explain": True})
+    assert (status, answer["error"]["code"]) == (422, "fields") and "only a text query" in answer["error"]["message"]
+    assert server.post("/v1/search", {"query": "x", "k": 21, "explain": True})[0] == 422
+
+
+def test_an_index_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """All of it with a model: concurrent queries are encoded together, and no answer shows it."""
+    with citadel.Index.create(tmp_path / "m", model=tiny_model()) as made:
+        made.add(DOCUMENTS)
+        made.commit()
+    with running(citadel.Index.open(tmp_path / "m", threads=1), workers=1) as server:
+        truth = {query: server.service.searcher.search(query, k=3) for query in ("relativity", "physics", "evolution")}
+
+        def ask(number: int) -> None:
+            query = list(truth)[number % 3]
+            hits = server.client.search(query, k=3)
+            assert (hits.ids, hits.scores) == (truth[query].ids, truth[query].scores)
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(ask, range(30)))
+        stats = server.client.stats()
+        assert stats["memory"]["model_bytes"] > 0 and str(tmp_path) not in str(stats)
+        assert any(key["word"] for key in stats["largest_keys"])
+        assert server.client.explain("relativity", "d1")["score"] is not None
+        tokens = server.client.explain_text("relativity")["tokens"]
+        assert tokens and all("keys" in token for token in tokens)
+        server.client.add([{"id": "d4", "text": "radioactivity"}], commit=True)
+        assert "d4" in server.client.search("radioactivity").ids
+
+
+def as_json(value: Any) -> Any:
+    """Tuples become lists on their way."""
+    return json.loads(json.dumps(value))

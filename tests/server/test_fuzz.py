@@ -1,0 +1,76 @@
+"""R18: whatever a schema-minded stranger sends, the answer is one of those described, and never a fault of ours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import NIGHT
+from tests.support.serving import TOKEN, Running, running, text_index
+
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
+    "response_headers_conformance,negative_data_rejection"
+)
+PATHS = ("documents", "commit", "search", "search/batch", "explain", "explain/text", "delete")
+EXAMPLES = 5000 if NIGHT else 200
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Running]:
+    with running(text_index(tmp_path / "i")) as found:
+        yield found
+
+
+def test_schemathesis_finds_nothing(server: Running, tmp_path: Path, seed: int) -> None:
+    pytest.importorskip("schemathesis", reason="schemathesis is not installed: `make setup`")
+    program = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
+    assert program is not None
+    report = tmp_path / "answers.yaml"
+    command = [program, "run", f"{server.client.url}/openapi.json", "--header", f"Authorization: Bearer {TOKEN}"]
+    command += ["--max-examples", str(EXAMPLES), "--checks", CHECKS, "--phases", "examples,coverage,fuzzing,stateful"]
+    command += ["--seed", str(seed), "--no-color", "--report-vcr-path", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    sent = report.read_text()
+    assert server.service.index.location not in sent and "Traceback (most recent call last)" not in sent
+
+
+def test_every_example_of_the_description_runs(server: Running) -> None:
+    """OpenAPI's own examples, in an order in which the documents they name are there."""
+    schema = server.client.call("GET", "/openapi.json")
+    ran = 0
+    for path in (f"/v1/{name}" for name in PATHS):
+        reference = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        for example in schema["components"]["schemas"][reference.rpartition("/")[2]]["examples"]:
+            answer = server.client.call("POST", path, example)
+            assert valid(answer, schema, schema["paths"][path]["post"])
+            ran += 1
+    assert ran == len(PATHS)
+    assert server.client.search("who proposed relativity", k=3).ids[0] == "d1"
+
+
+def test_the_description_tells_the_limits_and_tokens(server: Running) -> None:
+    schema = server.client.call("GET", "/openapi.json")
+    assert schema["components"]["schemas"]["SearchRequest"]["properties"]["k"]["maximum"] == 1000
+    assert schema["paths"]["/v1/commit"]["post"]["security"] == [{"bearer": []}]
+    assert "security" not in schema["paths"]["/health/live"]["get"]
+    described = {(method, path) for path, methods in schema["paths"].items() for method in methods}
+    text = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    missing = [f"{method.upper()} {path}" for method, path in described if f"{method.upper()} {path}" not in text]
+    assert missing == []
+
+
+def valid(answer: object, schema: dict[str, object], route: dict[str, object]) -> bool:
+    jsonschema = pytest.importorskip("jsonschema_rs")
+    responses: dict[str, dict[str, dict[str, dict[str, object]]]] = route["responses"]  # type: ignore[assignment]
+    wanted = responses["200"]["content"]["application/json"]["schema"]
+    whole = {**wanted, "components": schema["components"]}  # type: ignore[dict-item]
+    jsonschema.validate(json.loads(json.dumps(whole)), answer)
+    return True

@@ -1,0 +1,160 @@
+"""Workers alone, without HTTP: who is encoded with whom, who is refused, and that one bad neighbour harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import citadel
+from citadel.search.searcher import Searcher
+from citadel.server.pool import TEXTS_TOGETHER, Job, Pool
+from tests.support.serving import text_index
+
+
+class Prepared(Searcher):
+    """Writes down which texts were encoded together; the text "bad" cannot be."""
+
+    calls: list[list[str]]
+
+    def prepare(self, queries: Any) -> list[Any]:
+        self.calls.append(list(queries))
+        if "bad" in queries:
+            raise citadel.InputError("this text is bad")
+        return [text.upper() for text in queries]
+
+
+@pytest.fixture
+def searcher(tmp_path: Path) -> Prepared:
+    found = Prepared(text_index(tmp_path / "i").searcher().snapshot)
+    found.calls = []
+    return found
+
+
+async def never() -> dict[str, Any]:
+    await asyncio.sleep(60)
+    raise AssertionError
+
+
+def in_pool(work: Callable[[Pool], Awaitable[Any]], workers: int = 1, most: int = 64) -> Any:
+    async def run() -> Any:
+        pool = Pool(workers, most)
+        pool.start()
+        try:
+            return await work(pool)
+        finally:
+            pool.stop()
+
+    return asyncio.run(run())
+
+
+def echo(job: Job, queries: list[Any]) -> list[Any]:
+    return queries
+
+
+class Held:
+    """A job that keeps its worker until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def run(self, job: Job, queries: list[Any]) -> str:
+        self.begun.set()
+        assert self.go.wait(30)
+        return "held"
+
+
+async def begun(held: Held) -> None:
+    while not held.begun.is_set():
+        await asyncio.sleep(0.001)
+
+
+def behind(searcher: Prepared, texts: list[list[str]]) -> list[Any]:
+    """What becomes of jobs that all wait behind one, when that ends."""
+
+    async def work(pool: Pool) -> list[Any]:
+        held = Held()
+        first = asyncio.create_task(pool.answer(Job(searcher, held.run), 30, never))
+        await begun(held)
+        rest = [asyncio.create_task(pool.answer(Job(searcher, echo, part), 30, never)) for part in texts]
+        await asyncio.sleep(0.01)
+        held.go.set()
+        return [await first, *await asyncio.gather(*rest, return_exceptions=True)]
+
+    found: list[Any] = in_pool(work)
+    assert found[0] == "held"
+    return found[1:]
+
+
+def test_those_who_wait_are_encoded_together(searcher: Prepared) -> None:
+    assert behind(searcher, [["a"], ["b", "c"], [], ["d"]]) == [["A"], ["B", "C"], [], ["D"]]
+    assert searcher.calls == [["a", "b", "c", "d"]]
+
+
+def test_a_lone_query_waits_for_nobody(searcher: Prepared) -> None:
+    assert in_pool(lambda pool: pool.answer(Job(searcher, echo, ["a"]), 30, never)) == ["A"]
+    assert searcher.calls == [["a"]]
+
+
+def test_one_bad_text_harms_no_neighbour(searcher: Prepared) -> None:
+    found = behind(searcher, [["a"], ["bad"], ["c"]])
+    assert found[0] == ["A"] and found[2] == ["C"]
+    assert isinstance(found[1], citadel.InputError)
+
+
+def test_no_more_than_some_texts_together(searcher: Prepared) -> None:
+    texts = [str(number) for number in range(2 * TEXTS_TOGETHER + 3)]
+    assert behind(searcher, [[text] for text in texts]) == [[text] for text in texts]
+    assert max(map(len, searcher.calls)) <= TEXTS_TOGETHER
+    searcher.calls.clear()
+    assert behind(searcher, [texts]) == [texts]
+    assert max(map(len, searcher.calls)) <= TEXTS_TOGETHER
+
+
+def test_a_failing_job_is_an_error_and_the_worker_lives(searcher: Prepared) -> None:
+    def fail(job: Job, queries: list[Any]) -> None:
+        raise ZeroDivisionError
+
+    async def work(pool: Pool) -> Any:
+        with pytest.raises(ZeroDivisionError):
+            await pool.answer(Job(searcher, fail), 30, never)
+        return await pool.answer(Job(searcher, echo, ["a"]), 30, never)
+
+    assert in_pool(work) == ["A"]
+
+
+def test_a_full_queue_refuses(searcher: Prepared) -> None:
+    async def work(pool: Pool) -> int:
+        held = Held()
+        first = asyncio.create_task(pool.answer(Job(searcher, held.run), 30, never))
+        await begun(held)
+        waiting = [asyncio.create_task(pool.answer(Job(searcher, echo), 30, never)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(citadel.ServerError, match="too many requests wait") as error:
+            await pool.answer(Job(searcher, echo), 30, never)
+        held.go.set()
+        await asyncio.gather(first, *waiting)
+        return error.value.status
+
+    assert in_pool(work, most=2) == 503
+
+
+def test_what_expired_while_it_waited_is_never_begun(searcher: Prepared) -> None:
+    ran: list[str] = []
+
+    async def work(pool: Pool) -> None:
+        held = Held()
+        first = asyncio.create_task(pool.answer(Job(searcher, held.run), 30, never))
+        await begun(held)
+        with pytest.raises(citadel.ServerError, match=r"longer than 0\.01 seconds"):
+            await pool.answer(Job(searcher, lambda job, queries: ran.append("ran")), 0.01, never)
+        held.go.set()
+        await first
+        await pool.answer(Job(searcher, echo), 30, never)
+
+    in_pool(work)
+    assert ran == []

@@ -1,0 +1,152 @@
+"""R20: clients that send or read as slowly as they can are cut off, and cost the honest ones nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.serving import DOCUMENTS, Running, parsed, running, text_index, wait_until
+
+SLOW = 20  # connections of each kind
+HEAD = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+LARGE = {"id": "large", "text": "elephant " * 2_000_000}  # 18 MB: no socket's buffer takes it in
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A request has half a second to arrive, an answer half a second to leave."""
+    index = text_index(tmp_path_factory.mktemp("slow") / "i", [*DOCUMENTS, LARGE])
+    with running(index, request_seconds=0.5) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def connections(server: Running, first: bytes, count: int = SLOW) -> Iterator[list[socket.socket]]:
+    opened = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(count)]
+    try:
+        for connection in opened:
+            connection.sendall(first)
+        yield opened
+    finally:
+        for connection in opened:
+            connection.close()
+
+
+def trickle(server: Running, opened: list[socket.socket], piece: bytes, honest: Callable[[], object]) -> None:
+    """A piece on each connection now and then, until the server has closed them all; honest requests meanwhile."""
+
+    def none_left() -> bool:
+        for connection in opened:
+            with contextlib.suppress(OSError):
+                connection.sendall(piece)
+        honest()
+        return len(server.server.server_state.connections) <= 1  # the honest client's own
+
+    wait_until(none_left)
+
+
+@pytest.mark.parametrize(
+    ("first", "piece"),
+    [
+        (b"", b""),
+        (b"GET / HT", b""),
+        (HEAD, b"X-A: b\r\n"),
+        (HEAD + b"Content-Length: 5000\r\n\r\n{", b" "),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1;" + b"x" * 50 + b"\r\n \r\n"),
+    ],
+    ids=["nothing", "half a line", "headers", "body", "chunks"],
+)
+def test_a_request_that_never_arrives(server: Running, first: bytes, piece: bytes) -> None:
+    with connections(server, first) as opened:
+        trickle(server, opened, piece, lambda: server.client.search("physics", k=1)[0])
+
+
+def test_what_a_slow_client_is_told(server: Running) -> None:
+    status, answer = parsed(server.raw(HEAD + b"Content-Length: 5000\r\n\r\n{"))
+    assert (status, answer["error"]["code"]) == (408, "slow")
+    assert "within 0.5 seconds" in answer["error"]["message"]
+    assert server.raw(b"") == b""
+
+
+def test_an_answer_that_is_never_read(server: Running) -> None:
+    body = b'{"query": "elephant"}'
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with connections(server, request, 4) as opened:
+        wait_until(lambda: len(server.server.server_state.connections) >= 4)
+        trickle(server, opened, b"", lambda: server.client.search("physics", k=1)[0])
+
+
+def test_a_large_answer_that_is_read_in_time(server: Running) -> None:
+    """Reading pauses longer than the bound in all, but goes on before each time is over."""
+    body = b'{"query": "elephant"}'
+    request = HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(request)
+        read = 0
+        while piece := connection.recv(8 << 20):
+            read += len(piece)
+            time.sleep(0.02)
+    assert read > len(LARGE["text"])
+
+
+def test_requests_at_a_walking_pace_are_answered(server: Running) -> None:
+    """Each byte alone, but all of them in time; twice on one connection."""
+    body = b'{"query": "physics", "k": 1}'
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        for _ in range(2):
+            for start in range(0, len(request), 20):
+                connection.sendall(request[start : start + 20])
+                time.sleep(0.005)
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+def test_more_connections_than_allowed(tmp_path: Path) -> None:
+    from citadel.server.config import Limits
+
+    with running(text_index(tmp_path / "i"), limits=Limits(connections=SLOW)) as server:
+        with connections(server, b""):
+            wait_until(lambda: len(server.server.server_state.connections) == SLOW)
+            answer = server.raw(b"GET / HTTP/1.1\r\n\r\n")
+            assert parsed(answer)[1]["error"]["code"] == "busy" and b"retry-after: 1" in answer
+        wait_until(lambda: not server.server.server_state.connections)
+        assert server.client.search("physics").ids
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("kind", ["-H", "-B", "-X"])
+def test_slowhttptest(tmp_path: Path, kind: str) -> None:
+    """300 connections for a minute; half-open ones live 10 seconds at most, and honest requests stay about as fast."""
+    program = shutil.which("slowhttptest")
+    if program is None:
+        pytest.skip("slowhttptest is not installed: apt install slowhttptest")
+    with running(text_index(tmp_path / "i", [*DOCUMENTS, LARGE])) as server:
+        calm = latency(server, 10.0)
+        command = [program, kind, "-c", "300", "-r", "100", "-l", "60", "-i", "1", "-u", f"{server.client.url}/"]
+        attack = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path)
+        try:
+            wait_until(lambda: len(server.server.server_state.connections) > 100)
+            under = latency(server, 30.0)
+        finally:
+            attack.terminate()
+            attack.wait()
+        wait_until(lambda: len(server.server.server_state.connections) <= 1, 10.0)
+        assert under <= 3 * calm, (calm, under)
+
+
+def latency(server: Running, seconds: float) -> float:
+    """The 99th percentile of honest requests."""
+    taken, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        start = time.perf_counter()
+        server.client.search("physics", k=1)
+        taken.append(time.perf_counter() - start)
+        time.sleep(0.005)
+    return sorted(taken)[len(taken) * 99 // 100]
