@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli import add, check, delete, demo, export, index, merge, mine, score, search, stats, train
+from citadel.cli import add, check, delete, demo, export, index, measure, merge, mine, score, search, stats, train
 from citadel.cli import eval as evaluation
+from citadel.cli import report as reporting
 from citadel.cli.output import one_line, say
 from citadel.errors import CitadelError, UsageError
 
@@ -42,6 +43,8 @@ app.command()(check.check)
 app.command()(stats.stats)
 app.command()(search.search)
 app.command("eval")(evaluation.evaluate)
+app.command()(measure.measure)
+app.command()(reporting.report)
 app.command()(train.train)
 app.command()(mine.mine)
 app.command()(score.score)

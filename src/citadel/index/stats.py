@@ -48,12 +48,18 @@ def _codec(segment: Segment) -> str:
     return {"bm25": "tf", "sparse": "fp16"}.get(segment.meta.kind, segment.meta.codec)
 
 
-def _list_figures(snapshot: Snapshot) -> dict[str, Any]:
-    """How many lists there are over all segments, and the longest."""
+def list_lengths(snapshot: Snapshot) -> Counter[Any]:
+    """Postings of each list over all segments, by key or by term."""
     lengths: Counter[Any] = Counter()
     for segment in snapshot.segments:
         if segment.meta.kind != "none":
             names = segment.terms if segment.meta.kind == "bm25" else segment.keys.tolist()
             lengths.update(dict(zip(names, np.diff(segment.list_starts).tolist(), strict=True)))
+    return lengths
+
+
+def _list_figures(snapshot: Snapshot) -> dict[str, Any]:
+    """How many lists there are over all segments, and the longest."""
+    lengths = list_lengths(snapshot)
     top = [(name.decode() if isinstance(name, bytes) else name, count) for name, count in lengths.most_common(10)]
     return {"lists": len(lengths), "largest_list": top[0][1] if top else 0, "largest_lists": top}
