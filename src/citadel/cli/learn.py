@@ -128,9 +128,10 @@ def run_measure(
     fill: str = "",
     overwrite: bool = False,
     threads: int | None = None,
+    split: str = "",
 ) -> None:
     """Measure a system on a collection, or fill in the measures of one that was measured."""
-    from citadel.eval.datasets import beir_folder
+    from citadel.eval.datasets import open_dataset
     from citadel.measure.record import read_measurement
     from citadel.measure.run import fill as fill_measures
     from citadel.measure.run import measure
@@ -138,7 +139,7 @@ def run_measure(
 
     if not collection or bool(model) == bool(fill) or bool(model) != bool(out):
         raise UsageError("name a MODEL with --collection and --out, or --fill FILE.json with --collection")
-    dataset = beir_folder(collection)
+    dataset = open_dataset(collection, split)
     if fill:
         print(_measured_line(fill, fill_measures(fill, dataset)))
         return

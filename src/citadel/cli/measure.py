@@ -14,7 +14,9 @@ def measure(
     model: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="A model folder, a checkpoint, or bm25; not with --fill.")
     ] = None,
-    collection: Annotated[str, typer.Option(metavar="DIR", help="A BEIR folder.")] = "",
+    collection: Annotated[
+        str, typer.Option(metavar="DIR|ID", help="A BEIR or MS MARCO folder, or ir_datasets:ID.")
+    ] = "",
     out: Annotated[str, typer.Option(metavar="FILE.json", help="Where the figures go; its run goes beside it.")] = "",
     name: Annotated[str, typer.Option(metavar="NAME", help="The system's name in tables.")] = "",
     tau: Annotated[
@@ -32,8 +34,11 @@ def measure(
     fill: Annotated[str, typer.Option(metavar="FILE.json", help="Compute the measures of this one from its run.")] = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Measure again what is there already.")] = False,
     threads: Threads = None,
+    split: Annotated[str, typer.Option(metavar="NAME", help="test, dev; MS MARCO: dev-small, dl19, dl20.")] = "",
 ) -> None:
     """Index a collection with a model, search it, and keep quality, products, postings, list sizes and bytes.
 
     With several τ, codecs or semantic modes the documents are encoded once and each combination has its own file."""
-    run_measure(model or "", collection, out, name, tau, codec, semantic, k, engine, device, fill, overwrite, threads)
+    run_measure(
+        model or "", collection, out, name, tau, codec, semantic, k, engine, device, fill, overwrite, threads, split
+    )

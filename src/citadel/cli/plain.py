@@ -54,6 +54,7 @@ _VERBS: dict[str, _Options] = {
         (("--engine",), {"default": "auto"}),
         *_DEVICE,
         (("--fill",), {"default": ""}),
+        (("--split",), {"default": ""}),
         (("--overwrite",), {"action": "store_true"}),
         (("--threads",), {"type": int, "default": None}),
     ],

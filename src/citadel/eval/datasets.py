@@ -1,15 +1,15 @@
-"""What is searched, what is asked and what is right: a test collection from a BEIR folder."""
+"""What is searched, what is asked and what is right: a test collection, from whatever form it is published in."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from citadel.errors import InputError
+from citadel.errors import InputError, UsageError
 from citadel.eval.runs import Qrels, read_qrels
-from citadel.text.corpus import find_file, read_corpus
+from citadel.text.corpus import COMPRESSIONS, find_file, read_corpus
 from citadel.text.queries import read_queries
 from citadel.types import Document, Hit, Ranking
 
@@ -39,6 +39,21 @@ class Dataset:
         return [(id, text) for id, text in self.queries.items() if id in self.qrels]
 
 
+def open_dataset(name: str | os.PathLike[str], split: str = "") -> Dataset:
+    """A BEIR folder, a folder of MS MARCO files, or ir_datasets:ID."""
+    from citadel.eval.msmarco import DEFAULT_SPLIT, is_msmarco, msmarco_folder
+    from citadel.eval.registry import PREFIX, registered
+
+    given = os.fspath(name)
+    if given.startswith(PREFIX):
+        if split:
+            raise UsageError(f"{given} with a split: an id of ir_datasets names its split itself")
+        return registered(given.removeprefix(PREFIX))
+    if is_msmarco(given):
+        return msmarco_folder(given, split or DEFAULT_SPLIT)
+    return beir_folder(given, split or SPLIT)
+
+
 def beir_folder(folder: str | os.PathLike[str], split: str = SPLIT) -> Dataset:
     """A folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, the first two compressed or not."""
     path = Path(folder)
@@ -47,7 +62,7 @@ def beir_folder(folder: str | os.PathLike[str], split: str = SPLIT) -> Dataset:
     find_file(path, "corpus.jsonl")  # said now, not after the queries
     name = path.resolve().name
     qrels = read_qrels(qrels_file(path, split))
-    return Dataset(name, dict(read_queries(path)), qrels, lambda: _documents(path), name.lower() in SAME_ID)
+    return Dataset(name, dict(read_queries(path)), qrels, lambda: documents_of(path), asks_to_drop(name))
 
 
 def qrels_file(folder: str | os.PathLike[str], split: str = SPLIT) -> str:
@@ -60,7 +75,26 @@ def qrels_file(folder: str | os.PathLike[str], split: str = SPLIT) -> str:
     return os.path.join(inner if os.path.isdir(inner) else folder, f"{split}.tsv")
 
 
-def _documents(path: Path) -> Iterator[Document]:
+def asks_to_drop(name: str) -> bool:
+    """Whether a BEIR set's queries are documents of its own corpus.
+
+    >>> asks_to_drop("ArguAna"), asks_to_drop("scifact")
+    (True, False)
+    """
+    return name.lower() in SAME_ID
+
+
+def find_one(folder: Path, names: Sequence[str]) -> str:
+    """The first of some names that is in a folder, compressed or not."""
+    for name in names:
+        for suffix in COMPRESSIONS:
+            if (file := folder / (name + suffix)).is_file():
+                return str(file)
+    raise InputError(f"no {' or '.join(names)} (or .gz, .xz, .zst) in this folder: put the file there", str(folder))
+
+
+def documents_of(path: str | os.PathLike[str]) -> Iterator[Document]:
+    """The documents of a corpus file or BEIR folder."""
     with read_corpus(path) as corpus:
         for document, _ in corpus:
             yield document
@@ -76,7 +110,6 @@ def drop_same_id(ranking: Ranking, k: int | None = None) -> Ranking:
     return Ranking(ranking.query_ids, tuple(_without(query, hits, k) for query, hits in ranking))
 
 
-def _without(query: str, hits: object, k: int | None) -> tuple[Hit, ...]:
-    assert hasattr(hits, "__iter__")
+def _without(query: str, hits: Sequence[Hit], k: int | None) -> tuple[Hit, ...]:
     kept = [hit for hit in hits if hit.id != query][:k]
     return tuple(Hit(hit.id, hit.score, rank) for rank, hit in enumerate(kept, 1))

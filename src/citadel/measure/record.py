@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import lzma
 import os
 import platform
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from citadel.errors import InputError
-from citadel.types import Ranking, write_whole
+from citadel.types import write_whole
 
 FORMAT = 1
 QUERIES, RUN = ".queries.json", ".run.xz"
@@ -111,14 +110,6 @@ def beside(path: str | os.PathLike[str], suffix: str) -> Path:
     """
     given = Path(path)
     return given.with_name(given.name.removesuffix(".json") + suffix)
-
-
-def write_run_xz(path: str | os.PathLike[str], ranking: Ranking, tag: str) -> None:
-    """A TREC run, compressed."""
-    data = lzma.compress(ranking.trec(tag).encode(), preset=9)
-    temporary = Path(f"{os.fspath(path)}.tmp")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
 
 
 def machine() -> dict[str, Any]:

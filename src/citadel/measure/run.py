@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from citadel.errors import InputError, UsageError
 from citadel.eval.datasets import Dataset, drop_same_id
+from citadel.eval.runs import write_run
 from citadel.index.encoded import groups
 from citadel.measure.counts import TAUS, ActiveKeys
 from citadel.measure.engine import EngineSystem, Lists
@@ -23,7 +24,6 @@ from citadel.measure.record import (
     machine,
     read_measurement,
     write_measurement,
-    write_run_xz,
 )
 from citadel.measure.system import (
     Plan,
@@ -191,7 +191,7 @@ def _keep(
 ) -> None:
     """Run and per-query values first: a measurement that is there is whole."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_run_xz(beside(file, RUN), ranking, "citadel")
+    write_run(beside(file, RUN), ranking)
     products = {id: cost["dot_products"] for id, cost in zip(ranking.query_ids, costs, strict=True)}
     values = judge(ranking, dataset, record.settings["k"])
     write_whole(str(beside(file, QUERIES)), [json.dumps({"measures": values, "dot_products": products}) + "\n"])
