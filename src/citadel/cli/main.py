@@ -13,7 +13,22 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli import add, check, delete, demo, export, index, measure, merge, mine, score, search, stats, train
+from citadel.cli import (
+    add,
+    bench,
+    check,
+    delete,
+    demo,
+    export,
+    index,
+    measure,
+    merge,
+    mine,
+    score,
+    search,
+    stats,
+    train,
+)
 from citadel.cli import eval as evaluation
 from citadel.cli import report as reporting
 from citadel.cli.output import one_line, say
@@ -44,6 +59,7 @@ app.command()(stats.stats)
 app.command()(search.search)
 app.command("eval")(evaluation.evaluate)
 app.command()(measure.measure)
+app.add_typer(bench.bench_app, name="bench")
 app.command()(reporting.report)
 app.command()(train.train)
 app.command()(mine.mine)
