@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from citadel.measure.record import Measurement
-from citadel.report.markdown import MISSING, count, probability, quality, table
+from citadel.report.choose import systems, usual
+from citadel.report.markdown import MISSING, count, probability, quality
 from citadel.report.measured import Measured
+from citadel.report.parts import Table
 
 BASELINE = "CITADEL"
 MEASURE = "nDCG@10"
@@ -18,19 +20,23 @@ COLUMNS = (
 
 def family_table(found: Sequence[Measured], baseline: str = BASELINE) -> str:
     """One table a collection, in Markdown, and what it says of CITADEL against ColBERT."""
-    return "\n\n".join(
-        _collection(name, [each for each in found if each.record.collection == name], baseline)
-        for name in dict.fromkeys(each.record.collection for each in found)
-    )
+    return "\n\n".join(one.markdown() for one in family_tables(found, baseline))
 
 
-def _collection(name: str, found: Sequence[Measured], baseline: str) -> str:
-    base = next((each for each in found if each.record.system.lower() == baseline.lower()), None)
-    first = found[0].record
-    head = f"### {name} ({first.documents:,} documents, {first.queries:,} queries)"
-    rows = [_row(each, base) for each in found]
-    note = f"p: two-sided paired t-test over the queries against {baseline}; {_conditions(found)}."
-    return "\n\n".join(part for part in (head, table(COLUMNS, rows), note, claim(found)) if part)
+def family_tables(found: Sequence[Measured], baseline: str = BASELINE) -> list[Table]:
+    """One table a collection: each system with the settings it comes with; sweeps have tables of their own."""
+    names = dict.fromkeys(each.record.collection for each in found)
+    return [_collection(name, found, baseline) for name in names]
+
+
+def _collection(name: str, found: Sequence[Measured], baseline: str) -> Table:
+    here = [each for system in systems(found) if (each := usual(found, system, name)) is not None]
+    here = here or [each for each in found if each.record.collection == name]  # a keys sweep alone
+    base, first = usual(found, baseline, name), here[0].record
+    note = f"p: two-sided paired t-test over the queries against {baseline}; {_conditions(here)}."
+    title = f"{name} ({first.documents:,} documents, {first.queries:,} queries)"
+    said = claim(usual(found, "CITADEL", name), usual(found, "ColBERT", name))
+    return Table(title, COLUMNS, [_row(each, base) for each in here], [part for part in (note, said) if part])
 
 
 def _row(each: Measured, base: Measured | None) -> list[str]:
@@ -69,10 +75,8 @@ def _conditions(found: Sequence[Measured]) -> str:
     return f"engine {', '.join(engines)}; measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
 
 
-def claim(found: Sequence[Measured]) -> str:
+def claim(citadel: Measured | None, colbert: Measured | None) -> str:
     """What the paper claims of CITADEL and ColBERT, shown or refuted; empty where one of them is missing."""
-    named = {each.record.system.lower(): each for each in found}
-    citadel, colbert = named.get("citadel"), named.get("colbert")
     if citadel is None or colbert is None:
         return ""
     ours, theirs = citadel.record, colbert.record
