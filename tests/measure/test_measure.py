@@ -194,3 +194,11 @@ def test_a_bare_machine_measures_with_torch_and_fills_in_later(tmp_path: Path) -
     filled = fill(tmp_path / "m.json", beir_folder(beir))
     engine = measured(Plan(str(folder), codecs=("fp16",)), tmp_path / "engine.json")
     assert (filled.measures, filled.stages) == (engine.measures, engine.stages)
+
+
+def test_latency_goes_into_the_measurement(tmp_path: Path) -> None:
+    folder = str(checkpoint(tmp_path, "dynamic"))
+    found = measured(Plan(folder, timed=2, device="cpu"), tmp_path / "m.json").latency
+    assert found["queries"] == 2 and found["traffic"]["semantic_products"] == 3
+    assert {"encode", "token retrieval", "sort", "ids", "whole"} <= set(found["milliseconds"])
+    assert measured(Plan("bm25", timed=2), tmp_path / "b.json").latency == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,8 +46,9 @@ def latency(
     if (index is None) == (not like):
         raise UsageError("name either an INDEX or a synthetic one with --like INDEX")
     from citadel.cli.progress import Progress
-    from citadel.eval.latency import measure_latency
+    from citadel.eval.latency import described, measure_latency
     from citadel.library import Index
+    from citadel.measure.record import machine
 
     with (
         Index.open(index or like, model=model, threads=1) as opened,
@@ -59,13 +59,13 @@ def latency(
         prepared = _bench(opened, asked, k, semantic, made)
         with Progress("Timing", "trials", trials) as progress:
             found = measure_latency(prepared, trials, progress)
-        described = _describe(prepared, found, bool(like))
+        record = described(prepared, found, machine(), bool(like))
     if into:
-        _keep(into, described)
+        _keep(into, record)
     if json:
-        print_json(described)
+        print_json(record)
     else:
-        _show(described, found)
+        _show(record, found)
 
 
 def _queries(opened: Index, file: str, limit: int, tokens: int) -> list[Any]:
@@ -103,21 +103,6 @@ def _bench(opened: Index, asked: list[Any], k: int, semantic: str, made: Any) ->
     return Bench(
         snapshot, engine, plan_options(snapshot, k, semantic, None), asked, encode, None if made else snapshot.ids
     )
-
-
-def _describe(prepared: Bench, found: Latency, synthetic: bool) -> dict[str, Any]:
-    from citadel._native import instruction_set
-    from citadel.measure.record import machine
-
-    return {
-        **asdict(found),
-        "floors": {stage: found.floor(stage) for stage in found.milliseconds},
-        "documents": len(prepared.snapshot),
-        "synthetic": synthetic,
-        "k": prepared.options.k,
-        "semantic": prepared.options.semantic,
-        "machine": {**machine(), "instruction_set": instruction_set()},
-    }
 
 
 def _keep(file: str, described: dict[str, Any]) -> None:

@@ -129,6 +129,7 @@ def run_measure(
     overwrite: bool = False,
     threads: int | None = None,
     split: str = "",
+    timed: int = 0,
 ) -> None:
     """Measure a system on a collection, or fill in the measures of one that was measured."""
     from citadel.eval.datasets import open_dataset
@@ -144,7 +145,7 @@ def run_measure(
         print(_measured_line(fill, fill_measures(fill, dataset)))
         return
     chosen = (tuple(tau or ()), tuple(codec or ("int8",)), tuple(semantic or ("auto",)))
-    plan = Plan(model, name, *chosen, k, engine, device, threads)
+    plan = Plan(model, name, *chosen, k, engine, device, threads, timed)
     for file in measure(plan, dataset, out, overwrite=overwrite, meter=meter()):
         print(_measured_line(str(file), read_measurement(file)))
 

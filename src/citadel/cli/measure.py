@@ -35,10 +35,25 @@ def measure(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Measure again what is there already.")] = False,
     threads: Threads = None,
     split: Annotated[str, typer.Option(metavar="NAME", help="test, dev; MS MARCO: dev-small, dl19, dl20.")] = "",
+    timed: Annotated[int, typer.Option("--latency", min=0, metavar="N", help="Time the first N queries too.")] = 0,
 ) -> None:
     """Index a collection with a model, search it, and keep quality, products, postings, list sizes and bytes.
 
     With several τ, codecs or semantic modes the documents are encoded once and each combination has its own file."""
     run_measure(
-        model or "", collection, out, name, tau, codec, semantic, k, engine, device, fill, overwrite, threads, split
+        model or "",
+        collection,
+        out,
+        name,
+        tau,
+        codec,
+        semantic,
+        k,
+        engine,
+        device,
+        fill,
+        overwrite,
+        threads,
+        split,
+        timed,
     )

@@ -55,6 +55,7 @@ _VERBS: dict[str, _Options] = {
         *_DEVICE,
         (("--fill",), {"default": ""}),
         (("--split",), {"default": ""}),
+        (("--latency",), {"type": int, "default": 0, "dest": "timed"}),
         (("--overwrite",), {"action": "store_true"}),
         (("--threads",), {"type": int, "default": None}),
     ],

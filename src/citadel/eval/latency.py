@@ -7,8 +7,8 @@ always runs and gives the latencies; the second, with the engine's stage timers 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -193,6 +193,21 @@ def _semantic_bytes(settings: Settings) -> int:
         return 0
     width = settings.semantic.dimension
     return width + 2 if settings.semantic.codec == "int8" else 2 * width
+
+
+def described(bench: Bench, found: Latency, machine: Mapping[str, Any], synthetic: bool = False) -> dict[str, Any]:
+    """A latency as it is kept: with the floors, the index and the machine."""
+    from citadel._native import instruction_set
+
+    return {
+        **asdict(found),
+        "floors": {stage: found.floor(stage) for stage in found.milliseconds},
+        "documents": len(bench.snapshot),
+        "synthetic": synthetic,
+        "k": bench.options.k,
+        "semantic": bench.options.semantic,
+        "machine": {**machine, "instruction_set": instruction_set()},
+    }
 
 
 def read_bandwidth(size: int = 1 << 28, rounds: int = 5) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from citadel.index.encoded import join
 from citadel.measure.counts import query_cost, size_histogram
+from citadel.measure.record import machine
 from citadel.measure.system import TextEncoder, Variant, fields_of
 from citadel.types import Document, Ranking, RoutedTokens
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from citadel.library import Index
 
 _VECTORS = ("SEMANTIC_", "PROBE_")
+LATENCY_DEPTH = 1000  # the paper's
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,21 @@ class EngineSystem:
         ranking = searcher.search_vectors_batch(given, k, semantic_mode=variant.semantic)
         sizes = self.lists(variant).sizes
         return ranking, [_cost(text, sizes, _products(hits)) for text, (_, hits) in zip(routed, ranking, strict=True)]
+
+    def latency(self, variant: Variant, texts: Sequence[str], k: int = LATENCY_DEPTH) -> dict[str, Any]:
+        """How long a query takes, stage by stage, one after the other on one thread; nothing for bm25."""
+        if self._encoder is None:
+            return {}
+        from citadel.eval.latency import Bench, described, measure_latency
+        from citadel.routing import get_router
+        from citadel.search.cpu import CpuEngine
+        from citadel.search.plan import plan_options
+
+        encoder, snapshot = self._encoder, self._indexes[variant.tau, variant.codec].searcher().snapshot
+        engine = CpuEngine(snapshot, get_router(encoder.config.router).floor, (0.0, 0.0), 1)
+        options = plan_options(snapshot, k, variant.semantic, None)
+        bench = Bench(snapshot, engine, options, texts, lambda text: encoder.encode_queries([text])[0], snapshot.ids)
+        return described(bench, measure_latency(bench), machine())
 
     def close(self) -> None:
         """Drop the indexes."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -91,6 +92,11 @@ class ExactSystem:
         if self._semantic(variant) or text.semantic is None:
             return text
         return RoutedTokens(text.keys, text.weights, text.vectors)
+
+    def latency(self, variant: Variant, texts: Sequence[str]) -> dict[str, Any]:
+        """Nothing: what torch takes says nothing of the engine."""
+        del variant, texts
+        return {}
 
     def close(self) -> None:
         """Give the memory back."""

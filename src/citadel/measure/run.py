@@ -52,6 +52,7 @@ class System(Protocol):
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
     ) -> tuple[Ranking, list[dict[str, int]]]: ...
+    def latency(self, variant: Variant, texts: Sequence[str]) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
 
@@ -117,6 +118,7 @@ def _measure(
                 settings=settings,
                 config=config_dict(None if encoder is None else encoder.config),
                 seconds=dict(clock.seconds),
+                latency=system.latency(variant, [text for _, text in queries][: plan.timed]) if plan.timed else {},
                 machine=machine(),
                 **lists.figures(encoder),
             )

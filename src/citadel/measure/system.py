@@ -62,6 +62,7 @@ class Plan:
     engine: str = "auto"
     device: str = "auto"
     threads: int | None = None
+    timed: int = 0  # queries to time one by one; 0: none
 
     def variants(self, config: ModelConfig | None) -> list[Variant]:
         """Every τ with every codec and semantic mode that goes with the model."""
