@@ -21,24 +21,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 from citadel.cli.learn import meter
 from citadel.errors import CitadelError
 from citadel.eval.datasets import beir_folder
+from citadel.measure.names import system_name
 from citadel.measure.record import read_measurement
 from citadel.measure.run import fill, measure
 from citadel.measure.system import Plan
-
-NAMES = {
-    "bm25": "BM25",
-    "splade": "SPLADE",
-    "coil-tok": "COIL-tok",
-    "coil-full": "COIL-full",
-    "colbert": "ColBERT",
-    "citadel-tok": "CITADEL-tok",
-    "citadel": "CITADEL",
-    "citadel-plus": "CITADEL+",
-    "citadel-plus-noreg": "CITADEL+ w/o reg.",
-    "splade-v2": "SPLADE-v2",
-    "colbert-v2": "ColBERT-v2",
-    "cocondenser": "coCondenser",
-}
 
 
 def models_below(folder: Path) -> dict[str, str]:
@@ -47,11 +33,6 @@ def models_below(folder: Path) -> dict[str, str]:
     for file in sorted([*folder.glob("*/model.safetensors"), *folder.glob("*/model.onnx")], reverse=True):
         found[system_name(file.parent.name)] = str(file.parent)
     return dict(sorted(found.items()))
-
-
-def system_name(folder: str) -> str:
-    """The paper's name for a model's folder: citadel-plus is CITADEL+, dpr-128 is DPR-128."""
-    return NAMES.get(folder.lower(), folder.upper() if folder.lower().startswith("dpr-") else folder)
 
 
 def measure_all(options: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ def measure(
 ) -> None:
     """Index a collection with a model, search it, and keep quality, products, postings, list sizes and bytes.
 
-    With several τ, codecs or semantic modes the documents are encoded once and each combination has its own file."""
+    With several τ, codecs or semantic modes the documents are encoded once; each is varied alone, in its own file."""
     run_measure(
         model or "",
         collection,

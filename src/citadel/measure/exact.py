@@ -93,9 +93,9 @@ class ExactSystem:
             return text
         return RoutedTokens(text.keys, text.weights, text.vectors)
 
-    def latency(self, variant: Variant, texts: Sequence[str]) -> dict[str, Any]:
+    def latency(self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens]) -> dict[str, Any]:
         """Nothing: what torch takes says nothing of the engine."""
-        del variant, texts
+        del variant, texts, routed
         return {}
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class System(Protocol):
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
     ) -> tuple[Ranking, list[dict[str, int]]]: ...
-    def latency(self, variant: Variant, texts: Sequence[str]) -> dict[str, Any]: ...
+    def latency(self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens]) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
 
@@ -118,13 +118,27 @@ def _measure(
                 settings=settings,
                 config=config_dict(None if encoder is None else encoder.config),
                 seconds=dict(clock.seconds),
-                latency=system.latency(variant, [text for _, text in queries][: plan.timed]) if plan.timed else {},
+                latency=_timed(system, variant, queries[: plan.timed], routed[: plan.timed]) if plan.timed else {},
                 machine=machine(),
+                note=_stored(lists, variant),
                 **lists.figures(encoder),
             )
             _keep(file, record, dataset, _cut(found[0], dataset, plan.k), found[1])
     finally:
         system.close()
+
+
+def _stored(lists: Lists, variant: Variant) -> str:
+    """Said where an index holds another codec than was asked for."""
+    if not lists.codec or not variant.codec.startswith("pq") or lists.codec == variant.codec:
+        return ""
+    return f"stored as {lists.codec}: too few vectors to train {variant.codec} from"
+
+
+def _timed(
+    system: System, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens]
+) -> dict[str, Any]:
+    return system.latency(variant, [text for _, text in queries], routed)
 
 
 class Clock:

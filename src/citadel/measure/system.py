@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -65,13 +64,20 @@ class Plan:
     timed: int = 0  # queries to time one by one; 0: none
 
     def variants(self, config: ModelConfig | None) -> list[Variant]:
-        """Every τ with every codec and semantic mode that goes with the model."""
+        """The first codec and mode at the model's own τ, or the first one; then each of the others in place of it.
+
+        >>> plan = Plan("m", taus=(0.5, 0.9), codecs=("int8", "pq2"))
+        >>> [each.label for each in plan.variants(ModelConfig("dynamic", tau=0.9))]
+        ['tau0.9-int8-auto', 'tau0.5-int8-auto', 'tau0.9-pq2-auto']
+        """
         if config is None:
             return [Variant(codec="tf", semantic="off")]
         taus = self.taus or (config.tau,)
         if self.taus and config.router != "dynamic":
             raise UsageError(f"--tau prunes the weights of a dynamic router; this model's router is {config.router}")
-        return [Variant(*choice) for choice in itertools.product(taus, self.codecs, self.semantic)]
+        base = Variant(config.tau if config.tau in taus else taus[0], self.codecs[0], self.semantic[0])
+        others = [base._replace(tau=tau) for tau in taus] + [base._replace(codec=codec) for codec in self.codecs]
+        return list(dict.fromkeys([base, *others, *(base._replace(semantic=mode) for mode in self.semantic)]))
 
 
 def fields_of(config: ModelConfig, codec: str) -> dict[str, Field]:

@@ -48,6 +48,7 @@ def unusual(record: Measurement) -> tuple[float, ...]:
         settings.get("semantic") == "off" and bool(record.config.get("semantic_dimension")),
         tau,
         settings.get("engine") != "native",
+        not record.latency,
         -int(settings.get("k", 0)),
     )
 

@@ -138,7 +138,8 @@ def table_4(found: Found, system: str = "CITADEL") -> Table:
             theirs = paper.TABLE_4.get("fp32" if codec in ("fp16", "int8") else codec, (None, None, None))
             cells = [quality(one.measures.get(name)) for name in ("nDCG@10", "RR@10", "R@100")]
             size = [count(one.bytes_a_document), milliseconds(latency_ms(one))]
-            rows.append([f"{collection}, {codec}", *cells, *size, *(_ratio(number) for number in theirs)])
+            named = f"{collection}, {codec}" + (f" ({one.note.split(':')[0]})" if one.note else "")
+            rows.append([named, *cells, *size, *(_ratio(number) for number in theirs)])
     columns = ["collection, codec", "nDCG@10", "RR@10", "R@100", "bytes a document", "search, ms",
                "paper: MRR@10", "GB", "GPU ms"]  # fmt: skip
     return Table(f"Table 4. Product quantisation of {system}", columns, rows, [paper.CODECS])
