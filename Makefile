@@ -15,7 +15,7 @@ export CITADEL_DATA ?= $(dir $(CURDIR))shared/data
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV PIP_REQUIREMENT PIP_CONSTRAINT \
          PIP_BUILD_CONSTRAINT PIP_NO_DEPS PIP_REQUIRE_HASHES
 
-.PHONY: help demo test lint format night bench lock clean setup
+.PHONY: help demo test lint format night bench reproduce lock clean setup
 .DELETE_ON_ERROR:
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make lint    style, types and layers alone"
 	@echo "make night   the long variants of the tests"
 	@echo "make bench   every benchmark, one table each"
+	@echo "make reproduce   the paper's tables and figures for the collections in CITADEL_DATA; TRAIN=1 trains what is missing"
 	@echo "make setup   build the package into .venv and stop"
 	@echo "make lock    renew $(LOCK) from .venv"
 	@echo "make clean   remove .venv, builds and caches"
@@ -49,6 +50,9 @@ night: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	set -e; for file in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file; done
+
+reproduce: $(VENV)/.dev
+	$(BIN)/python scripts/reproduce.py $(if $(TRAIN),--train)
 
 setup: $(VENV)/.dev
 

@@ -216,7 +216,7 @@ Semantic parse_semantic(const std::string& mode) {
 
 SearchOptions options(std::uint64_t k, const std::string& semantic, std::uint64_t candidates, std::uint64_t probes,
                       unsigned weight_floor, unsigned threads, const Cancel* cancel) {
-  return {k, parse_semantic(semantic), candidates, probes, weight_floor, threads, cancel};
+  return {k, parse_semantic(semantic), candidates, probes, weight_floor, threads, cancel, nullptr};
 }
 
 nb::object to_python(Result&& result) {
@@ -232,6 +232,21 @@ nb::object search(const PySnapshot& self, const Query& query, std::uint64_t k, c
     result = self.snapshot.search(query, how);
   }
   return to_python(std::move(result));
+}
+
+// Results with the nanoseconds of each stage: planning, token retrieval, accumulating, semantic, sorting.
+nb::object search_timed(const PySnapshot& self, const Query& query, std::uint64_t k, const std::string& semantic, std::uint64_t candidates,
+                        std::uint64_t probes, unsigned weight_floor) {
+  SearchOptions how = options(k, semantic, candidates, probes, weight_floor, 1, nullptr);
+  Stages stages;
+  how.stages = &stages;
+  Result result;
+  {
+    const nb::gil_scoped_release release;
+    result = self.snapshot.search(query, how);
+  }
+  std::vector<double> spent(stages.nanoseconds.begin(), stages.nanoseconds.end());
+  return nb::make_tuple(to_python(std::move(result)), to_numpy(std::move(spent)));
 }
 
 nb::list search_batch(const PySnapshot& self, nb::sequence queries, std::uint64_t k, const std::string& semantic, std::uint64_t candidates,
@@ -339,6 +354,8 @@ NB_MODULE(_native, m) {
       .def("list_lengths", &list_lengths, "lists"_a)
       .def("search", &search, "query"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
            "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none())
+      .def("search_timed", &search_timed, "query"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
+           "weight_floor"_a = 0)
       .def("search_batch", &search_batch, "queries"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
            "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none());
 }

@@ -77,18 +77,25 @@ std::size_t Cursor::limit_position(std::uint64_t limit) const {
   return static_cast<std::size_t>(std::lower_bound(documents_ + position_, documents_ + end_, limit) - documents_);
 }
 
+template <class Clock>
 std::size_t Cursor::add(float* accumulators, std::uint64_t base, std::uint64_t limit, std::uint32_t* touched, std::size_t count,
-                        std::size_t capacity) {
+                        std::size_t capacity, Clock& clock) {
   while (next_document() < limit) {
+    clock(Stage::token);
     const std::size_t stop = limit_position(limit), n = stop - position_;
     const std::uint32_t* documents = documents_ + position_;
     const auto first = static_cast<std::uint32_t>(base);
     if (count < capacity) count = list_touched(accumulators, first, documents, n, touched, count);
     for (std::size_t token = 0; token < group_.tokens; ++token) add_values(accumulators, first, documents, values(token) + position_, n);
     position_ = stop;
+    clock(Stage::add);
   }
+  clock(Stage::token);
   return count;
 }
+
+template std::size_t Cursor::add(float*, std::uint64_t, std::uint64_t, std::uint32_t*, std::size_t, std::size_t, NoClock&);
+template std::size_t Cursor::add(float*, std::uint64_t, std::uint64_t, std::uint32_t*, std::size_t, std::size_t, StageClock&);
 
 // Load blocks until there is an entry to give; every entry given is final: the maximum of its run, floored.
 bool Cursor::fill() {

@@ -32,10 +32,11 @@ Workspace& workspace() {
   return *space;
 }
 
+template <class Clock>
 class Scan {
  public:
-  Scan(SegmentPlan& segment, const ScanPlan& plan, std::uint64_t begin, std::uint64_t end, TopK& best)
-      : segment_(segment), plan_(plan), end_(end), best_(best), space_(workspace()) {
+  Scan(SegmentPlan& segment, const ScanPlan& plan, std::uint64_t begin, std::uint64_t end, TopK& best, Clock& clock)
+      : segment_(segment), plan_(plan), end_(end), best_(best), clock_(clock), space_(workspace()) {
     cursors_.reserve(segment.groups.size());
     for (const Group& group : segment.groups) {
       cursors_.emplace_back(*segment.segment, group, plan.query, plan.rules, plan.cancel);
@@ -50,8 +51,11 @@ class Scan {
   void run(std::uint64_t begin) {
     for (std::uint64_t base = first_range(begin); base < end_; base = first_range(base + kRange)) {
       poll(plan_.cancel);
+      clock_(Stage::token);
       range(base, std::min(base + kRange, end_));
+      clock_(Stage::sort);
     }
+    clock_(Stage::token);
     space_.dirty = false;
   }
 
@@ -67,14 +71,18 @@ class Scan {
   void range(std::uint64_t base, std::uint64_t limit) {
     std::size_t count = 0;
     const std::size_t capacity = dense_ || plan_.semantic ? 0 : kSparse;
-    for (Cursor& cursor : cursors_) count = cursor.add(space_.accumulators, base, limit, space_.touched, count, capacity);
+    for (Cursor& cursor : cursors_) count = cursor.add(space_.accumulators, base, limit, space_.touched, count, capacity, clock_);
     look_up_wanted(base, limit);
     if (count < capacity) return collect_touched(base, count);
     for (std::uint64_t start = base; start < limit;) {
       const std::size_t most = best_.has_threshold() ? kChunk : kFirstChunk;
       const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(most, limit - start));
-      if (plan_.semantic) add_semantic(start, start - base, n);
+      if (plan_.semantic) {
+        add_semantic(start, start - base, n);
+        clock_(Stage::semantic);
+      }
       collect_chunk(start, start - base, n);
+      clock_(Stage::sort);
       start += n;
     }
   }
@@ -116,6 +124,7 @@ class Scan {
   const ScanPlan& plan_;
   std::uint64_t end_;
   TopK& best_;
+  Clock& clock_;
   Workspace& space_;
   std::vector<Cursor> cursors_;
   std::vector<Wanted>::iterator wanted_;
@@ -125,7 +134,9 @@ class Scan {
 }  // namespace
 
 void scan(SegmentPlan& segment, const ScanPlan& plan, std::uint64_t begin, std::uint64_t end, TopK& best) {
-  Scan(segment, plan, begin, end, best).run(begin);
+  if (plan.clock != nullptr) return Scan<StageClock>(segment, plan, begin, end, best, *plan.clock).run(begin);
+  NoClock none;
+  Scan<NoClock>(segment, plan, begin, end, best, none).run(begin);
 }
 
 }  // namespace citadel

@@ -1,6 +1,7 @@
 #include "citadel/search.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "citadel/dispatch.hpp"
@@ -21,23 +22,29 @@ struct Task {
   std::uint64_t begin, end;
 };
 
+std::optional<StageClock> clock_for(Stages* stages) {
+  if (stages == nullptr) return std::nullopt;
+  return std::optional<StageClock>(std::in_place, *stages);
+}
+
 class Search {
  public:
   Search(const Snapshot& snapshot, const Query& query, const SearchOptions& options)
-      : snapshot_(snapshot), options_(options), prepared_(query, snapshot.segments(), kernels()),
+      : snapshot_(snapshot), options_(options), clock_(clock_for(options.stages)), prepared_(query, snapshot.segments(), kernels()),
         plans_(plan_segments(snapshot, query, options.cancel)) {
+    mark(Stage::plan);
     for (const SegmentPlan& plan : plans_) postings_ += plan.postings, has_lists_ |= !plan.groups.empty();
   }
 
   Result run() {
     const std::uint64_t k = std::min(options_.k, snapshot_.documents());
-    if (options_.semantic == Semantic::off) return result(token_stage(k, false).sorted(), postings_);
+    if (options_.semantic == Semantic::off) return timed_result(token_stage(k, false), postings_);
     if (options_.semantic == Semantic::rerank && has_lists_) {
       Result reranked = rerank(k);
       if (reranked.numbers.size() >= std::min(k, snapshot_.live())) return reranked;
       for (SegmentPlan& plan : plans_) plan.wanted.clear();
     }
-    return result(token_stage(k, true).sorted(), postings_ + snapshot_.documents());
+    return timed_result(token_stage(k, true), postings_ + snapshot_.documents());
   }
 
  private:
@@ -49,7 +56,18 @@ class Search {
     return out;
   }
 
+  Result timed_result(TopK&& best, std::uint64_t dots) {
+    Result out = result(best.sorted(), dots);
+    mark(Stage::sort);
+    return out;
+  }
+
+  void mark(Stage stage) {
+    if (clock_) (*clock_)(stage);
+  }
+
   bool worth_threads(bool semantic) const {
+    if (clock_) return false;
     return postings_ >= kPostingsWorthThreads || (semantic && snapshot_.documents() >= kDocumentsWorthThreads);
   }
 
@@ -70,7 +88,7 @@ class Search {
     const std::size_t threads = worth_threads(semantic) ? std::max(1u, options_.threads) : 1;
     const std::vector<Task> pieces = tasks(threads);
     const ScanPlan plan{prepared_, {snapshot_.floor(), snapshot_.norm_base(), snapshot_.norm_slope(), options_.weight_floor},
-                        semantic, options_.cancel};
+                        semantic, options_.cancel, clock_ ? &*clock_ : nullptr};
     std::vector<TopK> best(std::max<std::size_t>(1, std::min(threads, pieces.size())), TopK(k));
     parallel(pieces.size(), threads, [&](std::size_t worker, std::size_t task) {
       scan(*pieces[task].segment, plan, pieces[task].begin, pieces[task].end, best[worker]);
@@ -84,17 +102,20 @@ class Search {
     std::uint64_t dots = postings_;
     const std::vector<Scored> probed = probe_stage(dots);  // (semantic score, number), by number
     want(probed);
+    mark(Stage::semantic);
     std::vector<Scored> first = token_stage(std::min(options_.candidates, snapshot_.documents()), false).sorted();
     TopK best(k);
     for (const SegmentPlan& plan : plans_)
       for (const Wanted& wanted : plan.wanted) best.push(wanted.token_score + semantic_of(probed, plan.base + wanted.document), plan.base + wanted.document);
+    mark(Stage::sort);
     std::sort(first.begin(), first.end(), [](const Scored& a, const Scored& b) { return a.number < b.number; });
     for (const Scored& hit : first) {
       if (find(probed, hit.number) != probed.end()) continue;
       best.push(hit.score + semantic_score(hit.number), hit.number);
       ++dots;
     }
-    return result(best.sorted(), dots);
+    mark(Stage::semantic);
+    return timed_result(std::move(best), dots);
   }
 
   std::vector<Scored> probe_stage(std::uint64_t& dots) {
@@ -163,6 +184,7 @@ class Search {
 
   const Snapshot& snapshot_;
   const SearchOptions& options_;
+  std::optional<StageClock> clock_;  // before what it times
   PreparedQuery prepared_;
   std::vector<SegmentPlan> plans_;
   std::uint64_t postings_ = 0;

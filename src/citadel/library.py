@@ -22,7 +22,7 @@ from citadel.index.writer import Writer
 from citadel.search.searcher import Searcher
 from citadel.settings import model_settings, text_settings, vector_settings
 from citadel.text.parse import check_document, make_document
-from citadel.types import Document
+from citadel.types import Document, RoutedTokens
 
 if TYPE_CHECKING:
     from citadel.encode.encoder import Encoder
@@ -225,6 +225,12 @@ class Index:
     def check(self, *, deep: bool = False) -> None:
         """Raise CorruptIndexError when the newest generation on disk is damaged; `deep` reads every byte."""
         checking.check(self._storage, deep)
+
+    def encode_query(self, text: str) -> RoutedTokens:
+        """A query as the index's model routes it."""
+        if self.settings.model is None:
+            raise UsageError(f"this index has no model ({self.settings.router}): it cannot encode a text")
+        return self._encode().encode_query(text)
 
     def tally(self, what: str, how_many: int) -> None:
         """Add to a running figure shown by `stats`, as documents skipped."""

@@ -206,22 +206,34 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
     >>> file.read_text()
     '0 1 2 '
     """
+    write_whole_bytes(path, (line.encode() for line in lines))
+
+
+def write_whole_bytes(path: str, parts: Iterable[bytes]) -> None:
+    """Write bytes to a file, whole or not at all.
+
+    >>> import pathlib, tempfile
+    >>> file = pathlib.Path(tempfile.mkdtemp(), "parts.bin")
+    >>> write_whole_bytes(str(file), [b"ab", b"c"])
+    >>> file.read_bytes()
+    b'abc'
+    """
     try:
         target = os.path.realpath(path)
         if os.path.exists(target) and not os.path.isfile(target):
-            _write(target, "w", lines)  # a pipe or a device such as /dev/stdout: nothing to replace
+            _write(target, "wb", parts)  # a pipe or a device such as /dev/stdout: nothing to replace
         else:
-            _write_and_rename(target, lines)
+            _write_and_rename(target, parts)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind, advice = (ResourceError, "make room") if full else (InputError, "name a file that can be written")
         raise kind(f"{path}: cannot be written ({error.strerror}): {advice}") from None
 
 
-def _write_and_rename(target: str, lines: Iterable[str]) -> None:
+def _write_and_rename(target: str, parts: Iterable[bytes]) -> None:
     temporary = f"{target}.{uuid.uuid4().hex}.tmp"
     try:
-        _write(temporary, "x", lines)
+        _write(temporary, "xb", parts)
         os.replace(temporary, target)
     except BaseException:
         if os.path.exists(temporary):
@@ -229,6 +241,6 @@ def _write_and_rename(target: str, lines: Iterable[str]) -> None:
         raise
 
 
-def _write(path: str, mode: str, lines: Iterable[str]) -> None:
-    with open(path, mode, encoding="utf-8", newline="\n") as file:
-        file.writelines(lines)
+def _write(path: str, mode: str, parts: Iterable[bytes]) -> None:
+    with open(path, mode) as file:
+        file.writelines(parts)

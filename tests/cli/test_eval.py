@@ -99,3 +99,89 @@ def test_scifact_with_bm25(data: Path, tmp_path: Path, citadel: Citadel) -> None
     name, value = done.out.split()
     assert name == "nDCG@10"
     assert float(value) >= 0.665
+
+
+# ---- datasets, baselines and what can be written -----------------------------------------------------------------
+
+
+def test_a_dataset_names_queries_and_judgements(index: Path, beir: Path, citadel: Citadel) -> None:
+    assert citadel("eval", index, "--dataset", beir, "--measures", "P@1").out == "P@1 0.5000\n"
+    done = citadel("eval", index, "--dataset", beir, "--qrels", beir, code=2)
+    assert "leave --queries and --qrels out" in done.err
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> dict[str, Path]:
+    """Four queries whose answer d1 stands at ranks 1 1 1 2, and in the baseline at 2 2 2 2."""
+    files = {}
+    for name, ranks in (("mine", [1, 1, 1, 2]), ("base", [2, 2, 2, 2])):
+        lines = []
+        for query, rank in enumerate(ranks, 1):
+            order = ["d1", "d2"] if rank == 1 else ["d2", "d1"]
+            lines += [f"q{query} Q0 {id} {place} {3 - place} {name}\n" for place, id in enumerate(order, 1)]
+        files[name] = tmp_path / f"{name}.trec"
+        files[name].write_text("".join(lines))
+    files["qrels"] = tmp_path / "qrels.txt"
+    files["qrels"].write_text("".join(f"q{query} 0 d1 1\n" for query in range(1, 5)))
+    return files
+
+
+def test_a_baseline_is_compared_query_by_query(runs: dict[str, Path], citadel: Citadel) -> None:
+    command = ["eval", "--run", runs["mine"], "--qrels", runs["qrels"], "--baseline", runs["base"], "--measures", "RR"]
+    # differences ½ ½ ½ 0: mean 3/8, deviation ¼, t = (3/8) / (¼ / 2) = 3 with 3 degrees of freedom, p = 0.0577
+    line = citadel(*command).out
+    assert line.startswith("RR 0.8750  baseline 0.5000  +0.3750 [+0.1250, +0.5000]  p 0.0577")
+    found = json.loads(citadel(*command, "--json").out)["baseline"]["RR"]
+    assert (found["mean"], found["t"], found["queries"]) == (0.5, pytest.approx(3.0), 4)
+    assert found["p"] == pytest.approx(0.05767, abs=1e-5)
+
+
+def test_a_run_against_itself_differs_in_nothing(runs: dict[str, Path], citadel: Citadel) -> None:
+    done = citadel("eval", "--run", runs["mine"], "--qrels", runs["qrels"], "--baseline", runs["mine"])
+    assert all(line.endswith("+0.0000 [+0.0000, +0.0000]  p 1.0000") for line in done.out.splitlines())
+
+
+def test_run_qrels_and_values_can_be_written(index: Path, beir: Path, tmp_path: Path, citadel: Citadel) -> None:
+    files = {name: tmp_path / name for name in ("run.xz", "qrels.trec", "values.json")}
+    options = (
+        "--save-run",
+        files["run.xz"],
+        "--save-qrels",
+        files["qrels.trec"],
+        "--save-queries",
+        files["values.json"],
+    )
+    printed = citadel("eval", index, "--dataset", beir, *options).out
+    assert citadel("eval", "--run", files["run.xz"], "--qrels", files["qrels.trec"]).out == printed
+    assert json.loads(files["values.json"].read_text())["measures"]["RR@10"] == {"q1": 1.0, "q2": 0.0}
+    assert files["qrels.trec"].read_text() == "q1 0 d2 1\nq2 0 d1 1\n"
+
+
+def test_the_query_itself_is_dropped_when_asked(tmp_path: Path, citadel: Citadel) -> None:
+    (tmp_path / "run.trec").write_text("q1 Q0 q1 1 2.0 x\nq1 Q0 d1 2 1.0 x\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 d1 1\n")
+    command = ["eval", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.txt", "--measures", "RR"]
+    assert citadel(*command).out == "RR 0.5000\n"
+    assert citadel(*command, "--drop-same-id").out == "RR 1.0000\n"
+
+
+def test_the_grade_that_counts(tmp_path: Path, citadel: Citadel) -> None:
+    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 2.0 x\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 d1 1\nq1 0 d2 2\n")
+    command = ["eval", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.txt", "--measures", "R@10"]
+    assert citadel(*command).out == "R@10 0.5000\n"
+    assert citadel(*command, "--relevant", 2).out == "R@10 0.0000\n"
+
+
+def test_runs_that_do_not_fit_the_judgements(runs: dict[str, Path], tmp_path: Path, citadel: Citadel) -> None:
+    (tmp_path / "other.trec").write_text("x1 Q0 d1 1 2.0 x\n")
+    (tmp_path / "part.trec").write_text("q1 Q0 d1 1 2.0 x\n")
+    (tmp_path / "torn.trec").write_text("q1 Q0 d1 1 2.0 x\nq2 Q0 d1 1")
+    command = ["eval", "--qrels", runs["qrels"], "--measures", "RR", "--run"]
+    assert (
+        "other.trec: none of the judged queries is in this run"
+        in citadel(*command, tmp_path / "other.trec", code=4).err
+    )
+    assert "torn.trec:2: 4 columns where 6 are needed" in citadel(*command, tmp_path / "torn.trec", code=4).err
+    done = citadel(*command, runs["mine"], "--baseline", tmp_path / "part.trec")
+    assert "3 judged queries not in" in done.err and "part.trec: counted with 0" in done.err

@@ -18,6 +18,8 @@ HEAVY = ("torch", "onnxruntime")
 LAZY = (
     "citadel.search.gpu",
     "citadel.search.exact_torch",
+    "citadel.measure.exact",
+    "citadel.measure.torch_texts",
     "citadel.model",
     "citadel.train",
 )  # imported by those who ask for them, never by others

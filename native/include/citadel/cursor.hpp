@@ -5,6 +5,7 @@
 
 #include "citadel/query.hpp"
 #include "citadel/segment.hpp"
+#include "citadel/stages.hpp"
 
 namespace citadel {
 
@@ -35,8 +36,9 @@ class Cursor {
 
   // Add all values of documents below `limit` to accumulators[document - base]. Gives how many entries `touched` has
   // now, each an accumulator that was untouched before; stops counting beyond `capacity`.
+  template <class Clock>
   std::size_t add(float* accumulators, std::uint64_t base, std::uint64_t limit, std::uint32_t* touched, std::size_t count,
-                  std::size_t capacity);
+                  std::size_t capacity, Clock& clock);
 
  private:
   static constexpr std::size_t kFront = 16;  // a block's entries start here; the one carried over stands before

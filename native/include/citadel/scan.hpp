@@ -31,6 +31,7 @@ struct ScanPlan {
   ScoringRules rules;
   bool semantic;                 // add the semantic part to every document
   const Cancel* cancel;
+  StageClock* clock = nullptr;   // where stages are timed; then one thread alone scans
 };
 
 // Scores documents begin … end (begin a multiple of kRange) of a segment into `best`.

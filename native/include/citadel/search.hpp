@@ -8,6 +8,7 @@
 #include "citadel/cancel.hpp"
 #include "citadel/query.hpp"
 #include "citadel/segment.hpp"
+#include "citadel/stages.hpp"
 
 namespace citadel {
 
@@ -20,6 +21,7 @@ struct SearchOptions {
   unsigned weight_floor = 0;
   unsigned threads = 1;
   const Cancel* cancel = nullptr;
+  Stages* stages = nullptr;  // filled where it is given; the search then stays on one thread
 };
 
 struct Result {

@@ -1,4 +1,4 @@
-"""What `train`, `mine` and `score` do, free of any command-line library: typer and its plain fallback call these."""
+"""What `train`, `mine`, `score` and `measure` do, free of any command-line library: typer and plain.py call these."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from citadel.errors import UsageError
 
 if TYPE_CHECKING:
+    from citadel.measure.record import Measurement
     from citadel.train.meter import Meter
     from citadel.train.parts import DataPart
 
@@ -111,6 +112,47 @@ def run_score(
     found = read_source(part).passages if part else read_passages(checked(passages, "--passages"))
     lines = score_negatives(teacher, found, negatives, out, kind, keep, part, device, meter(), _weight(fuse))
     print(f"{out}: scores of {lines:,} pairs")
+
+
+def run_measure(
+    model: str,
+    collection: str,
+    out: str,
+    name: str = "",
+    tau: list[float] | None = None,
+    codec: list[str] | None = None,
+    semantic: list[str] | None = None,
+    k: int = 100,
+    engine: str = "auto",
+    device: str = "auto",
+    fill: str = "",
+    overwrite: bool = False,
+    threads: int | None = None,
+    split: str = "",
+    timed: int = 0,
+) -> None:
+    """Measure a system on a collection, or fill in the measures of one that was measured."""
+    from citadel.eval.datasets import open_dataset
+    from citadel.measure.record import read_measurement
+    from citadel.measure.run import fill as fill_measures
+    from citadel.measure.run import measure
+    from citadel.measure.system import Plan
+
+    if not collection or bool(model) == bool(fill) or bool(model) != bool(out):
+        raise UsageError("name a MODEL with --collection and --out, or --fill FILE.json with --collection")
+    dataset = open_dataset(collection, split)
+    if fill:
+        print(_measured_line(fill, fill_measures(fill, dataset)))
+        return
+    chosen = (tuple(tau or ()), tuple(codec or ("int8",)), tuple(semantic or ("auto",)))
+    plan = Plan(model, name, *chosen, k, engine, device, threads, timed)
+    for file in measure(plan, dataset, out, overwrite=overwrite, meter=meter()):
+        print(_measured_line(str(file), read_measurement(file)))
+
+
+def _measured_line(file: str, found: Measurement) -> str:
+    quality = " ".join(f"{name} {value:.4f}" for name, value in found.measures.items()) or "measures not computed yet"
+    return f"{file}: {quality}, {found.dot_products or 0:,.0f} dot products a query"
 
 
 def _weight(fuse: str) -> float:

@@ -13,9 +13,26 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli import add, check, delete, demo, export, index, merge, mine, score, search, serve, stats, train
+from citadel.cli import (
+    add,
+    bench,
+    check,
+    delete,
+    demo,
+    export,
+    index,
+    measure,
+    merge,
+    mine,
+    score,
+    search,
+    serve,
+    stats,
+    train,
+)
 from citadel.cli import eval as evaluation
 from citadel.cli import explain as explaining
+from citadel.cli import report as reporting
 from citadel.cli.output import one_line, say
 from citadel.errors import CitadelError, UsageError
 
@@ -45,6 +62,9 @@ app.command()(search.search)
 app.command()(explaining.explain)
 app.command()(serve.serve)
 app.command("eval")(evaluation.evaluate)
+app.command()(measure.measure)
+app.add_typer(bench.bench_app, name="bench")
+app.command()(reporting.report)
 app.command()(train.train)
 app.command()(mine.mine)
 app.command()(score.score)

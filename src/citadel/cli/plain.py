@@ -1,4 +1,4 @@
-"""`train`, `mine`, `score` and `export` where typer is not installed, as on a bare GPU machine."""
+"""`train`, `mine`, `score`, `measure` and `export` where typer is not installed, as on a bare GPU machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from citadel.cli.learn import run_mine, run_score, run_train
+from citadel.cli.learn import run_measure, run_mine, run_score, run_train
 from citadel.errors import CitadelError
 
 _Options = list[tuple[tuple[str, ...], dict[str, object]]]
@@ -41,6 +41,23 @@ _VERBS: dict[str, _Options] = {
         (("--keep",), {"type": int, "default": 32}),
         *_DEVICE,
         (("--fuse",), {"default": ""}),
+    ],
+    "measure": [
+        (("model",), {"nargs": "?", "default": ""}),
+        (("--collection",), {"required": True}),
+        (("--out",), {"default": ""}),
+        (("--name",), {"default": ""}),
+        (("--tau",), {"type": float, "action": "append"}),
+        (("--codec",), {"action": "append"}),
+        (("--semantic",), {"action": "append"}),
+        (("-k",), {"type": int, "default": 100}),
+        (("--engine",), {"default": "auto"}),
+        *_DEVICE,
+        (("--fill",), {"default": ""}),
+        (("--split",), {"default": ""}),
+        (("--latency",), {"type": int, "default": 0, "dest": "timed"}),
+        (("--overwrite",), {"action": "store_true"}),
+        (("--threads",), {"type": int, "default": None}),
     ],
     "export": [
         (("checkpoint",), {}),
@@ -94,4 +111,10 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-_RUN: dict[str, Callable[..., None]] = {"train": run_train, "mine": run_mine, "score": run_score, "export": _export}
+_RUN: dict[str, Callable[..., None]] = {
+    "train": run_train,
+    "mine": run_mine,
+    "score": run_score,
+    "measure": run_measure,
+    "export": _export,
+}

@@ -1,6 +1,21 @@
-"""Rankings against judgements: run and qrels files, and the measures of TREC."""
+"""Rankings against judgements: run and qrels files, test collections, the measures of TREC, tests of significance."""
 
+from citadel.eval.datasets import Dataset, drop_same_id, open_dataset
 from citadel.eval.measures import DEFAULT_MEASURES, evaluate, evaluate_queries
-from citadel.eval.runs import read_qrels, read_run, write_run
+from citadel.eval.runs import read_qrels, read_run, write_qrels, write_run
+from citadel.eval.significance import Comparison, compare
 
-__all__ = ["DEFAULT_MEASURES", "evaluate", "evaluate_queries", "read_qrels", "read_run", "write_run"]
+__all__ = [
+    "DEFAULT_MEASURES",
+    "Comparison",
+    "Dataset",
+    "compare",
+    "drop_same_id",
+    "evaluate",
+    "evaluate_queries",
+    "open_dataset",
+    "read_qrels",
+    "read_run",
+    "write_qrels",
+    "write_run",
+]

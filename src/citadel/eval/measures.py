@@ -16,20 +16,24 @@ PROVIDERS = ("pytrec_eval", "msmarco", "judged")
 Qrels = Mapping[str, Mapping[str, int]]
 
 
-def evaluate(run: Ranking, qrels: Qrels, measures: str | Sequence[str] = DEFAULT_MEASURES) -> dict[str, float]:
+def evaluate(
+    run: Ranking, qrels: Qrels, measures: str | Sequence[str] = DEFAULT_MEASURES, relevant: int = 1
+) -> dict[str, float]:
     """The mean of each measure over the judged queries; one that the run lacks scores 0.
+
+    `relevant` is the grade from which a document counts where a measure knows only right and wrong: 2 for TREC DL.
 
     >>> from citadel.types import Hit
     >>> run = Ranking(("q1",), ((Hit("d1", 2.0, 1), Hit("d2", 1.0, 2)),))
     >>> evaluate(run, {"q1": {"d2": 1}, "q2": {"d1": 1}}, "RR@10 P@1")
     {'RR@10': 0.25, 'P@1': 0.0}
     """
-    by_query = evaluate_queries(run, qrels, measures)
+    by_query = evaluate_queries(run, qrels, measures, relevant)
     return {name: sum(values.values()) / len(values) for name, values in by_query.items()}
 
 
 def evaluate_queries(
-    run: Ranking, qrels: Qrels, measures: str | Sequence[str] = DEFAULT_MEASURES
+    run: Ranking, qrels: Qrels, measures: str | Sequence[str] = DEFAULT_MEASURES, relevant: int = 1
 ) -> dict[str, dict[str, float]]:
     """Measure → judged query → value, in the order of `measures` and of `qrels`.
 
@@ -40,7 +44,7 @@ def evaluate_queries(
     """
     library = _library()
     names = measures.split() if isinstance(measures, str) else list(measures)
-    parsed = {name: parse_measure(name) for name in names}
+    parsed = {name: with_grade(parse_measure(name), relevant) for name in names}
     if not parsed:
         raise UsageError("no measure to compute: name one, such as nDCG@10")
     if not qrels:
@@ -90,6 +94,16 @@ def parse_measure(name: str) -> Any:
     if not supported or not all(_in_range(measure.params.get(key, 1)) for key in ("cutoff", "rel")):
         raise UsageError(f"unknown measure {name!r}: use names of ir-measures, such as nDCG@10, RR@10, R@1000 or AP")
     return measure
+
+
+def with_grade(measure: Any, relevant: int) -> Any:
+    """The measure with documents below a grade counted as wrong, unless it names a grade itself or uses grades.
+
+    >>> with_grade(parse_measure("R@1000"), 2), with_grade(parse_measure("nDCG@10"), 2)
+    (R(rel=2)@1000, nDCG@10)
+    """
+    known = measure.SUPPORTED_PARAMS
+    return measure(rel=relevant) if relevant != 1 and "rel" in known and "rel" not in measure.params else measure
 
 
 def _in_range(value: object) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import math
 import os
 import re
@@ -9,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from citadel.errors import InputError
 from citadel.text.files import open_lines
-from citadel.types import Hit, Ranking
+from citadel.types import Hit, Ranking, write_whole, write_whole_bytes
 
 MAX_LINE = 1 << 20  # bytes
 MAX_RANK = 999_999_999
@@ -18,6 +20,7 @@ BEIR_HEADER = "query-id\tcorpus-id\tscore"
 BOM = b"\xef\xbb\xbf"
 
 Qrels = dict[str, dict[str, int]]
+_COMPRESS = {".gz": lambda data: gzip.compress(data, mtime=0), ".xz": lambda data: lzma.compress(data, preset=9)}
 
 
 def read_run(path: str | os.PathLike[str]) -> Ranking:
@@ -35,7 +38,9 @@ def read_run(path: str | os.PathLike[str]) -> Ranking:
 
 
 def write_run(path: str | os.PathLike[str], ranking: Ranking, tag: str = "citadel") -> None:
-    """Write a TREC run, whole or not at all; an id with white space is refused.
+    """Write a TREC run, whole or not at all, compressed where its name ends in .gz or .xz.
+
+    An id with white space is refused.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +49,27 @@ def write_run(path: str | os.PathLike[str], ranking: Ranking, tag: str = "citade
     ...     file.read_text(encoding="utf-8").split()
     ['q1', 'Q0', 'd2', '1', '0.5', 'demo']
     """
-    ranking.to_trec(path, tag)
+    if (compress := _COMPRESS.get(os.path.splitext(path)[1])) is None:
+        ranking.to_trec(path, tag)
+    else:
+        write_whole_bytes(os.fspath(path), [compress(ranking.trec(tag).encode())])
+
+
+def write_qrels(path: str | os.PathLike[str], qrels: Qrels) -> None:
+    """Write judgements in the TREC format, whole or not at all; an id with white space is refused.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "qrels.txt")
+    ...     write_qrels(file, {"q1": {"d2": 1}})
+    ...     file.read_text(encoding="utf-8").split()
+    ['q1', '0', 'd2', '1']
+    """
+    for name in (name for query, grades in qrels.items() for name in (query, *grades)):
+        if name.split() != [name]:
+            raise InputError(f"the id {name!r} cannot stand in TREC qrels: rename it without white space")
+    lines = (f"{query} 0 {document} {grade}\n" for query, grades in qrels.items() for document, grade in grades.items())
+    write_whole(os.fspath(path), lines)
 
 
 def read_qrels(path: str | os.PathLike[str]) -> Qrels:

@@ -36,7 +36,7 @@ def encoded_batches(
         texts = encoder.tokenizer.documents([document.encoded_text for document in group])
         routed = encoder.route_documents(texts)
         tally("cut", sum(text.cut for text in texts))
-        yield _join(group, routed)
+        yield join(group, routed)
 
 
 def groups(documents: Iterable[Document], letters: int) -> Iterator[list[Document]]:
@@ -63,7 +63,7 @@ def _until_refused(documents: Iterable[Document], refused: list[InputError]) -> 
         refused.append(error)
 
 
-def _join(documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> VectorBatch:
+def join(documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> VectorBatch:
     """One batch of several texts."""
     vectors = [text.vectors for text in routed if text.vectors is not None]
     semantic = [text.semantic for text in routed if text.semantic is not None]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from citadel.index.format import CitWriter, FileRecord
 from citadel.index.packing import POSTINGS_A_BLOCK, blocks_of
-from citadel.index.probe import PROBE_FLOOR, build_probe
+from citadel.index.probe import PROBE_FLOOR, Probe, build_probe
 from citadel.index.segment import Meta
 from citadel.index.storage import Storage
 from citadel.types import Floats
@@ -39,8 +39,13 @@ class Contents(Protocol):
     def semantic_vectors(self, start: int, stop: int) -> Floats: ...
 
 
-def write_segment(storage: Storage, index_id: str, file_id: str, contents: Contents) -> FileRecord:
-    """Write all sections that the contents' kind asks for."""
+BuildProbe = Callable[[Callable[[int, int], Floats], int], Probe]
+
+
+def write_segment(
+    storage: Storage, index_id: str, file_id: str, contents: Contents, probe: BuildProbe = build_probe
+) -> FileRecord:
+    """Write all sections that the contents' kind asks for; a synthetic index brings a cheaper `probe`."""
     names = section_names(contents.meta, contents.meta.documents >= PROBE_FLOOR)
     writer = CitWriter(storage, "segment", index_id, file_id, sections=len(names))
     try:
@@ -49,7 +54,7 @@ def write_segment(storage: Storage, index_id: str, file_id: str, contents: Conte
         if contents.meta.kind != "none":
             _write_lists(writer, contents)
         if contents.meta.semantic_dimension:
-            _write_semantic(writer, contents)
+            _write_semantic(writer, contents, probe)
         return writer.finish()
     except BaseException:
         writer.file.abandon()
@@ -128,12 +133,12 @@ def _write_terms(writer: CitWriter, contents: Contents) -> None:
     writer.section("LENGTHS", contents.lengths().astype("<u4"))
 
 
-def _write_semantic(writer: CitWriter, contents: Contents) -> None:
+def _write_semantic(writer: CitWriter, contents: Contents, build: BuildProbe) -> None:
     writer.stream("SEMANTIC_CODES", contents.semantic("SEMANTIC_CODES"))
     if contents.meta.semantic_codec == "int8":
         writer.stream("SEMANTIC_SCALES", contents.semantic("SEMANTIC_SCALES"))
     if contents.meta.documents >= PROBE_FLOOR:
-        probe = build_probe(contents.semantic_vectors, contents.meta.documents)
+        probe = build(contents.semantic_vectors, contents.meta.documents)
         writer.section("PROBE_CENTROIDS", probe.centroids)
         writer.section("PROBE_STARTS", probe.starts)
         writer.section("PROBE_DOCUMENTS", probe.documents)

@@ -14,6 +14,8 @@ from citadel.index.snapshot import Snapshot
 from citadel.search.plan import NO_KEYS, Options, Plan, TermStatistics
 from citadel.types import Scored
 
+STAGES = ("plan", "token retrieval", "accumulate", "semantic", "sort")
+
 
 class CpuEngine:
     """Searches a snapshot with the instruction set this machine is fastest with."""
@@ -71,6 +73,17 @@ class CpuEngine:
             raise _corrupt(error) from error
         except _native.CancelledError as error:
             raise Cancelled("the search was cancelled") from error
+
+    def search_timed(self, query: _native.Query, options: Options) -> tuple[Scored, dict[str, float]]:
+        """The same on one thread, with the seconds of each stage."""
+        with _typed_errors():
+            found, nanoseconds = self._native.search_timed(query, *options)
+        return Scored(*found), dict(zip(STAGES, (nanoseconds * 1e-9).tolist(), strict=True))
+
+    def list_numbers(self, plan: Plan) -> NDArray[np.int64]:
+        """The list that each query token reads in each segment [segments, n], -1 for none."""
+        with _typed_errors():
+            return self._native.find_keys(plan.keys)
 
     def search_batch(
         self, queries: Sequence[_native.Query], options: Options, cancel: _native.Cancel | None = None

@@ -15,7 +15,7 @@ from citadel.types import Document
 FORMATS = ("jsonl", "tsv")
 KEPT_REASONS = 10
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".tsv": "tsv", ".tab": "tsv"}
-_COMPRESSIONS = ("", ".gz", ".xz", ".zst")
+COMPRESSIONS = ("", ".gz", ".xz", ".zst")
 
 OnError = Literal["fail", "skip"]
 Skipped = Callable[[InputError], None] | None
@@ -138,7 +138,7 @@ def find_file(path: str | os.PathLike[str], name: str) -> str:
     given = os.fspath(path)
     if given == STDIN or not _is_folder(given):
         return given
-    for suffix in _COMPRESSIONS:
+    for suffix in COMPRESSIONS:
         if (candidate := Path(given, name + suffix)).is_file():
             return str(candidate)
     raise InputError(f"no {name} (or .gz, .xz, .zst) in this folder: give a BEIR folder or a file", given)

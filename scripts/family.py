@@ -1,0 +1,91 @@
+"""Measure every model below a folder on every collection, then print them side by side.
+
+    python scripts/family.py runs/family --collections $CITADEL_DATA/eval/{scifact,cranfield,vaswani} --out measured
+
+A model is a checkpoint (`model.safetensors`) or an exported folder (`model.onnx`); its folder's name says what it is
+called. What is measured already is kept, so a run that was stopped goes on. Needs the package's sources and torch: the
+engine, ONNX Runtime and ir-measures are used where they are there. Where ir-measures is not, runs are written and the
+same command, run later where it is, fills the measures in. `--pack F.tar.xz` puts all files into one, to carry home.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import tarfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+from citadel.cli.learn import meter
+from citadel.errors import CitadelError
+from citadel.eval.datasets import beir_folder
+from citadel.measure.names import system_name
+from citadel.measure.record import read_measurement
+from citadel.measure.run import fill, measure
+from citadel.measure.system import Plan
+
+
+def models_below(folder: Path) -> dict[str, str]:
+    """Name → folder of every model below a folder; one that was exported wins over its checkpoint."""
+    found = {}
+    for file in sorted([*folder.glob("*/model.safetensors"), *folder.glob("*/model.onnx")], reverse=True):
+        found[system_name(file.parent.name)] = str(file.parent)
+    return dict(sorted(found.items()))
+
+
+def measure_all(options: argparse.Namespace) -> int:
+    """Measure what is missing; how many could not be."""
+    models = models_below(Path(options.models)) | ({"BM25": "bm25"} if options.bm25 else {})
+    failed = 0
+    for folder in options.collections:
+        dataset = beir_folder(folder)
+        for name, model in models.items():
+            slug = "bm25" if model == "bm25" else Path(model).name
+            file = Path(options.out, dataset.name, f"{slug}.json")
+            plan = Plan(model, name, k=options.k, engine=options.engine, device=options.device)
+            try:
+                [made] = measure(plan, dataset, file, overwrite=options.overwrite, meter=meter())
+                if not read_measurement(made).measures and importlib.util.find_spec("ir_measures"):
+                    fill(made, dataset)
+                print(f"{made}: {dict(read_measurement(made).measures) or 'measures not computed yet'}", flush=True)
+            except CitadelError as error:  # the others are still worth measuring
+                failed += 1
+                print(f"{name} on {dataset.name} was not measured: {error}", file=sys.stderr, flush=True)
+    return failed
+
+
+def show(out: str) -> None:
+    from citadel.report.family import family_table
+    from citadel.report.measured import read_folder
+
+    print(family_table(read_folder(out)))
+
+
+def pack(out: str, target: str) -> None:
+    with tarfile.open(target, "w:xz") as archive:
+        archive.add(out, Path(out).name)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", help="a folder whose sub-folders are models")
+    parser.add_argument("--collections", nargs="+", required=True, help="BEIR folders")
+    parser.add_argument("--out", required=True, help="a folder for the measurements")
+    parser.add_argument("-k", type=int, default=100)
+    parser.add_argument("--engine", default="auto", choices=["auto", "native", "torch"])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--bm25", action="store_true", help="BM25 too, which needs the engine")
+    parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument("--pack", default="", help="put all measurements into this .tar.xz")
+    options = parser.parse_args()
+    failed = measure_all(options)
+    show(options.out)
+    if options.pack:
+        pack(options.out, options.pack)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""Everything the report needs for the collections in $CITADEL_DATA/eval, with the trained family; then the report.
+
+    make reproduce                     # or: python scripts/reproduce.py [--train] [--out build/report]
+
+What is kept in benchmarks/measured is not measured again. What is missing is measured with the models in runs/family,
+and a model that is missing is trained where --train is given and there is a GPU; how long that takes is said first.
+A run that was stopped goes on where it was: training from its last checkpoint, measuring with the next file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+from citadel.cli.learn import meter
+from citadel.encode.config import load_config
+from citadel.errors import CitadelError
+from citadel.eval.datasets import Dataset, beir_folder
+from citadel.measure.names import system_name
+from citadel.measure.record import read_json
+from citadel.measure.run import measure
+from citadel.measure.system import Plan
+from citadel.train.config import TrainConfig, expand, load_train_config
+
+ROOT = Path(__file__).parent.parent
+CONFIGS, MODELS, MEASURED = ROOT / "configs" / "family", ROOT / "runs" / "family", ROOT / "benchmarks" / "measured"
+RATES = ROOT / "benchmarks" / "results" / "train.json"
+KEYS = (1, 3, 5, 7, 9)
+KEYS_STEPS = 1000  # five short equal runs
+TAUS, CODECS, MODES = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5), ("int8", "fp16", "pq2", "pq1"), ("auto", "off")
+TIMED = 200
+SLOWEST = 5_000  # passages a second where this system's rate was not measured
+SECONDS_A_DOCUMENT = 0.06  # of some 200 tokens, one core, int8 (benchmarks/README.md)
+PASSAGES = (
+    "The average number of emoji sent each day over Messenger is five billion: a small picture of a face says in one "
+    "character what a sentence would.",
+    "Arrhythmia is a heart beat that is too fast, too slow or irregular; most are harmless, some can cause a stroke.",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One measurement to make."""
+
+    name: str  # of its file
+    plan: Plan
+    collection: str
+
+    @property
+    def file(self) -> Path:
+        return MEASURED / self.collection / f"{self.name}.json"
+
+    @property
+    def missing(self) -> bool:
+        """Whether any of its files is; several τ, codecs or modes have a file each."""
+        wanted = max(len(self.plan.taus), 1) + len(self.plan.codecs) + len(self.plan.semantic) - 2
+        if wanted == 1:
+            return not self.file.exists()
+        named = self.file.parent.glob(f"{self.name}.tau*.json")
+        return sum(not file.name.endswith(".queries.json") for file in named) < wanted
+
+
+def jobs(collections: Sequence[str]) -> list[Job]:
+    """Every measurement a whole report is made of."""
+    found = [Job("bm25", Plan("bm25", "BM25", k=1000), name) for name in collections]
+    for folder in members():
+        name = system_name(folder.name)
+        plan = Plan(model_in(folder), name, taus=(0.0,) if folder.name.startswith("keys-") else (), k=1000, timed=TIMED)
+        found += [Job(folder.name, plan, each) for each in collections]
+    return found + [Job("citadel-sweep", sweep(), each) for each in collections]
+
+
+def sweep() -> Plan:
+    """CITADEL with τ, codec and semantic vector varied, each alone."""
+    folder = model_in(MODELS / "citadel")
+    own = (load_config(folder).tau,) if is_trained(Path(folder)) else ()
+    taus = tuple(dict.fromkeys([*own, *TAUS]))
+    return Plan(folder, "CITADEL", taus, CODECS, MODES, k=1000, timed=TIMED)
+
+
+def members() -> list[Path]:
+    """The folders of the family's models, whether they are there or not."""
+    names = [file.stem for file in sorted(CONFIGS.glob("*.toml"))]
+    if (CONFIGS / "citadel.toml").is_file():
+        names += [f"keys-{keys}" for keys in KEYS]
+    there = [file.parent.name for kind in ("model.safetensors", "model.onnx") for file in MODELS.glob(f"*/{kind}")]
+    return [MODELS / name for name in dict.fromkeys([*names, *sorted(there)])]
+
+
+def model_in(folder: Path) -> str:
+    """The exported model of a member, which encodes several times faster on a CPU; else its checkpoint."""
+    return str(folder / "int8" if (folder / "int8" / "model.onnx").is_file() else folder)
+
+
+def export_missing() -> None:
+    """Export every checkpoint that has not been."""
+    from citadel.model.export import export
+
+    for folder in members():
+        if (folder / "model.safetensors").is_file() and not (folder / "int8").exists():
+            print(f"{folder.name}: exporting", flush=True)
+            export(folder, folder / "int8")
+
+
+def is_trained(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("model.safetensors", "model.onnx"))
+
+
+def config_of(folder: Path) -> TrainConfig | None:
+    """How a member is trained; one of the keys sweep is CITADEL with other keys, no τ and fewer steps."""
+    if folder.name.startswith("keys-"):
+        base = load_train_config(CONFIGS / "citadel.toml")
+        settings = {**base.model.settings, "document_keys": int(folder.name.removeprefix("keys-")), "tau": 0.0}
+        return replace(base, name=folder.name, model=replace(base.model, settings=settings)).with_steps(KEYS_STEPS)
+    file = CONFIGS / f"{folder.name}.toml"
+    return load_train_config(file) if file.is_file() else None
+
+
+def gpu_minutes(name: str, config: TrainConfig) -> float:
+    """From the passages a second that benchmarks/train.py measured."""
+    rates = {row["system"]: row["passages_per_second"] for row in read_json(RATES)["rows"]}
+    system = "citadel" if name.startswith(("keys-", "citadel-plus")) else name
+    passages = config.optimizer.steps * config.optimizer.batch * config.optimizer.accumulate * config.data.group
+    return float(passages / rates.get(system, SLOWEST) / 60)
+
+
+def train_missing(allowed: bool) -> None:
+    """Train the members that have no model, or say what that would take."""
+    wanted = [(folder, config) for folder in members() if not is_trained(folder) and (config := config_of(folder))]
+    for folder, config in wanted:
+        print(f"{folder.name}: not trained; about {gpu_minutes(folder.name, config):.0f} minutes on one H200")
+    if not wanted or not allowed:
+        if wanted:
+            print("Pass TRAIN=1 to make (--train) on a machine with a GPU to train these; they are left out now.")
+        return
+    for folder, config in wanted:
+        folder.mkdir(parents=True, exist_ok=True)
+        written = folder.with_suffix(".toml")
+        written.write_text(config.to_toml(), encoding="utf-8")
+        command = [sys.executable, "-m", "citadel", "train", str(written), "--out", str(folder)]
+        resumed = ["--resume"] if any(folder.glob("checkpoint-*")) else []
+        subprocess.run([*command, *resumed], check=True, env=os.environ | {"PYTHONPATH": str(ROOT / "src")})
+
+
+def measure_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> int:
+    """Make the measurements that are not kept; how many failed."""
+    todo = [job for job in jobs(list(datasets)) if job.missing and (not only or job.name in only)]
+    ready = [job for job in todo if job.plan.model == "bm25" or is_trained(Path(job.plan.model))]
+    for name in dict.fromkeys(job.name for job in todo if job not in ready):
+        print(f"{name}: no model in {MODELS}, left out")
+    sizes = {name: sum(1 for _ in dataset.documents()) for name, dataset in datasets.items()}
+    minutes = sum(sizes[job.collection] for job in ready if job.plan.model != "bm25") * SECONDS_A_DOCUMENT / 60
+    print(f"{len(ready)} measurements to make, about {minutes / (os.cpu_count() or 1):.0f} minutes here", flush=True)
+    return sum(not _made(job, datasets[job.collection], place, len(ready)) for place, job in enumerate(ready, 1))
+
+
+def _made(job: Job, dataset: Dataset, place: int, count: int) -> bool:
+    start = time.monotonic()
+    try:
+        measure(job.plan, dataset, job.file, meter=meter())
+    except CitadelError as error:  # the others are still worth having
+        print(f"[{place}/{count}] {job.name} on {job.collection} failed: {error}", file=sys.stderr, flush=True)
+        return False
+    print(f"[{place}/{count}] {job.name} on {job.collection}: {time.monotonic() - start:.0f} s", flush=True)
+    return True
+
+
+def explain_passages() -> None:
+    """What Figures 5 and 7 show, where the model is there."""
+    model = Path(model_in(MODELS / "citadel"))
+    if importlib.util.find_spec("citadel.explain") is None or not (model / "model.onnx").is_file():
+        return
+    from citadel.encode.encoder import Encoder
+
+    explain_text = importlib.import_module("citadel.explain").explain_text
+    encoder = Encoder(model)
+    for name, text in zip(("emoji", "arrhythmia"), PASSAGES, strict=True):
+        file = MEASURED / "texts" / f"{name}.json"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(explain_text(encoder, text).to_json()) + "\n", encoding="utf-8")
+
+
+def collections_here() -> Iterator[tuple[str, Dataset]]:
+    folder = Path(expand("$CITADEL_DATA/eval"))
+    for one in sorted(folder.iterdir()) if folder.is_dir() else ():
+        yield one.name, beir_folder(one)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", action="store_true", help="train the members that are missing; needs a GPU")
+    parser.add_argument("--out", default=str(ROOT / "build" / "report"), help="where the report goes")
+    parser.add_argument("--only", action="append", default=[], help="make only measurements of this name")
+    options = parser.parse_args()
+    datasets = dict(collections_here())
+    if not datasets:
+        print("no collection in $CITADEL_DATA/eval: nothing is measured, the report shows what is kept")
+    train_missing(options.train)
+    export_missing()
+    failed = measure_missing(datasets, options.only)
+    explain_passages()
+    from citadel.report.build import build_report
+
+    for file in build_report(MEASURED, options.out):
+        print(file)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CitadelError as error:
+        sys.exit(f"reproduce: {error}")

@@ -1,0 +1,129 @@
+"""`citadel bench latency`: one query at a time, every stage timed apart."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from citadel.cli.options import Json, Model
+from citadel.cli.output import print_json, say
+from citadel.errors import UsageError
+
+if TYPE_CHECKING:
+    from citadel.eval.latency import Bench, Latency
+    from citadel.library import Index
+
+bench_app = typer.Typer(help="Time this machine with an index.", rich_markup_mode=None, no_args_is_help=True)
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Time this machine with an index."""
+
+
+@bench_app.command()
+def latency(
+    index: Annotated[str | None, typer.Argument(metavar="[INDEX]", help="The index to time; not with --like.")] = None,
+    queries: Annotated[str, typer.Option(metavar="FILE", help="Queries: JSONL, TSV or a BEIR folder.")] = "",
+    like: Annotated[str, typer.Option(metavar="INDEX", help="Time a synthetic index with this one's lists.")] = "",
+    documents: Annotated[int, typer.Option(min=1, help="With --like: how many documents it has.")] = 8_841_823,
+    limit: Annotated[int, typer.Option(min=1, help="Time the first so many queries.")] = 200,
+    tokens: Annotated[int, typer.Option(min=1, help="Without --queries: tokens of a random query.")] = 16,
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits a query.")] = 1000,
+    semantic: Annotated[str, typer.Option(metavar="auto|exact|rerank|off", help="As in search.")] = "auto",
+    trials: Annotated[int, typer.Option(min=1, help="The one with the least mean counts.")] = 3,
+    into: Annotated[str, typer.Option(metavar="F.json", help="Write it into this measurement's `latency`.")] = "",
+    folder: Annotated[str, typer.Option(metavar="DIR", help="Where a synthetic index is made and removed.")] = "",
+    json: Json = False,
+    model: Model = None,
+) -> None:
+    """Encode, token retrieval, accumulating, semantic, sorting: mean, p50, p95, p99 and the bandwidth floor of each.
+
+    One query at a time on one thread, after a warm-up. Without --queries random ones are made, their keys drawn as
+    often as documents have them."""
+    if (index is None) == (not like):
+        raise UsageError("name either an INDEX or a synthetic one with --like INDEX")
+    from citadel.cli.progress import Progress
+    from citadel.eval.latency import described, measure_latency
+    from citadel.library import Index
+    from citadel.measure.record import machine
+
+    with (
+        Index.open(index or like, model=model, threads=1) as opened,
+        tempfile.TemporaryDirectory(prefix="citadel-bench-", dir=folder or None) as scratch,
+    ):
+        asked = _queries(opened, queries, limit, tokens)
+        made = _synthetic(opened, asked, documents, scratch) if like else None
+        prepared = _bench(opened, asked, k, semantic, made)
+        with Progress("Timing", "trials", trials) as progress:
+            found = measure_latency(prepared, trials, progress)
+        record = described(prepared, found, machine(), bool(like))
+    if into:
+        _keep(into, record)
+    if json:
+        print_json(record)
+    else:
+        _show(record, found)
+
+
+def _queries(opened: Index, file: str, limit: int, tokens: int) -> list[Any]:
+    """Texts where there is a file, else random queries as routed tokens."""
+    from citadel.eval.random_queries import random_queries
+    from citadel.text.queries import read_queries
+
+    if opened.settings.router == "bm25":
+        raise UsageError("bm25 is timed by benchmarks/bm25.py: name an index of a model or of vectors")
+    if file and opened.settings.model is None:
+        raise UsageError("this index has no model to encode texts with: leave --queries out")
+    if file:
+        return [text for _, text in read_queries(file)][:limit]
+    return random_queries(opened.searcher().snapshot, limit, tokens)
+
+
+def _synthetic(opened: Index, asked: list[Any], documents: int, scratch: str) -> Any:
+    from citadel.eval.synthetic import synthetic_index
+
+    snapshot = opened.searcher().snapshot
+    routed = [opened.encode_query(query) if isinstance(query, str) else query for query in asked]
+    say(f"making the lists of {len(asked):,} queries for {documents:,} documents in {scratch}")
+    return synthetic_index(snapshot, documents, [int(key) for text in routed for key in text.keys], scratch)
+
+
+def _bench(opened: Index, asked: list[Any], k: int, semantic: str, made: Any) -> Bench:
+    from citadel.eval.latency import Bench
+    from citadel.routing import get_router
+    from citadel.search.cpu import CpuEngine
+    from citadel.search.plan import plan_options
+
+    snapshot = made or opened.searcher().snapshot
+    engine = CpuEngine(snapshot, get_router(snapshot.settings.router).floor, (0.0, 0.0), 1)
+    encode = opened.encode_query if asked and isinstance(asked[0], str) else None
+    return Bench(
+        snapshot, engine, plan_options(snapshot, k, semantic, None), asked, encode, None if made else snapshot.ids
+    )
+
+
+def _keep(file: str, described: dict[str, Any]) -> None:
+    from dataclasses import replace
+
+    from citadel.measure.record import read_measurement, write_measurement
+
+    write_measurement(file, replace(read_measurement(file), latency=described))
+
+
+def _show(described: dict[str, Any], found: Latency) -> None:
+    kind = "synthetic documents" if described["synthetic"] else "documents"
+    print(f"{described['documents']:,} {kind}, {found.queries:,} queries, top {described['k']}, one thread")
+    print(f"{'ms a query':<18}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'floor':>10}")
+    for stage, figures in found.milliseconds.items():
+        floor = found.floor(stage)
+        cells = "".join(f"{figures[name]:>10.4f}" for name in ("mean", "p50", "p95", "p99"))
+        print(f"{stage:<18}{cells}{'–' if floor is None else f'{floor:.4f}':>10}")
+    traffic = found.traffic
+    print(f"dot products a query: {traffic['token_products']:,.0f} token, {traffic['semantic_products']:,.0f} semantic")
+    print(f"bytes a query: {traffic['list_bytes']:,.0f} of lists, {traffic['semantic_bytes']:,.0f} of semantic vectors")
+    print(
+        f"one core reads {found.bandwidth / 1e9:.1f} GB/s: that is the floor; caches may undercut it on a small index"
+    )

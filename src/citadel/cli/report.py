@@ -1,0 +1,33 @@
+"""`citadel report FOLDER`: the paper's tables and figures from measured files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def report(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the files of `citadel measure` are.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Write report.md, report.html and figures there.")] = "",
+    baseline: Annotated[str, typer.Option(metavar="NAME", help="The system others are tested against.")] = "CITADEL",
+) -> None:
+    """Tables 1 to 6 and Figures 1, 3 to 8 of the paper, its own numbers beside ours.
+
+    Without --out: every system side by side on each collection, with paired t-tests, on standard output."""
+    from citadel.cli.progress import Progress
+    from citadel.report.build import build_report
+    from citadel.report.family import family_table
+    from citadel.report.measured import read_folder
+
+    if not out:
+        print(family_table(read_folder(folder), baseline))
+        return
+    with Progress("Drawing", "figures") as progress:
+
+        def drawn(done: int, total: int) -> None:
+            progress.total = total
+            progress(done, done)
+
+        for file in build_report(folder, out, baseline, drawn):
+            print(file)

@@ -1,0 +1,88 @@
+"""Texts through a torch checkpoint, on any device, with the answers of `encode.Encoder`: routed tokens in numpy."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from citadel.encode.encoder import chosen_keys, whole_text
+from citadel.encode.tokenizer import Encoding, Tokenizer
+from citadel.model.checkpoint import ONNX, WEIGHTS, load_model
+from citadel.model.citadel import Encoded
+from citadel.model.encoder import TOKENS_A_BATCH, batches, find_device
+from citadel.routing import get_router
+from citadel.types import RoutedTokens, TokenVectors
+
+
+class TorchTexts:
+    """A checkpoint folder, ready to encode."""
+
+    def __init__(self, folder: str | os.PathLike[str], device: str = "auto", tau: float | None = None) -> None:
+        self._device = find_device(device)
+        self._model = load_model(folder).to(self._device).eval()
+        self.config = self._model.config
+        self.tau = self.config.tau if tau is None else tau
+        self.tokenizer = Tokenizer(folder, self.config)
+        self.fingerprint = _fingerprint(Path(folder))
+        self._router = get_router(self.config.router, semantic=self.config.has_semantic)
+
+    def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
+        """Documents that are tokens already; weights ≤ τ are dropped."""
+        return self._route_all(texts, False, self.tau)
+
+    def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
+        """Queries in the order given."""
+        return self._route_all(self.tokenizer.queries(texts), True, 0.0)
+
+    def _route_all(self, texts: Sequence[Encoding], query: bool, tau: float) -> list[RoutedTokens]:
+        routed: dict[int, RoutedTokens] = {}
+        for places, found in self._run(texts, query):
+            arrays = {name: part.cpu().numpy() for name, part in found.tensors().items() if part.dim() > 1}
+            for row, place in enumerate(places.tolist()):
+                outputs = {name: values[row] for name, values in arrays.items()}
+                routed[place] = self._route(texts[place], outputs, tau)
+        return [routed[place] for place in range(len(texts))]
+
+    @torch.no_grad()
+    def _run(self, texts: Sequence[Encoding], query: bool) -> Iterator[tuple[NDArray[np.int64], Encoded]]:
+        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
+        lengths = np.array([len(text) for text in texts])
+        for places in batches(lengths, TOKENS_A_BATCH.get(self._device.type, 1 << 14)):
+            some = [texts[place] for place in places.tolist()]
+            ids, mask, marked = (torch.from_numpy(part).to(self._device) for part in self._padded(some))
+            yield places, self._model.encode(ids, mask, marked, query=query, learning=False, dtype=dtype)
+
+    def _padded(self, texts: Sequence[Encoding]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Ids, mask and routed tokens [n, T], as wide as the longest, rounded up."""
+        width = -(-max(len(text) for text in texts) // 8) * 8
+        ids = np.full((len(texts), width), self.config.pad_id, np.int64)
+        mask, marked = np.zeros_like(ids), np.zeros(ids.shape, np.bool_)
+        for row, text in enumerate(texts):
+            ids[row, : len(text)], mask[row, : len(text)], marked[row, : len(text)] = text.ids, 1, text.routed
+        return ids, mask, marked
+
+    def _route(self, text: Encoding, outputs: dict[str, NDArray[np.float32]], tau: float) -> RoutedTokens:
+        semantic = outputs.get("semantic")
+        if self.config.router == "sparse":
+            return replace(whole_text(outputs["pooled"]), semantic=semantic)
+        places = np.flatnonzero(text.routed)
+        vectors = outputs["vectors"][places] if "vectors" in outputs else None  # [t, d]
+        if self.config.router == "dynamic":
+            assert vectors is not None
+            keys, weights = outputs["keys"][places].astype(np.int64), outputs["weights"][places]  # [t, L]
+            return replace(chosen_keys(keys, weights, vectors, tau), semantic=semantic)
+        plain = TokenVectors(text.ids[text.routed].astype(np.uint32), vectors, semantic=semantic)
+        return self._router.route_document(plain)
+
+
+def _fingerprint(folder: Path) -> str:
+    file = folder / WEIGHTS if (folder / WEIGHTS).is_file() else folder / ONNX
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

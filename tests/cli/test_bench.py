@@ -1,0 +1,67 @@
+"""`citadel bench latency` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from citadel.measure.record import Measurement, read_measurement, write_measurement
+from tests.cli.conftest import Citadel
+
+
+@pytest.fixture
+def vectors(tmp_path: Path, citadel: Citadel) -> Path:
+    """Two documents of two postings each."""
+    random = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        "ids": np.array(["d1", "d2"]),
+        "offsets": np.array([0, 2, 4]),
+        "keys": np.array([7, 9, 7, 8]),
+        "weights": np.ones(4, np.float32),
+        "vectors": random.normal(size=(4, 4)).astype(np.float32),
+    }
+    np.savez(tmp_path / "corpus.npz", **arrays)
+    citadel("index", tmp_path / "corpus.npz", tmp_path / "vec", "--fingerprint", "test")
+    return tmp_path / "vec"
+
+
+def test_a_line_per_stage(vectors: Path, citadel: Citadel) -> None:
+    lines = citadel("bench", "latency", vectors, "--limit", 2, "--trials", 1).out.splitlines()
+    assert lines[0] == "2 documents, 2 queries, top 2, one thread"
+    assert [line[:18].strip() for line in lines[2:6]] == ["plan", "token retrieval", "accumulate", "sort"]
+    assert "GB/s" in lines[-1]
+
+
+def test_json_goes_into_a_measurement(vectors: Path, tmp_path: Path, citadel: Citadel) -> None:
+    write_measurement(tmp_path / "m.json", Measurement("CITADEL", "tiny", 2, 1))
+    done = citadel("bench", "latency", vectors, "--limit", 2, "--json", "--into", tmp_path / "m.json")
+    found = json.loads(done.out)
+    assert (found["documents"], found["trials"], found["synthetic"]) == (2, 3, False)
+    assert read_measurement(tmp_path / "m.json").latency == found
+
+
+def test_a_synthetic_index_of_any_size(vectors: Path, citadel: Citadel) -> None:
+    done = citadel("bench", "latency", "--like", vectors, "--documents", 5000, "--limit", 2, "--json")
+    found = json.loads(done.out)
+    assert (found["documents"], found["synthetic"]) == (5000, True)
+    assert found["traffic"]["token_products"] > 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "either an INDEX or a synthetic one"),
+        (("{vectors}", "--like", "{vectors}"), "either an INDEX or a synthetic one"),
+        (("{vectors}", "--queries", "q.jsonl"), "no model to encode texts"),
+        (("{index}",), "benchmarks/bm25.py"),
+    ],
+)
+def test_what_cannot_be_timed(
+    vectors: Path, index: Path, citadel: Citadel, arguments: tuple[str, ...], says: str
+) -> None:
+    filled = [part.format(vectors=vectors, index=index) for part in arguments]
+    assert says in citadel("bench", "latency", *filled, code=2).err

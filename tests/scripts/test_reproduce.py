@@ -1,0 +1,80 @@
+"""`make reproduce` on a tiny collection with a tiny model: what is missing is made, what is kept is left alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.models import tiny_config, write_checkpoint
+
+for needed in ("torch", "onnx", "ir_measures", "matplotlib"):
+    pytest.importorskip(needed, reason=f"{needed} is not installed: the extras [train], [eval] and [report]")
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, its folders below a temporary one, with one collection of two documents and one model."""
+    spec = importlib.util.spec_from_file_location("reproduce", ROOT / "scripts" / "reproduce.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "reproduce", module)
+    spec.loader.exec_module(module)
+    beir = tmp_path / "data" / "eval" / "tiny"
+    (beir / "qrels").mkdir(parents=True)
+    rows = [{"_id": "d1", "text": "einstein proposed relativity"}, {"_id": "d2", "text": "darwin proposed evolution"}]
+    (beir / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (beir / "queries.jsonl").write_text('{"_id": "q1", "text": "relativity"}\n{"_id": "q2", "text": "evolution"}\n')
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t1\n")
+    for name, folder in (("MODELS", "models"), ("MEASURED", "measured"), ("CONFIGS", "configs")):
+        monkeypatch.setattr(module, name, tmp_path / folder)
+    monkeypatch.setenv("CITADEL_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--out", str(tmp_path / "report")])
+    write_checkpoint(tmp_path / "models" / "citadel", tiny_config("dynamic"))
+    return module
+
+
+def test_everything_once_and_then_nothing(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.main() == 0
+    assert "3 measurements to make" in capsys.readouterr().out
+    made = sorted(file.name for file in (tmp_path / "measured" / "tiny").glob("*.json"))
+    kept = [name for name in made if not name.endswith(".queries.json")]
+    assert kept[:2] == ["bm25.json", "citadel-sweep.tau0.5-int8-auto.json"] and "citadel.json" in kept
+    assert len(kept) == 2 + 11  # six τ and the model's own, three other codecs, one without the semantic vector
+    assert (tmp_path / "report" / "report.html").is_file()
+    assert script.main() == 0
+    assert "0 measurements to make" in capsys.readouterr().out
+
+
+def test_a_member_without_a_model_is_named_with_its_minutes(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = 'name = "citadel"\n[model]\nbackbone = "b"\nrouter = "dynamic"\n[data]\nfolder = "f"\n'
+    text += "[optimizer]\nsteps = 1000\nbatch = 128\n"
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "citadel.toml").write_text(text)
+    (tmp_path / "configs" / "colbert.toml").write_text(text.replace("dynamic", "all_to_all"))
+    script.train_missing(allowed=False)
+    said = capsys.readouterr().out
+    # 1,000 steps of 128 queries with 8 passages at 9,537 passages a second
+    assert "colbert: not trained; about 2 minutes on one H200" in said
+    assert "keys-9: not trained" in said and "TRAIN=1" in said
+    assert "citadel: not" not in said
+
+
+def test_the_keys_sweep_differs_in_keys_alone(script: ModuleType, tmp_path: Path) -> None:
+    text = 'name = "citadel"\n[model]\nbackbone = "b"\nrouter = "dynamic"\ntau = 0.9\n[data]\nfolder = "f"\n'
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "citadel.toml").write_text(text + "[optimizer]\nsteps = 9000\n")
+    one, nine = (script.config_of(tmp_path / "models" / f"keys-{keys}") for keys in (1, 9))
+    assert (one.model.settings["document_keys"], nine.model.settings["document_keys"]) == (1, 9)
+    assert one.model.settings["tau"] == 0.0 and one.optimizer == nine.optimizer
+    assert one.optimizer.steps == 1000
