@@ -121,7 +121,7 @@ def test_the_data_folder_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     assert expand("train") == "train"
 
 
-CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+CONFIGS = sorted((ROOT / "configs").rglob("*.toml"))
 TABLE = {
     "dpr-128", "dpr-768", "splade", "splade-v2", "coil-tok", "coil-full", "colbert", "colbert-v2", "cocondenser",
     "citadel-tok", "citadel", "citadel-plus", "citadel-plus-noreg", "small-en", "smoke",
