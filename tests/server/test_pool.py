@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def in_pool(work: Callable[[Pool], Awaitable[Any]], workers: int = 1, most: int 
         finally:
             pool.stop()
 
-    return asyncio.run(run())
+    with ThreadPoolExecutor(1) as thread:  # a browser of other tests may have left a loop running in this one
+        return thread.submit(lambda: asyncio.run(run())).result()
 
 
 def echo(job: Job, queries: list[Any]) -> list[Any]:
