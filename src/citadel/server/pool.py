@@ -118,16 +118,20 @@ class Pool:
 
     def _work(self) -> None:
         while (jobs := self._take()) is not None:
-            finished: list[Job] = []
-            delivered = time.perf_counter()
-            for _, group in groupby(jobs, key=lambda job: id(job.searcher)):  # during a swap there are two
-                for job, queries in prepared(list(group)):
-                    _run(job, queries)
-                    finished.append(job)
-                    if time.perf_counter() - delivered > DELIVERY:
-                        self._deliver(finished)
-                        finished, delivered = [], time.perf_counter()
-            self._deliver(finished)
+            self._run_all(jobs)
+            del jobs  # while this thread waits, it must not hold on to an old generation's files
+
+    def _run_all(self, jobs: list[Job]) -> None:
+        finished: list[Job] = []
+        delivered = time.perf_counter()
+        for _, group in groupby(jobs, key=lambda job: id(job.searcher)):  # during a swap there are two
+            for job, queries in prepared(list(group)):
+                _run(job, queries)
+                finished.append(job)
+                if time.perf_counter() - delivered > DELIVERY:
+                    self._deliver(finished)
+                    finished, delivered = [], time.perf_counter()
+        self._deliver(finished)
 
     def _take(self) -> list[Job] | None:
         """This worker's share of what waits, less what nobody waits for any more; None when the work is over."""
