@@ -48,6 +48,7 @@ def create_app(service: Service) -> Gate:
     schema = described(app, config.limits)
     paths = frozenset(("/openapi.json", *schema["paths"], *page_files()))
     app.state.gate = gate = Gate(app, config, metrics, paths, location)
+    gate.admit = pool.admit
     gate.direct |= {("POST", route.path): route.get_route_handler() for route in json_routes()}
     app.openapi = lambda: schema  # type: ignore[method-assign]
     return gate
