@@ -21,7 +21,7 @@ from citadel.index.vectors import VectorBatch, batches
 from citadel.index.writer import Writer
 from citadel.search.searcher import Searcher
 from citadel.settings import model_settings, text_settings, vector_settings
-from citadel.text.parse import check_document, make_document
+from citadel.text.parse import check_document, known_id, make_document
 from citadel.types import Document, RoutedTokens
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Index:
     def delete(self, ids: Iterable[str]) -> int:
         """Delete documents by id; unknown ids are passed over. How many there were."""
         self._writable()
-        wanted = [_known_id(id) for id in ([ids] if isinstance(ids, str) else ids)]
+        wanted = [known_id(id) for id in ([ids] if isinstance(ids, str) else ids)]
         return self._writer.delete(id for id in wanted if id is not None)
 
     def commit(self, build: Build | None = None) -> Self:
@@ -179,14 +179,14 @@ class Index:
 
     def get(self, id: str) -> Document | None:
         """The committed document with this id."""
-        known = _known_id(id)
+        known = known_id(id)
         return None if known is None else self._writer.snapshot.get(known)
 
     def __len__(self) -> int:
         return len(self._writer.snapshot)
 
     def __contains__(self, id: object) -> bool:
-        known = _known_id(id) if isinstance(id, str | int) else None
+        known = known_id(id) if isinstance(id, str | int) else None
         return known is not None and bool(self._writer.snapshot.locate([known]))
 
     @property
@@ -202,11 +202,6 @@ class Index:
     def generation(self) -> int:
         """The number of the last commit seen."""
         return self._writer.snapshot.manifest.generation
-
-    @property
-    def location(self) -> str:
-        """Where the index is."""
-        return self._storage.location
 
     @property
     def build(self) -> Build | None:
@@ -273,15 +268,6 @@ def _storage(path: Path | Storage) -> Storage:
     if path is None or isinstance(path, (int, bytes)) or path == "":
         raise UsageError(f"an index is a folder: give its path, not {path!r}")
     return FolderStorage(path) if isinstance(path, (str, os.PathLike)) else path
-
-
-def _known_id(id: object) -> str | None:
-    """An id as `add` would have stored it; None for a text that no document can have."""
-    if isinstance(id, int) and not isinstance(id, bool):
-        return str(id)
-    if not isinstance(id, str):
-        raise UsageError(f"a document's id is a text or a whole number, not {type(id).__name__}")
-    return id if id.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in id) else None
 
 
 def _checked(item: Document | Mapping[str, Any]) -> Document:

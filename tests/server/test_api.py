@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import citadel
+from citadel.server.config import Limits
 from tests.support.serving import DOCUMENTS, TOKEN, Running, running, text_index
 
 
@@ -45,6 +46,23 @@ def test_a_batch_keeps_its_order_and_ids(server: Running) -> None:
     assert ranking.trec("x").split()[::6] == ["q2", "q1"]
     assert [hits[0].id for _, hits in ranking] == ["d2", "d3"]
     assert [id for id, _ in server.client.search_batch(["evolution", "nothing at all"], k=1)] == ["1", "2"]
+
+
+def test_a_large_batch_goes_in_parts(tmp_path: Path) -> None:
+    with running(text_index(tmp_path / "i"), limits=Limits(batch=3, hits=20, k=10)) as server:
+        queries = {f"q{n}": text for n, text in enumerate(["physics", "evolution", "zebra", "gravity"] * 2)}
+        truth = server.service.searcher.search_batch(queries, k=10)
+        found = server.client.search_batch(queries, k=10)
+        assert found.trec() == truth.trec() and len(found) == 8
+        assert found.hits[0][0].document == truth.hits[0][0].document  # fetched when it is asked for
+        assert len(server.client.search_batch([], k=10)) == 0
+
+
+def test_a_document_deleted_since(server: Running) -> None:
+    hits = server.client.search("evolution", documents=False)
+    server.client.delete(["d2"], commit=True)
+    with pytest.raises(citadel.InputError, match="deleted since"):
+        _ = hits[0].text
 
 
 def test_nothing_found_is_no_error(server: Running) -> None:

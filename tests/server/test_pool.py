@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,8 @@ def in_pool(work: Callable[[Pool], Awaitable[Any]], workers: int = 1, most: int 
         finally:
             pool.stop()
 
-    return asyncio.run(run())
+    with ThreadPoolExecutor(1) as thread:  # a browser of other tests may have left a loop running in this one
+        return thread.submit(lambda: asyncio.run(run())).result()
 
 
 def echo(job: Job, queries: list[Any]) -> list[Any]:
@@ -158,3 +161,20 @@ def test_what_expired_while_it_waited_is_never_begun(searcher: Prepared) -> None
 
     in_pool(work)
     assert ran == []
+
+
+def test_an_idle_worker_holds_on_to_nothing(tmp_path: Path) -> None:
+    """An old generation may be gigabytes of files that are deleted already."""
+
+    async def work(pool: Pool) -> bool:
+        searcher = text_index(tmp_path / "i").searcher()
+        gone = weakref.ref(searcher)
+        await pool.answer(Job(searcher, lambda job, queries: None, ["physics"]), 30, never)
+        del searcher
+        for _ in range(1000):
+            if gone() is None:
+                return True
+            await asyncio.sleep(0.01)
+        return False
+
+    assert in_pool(work)

@@ -40,7 +40,7 @@ _LIMITED = (
 
 def create_app(service: Service) -> Gate:
     """An ASGI application over an index, which it closes at its end."""
-    metrics, config, location = Metrics(), service.config, service.index.location
+    metrics, config, location = Metrics(), service.config, service.location
     pool = Pool(config.searches_at_once, config.limits.queue, metrics.taken)
     app = _routes(_Lifespan(service, pool, config))
     app.state.parts, app.state.location = Parts(service, pool, metrics, config), location
@@ -48,6 +48,7 @@ def create_app(service: Service) -> Gate:
     schema = described(app, config.limits)
     paths = frozenset(("/openapi.json", *schema["paths"], *page_files()))
     app.state.gate = gate = Gate(app, config, metrics, paths, location)
+    gate.admit = pool.admit
     gate.direct |= {("POST", route.path): route.get_route_handler() for route in json_routes()}
     app.openapi = lambda: schema  # type: ignore[method-assign]
     return gate

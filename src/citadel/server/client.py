@@ -6,7 +6,7 @@ import http.client
 import json
 import threading
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from citadel.errors import (
@@ -34,8 +34,8 @@ _GONE = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) 
 class RemoteHits(Sequence[Hit]):
     """The hits of one query, best first, as `Searcher.search` gives them."""
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], tau: float = 0.0, dot_products: int = 0) -> None:
-        self._rows, self.tau, self.dot_products = rows, tau, dot_products
+    def __init__(self, client: Client, rows: Sequence[Mapping[str, Any]], tau: float, dot_products: int = 0) -> None:
+        self._client, self._rows, self.tau, self.dot_products = client, rows, tau, dot_products
         self._hits = [Hit(row["id"], row["score"], row["rank"], self._document) for row in rows]
 
     def __len__(self) -> int:
@@ -59,9 +59,12 @@ class RemoteHits(Sequence[Hit]):
 
     def _document(self, rank: int) -> Document:
         row = self._rows[rank - 1]
-        if "text" not in row:
-            raise UsageError("these hits were asked for without documents: search with documents=True")
-        return Document(row["id"], row["text"], row["title"], row["metadata"])
+        if "text" in row:
+            return Document(row["id"], row["text"], row["title"], row["metadata"])
+        found = self._client.get(row["id"])  # asked for without documents: fetched one by one
+        if found is None:
+            raise InputError(f"document {row['id']!r} was deleted since the search")
+        return found
 
 
 class _Http(http.client.HTTPConnection):
@@ -89,6 +92,7 @@ class Client:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._threads = threading.local()
+        self._limits: dict[str, int] | None = None
 
     # -- searching -----------------------------------------------------------------------------------------------------
 
@@ -120,26 +124,26 @@ class Client:
     def search_batch(
         self,
         queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str],
-        k: int = 10,
+        k: int = 1000,
         *,
         semantic_mode: str = "auto",
         tau: float | None = None,
-        documents: bool = True,
+        documents: bool = False,
     ) -> Ranking:
-        """The hits of several queries, in their order; at most as many as the server takes in one request."""
+        """The hits of many queries, in their order and in as many requests as the server's limits ask for."""
         named = [{"id": id, "query": text} for id, text in named_queries(queries)]
         return self._batch(named, k, semantic_mode, tau, documents)
 
     def search_vectors_batch(
         self,
         queries: Mapping[str, Mapping[str, Any]],
-        k: int = 10,
+        k: int = 1000,
         *,
         semantic_mode: str = "auto",
         tau: float | None = None,
-        documents: bool = True,
+        documents: bool = False,
     ) -> Ranking:
-        """The hits of several queries given as vectors: id → {keys, weights, vectors, semantic}."""
+        """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
         named = [{"id": id, "vectors": _listed(**query)} for id, query in queries.items()]
         return self._batch(named, k, semantic_mode, tau, documents)
 
@@ -240,13 +244,27 @@ class Client:
     def _search(self, query: dict[str, Any], k: int, mode: str, tau: float | None, documents: bool) -> RemoteHits:
         asked = {**query, "k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
         found = self.call("POST", "/v1/search", asked)
-        return RemoteHits(found["hits"], found["tau"], found["dot_products"])
+        return RemoteHits(self, found["hits"], found["tau"], found["dot_products"])
 
     def _batch(self, queries: list[dict[str, Any]], k: int, mode: str, tau: float | None, documents: bool) -> Ranking:
-        asked = {"queries": queries, "k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
-        found = self.call("POST", "/v1/search/batch", asked)
-        ids = tuple(result["query_id"] for result in found["results"])
-        return Ranking(ids, tuple(RemoteHits(result["hits"], found["tau"]) for result in found["results"]))
+        asked = {"k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
+        ids: list[str] = []
+        hits: list[RemoteHits] = []
+        for part in self._parts_of(queries, k):
+            found = self.call("POST", "/v1/search/batch", {**asked, "queries": part})
+            ids += [result["query_id"] for result in found["results"]]
+            hits += [RemoteHits(self, result["hits"], found["tau"]) for result in found["results"]]
+        return Ranking(tuple(ids), tuple(hits))
+
+    def _parts_of(self, queries: list[dict[str, Any]], k: int) -> Iterator[list[dict[str, Any]]]:
+        """As many queries at a time as the server takes."""
+        if not queries:
+            return
+        if self._limits is None:
+            self._limits = self.stats()["server"]["limits"]
+        count = max(min(self._limits["batch"], self._limits["hits"] // max(k, 1)), 1)
+        for start in range(0, len(queries), count):
+            yield queries[start : start + count]
 
 
 def _error(status: int, answer: Any, retry_after: str | None) -> Exception:

@@ -18,14 +18,15 @@ class IndexFigures:
     """The figures of an index, counted once a generation."""
 
     def __init__(self) -> None:
-        self._known: tuple[Searcher | None, dict[str, Any]] = (None, {})
+        self._known: tuple[int, dict[str, Any]] = (-1, {})  # not the searcher: it would be kept open
 
     def of(self, searcher: Searcher) -> dict[str, Any]:
         """The figures of what this searcher sees."""
         known, figures = self._known
-        if known is not searcher:
+        generation = searcher.snapshot.manifest.generation
+        if known != generation:
             figures = _count(searcher)
-            self._known = (searcher, figures)
+            self._known = (generation, figures)
         return figures
 
 

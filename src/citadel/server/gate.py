@@ -20,7 +20,7 @@ from citadel.errors import ServerError
 from citadel.server.answers import as_server_error, error_response
 from citadel.server.config import ServerConfig
 from citadel.server.metrics import Metrics
-from citadel.server.tokens import WRITE, Guard, permission
+from citadel.server.tokens import PERMISSIONS, READ, WRITE, Guard, permission
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -40,6 +40,7 @@ class Gate:
     def __init__(self, app: App, config: ServerConfig, metrics: Metrics, routes: frozenset[str], location: str) -> None:
         self.app, self._metrics, self._routes, self._location = app, metrics, routes, location
         self.direct: dict[tuple[str, str], Handler] = {}
+        self.admit: Callable[[], Awaitable[None]] | None = None  # refuses searches when too many wait
         self._guard, self._limits, self._logs = Guard(config), config.limits, config.access_log
         self.draining = False
 
@@ -57,18 +58,24 @@ class Gate:
         try:
             self._guard.check(scope["method"], scope["path"], scope["headers"])
             exchange.check()
-            if handler := self.direct.get((scope["method"], scope["path"])):
-                scope["app"] = self.app
-                response = await handler(Request(scope, exchange.receive))
-                await response(scope, exchange.receive, exchange.send)
-            else:
-                await self.app(scope, exchange.receive, exchange.send)
+            await self._pass(scope, exchange)
         except Exception as error:
             answer = as_server_error(error, self._location)
             if not exchange.status:  # else the client has its answer, or a part of one and uvicorn cuts the connection
                 await error_response(answer, exchange.id)(scope, receive, exchange.send)
         finally:
             self._note(scope, exchange, time.perf_counter() - start)
+
+    async def _pass(self, scope: Scope, exchange: _Exchange) -> None:
+        handler = self.direct.get((scope["method"], scope["path"]))
+        if handler is None:
+            await self.app(scope, exchange.receive, exchange.send)
+            return
+        if self.admit is not None and PERMISSIONS.get(scope["path"]) == READ:
+            await self.admit()
+        scope["app"] = self.app
+        response = await handler(Request(scope, exchange.receive))
+        await response(scope, exchange.receive, exchange.send)
 
     def _note(self, scope: Scope, exchange: _Exchange, seconds: float) -> None:
         path = scope["path"] if scope["path"] in self._routes else "other"

@@ -22,8 +22,7 @@ from citadel.server.answers import busy
 TEXTS_TOGETHER = 16  # encoded in one go; more would keep a cancelled job's worker too long
 PATIENCE = 0.05  # seconds a job may run before somebody watches whether its client is still there
 DELIVERY = 0.001  # seconds that finished jobs wait at most for those beside them
-PACE = 0.1  # seconds before a refusal: a client that asks again at once must not take the cores from the searches
-MOST_REFUSED = 256  # refusals held back at the same time
+PACE, SPACING, LONGEST = 0.1, 0.004, 1.0  # seconds before a refusal, more for each one that is held back already
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Run = Callable[["Job", list[Any]], Any]
@@ -91,8 +90,7 @@ class Pool:
 
     async def answer(self, job: Job, seconds: float, receive: Receive) -> Any:
         """What the job gives; a refusal when too many wait, 504 at the deadline, and an end when the client leaves."""
-        if self._queue.qsize() >= self._most:
-            await self._refuse()
+        await self.admit()
         loop = asyncio.get_running_loop()
         watch = _Watch(job, receive)
         timers = (loop.call_later(seconds, _expire, job, seconds), loop.call_later(PATIENCE, watch.start))
@@ -105,36 +103,43 @@ class Pool:
             watch.stop()
             job.cancel.set()  # nobody waits any more, if the engine still runs
 
-    async def _refuse(self) -> None:
-        if self._refused < MOST_REFUSED:
-            self._refused += 1
-            try:
-                await asyncio.sleep(PACE)
-            finally:
-                self._refused -= 1
+    async def admit(self) -> None:
+        """Refuse when too many wait; asked before a body is read too, so that a refusal costs next to nothing."""
+        if self._queue.qsize() < self._most:
+            return
+        self._refused += 1
+        try:  # a client that asks again at once must not take the cores from the searches
+            await asyncio.sleep(min(max(PACE, SPACING * self._refused), LONGEST))
+        finally:
+            self._refused -= 1
         raise busy()
 
     # -- in the workers ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while (jobs := self._take()) is not None:
-            finished: list[Job] = []
-            delivered = time.perf_counter()
-            for _, group in groupby(jobs, key=lambda job: id(job.searcher)):  # during a swap there are two
-                for job, queries in prepared(list(group)):
-                    _run(job, queries)
-                    finished.append(job)
-                    if time.perf_counter() - delivered > DELIVERY:
-                        self._deliver(finished)
-                        finished, delivered = [], time.perf_counter()
-            self._deliver(finished)
+            self._run_all(jobs)
+            del jobs  # while this thread waits, it must not hold on to an old generation's files
+
+    def _run_all(self, jobs: list[Job]) -> None:
+        finished: list[Job] = []
+        delivered = time.perf_counter()
+        for _, group in groupby(jobs, key=lambda job: id(job.searcher)):  # during a swap there are two
+            for job, queries in prepared(list(group)):
+                _run(job, queries)
+                finished.append(job)
+                if time.perf_counter() - delivered > DELIVERY:
+                    self._deliver(finished)
+                    finished, delivered = [], time.perf_counter()
+        self._deliver(finished)
 
     def _take(self) -> list[Job] | None:
         """This worker's share of what waits, less what nobody waits for any more; None when the work is over."""
         first = self._queue.get()
         if first is None:
             return None
-        jobs, share, texts = [first], self._queue.qsize() // self.workers, len(first.texts)
+        share = self._queue.qsize() // self.workers if first.texts else 0  # without a text company is of no use
+        jobs, texts = [first], len(first.texts)
         while len(jobs) <= share and texts < TEXTS_TOGETHER:
             try:
                 job = self._queue.get_nowait()

@@ -48,6 +48,11 @@ class Service:
     def generation(self) -> int:
         return self.searcher.snapshot.manifest.generation
 
+    @property
+    def location(self) -> str:
+        """The index's folder, which is no client's business."""
+        return self.searcher.snapshot.storage.location
+
     def close(self) -> None:
         """End; what was not committed is dropped, and said so in the log."""
         self._writer.shutdown()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from citadel.errors import InputError
+from citadel.errors import InputError, UsageError
 from citadel.types import Document
 
 MAX_ID = 512  # bytes of UTF-8
@@ -117,6 +117,19 @@ def check_id(identifier: object) -> str:
     if _BAD_IN_ID.search(identifier):
         raise InputError(f"the id holds a control character or line end: {shorten(identifier)}")
     return identifier
+
+
+def known_id(id: object) -> str | None:
+    """An id as `add` would have stored it; None for a text that no document can have.
+
+    >>> known_id(7), known_id("\\ud800")
+    ('7', None)
+    """
+    if isinstance(id, int) and not isinstance(id, bool):
+        return str(id)
+    if not isinstance(id, str):
+        raise UsageError(f"a document's id is a text or a whole number, not {type(id).__name__}")
+    return id if id.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in id) else None
 
 
 def check_text(text: object, what: str) -> str:
