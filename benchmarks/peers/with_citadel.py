@@ -16,7 +16,7 @@ CODECS = {"colbert": "int8", "splade": "int8", "citadel": "int8"}
 def build_bm25(task: Task, scratch: Path) -> Search:
     from citadel import Index
 
-    index = Index.create(scratch / "index")
+    index = Index.create(scratch / "index", model="bm25")
     index.add({"id": str(number), "text": text} for number, text in enumerate(task.texts))
     searcher, queries = index.commit().searcher(threads=1), task.queries
     return lambda query: [int(id) for id in searcher.search(queries[query], K).ids]
