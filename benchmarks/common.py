@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,17 +20,9 @@ RESULTS = Path(__file__).parent / "results"
 def machine() -> dict[str, Any]:
     """Where and when a figure was measured."""
     from citadel import _native
+    from citadel.measure.record import machine as measured_on
 
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "date": datetime.date.today().isoformat(),
-        "cpu": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "instruction_set": _native.instruction_set(),
-    }
+    return {**measured_on(), "numpy": np.__version__, "instruction_set": _native.instruction_set()}
 
 
 def one_core() -> None:

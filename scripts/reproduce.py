@@ -130,8 +130,9 @@ def config_of(folder: Path) -> TrainConfig | None:
 def gpu_minutes(name: str, config: TrainConfig) -> float:
     """From the passages a second that benchmarks/train.py measured."""
     rates = {row["system"]: row["passages_per_second"] for row in read_json(RATES)["rows"]}
-    system = "citadel" if name.startswith(("keys-", "citadel-plus")) else name
+    system = "citadel" if name.startswith(("keys-", "citadel-plus")) else "dpr-128" if name.startswith("dpr-") else name
     passages = config.optimizer.steps * config.optimizer.batch * config.optimizer.accumulate * config.data.group
+    passages += config.router.warm_up_steps * config.router.warm_up_batch
     return float(passages / rates.get(system, SLOWEST) / 60)
 
 

@@ -12,7 +12,8 @@ from citadel.cli.options import Threads
 
 def measure(
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="A model folder, a checkpoint, or bm25; not with --fill.")
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A model folder, a checkpoint, default or bm25; not with --fill."),
     ] = None,
     collection: Annotated[
         str, typer.Option(metavar="DIR|ID", help="A BEIR or MS MARCO folder, or ir_datasets:ID.")

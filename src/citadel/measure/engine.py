@@ -64,7 +64,7 @@ class EngineSystem:
 
         folder = Path(self._folder.name, f"{tau:g}-{codec}")
         if self._encoder is None:
-            return Index.create(folder, threads=self._threads)
+            return Index.create(folder, model="bm25", threads=self._threads)
         config = self._encoder.config
         kept = tau if config.router == "dynamic" else None
         fields = fields_of(config, codec)

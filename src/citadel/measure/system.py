@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 from citadel.config import Field
 from citadel.encode.config import ModelConfig
+from citadel.encode.models import BM25, DEFAULT, find_model
 from citadel.encode.session import ONNX_FILE
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError, UsageError
 from citadel.types import RoutedTokens
-
-BM25 = "bm25"
 
 
 class TextEncoder(Protocol):
@@ -96,17 +95,18 @@ def load_system(plan: Plan) -> TextEncoder | None:
     """The encoder of a model, with every key that has any weight: τ acts later. None for bm25."""
     if plan.model == BM25:
         return None
-    if not os.path.isdir(plan.model):
-        raise InputError("there is no such model: name an exported folder, a checkpoint, or bm25", plan.model)
-    if Path(plan.model, ONNX_FILE).is_file() and plan.engine != "torch":
+    folder = find_model(plan.model) if plan.model == DEFAULT else plan.model
+    if not os.path.isdir(folder):
+        raise InputError("there is no such model: name an exported folder, a checkpoint, default or bm25", plan.model)
+    if Path(folder, ONNX_FILE).is_file() and plan.engine != "torch":
         from citadel.encode.encoder import Encoder
 
-        return Encoder(plan.model, plan.threads, tau=0.0)
+        return Encoder(folder, plan.threads, tau=0.0)
     try:
         from citadel.measure.torch_texts import TorchTexts
     except ModuleNotFoundError as error:
         raise UsageError(f"a checkpoint needs {error.name}: run `pip install 'citadel-ir[train]'`") from None
-    return TorchTexts(plan.model, plan.device, tau=0.0)
+    return TorchTexts(folder, plan.device, tau=0.0)
 
 
 def pruned(text: RoutedTokens, tau: float) -> RoutedTokens:

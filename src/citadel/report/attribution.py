@@ -18,6 +18,7 @@ TAUS = (0.5, 0.9, 1.1, 1.5)
 MOST_TOKENS = 90  # what fits a page at a size one can read
 SHOWN_KEYS = 3
 WIDTH, MARGIN, SPACE, LINE, KEY_LINE = 7.2, 0.08, 0.1, 0.27, 0.17  # inches
+JOINED = 0.09  # so much less space before a token that continues a word
 GREY, BLUE = "#9a9a9a", "#0072B2"
 
 
@@ -110,11 +111,17 @@ class Word(NamedTuple):
     text: str
     bold: bool
     keys: tuple[str, ...] = ()
+    continues: bool = False  # the word before it, as ##ity does
 
 
 def _words(one: Passage, tau: float, with_keys: bool) -> list[Word]:
-    found = [(token.text.removeprefix("##"), token.live(tau)) for token in one.tokens]
-    return [Word(text, bool(live), tuple(live[:SHOWN_KEYS]) if with_keys else ()) for text, live in found]
+    return [_word(token.text, token.live(tau), with_keys) for token in one.tokens]
+
+
+def _word(text: str, live: list[str], with_keys: bool) -> Word:
+    shown = tuple(live[:SHOWN_KEYS]) if with_keys else ()
+    joined = text.startswith("##") and not with_keys  # keys below would touch each other
+    return Word(text.removeprefix("##"), bool(live), shown, joined)
 
 
 def _typeset(canvas: Canvas, paragraphs: Sequence[tuple[str, Sequence[Word]]]) -> None:
@@ -140,6 +147,7 @@ def _flow(canvas: Canvas, words: Sequence[Word], y: float, lines: list[tuple[flo
         style = _style("black" if word.bold else GREY, 13, bold=word.bold)
         keys = [(key, _style(BLUE, 10)) for key in word.keys]
         width = max(_inches(canvas, text, look) for text, look in [(word.text, style), *keys])
+        x -= JOINED if word.continues and x > MARGIN else 0
         if x + width > WIDTH - MARGIN and x > MARGIN:
             y += LINE + depth * KEY_LINE
             x, depth = MARGIN, 0

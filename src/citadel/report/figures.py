@@ -86,6 +86,8 @@ def _scatter(points: Sequence[Point], x: str, y: str) -> Callable[[Canvas], None
     """Colours tell routers apart, shapes the systems of one router."""
 
     def draw(canvas: Canvas) -> None:
+        from matplotlib.ticker import NullFormatter
+
         axes = canvas.subplots()
         largest = max(point.megabytes for point in points)
         seen: Counter[str] = Counter()
@@ -97,6 +99,9 @@ def _scatter(points: Sequence[Point], x: str, y: str) -> Callable[[Canvas], None
             label = f"{point.system}, {_megabytes(point.megabytes)}"
             axes.plot([point.cost], [point.quality], shape, color=colour, markersize=8, label=label)
         axes.set(xscale="log", xlabel=x, ylabel=y)
+        axes.xaxis.set_major_formatter("{x:,g}")
+        costs = [point.cost for point in points]
+        axes.xaxis.set_minor_formatter("{x:,g}" if max(costs) < 8 * min(costs) else NullFormatter())
         axes.margins(0.15, 0.15)
         axes.grid(alpha=0.3)
         canvas.legend(loc="outside right upper")

@@ -1,0 +1,118 @@
+"""All peers on one prepared collection, one after the other on one core: one table, and results/peers-NAME.json.
+
+python benchmarks/peers/prepare.py …                       # once
+python benchmarks/peers/run.py build/peers/cranfield       # --python PATH: an interpreter that has the peers
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from common import report
+
+from citadel.eval import evaluate
+from citadel.types import Hit, Ranking
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parent.parent / "src"
+LIMIT = 1800  # seconds a peer
+# script, argument, the model whose exact ranking it stands against
+PEERS = [
+    ("with_citadel.py", "bm25", ""),
+    ("with_bm25s.py", "", ""),
+    ("with_tantivy.py", "", ""),
+    ("with_citadel.py", "citadel", ""),
+    ("with_citadel.py", "colbert", "colbert"),
+    ("with_faiss.py", "", "colbert"),
+    ("with_lancedb.py", "", "colbert"),
+    ("with_qdrant.py", "", "colbert"),
+    ("with_citadel.py", "splade", "splade"),
+    ("with_seismic.py", "", "splade"),
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has the peers installed")
+    parser.add_argument("--only", action="append", default=[])
+    options = parser.parse_args()
+    folder = Path(options.folder)
+    rows, kept = [], []
+    for script, argument, model in PEERS:
+        if options.only and script not in options.only:
+            continue
+        found = run_one(script, argument, folder, sys.executable if "citadel" in script else options.python)
+        kept.append({name: value for name, value in found.items() if name != "ranked"})
+        rows.append(row(found, folder, model))
+        print(rows[-1], flush=True)
+    columns = ["peer", "nDCG@10", "overlap@10 with exact", "p50 ms", "p95 ms", "build s", "disk MB", "peak MB", "note"]
+    report(f"peers-{folder.name}", f"{folder.name}, one core, k = 100, a query at a time", columns, rows, peers=kept)
+
+
+def run_one(script: str, argument: str, folder: Path, python: str) -> dict[str, Any]:
+    """One peer in a process of its own; what it printed, or why there is nothing."""
+    name = f"{script.removeprefix('with_').removesuffix('.py')} {argument}".strip()
+    with tempfile.TemporaryDirectory(prefix="citadel-peer-") as scratch:
+        command = [
+            python,
+            str(HERE / script),
+            str(folder),
+            str(Path(scratch, "index")),
+            *([argument] if argument else []),
+        ]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False)
+        except subprocess.TimeoutExpired:
+            return {"peer": name, "unable": f"not done after {LIMIT} s"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return {"peer": name, "unable": f"exit {done.returncode}: {last[:160]}"}
+    return dict(json.loads(lines[-1]))
+
+
+def row(found: dict[str, Any], folder: Path, model: str) -> list[Any]:
+    if "unable" in found:
+        return [found["peer"], *["–"] * 7, found["unable"]]
+    figures = [found[name] for name in ("p50_ms", "p95_ms", "build_s")]
+    sizes = [round(found[name] / 1e6, 1) for name in ("disk_bytes", "peak_bytes")]
+    return [
+        found["peer"],
+        quality(found["ranked"], folder),
+        overlap(found["ranked"], folder, model),
+        *figures,
+        *sizes,
+        "",
+    ]
+
+
+def quality(ranked: list[list[int]], folder: Path) -> float:
+    ids = json.loads((folder / "documents.json").read_text())["ids"]
+    queries = json.loads((folder / "queries.json").read_text())["ids"]
+    hits = (tuple(Hit(ids[n], float(-rank), rank) for rank, n in enumerate(one, 1)) for one in ranked)
+    qrels = json.loads((folder / "qrels.json").read_text())
+    return round(evaluate(Ranking(tuple(queries), tuple(hits)), qrels, "nDCG@10")["nDCG@10"], 4)
+
+
+def overlap(ranked: list[list[int]], folder: Path, model: str) -> float | str:
+    """The share of the exact ten that are among the ten found, over all queries."""
+    exact = json.loads((folder / "exact.json").read_text()).get(model)
+    if exact is None:
+        return "–"
+    shares = [len(set(one[:10]) & set(best[:10])) / len(best[:10]) for one, best in zip(ranked, exact, strict=True)]
+    return round(sum(shares) / len(shares), 4)
+
+
+if __name__ == "__main__":
+    main()
