@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from citadel.config import DEFAULT_MEMORY, Field, Settings
-from citadel.encode.models import require_fingerprint, text_model
+from citadel.encode.models import chosen_model, require_fingerprint, text_model
 from citadel.errors import InputError, UsageError
 from citadel.index import check as checking
 from citadel.index.create import create_index
@@ -89,7 +89,7 @@ class Index:
         """
         given = {"analyser": analyser, "k1": k1, "b": b}
         terms: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        encoder, named = None, _text_model(model, router, terms) if fields is None else None
+        encoder, named = None, chosen_model(model, router, terms) if fields is None else None
         if named is not None:
             encoder = _load(named, tau, threads)
             settings = model_settings(named, encoder, router, tau, codec, semantic_codec)
@@ -282,16 +282,6 @@ def _load(model: Path, tau: float | None, threads: int | None) -> Encoder:
     from citadel.encode.encoder import Encoder
 
     return Encoder(model, threads, tau=tau)
-
-
-def _text_model(model: Path | None, router: str | None, terms: Mapping[str, Any]) -> str | None:
-    """The model text goes through, or None for BM25, which naming a part of it chooses too."""
-    if model is None and (router is not None or terms):
-        return None
-    named = text_model(model)
-    if named is not None and terms:
-        raise UsageError(f"{next(iter(terms))} is for bm25, and here is a model: leave it out")
-    return named
 
 
 def _same_kind(settings: Settings, model: Path | None) -> Path | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from citadel.encode.config import CONFIG_FILE
 from citadel.encode.session import ONNX_FILE
 from citadel.encode.tokenizer import TOKENIZER_FILE
-from citadel.errors import FingerprintError, InputError
+from citadel.errors import FingerprintError, InputError, UsageError
 
 DEFAULT = "default"
 BM25 = "bm25"
@@ -38,6 +39,20 @@ def text_model(name: str | os.PathLike[str] | None) -> str | None:
     if name == BM25:
         return None
     return DEFAULT if name == DEFAULT else _absolute(os.fspath(name))
+
+
+def chosen_model(name: str | os.PathLike[str] | None, router: str | None, terms: Mapping[str, object]) -> str | None:
+    """The model text goes through, or None for BM25, which naming a part of it chooses too.
+
+    >>> chosen_model(None, None, {"k1": 1.2}) is None
+    True
+    """
+    if name is None and (router is not None or terms):
+        return None
+    named = text_model(name)
+    if named is not None and terms:
+        raise UsageError(f"{next(iter(terms))} is for bm25, and here is a model: leave it out")
+    return named
 
 
 def _absolute(path: str) -> str:
