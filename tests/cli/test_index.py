@@ -108,9 +108,7 @@ def test_a_corpus_is_the_same_however_its_path_is_written(
 
 
 def test_naming_a_default_is_no_other_setting(corpus: Path, index: Path, citadel: Citadel) -> None:
-    again = citadel(
-        "index", corpus, index, "--model", "default", "--analyser", "english", "--k1", "0.9", "--threads", "1"
-    )
+    again = citadel("index", corpus, index, "--model", "bm25", "--analyser", "english", "--k1", "0.9", "--threads", "1")
     assert "finished already" in again.out
 
 
