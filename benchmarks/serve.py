@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from common import report
 
 import citadel
@@ -51,8 +52,8 @@ def build(folder: Path, model: str) -> Path:
     return folder
 
 
-def engine_rate(index: Path, asked: list[str], seconds: float) -> float:
-    """Searches a second in this process, texts of the hits read, one thread a core."""
+def engine_rate(index: Path, asked: list[str], seconds: float) -> tuple[float, float]:
+    """Searches a second in this process, texts of the hits read, one thread a core; and processor time of one."""
     searcher = citadel.Index.open(index, threads=1).searcher(threads=1)
     counts, end = [0] * available_threads(), time.perf_counter() + seconds
 
@@ -65,22 +66,23 @@ def engine_rate(index: Path, asked: list[str], seconds: float) -> float:
             counts[place] += 1
 
     searcher.search(asked[0])
+    before = time.process_time()
     threads = [threading.Thread(target=work, args=(place,)) for place in range(len(counts))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(counts) / seconds
+    return sum(counts) / seconds, (time.process_time() - before) / max(sum(counts), 1)
 
 
 @contextlib.contextmanager
-def served(index: Path, *options: str) -> Iterator[str]:
+def served(index: Path) -> Iterator[tuple[str, psutil.Process]]:
     """`citadel serve` with its own settings, but for the log of every request."""
-    command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0", "--no-access-log", *options]
+    command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0", "--no-access-log"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        yield json.loads(process.stderr.readline())["url"]
+        yield json.loads(process.stderr.readline())["url"], psutil.Process(process.pid)
     finally:
         process.terminate()
         process.communicate()
@@ -100,21 +102,28 @@ def saturation(url: str, seconds: float, bodies: Path) -> int:
     return next(count for count, rate in rates.items() if rate >= SATURATED * max(rates.values()))
 
 
+def timed(server: psutil.Process, *asked: Any) -> dict[str, float]:
+    """What wrk tells, and the server's processor time for one answer, which other work on the machine disturbs less."""
+    before = sum(server.cpu_times()[:2])
+    found = wrk(*asked)
+    return found | {"cpu": (sum(server.cpu_times()[:2]) - before) / max(found["ok"], 1)}
+
+
 def measure(name: str, index: Path, asked: list[str], seconds: float, rounds: int) -> Iterator[dict[str, Any]]:
     """Engine and server in turns, so that a noisy machine disturbs both alike; medians of the rounds."""
-    with tempfile.TemporaryDirectory() as folder, served(index) as url:
+    with tempfile.TemporaryDirectory() as folder, served(index) as (url, server):
         bodies = Path(folder, "bodies.jsonl")
         bodies.write_text("".join(json.dumps({"query": query, "k": K}) + "\n" for query in asked))
         wrk(url, 4, 2, bodies)
         enough = saturation(url, max(seconds / 3, 2), bodies)
-        turns: list[tuple[Any, ...]] = [
-            (engine_rate(index, asked, seconds), *(wrk(url, n * enough, seconds, bodies) for n in TIMES))
-            for _ in range(rounds)
-        ]
-    engine = statistics.median(turn[0] for turn in turns)
-    for place, times in enumerate(TIMES, 1):
-        found = {key: statistics.median(turn[place][key] for turn in turns) for key in turns[0][1]}
-        yield {"index": name, "times": times, "connections": times * enough, "engine": engine} | found
+        engines, turns = [], []
+        for _ in range(rounds):
+            engines.append(engine_rate(index, asked, seconds))
+            turns.append([timed(server, url, times * enough, seconds, bodies) for times in TIMES])
+    rate, cpu = (statistics.median(values) for values in zip(*engines, strict=True))
+    for place, times in enumerate(TIMES):
+        found = {key: statistics.median(turn[place][key] for turn in turns) for key in turns[0][0]}
+        yield {"index": name, "times": times, "connections": times * enough, "engine": rate, "engine_cpu": cpu} | found
 
 
 def main() -> None:
@@ -135,11 +144,15 @@ def main() -> None:
             for name, index in indexes.items()
             for row in measure(name, index, asked, options.seconds, options.rounds)
         ]
-    columns = ("index", "× saturation", "connections", "engine/s", "server/s", "kept", "p50 ms", "p99 ms", "refused")
+    columns = (
+        "index", "× saturation", "connections", "engine/s", "server/s", "kept", "engine CPU µs", "server CPU µs",
+        "p50 ms", "p99 ms", "refused",
+    )  # fmt: skip
     table = [
         (
             row["index"], row["times"], row["connections"], round(row["engine"], 1), round(row["rate"], 1),
-            round(row["rate"] / row["engine"], 3), round(row["p50_ms"], 2), round(row["p99_ms"], 2), int(row["busy"]),
+            round(row["rate"] / row["engine"], 3), round(row["engine_cpu"] * 1e6), round(row["cpu"] * 1e6),
+            round(row["p50_ms"], 2), round(row["p99_ms"], 2), int(row["busy"]),
         )
         for row in rows
     ]  # fmt: skip
