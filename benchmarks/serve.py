@@ -1,8 +1,8 @@
 """What is left of the engine's rate over HTTP, and what happens at 1, 2 and 8 times saturation?
 
-Two indexes of the documentation of Python's own library: BM25, whose search takes microseconds, so that HTTP is most of
-it; and one of a model (--model DIR, or --index FOLDER for one that is there), whose queries take milliseconds. Engine,
-server and wrk share all cores of the machine.
+Two indexes of the documentation of Python's own library: that of `citadel demo`, whose queries go through the default
+model (--model DIR for another, --index FOLDER for an index that is there) and take milliseconds; and BM25, whose search
+takes microseconds, so that HTTP is most of it. Engine, server and wrk share all cores of the machine.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from common import report
 
 import citadel
@@ -43,7 +44,7 @@ def queries(count: int) -> list[str]:
     return texts[:: max(len(texts) // count, 1)][:count]
 
 
-def build(folder: Path, model: str | None) -> Path:
+def build(folder: Path, model: str) -> Path:
     with citadel.Index.create(folder, model=model) as index:
         index.add(passages())
         index.commit()
@@ -51,8 +52,8 @@ def build(folder: Path, model: str | None) -> Path:
     return folder
 
 
-def engine_rate(index: Path, asked: list[str], seconds: float) -> float:
-    """Searches a second in this process, texts of the hits read, one thread a core."""
+def engine_rate(index: Path, asked: list[str], seconds: float) -> tuple[float, float]:
+    """Searches a second in this process, texts of the hits read, one thread a core; and processor time of one."""
     searcher = citadel.Index.open(index, threads=1).searcher(threads=1)
     counts, end = [0] * available_threads(), time.perf_counter() + seconds
 
@@ -65,22 +66,23 @@ def engine_rate(index: Path, asked: list[str], seconds: float) -> float:
             counts[place] += 1
 
     searcher.search(asked[0])
+    before = time.process_time()
     threads = [threading.Thread(target=work, args=(place,)) for place in range(len(counts))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(counts) / seconds
+    return sum(counts) / seconds, (time.process_time() - before) / max(sum(counts), 1)
 
 
 @contextlib.contextmanager
-def served(index: Path, *options: str) -> Iterator[str]:
+def served(index: Path) -> Iterator[tuple[str, psutil.Process]]:
     """`citadel serve` with its own settings, but for the log of every request."""
-    command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0", "--no-access-log", *options]
+    command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0", "--no-access-log"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        yield json.loads(process.stderr.readline())["url"]
+        yield json.loads(process.stderr.readline())["url"], psutil.Process(process.pid)
     finally:
         process.terminate()
         process.communicate()
@@ -100,27 +102,34 @@ def saturation(url: str, seconds: float, bodies: Path) -> int:
     return next(count for count, rate in rates.items() if rate >= SATURATED * max(rates.values()))
 
 
+def timed(server: psutil.Process, *asked: Any) -> dict[str, float]:
+    """What wrk tells, and the server's processor time for one answer, which other work on the machine disturbs less."""
+    before = sum(server.cpu_times()[:2])
+    found = wrk(*asked)
+    return found | {"cpu": (sum(server.cpu_times()[:2]) - before) / max(found["ok"], 1)}
+
+
 def measure(name: str, index: Path, asked: list[str], seconds: float, rounds: int) -> Iterator[dict[str, Any]]:
     """Engine and server in turns, so that a noisy machine disturbs both alike; medians of the rounds."""
-    with tempfile.TemporaryDirectory() as folder, served(index) as url:
+    with tempfile.TemporaryDirectory() as folder, served(index) as (url, server):
         bodies = Path(folder, "bodies.jsonl")
         bodies.write_text("".join(json.dumps({"query": query, "k": K}) + "\n" for query in asked))
         wrk(url, 4, 2, bodies)
         enough = saturation(url, max(seconds / 3, 2), bodies)
-        turns: list[tuple[Any, ...]] = [
-            (engine_rate(index, asked, seconds), *(wrk(url, n * enough, seconds, bodies) for n in TIMES))
-            for _ in range(rounds)
-        ]
-    engine = statistics.median(turn[0] for turn in turns)
-    for place, times in enumerate(TIMES, 1):
-        found = {key: statistics.median(turn[place][key] for turn in turns) for key in turns[0][1]}
-        yield {"index": name, "times": times, "connections": times * enough, "engine": engine} | found
+        engines, turns = [], []
+        for _ in range(rounds):
+            engines.append(engine_rate(index, asked, seconds))
+            turns.append([timed(server, url, times * enough, seconds, bodies) for times in TIMES])
+    rate, cpu = (statistics.median(values) for values in zip(*engines, strict=True))
+    for place, times in enumerate(TIMES):
+        found = {key: statistics.median(turn[place][key] for turn in turns) for key in turns[0][0]}
+        yield {"index": name, "times": times, "connections": times * enough, "engine": rate, "engine_cpu": cpu} | found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", help="a model folder: the second index is built with it")
-    parser.add_argument("--index", help="a folder with an index of a model that is there already")
+    parser.add_argument("--model", help="a model folder instead of the default model")
+    parser.add_argument("--index", help="an index of these documents with a model, if there is one already")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
@@ -128,19 +137,22 @@ def main() -> None:
         raise SystemExit("wrk is missing: apt install wrk")
     asked, load = queries(QUERIES), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        indexes = {"bm25": build(Path(folder, "bm25"), None)}
-        if options.index or options.model:
-            indexes["model"] = Path(options.index) if options.index else build(Path(folder, "model"), options.model)
+        model = Path(options.index) if options.index else build(Path(folder, "model"), options.model or "default")
+        indexes = {"model": model, "bm25": build(Path(folder, "bm25"), "bm25")}
         rows = [
             row
             for name, index in indexes.items()
             for row in measure(name, index, asked, options.seconds, options.rounds)
         ]
-    columns = ("index", "× saturation", "connections", "engine/s", "server/s", "kept", "p50 ms", "p99 ms", "refused")
+    columns = (
+        "index", "× saturation", "connections", "engine/s", "server/s", "kept", "engine CPU µs", "server CPU µs",
+        "p50 ms", "p99 ms", "refused",
+    )  # fmt: skip
     table = [
         (
             row["index"], row["times"], row["connections"], round(row["engine"], 1), round(row["rate"], 1),
-            round(row["rate"] / row["engine"], 3), round(row["p50_ms"], 2), round(row["p99_ms"], 2), int(row["busy"]),
+            round(row["rate"] / row["engine"], 3), round(row["engine_cpu"] * 1e6), round(row["cpu"] * 1e6),
+            round(row["p50_ms"], 2), round(row["p99_ms"], 2), int(row["busy"]),
         )
         for row in rows
     ]  # fmt: skip

@@ -72,7 +72,7 @@ def parsed(answer: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def text_index(folder: Path, documents: Sequence[dict[str, Any]] = DOCUMENTS) -> citadel.Index:
-    index = citadel.Index.create(Quick(folder))
+    index = citadel.Index.create(Quick(folder), model="bm25")
     index.add(documents)
     return index.commit()
 

@@ -60,9 +60,9 @@ class Gate:
             exchange.check()
             await self._pass(scope, exchange)
         except Exception as error:
-            answer = as_server_error(error, self._location)
+            response = error_response(as_server_error(error, self._location), exchange.id)
             if not exchange.status:  # else the client has its answer, or a part of one and uvicorn cuts the connection
-                await error_response(answer, exchange.id)(scope, receive, exchange.send)
+                await response(scope, receive, exchange.send)
         finally:
             self._note(scope, exchange, time.perf_counter() - start)
 

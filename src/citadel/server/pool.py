@@ -38,7 +38,7 @@ class Job:
         self.cancel, self.created = Cancel(), time.perf_counter()
         self.started = self.encode_seconds = 0.0
         self.outcome: tuple[Any, BaseException | None] = (None, None)
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Any] | None = asyncio.get_running_loop().create_future()
 
     @property
     def queue_seconds(self) -> float:
@@ -47,18 +47,23 @@ class Job:
     def fail(self, error: BaseException) -> None:
         """Answer now, and let the worker stop as soon as the engine looks at the flag."""
         self.cancel.set()
-        if not self.future.done():
+        if self.future is not None and not self.future.done():
             self.future.set_exception(error)
 
     def settle(self) -> None:
         """Hand the outcome to whoever still waits for it."""
-        result, error = self.outcome
-        if self.future.done():
+        (result, error), self.outcome = self.outcome, (None, None)
+        if self.future is None or self.future.done():
             return
         if error is None:
             self.future.set_result(result)
         else:
             self.future.set_exception(error)
+
+    def leave(self) -> None:
+        """Nobody waits any more. An error knows the frames it came through, and they this job: no ring must stay."""
+        self.cancel.set()  # if the engine still runs
+        self.future = None
 
 
 class Pool:
@@ -91,17 +96,19 @@ class Pool:
     async def answer(self, job: Job, seconds: float, receive: Receive) -> Any:
         """What the job gives; a refusal when too many wait, 504 at the deadline, and an end when the client leaves."""
         await self.admit()
-        loop = asyncio.get_running_loop()
+        loop, future = asyncio.get_running_loop(), job.future
+        assert future is not None  # a job is answered once
         watch = _Watch(job, receive)
         timers = (loop.call_later(seconds, _expire, job, seconds), loop.call_later(PATIENCE, watch.start))
         self._queue.put(job)
         try:
-            return await job.future
+            return await future
         finally:
             for timer in timers:
                 timer.cancel()
             watch.stop()
-            job.cancel.set()  # nobody waits any more, if the engine still runs
+            job.leave()
+            del future
 
     async def admit(self) -> None:
         """Refuse when too many wait; asked before a body is read too, so that a refusal costs next to nothing."""
@@ -214,7 +221,8 @@ class _Watch:
     __slots__ = ("_job", "_receive", "_task")
 
     def __init__(self, job: Job, receive: Receive) -> None:
-        self._job, self._receive = job, receive
+        self._job: Job | None = job
+        self._receive = receive
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -223,8 +231,10 @@ class _Watch:
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._job.fail(ServerError(499, "left", "the client has left"))
+        if self._job is not None:
+            self._job.fail(ServerError(499, "left", "the client has left"))
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        self._task = self._job = None  # a cancelled task and its frame hold each other for a while
