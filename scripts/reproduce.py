@@ -73,10 +73,10 @@ class Job:
 
 def jobs(collections: Sequence[str]) -> list[Job]:
     """Every measurement a whole report is made of."""
-    found = [Job("bm25", Plan("bm25", "BM25", k=1000), name) for name in collections]
+    found = [Job("bm25", Plan("bm25", "BM25"), name) for name in collections]
     for folder in members():
         name = system_name(folder.name)
-        plan = Plan(model_in(folder), name, taus=(0.0,) if folder.name.startswith("keys-") else (), k=1000, timed=TIMED)
+        plan = Plan(model_in(folder), name, taus=(0.0,) if folder.name.startswith("keys-") else (), timed=TIMED)
         found += [Job(folder.name, plan, each) for each in collections]
     return found + [Job("citadel-sweep", sweep(), each) for each in collections]
 
@@ -86,7 +86,7 @@ def sweep() -> Plan:
     folder = model_in(MODELS / "citadel")
     own = (load_config(folder).tau,) if is_trained(Path(folder)) else ()
     taus = tuple(dict.fromkeys([*own, *TAUS]))
-    return Plan(folder, "CITADEL", taus, CODECS, MODES, k=1000, timed=TIMED)
+    return Plan(folder, "CITADEL", taus, CODECS, MODES, timed=TIMED)
 
 
 def members() -> list[Path]:

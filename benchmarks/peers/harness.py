@@ -121,11 +121,14 @@ def one_core() -> None:
 
 
 def max_sim(query: NDArray[np.float32], documents: Rows, chosen: Sequence[int] | None = None) -> NDArray[np.float32]:
-    """Exact MaxSim of a query [m, d] with documents: the sum over its tokens of the best product."""
+    """Exact MaxSim of a query [m, d] with documents: the sum over its tokens of the best product; −∞ for empty ones."""
     assert documents.vectors is not None
     if chosen is None:
         products = query @ documents.vectors.T  # [m, P]
-        return np.asarray(np.maximum.reduceat(products, documents.offsets[:-1], axis=1).sum(0), np.float32)
+        filled = np.diff(documents.offsets) > 0
+        scores = np.full(len(documents), -np.inf, np.float32)
+        scores[filled] = np.maximum.reduceat(products, documents.offsets[:-1][filled], axis=1).sum(0)
+        return scores
     best = [(query @ documents.matrix(number).T).max(1).sum() for number in chosen]
     return np.array(best, np.float32)
 

@@ -19,7 +19,8 @@ def build(task: Task, scratch: Path) -> Search:
     shard = edge.EdgeShard.create(str(scratch), edge.EdgeConfig(vectors=vectors, max_search_threads=1))
     for start in range(0, len(documents), PART):
         numbers = range(start, min(start + PART, len(documents)))
-        points = [edge.Point(number, documents.matrix(number).tolist()) for number in numbers]
+        filled = [number for number in numbers if len(documents.matrix(number))]  # it takes no empty multivector
+        points = [edge.Point(number, documents.matrix(number).tolist()) for number in filled]
         shard.update(edge.UpdateOperation.upsert_points(points))
     shard.optimize()
     shard.flush()

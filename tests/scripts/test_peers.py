@@ -50,14 +50,14 @@ def test_overlap_counts_the_exact_ten(task: Path) -> None:
 
 def test_max_sim_by_hand() -> None:
     rows: Any = harness.Rows(
-        np.array([0, 2, 3]),
+        np.array([0, 2, 2, 3]),
         np.zeros(3, np.uint32),
         np.ones(3, np.float32),
         np.array([[1, 0], [0, 1], [3, 0]], np.float32),
     )
     query = np.array([[1, 0], [0, 2]], np.float32)
-    assert harness.max_sim(query, rows).tolist() == [3.0, 3.0]  # 1 + 2, and 3 + 0
-    assert harness.max_sim(query, rows, [1]).tolist() == [3.0]
+    assert harness.max_sim(query, rows).tolist() == [3.0, -np.inf, 3.0]  # 1 + 2, nothing, 3 + 0
+    assert harness.max_sim(query, rows, [2]).tolist() == [3.0]
     assert harness.top(np.array([1.0, 2.0, 2.0])) == [1, 2, 0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -98,7 +99,8 @@ def load_system(plan: Plan) -> TextEncoder | None:
     folder = find_model(plan.model) if plan.model == DEFAULT else plan.model
     if not os.path.isdir(folder):
         raise InputError("there is no such model: name an exported folder, a checkpoint, default or bm25", plan.model)
-    if Path(folder, ONNX_FILE).is_file() and plan.engine != "torch":
+    exported = Path(folder, ONNX_FILE).is_file() and importlib.util.find_spec("onnxruntime") is not None
+    if exported and plan.engine != "torch":
         from citadel.encode.encoder import Encoder
 
         return Encoder(folder, plan.threads, tau=0.0)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ class TorchTexts:
     def _route_all(self, texts: Sequence[Encoding], query: bool, tau: float) -> list[RoutedTokens]:
         routed: dict[int, RoutedTokens] = {}
         for places, found in self._run(texts, query):
-            arrays = {name: part.cpu().numpy() for name, part in found.tensors().items() if part.dim() > 1}
+            arrays = {name: _numpy(part) for name, part in found.tensors().items() if part.dim() > 1}
             for row, place in enumerate(places.tolist()):
                 outputs = {name: values[row] for name, values in arrays.items()}
                 routed[place] = self._route(texts[place], outputs, tau)
@@ -80,6 +81,11 @@ class TorchTexts:
             return replace(chosen_keys(keys, weights, vectors, tau), semantic=semantic)
         plain = TokenVectors(text.ids[text.routed].astype(np.uint32), vectors, semantic=semantic)
         return self._router.route_document(plain)
+
+
+def _numpy(part: torch.Tensor) -> NDArray[Any]:
+    """On the host; numpy knows no bf16."""
+    return (part.float() if part.is_floating_point() else part).cpu().numpy()
 
 
 def _fingerprint(folder: Path) -> str:
