@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,20 @@ def test_the_embeddings_are_stored_once(checkpoint: Path, tmp_path: Path) -> Non
     as_large = [name for name, values in tensors.items() if values.size >= tensors["embeddings.word"].size]
     assert as_large == ["embeddings.word"]
     assert tensors["embeddings.word"].dtype == np.int8
+
+
+@pytest.mark.parametrize(("route_separator", "keyless"), [(False, [0, -1]), (True, [0])])
+def test_tokens_that_never_have_keys_have_none_in_the_graph(
+    route_separator: bool, keyless: list[int], tmp_path: Path
+) -> None:
+    config = replace(tiny_config("dynamic"), route_separator=route_separator)
+    [folder] = export(write_checkpoint(tmp_path / "checkpoint", config), tmp_path / "model", "int8")
+    encoder = Encoder(folder)
+    for text in encoder.tokenizer.documents(["einstein proposed relativity", ""]):
+        weights = encoder.outputs(text)["weights"]  # [T, L]
+        has_none = np.zeros(len(text), np.bool_)
+        has_none[keyless] = True
+        assert (weights.any(axis=1) == ~has_none).tolist() == [True] * len(text)
 
 
 @pytest.mark.parametrize("router", ROUTERS)
