@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,21 @@ SCALE = ".scale"  # behind the name of an int8 matrix: its scales [rows]
 LARGEST = 127
 
 
+class Span(NamedTuple):
+    """The least and the largest number; 0 lies between them."""
+
+    low: float
+    high: float
+
+
 class Matrices(Protocol):
     """One way to store the large matrices of a model."""
 
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
         """x · weightᵀ: [N, in] → [N, out]."""
+
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
+        """x · tableᵀ + bias: [N, h] → [N, V], of states that lie in a known span but for a rare one."""
 
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
         """Rows of a table: [n, T] → [n, T, h]."""
@@ -30,6 +40,9 @@ class Fp32:
 
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
         return graph.node("MatMul", x, graph.node("Transpose", graph.initialiser(name, weight), perm=[1, 0]))
+
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
+        return graph.node("Add", self.product(graph, x, name, table), bias)
 
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
         return graph.node("Gather", graph.initialiser(name, table), ids)
@@ -51,6 +64,16 @@ class Int8:
         codes = graph.node("QuantizeLinear", graph.node("Div", x, largest), step, zero)
         whole = graph.node("ms.MatMulIntegerToFloat", codes, turned, step, scales, zero)
         return graph.node("Mul", whole, largest)
+
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
+        """With one scale for all tokens the product adds the bias itself, and nothing passes over V again."""
+        matrix, scales = self._store(graph, name, table)
+        turned = graph.node("Transpose", matrix, perm=[1, 0])  # [h, V]
+        size = (span.high - span.low) / 255
+        step = graph.initialiser("keys.step", np.array(size, np.float32))
+        zero = graph.initialiser("keys.zero", np.array(round(-span.low / size), np.uint8))
+        codes = graph.node("QuantizeLinear", x, step, zero)
+        return graph.node("ms.MatMulIntegerToFloat", codes, turned, step, scales, zero, "", bias)
 
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
         matrix, scales = self._store(graph, name, table)

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from citadel.encode.config import ModelConfig
+from citadel.model.calibrate import router_span
 from citadel.model.graph import Graph
 from citadel.model.matrices import Matrices
 from citadel.types import Floats
@@ -51,8 +52,8 @@ class Network:
         word = self._matrices.rows(graph, ids, "embeddings.word", self._state["embeddings.word"])
         positions = graph.initialiser("embeddings.position", self._state["embeddings.position"])
         start = backbone.position_offset
-        length = graph.node("Shape", ids, start=1, end=2)  # [1]
-        end = graph.node("Add", length, graph.shape(start)) if start else length
+        self._length = graph.node("Shape", ids, start=1, end=2)  # [1]
+        end = graph.node("Add", self._length, graph.shape(start)) if start else self._length
         x = graph.node("Add", word, graph.node("Slice", positions, graph.shape(start), end, graph.shape(0)))
         return self._norm(x, "embeddings.norm")
 
@@ -92,28 +93,35 @@ class Network:
         if config.router != "sparse":
             x = self._between(x)
         dense = graph.node("Gelu", self._linear(x, "router.dense"))
-        word = self._state["embeddings.word"]
-        product = self._matrices.product(graph, self._norm(dense, "router.norm"), "embeddings.word", word)
-        logits = graph.node("Add", product, self._tensor("router.bias"))  # [n, T, V]
+        x, bias, word = self._norm(dense, "router.norm"), self._tensor("router.bias"), self._state["embeddings.word"]
+        logits = self._matrices.logits(graph, x, "embeddings.word", word, bias, router_span(config, self._state))
         if config.router == "sparse":
             self._pool_keys(logits)
         else:
             self._top_keys(logits)
 
     def _between(self, x: str) -> str:
-        """The states without [CLS], and without [SEP] where that is last and has no key: products for nothing."""
+        """The states without [CLS], and without [SEP] if it is last and has no key; of an empty text one is left."""
         graph = self._graph
-        end = graph.shape(-self._ends if self._ends else np.iinfo(np.int64).max)
-        return graph.node("Slice", x, graph.shape(1), end, graph.shape(1))
+        shorter = graph.node("Sub", self._length, graph.shape(self._ends))
+        self._stop = graph.node("Max", shorter, graph.shape(2))  # [1]
+        return graph.node("Slice", x, graph.shape(1), self._stop, graph.shape(1))
+
+    def _around(self, x: str, name: str) -> str:
+        """Zeros for the tokens that `_between` left out: [n, t, L] → [n, T, L]."""
+        graph = self._graph
+        behind = graph.node("Sub", self._length, self._stop)
+        return graph.node(
+            "Pad", x, graph.node("Concat", graph.shape(0, 1, 0, 0), behind, graph.shape(0), axis=0), name=name
+        )
 
     def _top_keys(self, logits: str) -> None:
         """Top-L of z, whose order is that of φ wherever φ > 0; φ is then taken of L numbers instead of V."""
         graph, config = self._graph, self._config
         most = min(max(config.query_keys, config.document_keys), config.backbone.vocabulary)
         best, keys = graph.nodes("TopK", logits, graph.shape(most), count=2, axis=-1)  # [n, t, L]
-        around = graph.shape(0, 1, 0, 0, self._ends, 0)
-        graph.node("Pad", keys, around, name="keys")  # [n, T, L]
-        graph.node("Pad", self._activate(best), around, name="weights")
+        self._around(keys, "keys")
+        self._around(self._activate(best), "weights")
         graph.output("keys", ["n", "T", most], TensorProto.INT64)
         graph.output("weights", ["n", "T", most])
 
