@@ -31,7 +31,7 @@ def one_core() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-def alternate(runs: dict[Any, Callable[[], Any]], rounds: int) -> dict[Any, float]:
+def alternate(runs: dict[Any, Callable[[], Any]], rounds: int, in_a_row: int = IN_A_ROW) -> dict[Any, float]:
     """The least seconds of each of several things, taken turn by turn, so that a noisy machine disturbs all alike.
 
     Each turn runs the thing some times in a row, so that what the one before left in the caches plays no part.
@@ -39,7 +39,7 @@ def alternate(runs: dict[Any, Callable[[], Any]], rounds: int) -> dict[Any, floa
     least = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for name, run in runs.items():
-            for _ in range(IN_A_ROW):
+            for _ in range(in_a_row):
                 start = time.perf_counter()
                 run()
                 least[name] = min(least[name], time.perf_counter() - start)

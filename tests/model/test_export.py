@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,20 @@ def test_the_embeddings_are_stored_once(checkpoint: Path, tmp_path: Path) -> Non
     as_large = [name for name, values in tensors.items() if values.size >= tensors["embeddings.word"].size]
     assert as_large == ["embeddings.word"]
     assert tensors["embeddings.word"].dtype == np.int8
+
+
+@pytest.mark.parametrize(("route_separator", "keyless"), [(False, [0, -1]), (True, [0])])
+def test_tokens_that_never_have_keys_have_none_in_the_graph(
+    route_separator: bool, keyless: list[int], tmp_path: Path
+) -> None:
+    config = replace(tiny_config("dynamic"), route_separator=route_separator)
+    [folder] = export(write_checkpoint(tmp_path / "checkpoint", config), tmp_path / "model", "int8")
+    encoder = Encoder(folder)
+    text, empty = encoder.tokenizer.documents(["einstein proposed relativity", ""])
+    has_keys = np.ones(len(text), np.bool_)
+    has_keys[keyless] = False
+    assert encoder.outputs(text)["weights"].any(axis=1).tolist() == has_keys.tolist()
+    assert encoder.outputs(empty)["weights"].shape[0] == len(empty) == 2
 
 
 @pytest.mark.parametrize("router", ROUTERS)

@@ -90,8 +90,7 @@ class Encoder:
             pool.shutdown(cancel_futures=True)  # an interrupt need not wait for the batches to come
 
     def _inputs(self, texts: Sequence[Encoding]) -> dict[str, NDArray[Any]]:
-        ids = np.stack([text.ids for text in texts])  # [n, T]
-        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        inputs = {"input_ids": np.stack([text.ids for text in texts])}  # [n, T]
         if self.config.router == "sparse":
             inputs["routed_mask"] = np.stack([text.routed for text in texts]).astype(np.int64)
         return inputs

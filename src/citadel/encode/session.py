@@ -6,12 +6,15 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
+from citadel.encode.pages import prefer_large_pages
 from citadel.errors import InputError, ResourceError
 
 ONNX_FILE = "model.onnx"
+MASK = "attention_mask"  # an input of graphs that were exported before texts of a batch had one length
 
 
 class Session:
@@ -30,14 +33,18 @@ class Session:
         except Exception as error:  # ONNX Runtime's errors share no narrower parent
             raise InputError(f"cannot be run ({_first_line(error)}): export the model again", path) from None
         self._names = [output.name for output in self._session.get_outputs()]
-        inputs = {given.name for given in self._session.get_inputs()}
-        if inputs != input_names(config) or set(self._names) != output_names(config):
+        self._inputs = {given.name for given in self._session.get_inputs()}
+        if self._inputs - {MASK} != input_names(config) or set(self._names) != output_names(config):
             raise InputError("this is not the graph that config.json describes: export the model again", path)
+        prefer_large_pages()
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The outputs by name."""
+        """The outputs by name; the texts of a batch have one length."""
+        given = dict(inputs)
+        if MASK in self._inputs:
+            given[MASK] = np.ones_like(inputs["input_ids"])
         try:
-            return dict(zip(self._names, self._session.run(None, dict(inputs)), strict=True))
+            return dict(zip(self._names, self._session.run(None, given), strict=True))
         except Exception as error:
             raise ResourceError(f"{self._path}: a batch could not be encoded ({_first_line(error)})") from None
 
@@ -46,9 +53,9 @@ def input_names(config: ModelConfig) -> set[str]:
     """What a model's graph takes.
 
     >>> sorted(input_names(ModelConfig("sparse", token_dimension=0, semantic_dimension=0)))
-    ['attention_mask', 'input_ids', 'routed_mask']
+    ['input_ids', 'routed_mask']
     """
-    return {"input_ids", "attention_mask"} | ({"routed_mask"} if config.router == "sparse" else set())
+    return {"input_ids"} | ({"routed_mask"} if config.router == "sparse" else set())
 
 
 def output_names(config: ModelConfig) -> set[str]:

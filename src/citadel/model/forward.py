@@ -33,6 +33,12 @@ def forward(config: ModelConfig, state: State, ids: NDArray[np.int64], routed: N
     )
 
 
+def router_states(config: ModelConfig, state: State, ids: NDArray[np.int64]) -> Wide:
+    """What the router of a text's tokens multiplies with the embeddings, but for the first token, which has no key."""
+    net = _Numpy(config, state)
+    return net.router_states(net.backbone(ids)[1:])
+
+
 class _Numpy:
     def __init__(self, config: ModelConfig, state: State) -> None:
         self._config, self._state = config, state
@@ -68,10 +74,13 @@ class _Numpy:
 
     def activations(self, hidden: Wide) -> Wide:
         """φ = log(1 + relu(z)) (Eq. 9), [T, V]."""
-        transformed = self.norm(gelu(self.linear(hidden, "router.dense")), "router.norm")
-        logits = transformed @ self._get("embeddings.word").T + self._get("router.bias")
+        logits = self.router_states(hidden) @ self._get("embeddings.word").T + self._get("router.bias")
         activated: Wide = np.log1p(np.maximum(logits, 0))
         return activated
+
+    def router_states(self, hidden: Wide) -> Wide:
+        """What the router multiplies with the embeddings, [T, h]."""
+        return self.norm(gelu(self.linear(hidden, "router.dense")), "router.norm")
 
     def linear(self, x: Wide, name: str) -> Wide:
         product: Wide = x @ self._get(name + ".weight").T + self._get(name + ".bias")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,21 @@ SCALE = ".scale"  # behind the name of an int8 matrix: its scales [rows]
 LARGEST = 127
 
 
+class Span(NamedTuple):
+    """The least and the largest number; 0 lies between them."""
+
+    low: float
+    high: float
+
+
 class Matrices(Protocol):
     """One way to store the large matrices of a model."""
 
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
         """x · weightᵀ: [N, in] → [N, out]."""
+
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
+        """x · tableᵀ + bias: [N, h] → [N, V], of states that lie in a known span but for a rare one."""
 
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
         """Rows of a table: [n, T] → [n, T, h]."""
@@ -30,6 +40,9 @@ class Fp32:
 
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
         return graph.node("MatMul", x, graph.node("Transpose", graph.initialiser(name, weight), perm=[1, 0]))
+
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
+        return graph.node("Add", self.product(graph, x, name, table), bias)
 
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
         return graph.node("Gather", graph.initialiser(name, table), ids)
@@ -42,18 +55,25 @@ class Int8:
     texts beside it, as it would with ONNX's one scale a tensor.
     """
 
-    def __init__(self) -> None:
-        self._zeros = ""
-
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
         matrix, scales = self._store(graph, name, weight)
         turned = graph.node("Transpose", matrix, perm=[1, 0])  # [in, out]
-        steps = self._steps(graph, x)  # [N]
-        zero = graph.initialiser("zero", np.array(128, np.uint8))
-        self._zeros = self._zeros or graph.node("Expand", zero, graph.node("Shape", steps))  # [N], for all products
-        codes = graph.node("QuantizeLinear", x, steps, self._zeros, axis=0)
-        whole = graph.node("ms.MatMulIntegerToFloat", codes, turned, graph.number(1.0), scales, zero)
-        return graph.node("Mul", whole, graph.node("Unsqueeze", steps, graph.shape(1)))
+        largest = graph.node("ReduceMax", graph.node("Abs", x), graph.shape(-1), keepdims=1)  # [N, 1]
+        step, zero = graph.number(1 / LARGEST), graph.initialiser("zero", np.array(128, np.uint8))
+        # A row of zeros becomes 0 ÷ 0 and then some byte, whose product is finite and is multiplied by 0 again.
+        codes = graph.node("QuantizeLinear", graph.node("Div", x, largest), step, zero)
+        whole = graph.node("ms.MatMulIntegerToFloat", codes, turned, step, scales, zero)
+        return graph.node("Mul", whole, largest)
+
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
+        """With one scale for all tokens the product adds the bias itself, and nothing passes over V again."""
+        matrix, scales = self._store(graph, name, table)
+        turned = graph.node("Transpose", matrix, perm=[1, 0])  # [h, V]
+        size = (span.high - span.low) / 255
+        step = graph.initialiser("keys.step", np.array(size, np.float32))
+        zero = graph.initialiser("keys.zero", np.array(round(-span.low / size), np.uint8))
+        codes = graph.node("QuantizeLinear", x, step, zero)
+        return graph.node("ms.MatMulIntegerToFloat", codes, turned, step, scales, zero, "", bias)
 
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
         matrix, scales = self._store(graph, name, table)
@@ -63,11 +83,6 @@ class Int8:
     def _store(self, graph: Graph, name: str, weight: Floats) -> tuple[str, str]:
         codes, scales = quantize(weight)
         return graph.initialiser(name, codes), graph.initialiser(name + SCALE, scales)
-
-    def _steps(self, graph: Graph, x: str) -> str:
-        """The step of each row's bytes: its largest number ÷ 127; a row of zeros has one, too."""
-        largest = graph.node("ReduceMax", graph.node("Abs", x), graph.shape(1), keepdims=0)
-        return graph.node("Mul", graph.node("Max", largest, graph.number(1e-18)), graph.number(1 / LARGEST))
 
 
 def quantize(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from citadel.encode.config import ModelConfig
+from citadel.model.calibrate import router_span
 from citadel.model.graph import Graph
 from citadel.model.matrices import Matrices
 from citadel.types import Floats
@@ -27,36 +28,23 @@ class Network:
     def __init__(self, config: ModelConfig, state: State, matrices: Matrices) -> None:
         self._config, self._state, self._matrices = config, state, matrices
         self._graph = Graph()
-        self._shapes: dict[int, str] = {}
+        self._ends = 0 if config.route_separator or config.query_padding else 1  # tokens without a key behind a text
 
     def build(self) -> ModelProto:
-        """The whole graph. Between embedding and heads a state is a row [n·T, h]; attention alone knows texts."""
+        """The whole graph."""
         graph, config = self._graph, self._config
-        ids, mask = graph.input("input_ids", ["n", "T"]), graph.input("attention_mask", ["n", "T"])
-        self._padding = graph.node("Cast", mask, to=TensorProto.INT32)  # [n, T]
-        self._size = graph.node("Shape", ids)  # (n, T)
-        x = self._embed(ids)
+        x = self._embed(graph.input("input_ids", ["n", "T"]))  # [n, T, h]
         for layer in range(config.backbone.layers):
             x = self._layer(x, f"layers.{layer}.")
         if config.has_token_vectors:
-            self._by_text(self._head(x, "token"), config.token_dimension, "vectors")
+            graph.node("Identity", self._head(x, "token"), name="vectors")
             graph.output("vectors", ["n", "T", config.token_dimension])
         if config.has_semantic:
-            graph.node("Identity", self._head(self._pool(x, mask), "semantic"), name="semantic")
+            graph.node("Identity", self._head(self._pool(x), "semantic"), name="semantic")
             graph.output("semantic", ["n", config.semantic_dimension])
         if config.has_router_head:
             self._route(x)
         return graph.model()
-
-    def _by_text(self, rows: str, width: int, name: str = "") -> str:
-        """[n·T, width] → [n, T, width]."""
-        if width not in self._shapes:
-            self._shapes[width] = self._graph.node("Concat", self._size, self._graph.shape(width), axis=0)
-        return self._graph.node("Reshape", rows, self._shapes[width], name=name)
-
-    def _by_row(self, x: str, width: int) -> str:
-        """[n, T, width] → [n·T, width]."""
-        return self._graph.node("Reshape", x, self._graph.shape(-1, width))
 
     def _embed(self, ids: str) -> str:
         """norm(word + position); the one type a text has is part of the positions."""
@@ -64,10 +52,10 @@ class Network:
         word = self._matrices.rows(graph, ids, "embeddings.word", self._state["embeddings.word"])
         positions = graph.initialiser("embeddings.position", self._state["embeddings.position"])
         start = backbone.position_offset
-        length = graph.node("Shape", ids, start=1, end=2)  # [1]
-        end = graph.node("Add", length, graph.shape(start)) if start else length
+        self._length = graph.node("Shape", ids, start=1, end=2)  # [1]
+        end = graph.node("Add", self._length, graph.shape(start)) if start else self._length
         x = graph.node("Add", word, graph.node("Slice", positions, graph.shape(start), end, graph.shape(0)))
-        return self._norm(self._by_row(x, backbone.hidden), "embeddings.norm")
+        return self._norm(x, "embeddings.norm")
 
     def _layer(self, x: str, name: str) -> str:
         """Attention and feed-forward, each with its sum and norm behind it."""
@@ -81,23 +69,19 @@ class Network:
 
     def _attention(self, x: str, name: str) -> str:
         graph, backbone = self._graph, self._config.backbone
-        joined = self._by_text(self._product(x, name + "attention.qkv"), 3 * backbone.hidden)  # [n, T, 3h]
+        joined = self._product(x, name + "attention.qkv")  # [n, T, 3h]
         query, key, value = graph.nodes("Split", joined, axis=-1, num_outputs=3, count=3)
-        inputs = (query, key, value, self._tensor(name + "attention.qkv.bias"), self._padding)
+        inputs = (query, key, value, self._tensor(name + "attention.qkv.bias"))
         scale = 1 / math.sqrt(backbone.head_dimension)
-        met = graph.node("ms.MultiHeadAttention", *inputs, num_heads=backbone.heads, scale=scale)
-        return self._by_row(met, backbone.hidden)
+        return graph.node("ms.MultiHeadAttention", *inputs, num_heads=backbone.heads, scale=scale)
 
-    def _pool(self, x: str, mask: str) -> str:
+    def _pool(self, x: str) -> str:
         """The state of [CLS], or the mean over the text [n, h]."""
         graph = self._graph
-        x = self._by_text(x, self._config.backbone.hidden)
         if self._config.pooling == "cls":
             pooled = graph.node("Gather", x, graph.initialiser("first", np.array(0, np.int64)), axis=1)
         else:
-            weights = graph.node("Unsqueeze", graph.node("Cast", mask, to=TensorProto.FLOAT), graph.shape(1))  # [n,1,T]
-            summed = graph.node("Squeeze", graph.node("MatMul", weights, x), graph.shape(1))  # [n, h]
-            pooled = graph.node("Div", summed, graph.node("ReduceSum", weights, graph.shape(2), keepdims=0))
+            pooled = graph.node("ReduceMean", x, graph.shape(1), keepdims=0)
         if not self._config.normalize_pooled:
             return pooled
         length = graph.node("ReduceL2", pooled, graph.shape(-1), keepdims=1)
@@ -106,22 +90,38 @@ class Network:
     def _route(self, x: str) -> None:
         """The MLM head, then the few best keys of each token, or each key's best token."""
         graph, config = self._graph, self._config
+        if config.router != "sparse":
+            x = self._between(x)
         dense = graph.node("Gelu", self._linear(x, "router.dense"))
-        word = self._state["embeddings.word"]
-        product = self._matrices.product(graph, self._norm(dense, "router.norm"), "embeddings.word", word)
-        logits = graph.node("Add", product, self._tensor("router.bias"))  # [n·T, V]
+        x, bias, word = self._norm(dense, "router.norm"), self._tensor("router.bias"), self._state["embeddings.word"]
+        logits = self._matrices.logits(graph, x, "embeddings.word", word, bias, router_span(config, self._state))
         if config.router == "sparse":
             self._pool_keys(logits)
         else:
             self._top_keys(logits)
 
+    def _between(self, x: str) -> str:
+        """The states without [CLS], and without [SEP] if it is last and has no key; of an empty text one is left."""
+        graph = self._graph
+        shorter = graph.node("Sub", self._length, graph.shape(self._ends))
+        self._stop = graph.node("Max", shorter, graph.shape(2))  # [1]
+        return graph.node("Slice", x, graph.shape(1), self._stop, graph.shape(1))
+
+    def _around(self, x: str, name: str) -> str:
+        """Zeros for the tokens that `_between` left out: [n, t, L] → [n, T, L]."""
+        graph = self._graph
+        behind = graph.node("Sub", self._length, self._stop)
+        return graph.node(
+            "Pad", x, graph.node("Concat", graph.shape(0, 1, 0, 0), behind, graph.shape(0), axis=0), name=name
+        )
+
     def _top_keys(self, logits: str) -> None:
         """Top-L of z, whose order is that of φ wherever φ > 0; φ is then taken of L numbers instead of V."""
         graph, config = self._graph, self._config
         most = min(max(config.query_keys, config.document_keys), config.backbone.vocabulary)
-        best, keys = graph.nodes("TopK", logits, graph.shape(most), count=2, axis=-1)  # [n·T, L]
-        self._by_text(keys, most, "keys")
-        self._by_text(self._activate(best), most, "weights")
+        best, keys = graph.nodes("TopK", logits, graph.shape(most), count=2, axis=-1)  # [n, t, L]
+        self._around(keys, "keys")
+        self._around(self._activate(best), "weights")
         graph.output("keys", ["n", "T", most], TensorProto.INT64)
         graph.output("weights", ["n", "T", most])
 
@@ -130,8 +130,7 @@ class Network:
         graph = self._graph
         routed = graph.node("Cast", graph.input("routed_mask", ["n", "T"]), to=TensorProto.BOOL)
         column = graph.node("Unsqueeze", routed, graph.shape(2))  # [n, T, 1]
-        by_text = self._by_text(logits, self._config.backbone.vocabulary)
-        masked = graph.node("Where", column, by_text, graph.number(0.0))
+        masked = graph.node("Where", column, logits, graph.number(0.0))
         self._activate(graph.node("ReduceMax", masked, graph.shape(1), keepdims=0), "activations")
         graph.output("activations", ["n", self._config.backbone.vocabulary])
 
