@@ -168,9 +168,12 @@ class Index:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def searcher(self, *, threads: int | None = None, engine: str = "native") -> Searcher:
-        """A searcher over the last committed generation; commits after this do not change what it finds."""
-        return Searcher(self._writer.snapshot, threads, engine, self._encode if self.settings.model else None)
+    def searcher(self, *, threads: int | None = None, engine: str = "native", device: str = "cpu") -> Searcher:
+        """A searcher over the last committed generation; commits after this do not change what it finds.
+
+        `device="cuda"` copies the index to a GPU and searches there."""
+        encoder = self._encode if self.settings.model else None
+        return Searcher(self._writer.snapshot, threads, engine, encoder, device)
 
     def refresh(self) -> Self:
         """See what other processes have committed since."""

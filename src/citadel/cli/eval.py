@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from citadel.cli.judging import Asked, judge, print_values, save
-from citadel.cli.options import Json, Model, Threads
+from citadel.cli.options import Device, Json, Model, Threads
 from citadel.errors import UsageError
 
 
@@ -45,6 +45,7 @@ def evaluate(
     ] = None,
     model: Model = None,
     threads: Threads = None,
+    device: Device = "cpu",
 ) -> None:
     """Measure an index, or a run, over the judged queries; one without an answer scores 0.
 
@@ -52,7 +53,7 @@ def evaluate(
     if (index is None) == (not run):
         raise UsageError("name either an INDEX or a run with --run")
     asked = Asked(
-        index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model, threads
+        index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model, threads, device
     )
     found = judge(asked)
     save(found, save_run, save_qrels, save_queries)

@@ -36,6 +36,9 @@ Model = Annotated[
     str | None,
     typer.Option("--model", metavar="DIR", help="Where the index's model is now, if its folder has moved."),
 ]
+Device = Annotated[
+    str, typer.Option("--device", metavar="cpu|cuda", help="Where to search; cuda copies the index to a GPU first.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", metavar="NAME", help="Vectors: the name of the model that made them.")

@@ -33,6 +33,7 @@ MaxConnections = Annotated[int, _option("MAX_CONNECTIONS", "The most clients at 
 Reload = Annotated[
     float, _option("RELOAD", "How often to look for other writers' commits; 0: never.", min=0, metavar="SECONDS")
 ]
+Device = Annotated[str, _option("DEVICE", "Where to search; cuda copies the index to a GPU.", metavar="cpu|cuda")]
 LogLevel = Annotated[str, _option("LOG_LEVEL", "What is logged.", metavar="debug|info|warning|error")]
 AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
 
@@ -46,6 +47,7 @@ def serve(
     read_token_file: ReadToken = "",
     workers: Workers = 0,
     threads: Threads = 1,
+    device: Device = "cpu",
     queue: Queue = 64,
     deadline: Deadline = 10.0,
     max_body: MaxBody = 8 << 20,
@@ -66,6 +68,7 @@ def serve(
     limits = {"body_bytes": max_body, "k": max_k, "batch": max_batch, "queue": queue, "connections": max_connections}
     limits["deadline_ms"] = max(round(deadline * 1000), 1)
     settings = {"host": host, "port": port, "workers": workers, "threads": threads, "reload_seconds": reload}
+    settings |= {"device": device}
     _run(index, model, log_level, limits, settings | tokens | {"access_log": access_log})
 
 

@@ -46,13 +46,16 @@ class Searcher:
         threads: int | None = None,
         engine: str = "native",
         encoder: Callable[[], Encoder] | None = None,
+        device: str = "cpu",
     ) -> None:
         self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
         self.statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
         floor = get_router(self.settings.router).floor
         norm = self.statistics.norm if self.statistics else (0.0, 0.0)
         self._planned: dict[Any, Options] = {}
-        self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads())
+        if device != "cpu" and engine == "native":
+            engine = "gpu"
+        self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads(), device)
 
     def __len__(self) -> int:
         return len(self.snapshot)
@@ -245,8 +248,12 @@ def _check_text(query: object) -> None:
         raise UsageError(f"a query is a text, not {type(query).__name__}")
 
 
-def _engine(name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int) -> Any:
-    """The native engine, or the numpy one where that is asked for."""
+def _engine(
+    name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int, device: str = "cpu"
+) -> Any:
+    """The native engine, or the numpy one or that of a GPU where they are asked for."""
+    if name == "gpu":
+        return _gpu_engine(snapshot, floor, device)
     if name == "reference":
         from citadel.search.reference import ReferenceEngine
 
@@ -254,3 +261,13 @@ def _engine(name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float
     from citadel.search.cpu import CpuEngine
 
     return CpuEngine(snapshot, floor, norm, threads)
+
+
+def _gpu_engine(snapshot: Snapshot, floor: bool, device: str) -> Any:
+    try:
+        from citadel.search.gpu import GpuEngine
+    except ImportError as error:
+        raise UsageError(
+            f"a GPU needs more packages ({error}): pip install 'citadel-ir[gpu]', or search with --device cpu"
+        ) from None
+    return GpuEngine(snapshot, floor, device)

@@ -1,0 +1,96 @@
+"""The GPU's engine answers as the CPU's does: in plain torch here, its kernels in Triton's interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="torch is not installed: `pip install citadel-ir[gpu]`")
+import citadel
+from citadel.errors import Cancelled, UsageError
+from citadel.search import gpu
+from citadel.search.plan import Options
+from tests.property.worlds import World, answers, built, worlds
+from tests.search.card.same import check
+from tests.support.children import ROOT, environment
+
+VECTORS = ("static", "dynamic", "all_to_all", "none", "sparse")
+FEW = settings(max_examples=25, deadline=None)
+
+
+@FEW
+@given(worlds(VECTORS), st.sampled_from([0, 1, 3, 1000]), st.data())
+def test_it_answers_as_the_native_engine_does(world: World, k: int, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, world.count))
+    with built(world, [world.documents()[:cut], world.documents()[cut:]]) as index:
+        index.delete([f"d{n}" for n in data.draw(st.sets(st.integers(0, world.count), max_size=3))])
+        index.commit()
+        assert answers(world, index, k, engine="gpu") == answers(world, index, k)
+
+
+@pytest.mark.parametrize("mode", ["exact", "rerank", "off"])
+def test_few_candidates_tau_and_deletions(mode: str) -> None:
+    """So few candidates that it matters which they are, in three segments of several ranges."""
+    for tied in (False, True):
+        world = World("dynamic", "int8", 8, "int8", seed=7, count=60, tied=tied)
+        check(world, Options(4, mode, 6, 6, weight_floor=30), cuts=[20, 41], gone=[0, 3, 59], width=16)
+
+
+def test_the_kernels_in_the_interpreter() -> None:
+    if find_spec("triton") is None:
+        pytest.skip("triton is not installed here")
+    variables = environment() | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.search.card.interpreted"]
+    ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=600, check=False)
+    assert ended.stdout == "equal\n", ended.stderr
+
+
+def test_a_batch_in_parts_is_one_by_one() -> None:
+    world = World("dynamic", "int8", 8, "int8", seed=2, count=30)
+    with built(world, [world.documents()]) as index:
+        searcher = index.searcher(engine="gpu")
+        queries = {str(number): world.query(number) for number in range(7)}
+        with mock.patch.object(gpu, "ROOM", 4 * 30 * 2):  # two queries at a time
+            ranking = searcher.search_vectors_batch(queries, k=9)
+        for name, hits in ranking:
+            alone = searcher.search_vectors(**queries[name], k=9)
+            assert [(hit.id, hit.score) for hit in hits] == list(zip(alone.ids, alone.scores, strict=True))
+
+
+def test_equal_scores_without_room_are_still_ordered() -> None:
+    """More documents of one score than candidates have room for."""
+    with built(World("sparse"), []) as index:
+        index.add_vectors([{"id": f"d{n}", "keys": [1], "weights": [1.0]} for n in range(9)])
+        found = index.commit().searcher(engine="gpu").search_vectors(keys=[1], k=4)
+        assert (found.ids, found.scores) == (["d0", "d1", "d2", "d3"], [1.0] * 4)
+
+
+def test_a_cancelled_search_ends() -> None:
+    flag = citadel.CancelFlag()
+    flag.set()
+    with built(World("sparse"), [World("sparse").documents()]) as index, pytest.raises(Cancelled):
+        index.searcher(engine="gpu").search_vectors(keys=[1], cancel=flag)
+
+
+def test_words_are_for_the_cpu() -> None:
+    with built(World("bm25"), []) as index, pytest.raises(UsageError, match="use --device cpu"):
+        index.searcher(engine="gpu")
+
+
+def test_it_counts_the_products_of_the_token_scan() -> None:
+    world = World("static", "int8", 8, seed=2, count=30)
+    with built(world, [world.documents()]) as index:
+        both = [index.searcher(engine=name).search_vectors(**world.query(1)).dot_products for name in ("gpu", "native")]
+        assert both[0] == both[1] > 0
+
+
+def test_an_empty_index() -> None:
+    with built(World("static"), []) as index:
+        assert index.searcher(engine="gpu").search_vectors(keys=[1], vectors=np.ones((1, 8))).ids == []
