@@ -19,10 +19,11 @@ FLOOR = ("static", "dynamic")
 def engines(index: citadel.Index, router: str, width: int = 256) -> tuple[ReferenceEngine, GpuEngine]:
     snapshot, floor = index.searcher(engine="reference").snapshot, router in FLOOR
     fast = GpuEngine(snapshot, floor, "cpu", width)
-    if use_triton(fast.card.device):
+    [engine] = fast.cards
+    if use_triton(engine.card.device):
         from citadel.search.card.fused import FusedSteps
 
-        fast._steps = FusedSteps(fast.card, floor, postings=4, swept=8)  # small, so that everything spans blocks
+        engine.steps = FusedSteps(engine.card, floor, postings=4, swept=8)  # small, so that everything spans blocks
     return ReferenceEngine(snapshot, floor, (0, 0)), fast
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="torch is not installed: `pip install citadel-ir[gpu]`")
 import citadel
 from citadel.errors import Cancelled, UsageError
-from citadel.search import gpu
+from citadel.search.card import engine
 from citadel.search.plan import Options
 from tests.property.worlds import World, answers, built, worlds
 from tests.search.card.same import check
@@ -57,7 +57,7 @@ def test_a_batch_in_parts_is_one_by_one() -> None:
     with built(world, [world.documents()]) as index:
         searcher = index.searcher(engine="gpu")
         queries = {str(number): world.query(number) for number in range(7)}
-        with mock.patch.object(gpu, "ROOM", 4 * 30 * 2):  # two queries at a time
+        with mock.patch.object(engine, "ROOM", 4 * 30 * 2):  # two queries at a time
             ranking = searcher.search_vectors_batch(queries, k=9)
         for name, hits in ranking:
             alone = searcher.search_vectors(**queries[name], k=9)
@@ -94,3 +94,21 @@ def test_it_counts_the_products_of_the_token_scan() -> None:
 def test_an_empty_index() -> None:
     with built(World("static"), []) as index:
         assert index.searcher(engine="gpu").search_vectors(keys=[1], vectors=np.ones((1, 8))).ids == []
+
+
+@pytest.mark.parametrize(
+    ("router", "codec"), [("dynamic", "int8"), ("static", "pq2"), ("none", "int8"), ("sparse", "fp16")]
+)
+@pytest.mark.parametrize("cards", [2, 3])
+def test_shards_over_several_cards(router: str, codec: str, cards: int) -> None:
+    """Their borders lie within segments; each card has its own part of every list."""
+    world = World(router, codec, 8, None if router == "sparse" else "int8", seed=9, count=31, tied=True)
+    with built(world, [world.documents()[:12], world.documents()[12:]]) as index:
+        index.delete(["d3", "d20"])
+        index.commit()
+        one, several = (index.searcher(engine="gpu", device=name) for name in ("cpu", ",".join(["cpu"] * cards)))
+        for query in world.queries():
+            for mode in set(world.modes) - {"rerank"}:
+                found = [world.search(searcher, query, 7, semantic_mode=mode) for searcher in (one, several)]
+                assert found[0].ids == found[1].ids
+                assert found[0].scores == found[1].scores

@@ -169,6 +169,15 @@ class HostBatch:
         made = form(codec, given, None)
         return tuple(self._packer.add(part) for part in (given, made.rows, made.factors))
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Two batches of one shape fit the same room and the same recorded graph."""
+        return (self.size, self.room, *(len(self.arrays[kind]) for kind in (True, False)))
+
+    def on(self, device: torch.device) -> Batch:
+        """The batch, copied to a device."""
+        return self.place({kind: part.to(device) for kind, part in self.arrays.items()})
+
     def place(self, arrays: dict[bool, Tensor]) -> Batch:
         """The batch over these two arrays, which hold what `self.arrays` does."""
 

@@ -6,7 +6,7 @@ scale and 1 for its weight. Nothing on disk is changed or written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from citadel.index.codebook import Codebook
 from citadel.index.packing import list_groups
+from citadel.index.probe import read_probe
 from citadel.index.segment import Segment
 
 CHUNK = 1 << 22  # postings or documents copied at a time
@@ -92,86 +93,118 @@ def copy_in(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...], pa
     return whole
 
 
-def load_lists(segment: Segment, book: Codebook | None, device: torch.device) -> Lists | None:
-    """The lists of a segment, copied from its mapped file; None where it has none."""
-    if segment.meta.kind == "none":
+@dataclass(frozen=True)
+class Part:
+    """Documents first … stop − 1 of a segment."""
+
+    segment: Segment
+    first: int
+    stop: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all."""
+        return self.stop - self.first == self.segment.documents
+
+    def documents(self) -> Iterator[NDArray[np.int64]]:
+        """The document numbers of all postings of the segment, some lists at a time."""
+        for first, stop in list_groups(np.diff(self.segment.list_starts), CHUNK):
+            yield self.segment.document_numbers(first, stop)
+
+    def kept(self) -> NDArray[np.bool_] | None:
+        """Which postings are of these documents [P]; None for all."""
+        if self.whole:
+            return None
+        parts = [(numbers >= self.first) & (numbers < self.stop) for numbers in self.documents()]
+        return np.concatenate([np.zeros(0, bool), *parts])
+
+
+def load_lists(part: Part, book: Codebook | None, device: torch.device) -> Lists | None:
+    """The lists of a segment's part, copied from its mapped file; None where it has none."""
+    segment, meta = part.segment, part.segment.meta
+    if meta.kind == "none":
         return None
-    starts, keys, postings = segment.list_starts, segment.keys.copy(), segment.meta.postings
-    codec, width = ("fp16", 1) if segment.meta.kind == "sparse" else (segment.meta.codec, segment.meta.code_width)
-    coded = book is not None and codec.startswith("pq")
+    keys, kept = segment.keys.copy(), part.kept()
+    starts = segment.list_starts
+    starts = starts.copy() if kept is None else np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)[starts]
+    codec, width = ("fp16", 1) if meta.kind == "sparse" else (meta.codec, meta.code_width)
+    scales = book.scales_for(keys) if book is not None and codec.startswith("pq") else np.ones(len(keys), np.float32)
+    numbers = (documents[(documents >= part.first) & (documents < part.stop)] for documents in part.documents())
     return Lists(
         keys,
-        starts[:-1].copy(),
+        starts[:-1],
         np.diff(starts),
-        book.scales_for(keys) if coded and book is not None else np.ones(len(keys), np.float32),
-        copy_in(device, torch.int32, (postings,), _documents(segment)),
-        Rows(codec, copy_in(device, TYPES[codec], (postings, width), _codes(segment)), _scales(segment, device)),
-        _weights(segment, device),
+        scales,
+        copy_in(device, torch.int32, (int(starts[-1]),), ((some - part.first).astype(np.int32) for some in numbers)),
+        _rows(segment, codec, width, kept, device),
+        _column(segment, "WEIGHTS", np.uint8, torch.uint8, kept, device) if "WEIGHTS" in segment.file else None,
     )
 
 
-def _documents(segment: Segment) -> Iterator[NDArray[Any]]:
-    for first, stop in list_groups(np.diff(segment.list_starts), CHUNK):
-        yield segment.document_numbers(first, stop).astype(np.int32)
+def _rows(segment: Segment, codec: str, width: int, kept: NDArray[np.bool_] | None, device: torch.device) -> Rows:
+    count = segment.meta.postings if kept is None else int(kept.sum())
+    codes = copy_in(device, TYPES[codec], (count, width), _chosen(_codes(segment, width), kept))
+    scaled = codec == "int8"
+    return Rows(codec, codes, _column(segment, "SCALES", np.float16, torch.float16, kept, device) if scaled else None)
 
 
-def _codes(segment: Segment) -> Iterator[NDArray[Any]]:
+def _codes(segment: Segment, width: int) -> Iterator[NDArray[Any]]:
     for start, stop in pieces(segment.meta.postings):
         if segment.meta.kind == "sparse":
-            yield segment.file["VALUES"].array(np.float16, start, stop)
+            yield segment.file["VALUES"].array(np.float16, start, stop).reshape(-1, width)
         else:
             yield segment.encoded(start, stop).codes
 
 
-def _scales(segment: Segment, device: torch.device) -> Tensor | None:
-    if segment.meta.kind == "sparse" or segment.meta.codec != "int8":
+def _column(
+    segment: Segment, name: str, kind: Any, dtype: torch.dtype, kept: NDArray[np.bool_] | None, device: torch.device
+) -> Tensor:
+    """A section of one number a posting."""
+    count = segment.meta.postings if kept is None else int(kept.sum())
+    parts = (segment.file[name].array(kind, start, stop) for start, stop in pieces(segment.meta.postings))
+    return copy_in(device, dtype, (count,), _chosen(parts, kept))
+
+
+def _chosen(parts: Iterator[NDArray[Any]], kept: NDArray[np.bool_] | None) -> Iterator[NDArray[Any]]:
+    done = 0
+    for part in parts:
+        yield part if kept is None else part[kept[done : done + len(part)]]
+        done += len(part)
+
+
+def load_semantic(parts: Sequence[Part], device: torch.device) -> Rows | None:
+    """The semantic vectors of all parts as one table [N, s]."""
+    if not parts or not parts[0].segment.meta.semantic_dimension:
         return None
-    parts = (segment.file["SCALES"].array(np.float16, start, stop) for start, stop in pieces(segment.meta.postings))
-    return copy_in(device, torch.float16, (segment.meta.postings,), parts)
-
-
-def _weights(segment: Segment, device: torch.device) -> Tensor | None:
-    if "WEIGHTS" not in segment.file:
-        return None
-    parts = (segment.file["WEIGHTS"].array(np.uint8, start, stop) for start, stop in pieces(segment.meta.postings))
-    return copy_in(device, torch.uint8, (segment.meta.postings,), parts)
-
-
-def load_semantic(segments: list[Segment], device: torch.device) -> Rows | None:
-    """The semantic vectors of all segments as one table [N, s]."""
-    if not segments or not segments[0].meta.semantic_dimension:
-        return None
-    meta, total = segments[0].meta, sum(segment.documents for segment in segments)
-    parts = [(segment, *piece) for segment in segments for piece in pieces(segment.documents)]
-    codes = copy_in(
-        device,
-        TYPES[meta.semantic_codec],
-        (total, meta.semantic_dimension),
-        (segment.semantic(start, stop).codes for segment, start, stop in parts),
-    )
+    meta, total = parts[0].segment.meta, sum(part.stop - part.first for part in parts)
+    cut = [
+        (part.segment, part.first + start, part.first + stop)
+        for part in parts
+        for start, stop in pieces(part.stop - part.first)
+    ]
+    shape = (total, meta.semantic_dimension)
+    found = (segment.semantic(start, stop).codes for segment, start, stop in cut)
+    codes = copy_in(device, TYPES[meta.semantic_codec], shape, found)
     if meta.semantic_codec != "int8":
         return Rows(meta.semantic_codec, codes, None)
-    names = "SEMANTIC_SCALES"
-    scales = (segment.file[names].array(np.float16, start, stop) for segment, start, stop in parts)
+    scales = (segment.file["SEMANTIC_SCALES"].array(np.float16, start, stop) for segment, start, stop in cut)
     return Rows("int8", codes, copy_in(device, torch.float16, (total,), scales))
 
 
-def load_probe(segment: Segment, base: int, device: torch.device) -> Probe:
+def load_probe(part: Part, base: int, device: torch.device) -> Probe:
     """A segment's probe structure; without one, all of its documents are one group."""
-    if "PROBE_CENTROIDS" not in segment.file:
-        everything = torch.arange(base, base + segment.documents, device=device)
-        ends = torch.tensor([0, segment.documents], device=device)
-        return Probe(torch.zeros(1, segment.meta.semantic_dimension, device=device), ends, everything, len(everything))
-    starts = segment.file["PROBE_STARTS"].array("<i8")
-    documents = segment.file["PROBE_DOCUMENTS"].array("<u4").astype(np.int64)
-    if starts[0] != 0 or starts[-1] != len(documents) or (np.diff(starts) < 0).any():
-        raise segment.file["PROBE_STARTS"].corrupt("the groups do not follow each other")
-    if len(documents) and documents.max() >= segment.documents:
-        raise segment.file["PROBE_DOCUMENTS"].corrupt("a document number is out of range")
-    centroids = segment.file["PROBE_CENTROIDS"].array(np.float32).reshape(len(starts) - 1, -1)
-    longest = int(np.diff(starts).max())
-    table, ends, numbers = (torch.tensor(part).to(device) for part in (centroids, starts, documents + base))
-    return Probe(table, ends, numbers, longest)
+    segment, size = part.segment, part.stop - part.first
+    found = read_probe(segment.file, segment.documents) if "PROBE_CENTROIDS" in segment.file else None
+    if found is None:
+        everything = torch.arange(base, base + size, device=device)
+        ends = torch.tensor([0, size], device=device)
+        return Probe(torch.zeros(1, segment.meta.semantic_dimension, device=device), ends, everything, size)
+    documents, starts = found.documents.astype(np.int64), found.starts.astype(np.int64)
+    kept = (documents >= part.first) & (documents < part.stop)
+    starts = np.concatenate([[0], np.cumsum(kept)])[starts]
+    numbers = documents[kept] - part.first + base
+    table, ends, members = (torch.tensor(array).to(device) for array in (found.centroids, starts, numbers))
+    return Probe(table, ends, members, int(np.diff(starts).max()))
 
 
 def pieces(count: int) -> Iterator[tuple[int, int]]:

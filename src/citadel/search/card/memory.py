@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor
 
 from citadel.index.snapshot import Snapshot
-from citadel.search.card.lists import Lists, Probe, Rows, load_lists, load_probe, load_semantic
+from citadel.search.card.lists import Lists, Part, Probe, Rows, load_lists, load_probe, load_semantic
 
 RANGES = 1024  # programs a query has; some for each of a card's multiprocessors
 WIDEST, NARROWEST = 1 << 13, 1 << 8  # documents a range may have
@@ -24,6 +26,7 @@ class Card:
 
     device: torch.device
     documents: int
+    first: int  # number of its first document in the whole index
     bases: tuple[int, ...]  # of the segments
     sizes: tuple[int, ...]  # documents of each segment
     lists: tuple[Lists | None, ...]
@@ -39,7 +42,7 @@ class Card:
         """What lists and semantic vectors take."""
         return sum(own.bytes for own in self.lists if own) + (self.semantic.bytes if self.semantic else 0)
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Halvings that find a place in the longest list."""
         longest = max((int(own.sizes.max(initial=0)) for own in self.lists if own), default=0)
@@ -70,26 +73,48 @@ def make_ranges(bases: list[int], sizes: list[int], width: int, device: torch.de
     )
 
 
-def load_card(snapshot: Snapshot, device: torch.device, width: int = 0) -> Card:
-    """Copy a snapshot's sections to the card."""
-    segments, bases = snapshot.segments, [int(base) for base in snapshot.bases[:-1]]
-    sizes = [segment.documents for segment in segments]
+def shard_borders(documents: int, cards: int) -> list[int]:
+    """Equal ranges of documents, one a card.
+
+    >>> shard_borders(10, 2)
+    [0, 5, 10]
+    """
+    return [documents * place // cards for place in range(cards + 1)]
+
+
+def load_card(snapshot: Snapshot, device: torch.device, width: int = 0, shard: Sequence[int] = ()) -> Card:
+    """Copy a snapshot's sections to the card, or what belongs to the documents of a shard, first … stop − 1."""
+    first, stop = shard or (0, int(snapshot.bases[-1]))
+    parts = _parts(snapshot, first, stop)
+    sizes = [part.stop - part.first for part in parts]
+    bases = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1].tolist()
     width = width or range_width(sum(sizes))
-    semantic = load_semantic(segments, device)
-    alive = [snapshot.deleted(segment).alive(segment.documents) for segment in segments]
+    semantic = load_semantic(parts, device)
+    alive = [snapshot.deleted(part.segment).alive(part.segment.documents)[part.first : part.stop] for part in parts]
     mask = torch.from_numpy(np.concatenate([np.zeros(0, bool), *alive]).astype(np.uint8))
     return Card(
         device,
         sum(sizes),
+        first,
         tuple(bases),
         tuple(sizes),
-        tuple(load_lists(segment, snapshot.codebook, device) for segment in segments),
+        tuple(load_lists(part, snapshot.codebook, device) for part in parts),
         semantic,
-        tuple(load_probe(s, base, device) for s, base in zip(segments, bases, strict=True)) if semantic else (),
+        tuple(load_probe(part, base, device) for part, base in zip(parts, bases, strict=True)) if semantic else (),
         None if bool(mask.all()) else mask.to(device),
         width,
         *make_ranges(bases, sizes, width, device),
     )
+
+
+def _parts(snapshot: Snapshot, first: int, stop: int) -> list[Part]:
+    """The segments, or parts of them, that hold documents first … stop − 1."""
+    found = []
+    for segment, base in zip(snapshot.segments, snapshot.bases[:-1].tolist(), strict=True):
+        start, end = max(first - base, 0), min(stop - base, segment.documents)
+        if start < end:
+            found.append(Part(segment, start, end))
+    return found
 
 
 @dataclass(frozen=True)
