@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -46,11 +47,12 @@ class GpuEngine:
 
     def search_batch(self, queries: Sequence[Shards], options: Options, cancel: Any = None) -> list[Scored]:
         """The best k documents of each query."""
-        parts = [
-            card.search_batch([query[place] for query in queries], options, cancel)
-            for place, card in enumerate(self.cards)
-        ]
-        return parts[0] if len(parts) == 1 else [_merged(found, options.k) for found in zip(*parts, strict=True)]
+        if len(self.cards) == 1:
+            return self.cards[0].search_batch([query[0] for query in queries], options, cancel)
+        asked = [(card, [query[place] for query in queries]) for place, card in enumerate(self.cards)]
+        with ThreadPoolExecutor(len(asked), "citadel-card") as pool:  # the cards work side by side
+            parts = list(pool.map(lambda one: one[0].search_batch(one[1], options, cancel), asked))
+        return [_merged(found, options.k) for found in zip(*parts, strict=True)]
 
 
 def _live(card: Card) -> int:

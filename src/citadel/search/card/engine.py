@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,9 +20,9 @@ from citadel.search.card.memory import Card, make_room
 from citadel.search.card.pipeline import Steps, run
 from citadel.search.card.plain import PlainSteps
 from citadel.search.card.recorded import Recorded
-from citadel.search.card.select import unpack
+from citadel.search.card.select import NOTHING, decode, unpack
 from citadel.search.plan import Options, Plan
-from citadel.types import Scored
+from citadel.types import Floats, Scored
 
 SHAPES = 8  # of single queries, each with its own room, that stay recorded
 ROOM = 4 << 30  # bytes of scores that a batch may take: 4 a query and document
@@ -47,7 +47,7 @@ class CardEngine:
     def search_batch(self, queries: Sequence[Prepared], options: Options, cancel: Any = None) -> list[Scored]:
         """The best k documents of each query."""
         found: list[Scored] = []
-        at_once = max(1, ROOM // (4 * max(self.card.documents, 1)))
+        at_once = 1 << max(ROOM // (4 * max(self.card.documents, 1)), 1).bit_length() - 1  # so that shapes repeat
         for start in range(0, len(queries), at_once):
             if cancel is not None and cancel.is_set():
                 raise Cancelled("the search was cancelled")
@@ -105,7 +105,10 @@ class CardEngine:
     def _scored(self, packed: Tensor, products: list[int], options: Options) -> list[Scored]:
         """Answers with numbers in the whole index."""
         scanned = self.card.documents if options.semantic == "exact" else 0
-        rows = [unpack(row) for row in packed.numpy()]
+        whole = packed.numpy()
+        rows: Iterable[tuple[NDArray[np.int64], Floats]] = map(unpack, whole)
+        if len(whole) > 1 and (whole != NOTHING).all():  # all at once: a batch is bound by what its host does
+            rows = zip(*decode(whole), strict=True)
         return [
             Scored(_global(numbers, self.card.first), scores, count + scanned)
             for (numbers, scores), count in zip(rows, products, strict=True)

@@ -38,7 +38,12 @@ def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
     >>> numbers.tolist(), scores.tolist()
     ([3], [-1.5])
     """
-    packed = packed[packed != NOTHING]
+    there = packed != NOTHING
+    return decode(packed if there.all() else packed[there])
+
+
+def decode(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
+    """Document numbers and scores of an array of any shape that holds no NOTHING."""
     order = (packed >> 32).astype(np.int32)
     bits = np.where(order >= 0, order, order ^ np.int32(0x7FFFFFFF)).astype(np.int32)
     return _LOW - (packed & _LOW), bits.view(np.float32)
