@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from citadel.config import available_threads
 from citadel.errors import FingerprintError, InputError, UsageError
@@ -15,7 +15,7 @@ from citadel.search.hits import Hits
 from citadel.search.plan import Options, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
 from citadel.text.analyser import Analyser, get_analyser
 from citadel.text.queries import named_queries
-from citadel.types import Ranking, Scored
+from citadel.types import Ranking, RoutedTokens, Scored
 
 if TYPE_CHECKING:
     from citadel._native import Cancel
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 _BATCH = 256  # queries planned and searched in one call
 _MOST_PLANNED = 64  # ways of asking that are remembered
 _PARTS = ("keys", "weights", "vectors", "semantic")
+
+
+class QueryEncoder(Protocol):
+    """What makes routed tokens of queries: a model on the CPU, or on the card that searches."""
+
+    def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]: ...
 
 
 class Searcher:
@@ -47,7 +53,9 @@ class Searcher:
         engine: str = "native",
         encoder: Callable[[], Encoder] | None = None,
         device: str = "cpu",
+        query_encoder: Callable[[], QueryEncoder] | None = None,
     ) -> None:
+        self._query_encoder = query_encoder
         self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
         self.statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
         floor = get_router(self.settings.router).floor
@@ -182,7 +190,7 @@ class Searcher:
 
     def _prepare_encoded(self, queries: Sequence[str]) -> Iterator[Any]:
         """Some queries at a time, each through the model on all cores."""
-        encoder = self.encoder
+        encoder = self._query_encoder() if self._query_encoder else self.encoder
         for start in range(0, len(queries), _BATCH):
             for routed in encoder.encode_queries(queries[start : start + _BATCH]):
                 parts = (routed.keys, routed.weights, routed.vectors, routed.semantic)

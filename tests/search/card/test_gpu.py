@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -112,3 +114,19 @@ def test_shards_over_several_cards(router: str, codec: str, cards: int) -> None:
                 found = [world.search(searcher, query, 7, semantic_mode=mode) for searcher in (one, several)]
                 assert found[0].ids == found[1].ids
                 assert found[0].scores == found[1].scores
+
+
+def test_text_in_ranking_out(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """The model through torch on the device, from the exported folder: the answers of the CPU's own."""
+    pytest.importorskip("safetensors", reason="a model is loaded with the extra [train]")
+    texts = ["a theory of relativity", "the history of rome", "light and time", "apples of rome"]
+    with citadel.Index.create(tmp_path / "index", model=tiny_model()) as index:
+        index.add([{"id": f"d{n}", "text": text} for n, text in enumerate(texts)])
+        here, there = index.commit().searcher(), index.searcher(device="cpu,cpu")
+        assert there._query_encoder is not None
+        for query in ("relativity of time", "rome"):
+            wanted, found = here.search(query), there.search(query)
+            assert found.ids == wanted.ids
+            np.testing.assert_allclose(found.scores, wanted.scores, rtol=1e-4)
+        batches = [searcher.search_batch(texts, k=2) for searcher in (here, there)]
+        assert len({str([[hit.id for hit in hits] for _, hits in ranking]) for ranking in batches}) == 1
