@@ -169,13 +169,16 @@ class Index:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def searcher(self, *, threads: int | None = None, engine: str = "native", device: str = "cpu") -> Searcher:
+    def searcher(
+        self, *, threads: int | None = None, engine: str = "native", device: str = "cpu", card_memory: int | None = None
+    ) -> Searcher:
         """A searcher over the last committed generation; commits after this do not change what it finds.
 
-        `device="cuda"` copies the index to a GPU and searches there; its model encodes queries there too."""
+        `device="cuda"` copies the index to a GPU and searches there; its model encodes queries there too.
+        Lists beyond `card_memory` bytes wait in the machine's memory."""
         encoder = self._encode if self.settings.model else None
         there = functools.cache(lambda: self._encode_on(device)) if encoder and device != "cpu" else None
-        return Searcher(self._writer.snapshot, threads, engine, encoder, device, there)
+        return Searcher(self._writer.snapshot, threads, engine, encoder, device, there, card_memory)
 
     def refresh(self) -> Self:
         """See what other processes have committed since."""

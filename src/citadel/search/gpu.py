@@ -26,7 +26,9 @@ class GpuEngine:
 
     Several cards give the one card's answers, but that `rerank` takes its candidates from each of them."""
 
-    def __init__(self, snapshot: Snapshot, floor: bool, device: str = "cuda", width: int = 0) -> None:
+    def __init__(
+        self, snapshot: Snapshot, floor: bool, device: str = "cuda", width: int = 0, memory: int | None = None
+    ) -> None:
         if snapshot.settings.router == "bm25":
             raise UsageError("a GPU searches vectors and this index holds words (bm25): use --device cpu")
         where, devices = snapshot.storage.location, [find_card(name) for name in device.split(",")]
@@ -34,7 +36,7 @@ class GpuEngine:
         borders = shard_borders(int(snapshot.bases[-1]), len(devices))
         for place, found in enumerate(devices):
             with card_memory(where):
-                card = load_card(snapshot, found, width, borders[place : place + 2])
+                card = load_card(snapshot, found, width, borders[place : place + 2], memory)
             self.cards.append(CardEngine(card, floor, snapshot.codebook, _live(card), where))
 
     def prepare(self, plan: Plan) -> Shards:

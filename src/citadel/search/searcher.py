@@ -54,6 +54,7 @@ class Searcher:
         encoder: Callable[[], Encoder] | None = None,
         device: str = "cpu",
         query_encoder: Callable[[], QueryEncoder] | None = None,
+        card_memory: int | None = None,
     ) -> None:
         self._query_encoder = query_encoder
         self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
@@ -63,7 +64,7 @@ class Searcher:
         self._planned: dict[Any, Options] = {}
         if device != "cpu" and engine == "native":
             engine = "gpu"
-        self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads(), device)
+        self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads(), (device, card_memory))
 
     def __len__(self) -> int:
         return len(self.snapshot)
@@ -257,11 +258,11 @@ def _check_text(query: object) -> None:
 
 
 def _engine(
-    name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int, device: str = "cpu"
+    name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int, card: tuple[str, int | None]
 ) -> Any:
     """The native engine, or the numpy one or that of a GPU where they are asked for."""
     if name == "gpu":
-        return _gpu_engine(snapshot, floor, device)
+        return _gpu_engine(snapshot, floor, *card)
     if name == "reference":
         from citadel.search.reference import ReferenceEngine
 
@@ -271,11 +272,11 @@ def _engine(
     return CpuEngine(snapshot, floor, norm, threads)
 
 
-def _gpu_engine(snapshot: Snapshot, floor: bool, device: str) -> Any:
+def _gpu_engine(snapshot: Snapshot, floor: bool, device: str, memory: int | None) -> Any:
     try:
         from citadel.search.gpu import GpuEngine
     except ImportError as error:
         raise UsageError(
             f"a GPU needs more packages ({error}): pip install 'citadel-ir[gpu]', or search with --device cpu"
         ) from None
-    return GpuEngine(snapshot, floor, device)
+    return GpuEngine(snapshot, floor, device, memory=memory)

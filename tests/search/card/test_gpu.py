@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="torch is not installed: `pip install citadel-ir[gpu]`")
 import citadel
-from citadel.errors import Cancelled, UsageError
-from citadel.search.card import engine
+from citadel.errors import Cancelled, ResourceError, UsageError
+from citadel.search.card import cold, engine
 from citadel.search.plan import Options
 from tests.property.worlds import World, answers, built, worlds
 from tests.search.card.same import check
@@ -130,3 +130,48 @@ def test_text_in_ranking_out(tiny_model: Callable[..., Path], tmp_path: Path) ->
             np.testing.assert_allclose(found.scores, wanted.scores, rtol=1e-4)
         batches = [searcher.search_batch(texts, k=2) for searcher in (here, there)]
         assert len({str([[hit.id for hit in hits] for _, hits in ranking]) for ranking in batches}) == 1
+
+
+@pytest.mark.parametrize(("router", "codec"), [("dynamic", "int8"), ("static", "pq2"), ("sparse", "fp16")])
+def test_lists_that_wait_in_the_machines_memory(router: str, codec: str) -> None:
+    """Half of the postings are on the card; queries read both kinds, alone and in batches that must be split."""
+    world = World(router, codec, 8, None, seed=4, count=40)
+    with built(world, [world.documents()[:20], world.documents()[20:]]) as index:
+        whole = index.searcher(engine="gpu")
+        cards = whole._engine.cards[0].card
+        with mock.patch.object(cold, "STAGED", 1):
+            half = index.searcher(engine="gpu", card_memory=cards.bytes * 7 // 10)
+        lists = [own for own in half._engine.cards[0].card.lists if own is not None]
+        assert all(own.cold is not None and 0 < (own.cold.starts >= 0).sum() < len(own.keys) for own in lists)
+        assert half._engine.cards[0].card.bytes < cards.bytes
+        answered = 0
+        for number in range(12):
+            wanted = world.search(whole, world.query(number), 9)
+            try:
+                found = world.search(half, world.query(number), 9)
+            except ResourceError as error:  # two waiting lists, and room for one
+                assert "more rare lists than the card has room for" in str(error)  # noqa: PT017
+                continue
+            assert (found.ids, found.scores) == (wanted.ids, wanted.scores)
+            answered += 1
+        assert answered > 6
+
+
+def test_a_batch_is_cut_where_its_waiting_lists_have_no_room() -> None:
+    documents = [{"id": f"d{n}", "keys": [n % 4], "weights": [1.0 + n]} for n in range(12)]
+    queries = {str(key): {"keys": [key]} for key in range(4)}
+    with built(World("sparse"), []) as index:
+        index.add_vectors(documents)
+        with mock.patch.object(cold, "STAGED", 1):
+            searcher = index.commit().searcher(engine="gpu", card_memory=6 * 7)  # one list, and room for another
+        ranking = searcher.search_vectors_batch(queries, k=1)
+        assert [hits[0].id for _, hits in ranking] == ["d8", "d9", "d10", "d11"]
+
+
+def test_too_little_card_memory_is_one_sentence() -> None:
+    world = World("static", "int8", 8, seed=4, count=40)
+    with (
+        built(world, [world.documents()]) as index,
+        pytest.raises(ResourceError, match=r"at least \d+ with --card-memory"),
+    ):
+        index.searcher(engine="gpu", card_memory=10)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from citadel.index.codebook import Codebook
+from citadel.search.card.cold import stage
 from citadel.search.card.lists import Lists
 from citadel.search.plan import Plan
 from citadel.types import Floats
@@ -129,6 +130,7 @@ class HostBatch:
         self._packer = Packer()
         self._starts = self._packer.add(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
         self.dot_products = np.zeros(self.size, np.int64)
+        self.staged: list[tuple[Lists, int, int]] = []  # waiting lists, and where each goes on the card
         self._owner = np.repeat(np.arange(self.size), sizes)
         self._forms: dict[str, tuple[Place, ...]] = {}
         self._tokens = [self._segment(queries, i, own, book) for i, own in enumerate(lists)]
@@ -144,6 +146,9 @@ class HostBatch:
         there = np.maximum(chosen, 0)
         sizes = np.where(chosen >= 0, lists.sizes[there], 0) if len(lists.sizes) else np.zeros(len(chosen), np.int64)
         starts = np.where(chosen >= 0, lists.starts[there], 0) if len(lists.sizes) else sizes
+        for number, at in (places := stage(lists.cold, chosen, lists.sizes)).items():
+            starts = np.where(chosen == number, at, starts)
+        self.staged += [(lists, number, at) for number, at in places.items()]
         scales = lists.scales[there] if len(lists.sizes) else np.ones(len(chosen), np.float32)
         self.dot_products += np.bincount(self._owner, sizes, self.size).astype(np.int64)
         bounds = (self._add(starts), self._add(starts + sizes))
@@ -169,6 +174,13 @@ class HostBatch:
         made = form(codec, given, None)
         return tuple(self._packer.add(part) for part in (given, made.rows, made.factors))
 
+    def copy_staged(self) -> None:
+        """Copy the waiting lists that these queries read to the card, without waiting."""
+        for lists, number, at in self.staged:
+            assert lists.cold is not None
+            start, size = int(lists.cold.starts[number]), int(lists.sizes[number])
+            lists.columns.copy(slice(at, at + size), lists.cold.columns, slice(start, start + size))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Two batches of one shape fit the same room and the same recorded graph."""
@@ -176,6 +188,7 @@ class HostBatch:
 
     def on(self, device: torch.device) -> Batch:
         """The batch, copied to a device."""
+        self.copy_staged()
         return self.place({kind: part.to(device) for kind, part in self.arrays.items()})
 
     def place(self, arrays: dict[bool, Tensor]) -> Batch:

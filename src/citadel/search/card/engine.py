@@ -15,6 +15,7 @@ from torch import Tensor
 from citadel.errors import Cancelled
 from citadel.index.codebook import Codebook
 from citadel.search.card.batch import HostBatch, Prepared
+from citadel.search.card.cold import staged_size
 from citadel.search.card.device import card_memory, use_triton
 from citadel.search.card.memory import Card, make_room
 from citadel.search.card.pipeline import Steps, run
@@ -47,13 +48,29 @@ class CardEngine:
     def search_batch(self, queries: Sequence[Prepared], options: Options, cancel: Any = None) -> list[Scored]:
         """The best k documents of each query."""
         found: list[Scored] = []
-        at_once = 1 << max(ROOM // (4 * max(self.card.documents, 1)), 1).bit_length() - 1  # so that shapes repeat
-        for start in range(0, len(queries), at_once):
+        while len(found) < len(queries):
             if cancel is not None and cancel.is_set():
                 raise Cancelled("the search was cancelled")
+            part = self._at_once(queries[len(found) :])
             with self._turn, torch.inference_mode(), card_memory(self._where), self._current():
-                found += self._search(queries[start : start + at_once], options)
+                found += self._search(part, options)
         return found
+
+    def _at_once(self, queries: Sequence[Prepared]) -> Sequence[Prepared]:
+        """So many of the next queries that their scores and their waiting lists have room."""
+        most = 1 << max(ROOM // (4 * max(self.card.documents, 1)), 1).bit_length() - 1  # so that shapes repeat
+        part = queries[:most]
+        while len(part) > 1 and not self._can_stage(part):
+            part = part[: len(part) // 2]
+        return part
+
+    def _can_stage(self, queries: Sequence[Prepared]) -> bool:
+        for place, lists in enumerate(self.card.lists):
+            if lists is not None and lists.cold is not None:
+                needed = staged_size(lists.cold, [query.lists[place] for query in queries], lists.sizes)
+                if needed > lists.cold.room:
+                    return False
+        return True
 
     def _current(self) -> AbstractContextManager[Any]:
         """Kernels and graphs go to the current card, whichever tensors they get."""

@@ -19,6 +19,7 @@ from citadel.index.codebook import Codebook
 from citadel.index.packing import list_groups
 from citadel.index.probe import read_probe
 from citadel.index.segment import Segment
+from citadel.search.card.cold import Cold, Columns, choose_cold, staging_room
 
 CHUNK = 1 << 22  # postings or documents copied at a time
 TYPES = {"fp16": torch.float16, "int8": torch.int8, "pq2": torch.uint8, "pq1": torch.uint8}
@@ -49,12 +50,18 @@ class Lists:
     documents: Tensor  # [P], int32
     rows: Rows
     weights: Tensor | None  # [P], uint8
+    cold: Cold | None = None  # the lists that are not on the card, whose starts here mean nothing
 
     @property
     def bytes(self) -> int:
         """What the postings take on the card."""
         weights = 0 if self.weights is None else self.weights.numel()
         return self.documents.numel() * 4 + self.rows.bytes + weights
+
+    @property
+    def columns(self) -> Columns:
+        """The postings' columns on the card."""
+        return Columns(self.documents, self.rows.codes, self.rows.scales, self.weights)
 
     def find(self, keys: NDArray[np.uint32]) -> NDArray[np.int64]:
         """The list of each key, -1 where there is none."""
@@ -78,19 +85,27 @@ class Probe:
         return min(max(wanted + self.longest, lists * self.longest), len(self.documents))
 
 
-def copy_in(device: torch.device, dtype: torch.dtype, shape: tuple[int, ...], parts: Iterator[NDArray[Any]]) -> Tensor:
-    """Arrays, one after the other, as one tensor on the card; they pass through one small pinned buffer."""
-    whole = torch.empty(shape, dtype=dtype, device=device)
-    flat, done = whole.view(-1), 0
-    staging = torch.empty(0, dtype=dtype)
-    for part in parts:
-        if part.size > len(staging):
-            staging = torch.empty(part.size, dtype=dtype, pin_memory=device.type == "cuda")
-        staging.numpy()[: part.size] = part.reshape(-1)
-        flat[done : done + part.size].copy_(staging[: part.size])
-        done += part.size
-    assert done == len(flat)
-    return whole
+@dataclass(frozen=True)
+class Target:
+    """Where columns go: so many rows on a device, with room behind them; pinned, where they stay on the host."""
+
+    device: torch.device
+    count: int
+    room: int = 0
+    pinned: bool = False
+
+    def fill(self, dtype: torch.dtype, width: tuple[int, ...], parts: Iterator[NDArray[Any]]) -> Tensor:
+        """Arrays, one after the other, as one tensor; they pass through one small pinned buffer."""
+        whole = torch.empty((self.count + self.room, *width), dtype=dtype, device=self.device, pin_memory=self.pinned)
+        flat, done = whole.view(-1), 0
+        staging = torch.empty(0, dtype=dtype)
+        for part in parts:
+            if part.size > len(staging):
+                staging = torch.empty(part.size, dtype=dtype, pin_memory=self.device.type == "cuda")
+            staging.numpy()[: part.size] = part.reshape(-1)
+            flat[done : done + part.size].copy_(staging[: part.size])
+            done += part.size
+        return whole
 
 
 @dataclass(frozen=True)
@@ -119,33 +134,78 @@ class Part:
         return np.concatenate([np.zeros(0, bool), *parts])
 
 
-def load_lists(part: Part, book: Codebook | None, device: torch.device) -> Lists | None:
-    """The lists of a segment's part, copied from its mapped file; None where it has none."""
+def load_lists(part: Part, book: Codebook | None, device: torch.device, budget: int | None = None) -> Lists | None:
+    """The lists of a segment's part, copied from its mapped file; None where it has none.
+
+    Beyond a budget in bytes the least used ones wait in the machine's memory."""
     segment, meta = part.segment, part.segment.meta
     if meta.kind == "none":
         return None
     keys, kept = segment.keys.copy(), part.kept()
-    starts = segment.list_starts
-    starts = starts.copy() if kept is None else np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)[starts]
-    codec, width = ("fp16", 1) if meta.kind == "sparse" else (meta.codec, meta.code_width)
+    sizes = np.diff(_starts(segment.list_starts, kept))
+    codec = "fp16" if meta.kind == "sparse" else meta.codec
     scales = book.scales_for(keys) if book is not None and codec.startswith("pq") else np.ones(len(keys), np.float32)
-    numbers = (documents[(documents >= part.first) & (documents < part.stop)] for documents in part.documents())
-    return Lists(
-        keys,
-        starts[:-1],
-        np.diff(starts),
-        scales,
-        copy_in(device, torch.int32, (int(starts[-1]),), ((some - part.first).astype(np.int32) for some in numbers)),
-        _rows(segment, codec, width, kept, device),
-        _column(segment, "WEIGHTS", np.uint8, torch.uint8, kept, device) if "WEIGHTS" in segment.file else None,
-    )
+    cold = None if budget is None else choose_cold(sizes, posting_bytes(segment), budget)
+    if cold is None:
+        columns = _columns(part, codec, kept, device, 0)
+        return _lists(keys, _starts(segment.list_starts, kept)[:-1], sizes, scales, codec, columns, None)
+    chosen = np.repeat(cold, np.diff(segment.list_starts))
+    everything = np.ones(len(chosen), bool) if kept is None else kept
+    room = staging_room(np.sort(sizes[cold])[::-1])
+    waiting = _columns(part, codec, everything & chosen, torch.device("cpu"), 0, pinned=device.type == "cuda")
+    columns = _columns(part, codec, everything & ~chosen, device, room)
+    hot_starts, cold_starts = (_starts(segment.list_starts, everything & those)[:-1] for those in (~chosen, chosen))
+    first = len(columns.documents) - room
+    rest = Cold(np.where(cold, cold_starts, -1), waiting, first, room)
+    return _lists(keys, hot_starts, sizes, scales, codec, columns, rest)
 
 
-def _rows(segment: Segment, codec: str, width: int, kept: NDArray[np.bool_] | None, device: torch.device) -> Rows:
+def _lists(
+    keys: NDArray[np.uint32],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    scales: NDArray[np.float32],
+    codec: str,
+    columns: Columns,
+    cold: Cold | None,
+) -> Lists:
+    rows = Rows(codec, columns.codes, columns.scales)
+    return Lists(keys, starts, sizes, scales, columns.documents, rows, columns.weights, cold)
+
+
+def _starts(starts: NDArray[np.int64], kept: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    """Where the lists begin once only the kept postings are there [K + 1]."""
+    return starts.copy() if kept is None else np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)[starts]
+
+
+def posting_bytes(segment: Segment) -> int:
+    """Bytes that a posting takes on the card."""
+    meta = segment.meta
+    vector = 2 if meta.kind == "sparse" else meta.code_width * TYPES[meta.codec].itemsize
+    scale = 2 if meta.kind != "sparse" and meta.codec == "int8" else 0
+    return 4 + vector + scale + ("WEIGHTS" in segment.file)
+
+
+def _columns(
+    part: Part, codec: str, kept: NDArray[np.bool_] | None, device: torch.device, room: int, pinned: bool = False
+) -> Columns:
+    """The columns of the kept postings, with room for more behind them."""
+    segment = part.segment
     count = segment.meta.postings if kept is None else int(kept.sum())
-    codes = copy_in(device, TYPES[codec], (count, width), _chosen(_codes(segment, width), kept))
-    scaled = codec == "int8"
-    return Rows(codec, codes, _column(segment, "SCALES", np.float16, torch.float16, kept, device) if scaled else None)
+    target = Target(device, count, room, pinned)
+    width = 1 if segment.meta.kind == "sparse" else segment.meta.code_width
+    numbers = ((some - part.first).astype(np.int32) for some in _chosen(part.documents(), kept))
+
+    def column(name: str, kind: Any, dtype: torch.dtype) -> Tensor:
+        parts = (segment.file[name].array(kind, start, stop) for start, stop in pieces(segment.meta.postings))
+        return target.fill(dtype, (), _chosen(parts, kept))
+
+    return Columns(
+        target.fill(torch.int32, (), numbers),
+        target.fill(TYPES[codec], (width,), _chosen(_codes(segment, width), kept)),
+        column("SCALES", np.float16, torch.float16) if codec == "int8" else None,
+        column("WEIGHTS", np.uint8, torch.uint8) if "WEIGHTS" in segment.file else None,
+    )
 
 
 def _codes(segment: Segment, width: int) -> Iterator[NDArray[Any]]:
@@ -154,15 +214,6 @@ def _codes(segment: Segment, width: int) -> Iterator[NDArray[Any]]:
             yield segment.file["VALUES"].array(np.float16, start, stop).reshape(-1, width)
         else:
             yield segment.encoded(start, stop).codes
-
-
-def _column(
-    segment: Segment, name: str, kind: Any, dtype: torch.dtype, kept: NDArray[np.bool_] | None, device: torch.device
-) -> Tensor:
-    """A section of one number a posting."""
-    count = segment.meta.postings if kept is None else int(kept.sum())
-    parts = (segment.file[name].array(kind, start, stop) for start, stop in pieces(segment.meta.postings))
-    return copy_in(device, dtype, (count,), _chosen(parts, kept))
 
 
 def _chosen(parts: Iterator[NDArray[Any]], kept: NDArray[np.bool_] | None) -> Iterator[NDArray[Any]]:
@@ -182,13 +233,13 @@ def load_semantic(parts: Sequence[Part], device: torch.device) -> Rows | None:
         for part in parts
         for start, stop in pieces(part.stop - part.first)
     ]
-    shape = (total, meta.semantic_dimension)
+    target = Target(device, total)
     found = (segment.semantic(start, stop).codes for segment, start, stop in cut)
-    codes = copy_in(device, TYPES[meta.semantic_codec], shape, found)
+    codes = target.fill(TYPES[meta.semantic_codec], (meta.semantic_dimension,), found)
     if meta.semantic_codec != "int8":
         return Rows(meta.semantic_codec, codes, None)
     scales = (segment.file["SEMANTIC_SCALES"].array(np.float16, start, stop) for segment, start, stop in cut)
-    return Rows("int8", codes, copy_in(device, torch.float16, (total,), scales))
+    return Rows("int8", codes, target.fill(torch.float16, (), scales))
 
 
 def load_probe(part: Part, base: int, device: torch.device) -> Probe:

@@ -82,8 +82,12 @@ def shard_borders(documents: int, cards: int) -> list[int]:
     return [documents * place // cards for place in range(cards + 1)]
 
 
-def load_card(snapshot: Snapshot, device: torch.device, width: int = 0, shard: Sequence[int] = ()) -> Card:
-    """Copy a snapshot's sections to the card, or what belongs to the documents of a shard, first … stop − 1."""
+def load_card(
+    snapshot: Snapshot, device: torch.device, width: int = 0, shard: Sequence[int] = (), memory: int | None = None
+) -> Card:
+    """Copy a snapshot's sections to the card, or what belongs to the documents of a shard, first … stop − 1.
+
+    Where `memory` bytes are too few for all lists, the least used wait in the machine's memory."""
     first, stop = shard or (0, int(snapshot.bases[-1]))
     parts = _parts(snapshot, first, stop)
     sizes = [part.stop - part.first for part in parts]
@@ -91,6 +95,15 @@ def load_card(snapshot: Snapshot, device: torch.device, width: int = 0, shard: S
     width = width or range_width(sum(sizes))
     semantic = load_semantic(parts, device)
     alive = [snapshot.deleted(part.segment).alive(part.segment.documents)[part.first : part.stop] for part in parts]
+
+    def budget(part: Part) -> int | None:
+        """What is left for a segment's lists, by its share of the postings."""
+        if memory is None:
+            return None
+        postings = max(sum(one.segment.meta.postings for one in parts), 1)
+        left = max(memory - (semantic.bytes if semantic else 0), 0)
+        return left * part.segment.meta.postings // postings
+
     mask = torch.from_numpy(np.concatenate([np.zeros(0, bool), *alive]).astype(np.uint8))
     return Card(
         device,
@@ -98,7 +111,7 @@ def load_card(snapshot: Snapshot, device: torch.device, width: int = 0, shard: S
         first,
         tuple(bases),
         tuple(sizes),
-        tuple(load_lists(part, snapshot.codebook, device) for part in parts),
+        tuple(load_lists(part, snapshot.codebook, device, budget(part)) for part in parts),
         semantic,
         tuple(load_probe(part, base, device) for part, base in zip(parts, bases, strict=True)) if semantic else (),
         None if bool(mask.all()) else mask.to(device),

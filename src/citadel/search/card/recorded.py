@@ -34,6 +34,7 @@ class Recorded:
 
     def search(self, host: HostBatch) -> tuple[Tensor, bool]:
         """The best documents of each query, packed, on the host; and whether candidates had no room."""
+        host.copy_staged()
         for kind, part in host.arrays.items():
             self._staged[kind].copy_(part)
             self._arrays[kind].copy_(self._staged[kind], non_blocking=True)
