@@ -49,7 +49,7 @@ night: $(VENV)/.dev
 	CITADEL_NIGHT=1 $(BIN)/pytest -n $(JOBS)
 
 bench: $(VENV)/.bench
-	set -e; for file in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file; done
+	set -e; for file in $(filter-out %/common.py benchmarks/gpu%,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file; done
 
 reproduce: $(VENV)/.dev
 	$(BIN)/python scripts/reproduce.py $(if $(TRAIN),--train)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -9,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from citadel.config import DEFAULT_MEMORY, Field, Settings
-from citadel.encode.models import chosen_model, require_fingerprint, text_model
+from citadel.encode.models import chosen_model, find_model, fingerprint, require_fingerprint, text_model
 from citadel.errors import InputError, UsageError
 from citadel.index import check as checking
 from citadel.index.create import create_index
@@ -19,7 +20,7 @@ from citadel.index.stats import statistics
 from citadel.index.storage import FolderStorage, Storage
 from citadel.index.vectors import VectorBatch, batches
 from citadel.index.writer import Writer
-from citadel.search.searcher import Searcher
+from citadel.search.searcher import QueryEncoder, Searcher
 from citadel.settings import model_settings, text_settings, vector_settings
 from citadel.text.parse import check_document, known_id, make_document
 from citadel.types import Document, RoutedTokens
@@ -168,9 +169,16 @@ class Index:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def searcher(self, *, threads: int | None = None, engine: str = "native") -> Searcher:
-        """A searcher over the last committed generation; commits after this do not change what it finds."""
-        return Searcher(self._writer.snapshot, threads, engine, self._encode if self.settings.model else None)
+    def searcher(
+        self, *, threads: int | None = None, engine: str = "native", device: str = "cpu", card_memory: int | None = None
+    ) -> Searcher:
+        """A searcher over the last committed generation; commits after this do not change what it finds.
+
+        `device="cuda"` copies the index to a GPU and searches there; its model encodes queries there too.
+        Lists beyond `card_memory` bytes wait in the machine's memory."""
+        encoder = self._encode if self.settings.model else None
+        there = functools.cache(lambda: self._encode_on(device)) if encoder and device != "cpu" else None
+        return Searcher(self._writer.snapshot, threads, engine, encoder, device, there, card_memory)
 
     def refresh(self) -> Self:
         """See what other processes have committed since."""
@@ -239,6 +247,14 @@ class Index:
             require_fingerprint(encoder.fingerprint, settings.fingerprint, encoder.folder)
             self._encoder = encoder
         return self._encoder
+
+    def _encode_on(self, device: str) -> QueryEncoder:
+        """The model on a card, from the same folder."""
+        from citadel.model.texts import query_encoder
+
+        folder = find_model(self._model or self.settings.model or "")
+        require_fingerprint(fingerprint(folder), self.settings.fingerprint, folder)
+        return query_encoder(folder, device)
 
     # -- end ---------------------------------------------------------------------------------------------------------
 

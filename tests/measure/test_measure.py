@@ -150,7 +150,7 @@ def test_tau_is_for_the_dynamic_router(tmp_path: Path) -> None:
 
 def test_vectors_of_a_checkpoint_are_those_of_the_formulas(tmp_path: Path) -> None:
     """Texts of different lengths in one padded batch give what each gives alone."""
-    from citadel.measure.torch_texts import TorchTexts
+    from citadel.model.texts import TorchTexts
 
     texts = TorchTexts(checkpoint(tmp_path, "dynamic"), "cpu", tau=0.0)
     several = texts.encode_queries([document.text for document in DOCUMENTS])

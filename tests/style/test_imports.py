@@ -17,9 +17,9 @@ from tests.style.calls import ROOT, SOURCE, calls
 HEAVY = ("torch", "onnxruntime")
 LAZY = (
     "citadel.search.gpu",
+    "citadel.search.card.",
     "citadel.search.exact_torch",
     "citadel.measure.exact",
-    "citadel.measure.torch_texts",
     "citadel.model",
     "citadel.train",
 )  # imported by those who ask for them, never by others

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from citadel.cli.judging import Asked, judge, print_values, save
-from citadel.cli.options import Json, Model, Threads
+from citadel.cli.options import CardMemory, Device, Json, Model, Threads, parse_card_memory
 from citadel.errors import UsageError
 
 
@@ -45,6 +45,8 @@ def evaluate(
     ] = None,
     model: Model = None,
     threads: Threads = None,
+    device: Device = "cpu",
+    card_memory: CardMemory = "",
 ) -> None:
     """Measure an index, or a run, over the judged queries; one without an answer scores 0.
 
@@ -52,8 +54,9 @@ def evaluate(
     if (index is None) == (not run):
         raise UsageError("name either an INDEX or a run with --run")
     asked = Asked(
-        index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model, threads
-    )
+        index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model, threads, device,
+        parse_card_memory(card_memory),
+    )  # fmt: skip
     found = judge(asked)
     save(found, save_run, save_qrels, save_queries)
     print_values(found, json, per_query)

@@ -36,13 +36,20 @@ Model = Annotated[
     str | None,
     typer.Option("--model", metavar="DIR", help="Where the index's model is now, if its folder has moved."),
 ]
+Device = Annotated[
+    str, typer.Option("--device", metavar="cpu|cuda", help="Where to search; cuda copies the index to a GPU first.")
+]
+CardMemory = Annotated[
+    str,
+    typer.Option("--card-memory", metavar="SIZE", help="On a GPU: more of the index waits in the machine's memory."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", metavar="NAME", help="Vectors: the name of the model that made them.")
 ]
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, option: str = "--memory") -> int:
     """A size in bytes.
 
     >>> parse_size("1GiB"), parse_size("64 MB"), parse_size("1048576")
@@ -51,5 +58,14 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     size = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if size < MIN_MEMORY:
-        raise UsageError(f"--memory {text!r} is not a size of 1 MiB or more: write it as 512MiB or 1GiB")
+        raise UsageError(f"{option} {text!r} is not a size of 1 MiB or more: write it as 512MiB or 1GiB")
     return size
+
+
+def parse_card_memory(text: str) -> int | None:
+    """--card-memory in bytes; None where it is not given.
+
+    >>> parse_card_memory("80GiB"), parse_card_memory("")
+    (85899345920, None)
+    """
+    return parse_size(text, "--card-memory") if text else None

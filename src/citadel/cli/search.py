@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from citadel.cli.options import IndexFolder, Model, Threads
+from citadel.cli.options import CardMemory, Device, IndexFolder, Model, Threads, parse_card_memory
 from citadel.cli.output import print_json
 from citadel.errors import UsageError
 
@@ -37,6 +37,8 @@ def search(
     tau: Annotated[float | None, typer.Option(help="Dynamic router: leave out document weights up to this.")] = None,
     model: Model = None,
     threads: Threads = None,
+    device: Device = "cpu",
+    card_memory: CardMemory = "",
 ) -> None:
     """Search an index. Each QUERY is one query: put its words in quotes."""
     if sum((bool(queries), file is not None, vectors is not None)) != 1:
@@ -48,7 +50,7 @@ def search(
 
     depth = k if k is not None else K_OF_A_RUN if run is not None else K
     with Index.open(index, model=model, threads=threads) as opened:
-        searcher = opened.searcher(threads=threads)
+        searcher = opened.searcher(threads=threads, device=device, card_memory=parse_card_memory(card_memory))
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
         answers = _answers(searcher, queries or [], file, vectors, depth, semantic, tau)

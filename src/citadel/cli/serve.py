@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from citadel.cli.options import IndexFolder, Model
+from citadel.cli.options import IndexFolder, Model, parse_card_memory
 from citadel.errors import InputError, UsageError
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -33,6 +33,8 @@ MaxConnections = Annotated[int, _option("MAX_CONNECTIONS", "The most clients at 
 Reload = Annotated[
     float, _option("RELOAD", "How often to look for other writers' commits; 0: never.", min=0, metavar="SECONDS")
 ]
+Device = Annotated[str, _option("DEVICE", "Where to search; cuda copies the index to a GPU.", metavar="cpu|cuda")]
+CardMemory = Annotated[str, _option("CARD_MEMORY", "On a GPU: more of the index waits in memory.", metavar="SIZE")]
 LogLevel = Annotated[str, _option("LOG_LEVEL", "What is logged.", metavar="debug|info|warning|error")]
 AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
 
@@ -46,6 +48,8 @@ def serve(
     read_token_file: ReadToken = "",
     workers: Workers = 0,
     threads: Threads = 1,
+    device: Device = "cpu",
+    card_memory: CardMemory = "",
     queue: Queue = 64,
     deadline: Deadline = 10.0,
     max_body: MaxBody = 8 << 20,
@@ -66,6 +70,7 @@ def serve(
     limits = {"body_bytes": max_body, "k": max_k, "batch": max_batch, "queue": queue, "connections": max_connections}
     limits["deadline_ms"] = max(round(deadline * 1000), 1)
     settings = {"host": host, "port": port, "workers": workers, "threads": threads, "reload_seconds": reload}
+    settings |= {"device": device, "card_memory": parse_card_memory(card_memory)}
     _run(index, model, log_level, limits, settings | tokens | {"access_log": access_log})
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.index.format import CitFile
 from citadel.types import Floats
 
 PROBE_FLOOR = 16_384  # documents; a smaller segment is scanned whole in less time
@@ -26,6 +27,21 @@ class Probe:
     centroids: Floats
     starts: NDArray[np.uint64]  # [C + 1]
     documents: NDArray[np.uint32]  # [N]
+
+    def parts(self) -> tuple[Floats, NDArray[np.uint64], NDArray[np.uint32]]:
+        return self.centroids, self.starts, self.documents
+
+
+def read_probe(file: CitFile, documents: int) -> Probe:
+    """The probe structure of a segment with that many documents, checked."""
+    starts = file["PROBE_STARTS"].array("<i8")
+    numbers = file["PROBE_DOCUMENTS"].array("<u4")
+    if starts[0] != 0 or starts[-1] != len(numbers) or (np.diff(starts) < 0).any():
+        raise file["PROBE_STARTS"].corrupt("the groups do not follow each other")
+    if len(numbers) and numbers.max() >= documents:
+        raise file["PROBE_DOCUMENTS"].corrupt("a document number is out of range")
+    centroids = file["PROBE_CENTROIDS"].array(np.float32).reshape(len(starts) - 1, -1)
+    return Probe(centroids, starts.view(np.uint64), numbers)
 
 
 def build_probe(read: Callable[[int, int], Floats], documents: int, seed: int = 0) -> Probe:

@@ -105,7 +105,7 @@ def load_system(plan: Plan) -> TextEncoder | None:
 
         return Encoder(folder, plan.threads, tau=0.0)
     try:
-        from citadel.measure.torch_texts import TorchTexts
+        from citadel.model.texts import TorchTexts
     except ModuleNotFoundError as error:
         raise UsageError(f"a checkpoint needs {error.name}: run `pip install 'citadel-ir[train]'`") from None
     return TorchTexts(folder, plan.device, tau=0.0)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.index.codebook import Codebook
+from citadel.index.probe import read_probe
 from citadel.index.quantize import Encoded
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
@@ -218,15 +219,10 @@ class ReferenceEngine:
         """The documents of the centroids nearest to the query: at least PROBED_LISTS lists and `wanted` documents."""
         if "PROBE_CENTROIDS" not in segment.file:
             return np.arange(segment.documents)
-        starts = segment.file["PROBE_STARTS"].array("<i8")
-        centroids = segment.file["PROBE_CENTROIDS"].array(np.float32).reshape(len(starts) - 1, -1)
+        centroids, groups, documents = read_probe(segment.file, segment.documents).parts()
+        starts = groups.astype(np.int64)
         order = np.lexsort((np.arange(len(centroids)), -_in_order((centroids * query).T)))
         enough = int(np.searchsorted(np.cumsum(np.diff(starts)[order]), wanted)) + 1
-        documents = segment.file["PROBE_DOCUMENTS"].array("<u4")
-        if starts[0] != 0 or starts[-1] != len(documents) or (np.diff(starts) < 0).any():
-            raise segment.file["PROBE_STARTS"].corrupt("the groups do not follow each other")
-        if len(documents) and documents.max() >= segment.documents:
-            raise segment.file["PROBE_DOCUMENTS"].corrupt("a document number is out of range")
         return np.concatenate(
             [documents[starts[c] : starts[c + 1]] for c in order[: max(enough, PROBED_LISTS)]]
         ).astype(np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from citadel.config import available_threads
 from citadel.errors import FingerprintError, InputError, UsageError
@@ -15,7 +15,7 @@ from citadel.search.hits import Hits
 from citadel.search.plan import Options, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
 from citadel.text.analyser import Analyser, get_analyser
 from citadel.text.queries import named_queries
-from citadel.types import Ranking, Scored
+from citadel.types import Ranking, RoutedTokens, Scored
 
 if TYPE_CHECKING:
     from citadel._native import Cancel
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 _BATCH = 256  # queries planned and searched in one call
 _MOST_PLANNED = 64  # ways of asking that are remembered
 _PARTS = ("keys", "weights", "vectors", "semantic")
+
+
+class QueryEncoder(Protocol):
+    """What makes routed tokens of queries: a model on the CPU, or on the card that searches."""
+
+    def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]: ...
 
 
 class Searcher:
@@ -46,13 +52,19 @@ class Searcher:
         threads: int | None = None,
         engine: str = "native",
         encoder: Callable[[], Encoder] | None = None,
+        device: str = "cpu",
+        query_encoder: Callable[[], QueryEncoder] | None = None,
+        card_memory: int | None = None,
     ) -> None:
+        self._query_encoder = query_encoder
         self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
         self.statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
         floor = get_router(self.settings.router).floor
         norm = self.statistics.norm if self.statistics else (0.0, 0.0)
         self._planned: dict[Any, Options] = {}
-        self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads())
+        if device != "cpu" and engine == "native":
+            engine = "gpu"
+        self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads(), (device, card_memory))
 
     def __len__(self) -> int:
         return len(self.snapshot)
@@ -179,7 +191,7 @@ class Searcher:
 
     def _prepare_encoded(self, queries: Sequence[str]) -> Iterator[Any]:
         """Some queries at a time, each through the model on all cores."""
-        encoder = self.encoder
+        encoder = self._query_encoder() if self._query_encoder else self.encoder
         for start in range(0, len(queries), _BATCH):
             for routed in encoder.encode_queries(queries[start : start + _BATCH]):
                 parts = (routed.keys, routed.weights, routed.vectors, routed.semantic)
@@ -245,8 +257,12 @@ def _check_text(query: object) -> None:
         raise UsageError(f"a query is a text, not {type(query).__name__}")
 
 
-def _engine(name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int) -> Any:
-    """The native engine, or the numpy one where that is asked for."""
+def _engine(
+    name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int, card: tuple[str, int | None]
+) -> Any:
+    """The native engine, or the numpy one or that of a GPU where they are asked for."""
+    if name == "gpu":
+        return _gpu_engine(snapshot, floor, *card)
     if name == "reference":
         from citadel.search.reference import ReferenceEngine
 
@@ -254,3 +270,13 @@ def _engine(name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float
     from citadel.search.cpu import CpuEngine
 
     return CpuEngine(snapshot, floor, norm, threads)
+
+
+def _gpu_engine(snapshot: Snapshot, floor: bool, device: str, memory: int | None) -> Any:
+    try:
+        from citadel.search.gpu import GpuEngine
+    except ImportError as error:
+        raise UsageError(
+            f"a GPU needs more packages ({error}): pip install 'citadel-ir[gpu]', or search with --device cpu"
+        ) from None
+    return GpuEngine(snapshot, floor, device, memory=memory)

@@ -55,6 +55,8 @@ class ServerConfig:
     read_token: str | None = field(default=None, repr=False)
     workers: int = 0  # searches at the same time; 0: one a core
     threads: int = 1  # cores for one search
+    device: str = "cpu"  # where searches run: cpu, or cuda with the index in its memory
+    card_memory: int | None = None  # bytes of a GPU that the index may take; None: all of them
     reload_seconds: float = 5.0  # how often to look for commits of other processes; 0: never
     request_seconds: float = 8.0  # for a request to arrive, and for an answer to be taken
     drain_seconds: float = 10.0

@@ -25,8 +25,15 @@ from citadel.types import RoutedTokens, TokenVectors
 class TorchTexts:
     """A checkpoint folder, ready to encode."""
 
-    def __init__(self, folder: str | os.PathLike[str], device: str = "auto", tau: float | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        device: str = "auto",
+        tau: float | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self._device = find_device(device)
+        self._dtype = dtype or (torch.bfloat16 if self._device.type == "cuda" else torch.float32)
         self._model = load_model(folder).to(self._device).eval()
         self.config = self._model.config
         self.tau = self.config.tau if tau is None else tau
@@ -53,12 +60,11 @@ class TorchTexts:
 
     @torch.no_grad()
     def _run(self, texts: Sequence[Encoding], query: bool) -> Iterator[tuple[NDArray[np.int64], Encoded]]:
-        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
         lengths = np.array([len(text) for text in texts])
         for places in batches(lengths, TOKENS_A_BATCH.get(self._device.type, 1 << 14)):
             some = [texts[place] for place in places.tolist()]
             ids, mask, marked = (torch.from_numpy(part).to(self._device) for part in self._padded(some))
-            yield places, self._model.encode(ids, mask, marked, query=query, learning=False, dtype=dtype)
+            yield places, self._model.encode(ids, mask, marked, query=query, learning=False, dtype=self._dtype)
 
     def _padded(self, texts: Sequence[Encoding]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Ids, mask and routed tokens [n, T], as wide as the longest, rounded up."""
@@ -92,3 +98,10 @@ def _fingerprint(folder: Path) -> str:
     file = folder / WEIGHTS if (folder / WEIGHTS).is_file() else folder / ONNX
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def query_encoder(folder: str, device: str) -> TorchTexts:
+    """A model folder for queries beside an index on the first of these cards; in fp32, so that keys stay the same.
+
+    A query is a hundred small kernels, bound by their starts: fewer bits would save nothing."""
+    return TorchTexts(folder, device.split(",", maxsplit=1)[0], dtype=torch.float32)

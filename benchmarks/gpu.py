@@ -1,0 +1,211 @@
+"""GPU search at MS MARCO size: latency at batch 1, rates at 2 … 1024, beside floors and the paper's pipeline.
+
+A synthetic index of 8.84 M documents and 540 M postings is made in the card's memory (gpu_world.py). Every figure is
+taken from numbers on the host to a ranking on the host, synchronised. The floor is the bytes that must be read once
+(codes, scales, document numbers of the query's lists, and for `exact` all semantic vectors) over the measured copy
+bandwidth of the card.
+
+    python benchmarks/gpu.py [--codec int8] [--queries 200] [--skip-paper] [--out FILE.json]
+    TRITON_INTERPRET=0 python benchmarks/gpu.py --anyway          # a rehearsal on a CPU, in plain torch, at toy size
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_paper import PaperPipeline
+from gpu_world import Size, make_card, make_queries
+
+from citadel.index.codebook import Codebook
+from citadel.search.card.engine import CardEngine
+from citadel.search.plan import Options, Plan
+
+TOY = Size(20_000, 400_000, 500, 32, 128, 3_000, 9)
+MODES = ("off", "exact", "rerank")
+BATCHES = (2, 8, 32, 64, 128, 256, 512, 1024)
+
+
+def wait(device: torch.device) -> None:
+    """Until everything that was started has ended."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes a second that a large copy reads and writes."""
+    count = 1 << (30 if device.type == "cuda" else 24)
+    one, other = (torch.ones(count, dtype=torch.int32, device=device) for _ in range(2))
+    return 2 * 4 * count / min(timed(lambda: other.copy_(one), device, 10))
+
+
+def timed(run: Callable[[], Any], device: torch.device, rounds: int) -> list[float]:
+    """Seconds of each round."""
+    seconds = []
+    for _ in range(rounds):
+        wait(device)
+        start = time.perf_counter()
+        run()
+        wait(device)
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def floor_bytes(engine: CardEngine, plan: Plan, mode: str) -> int:
+    """What a search must read at least."""
+    [lists], card = engine.card.lists, engine.card
+    assert lists is not None and card.semantic is not None
+    posting = lists.rows.bytes // len(lists.documents) + 4
+    tokens = int(lists.sizes[plan.keys].sum()) * posting
+    return tokens + (card.semantic.bytes if mode == "exact" else 0)
+
+
+def latency(engine: CardEngine, plans: Sequence[Plan], options: Options) -> list[float]:
+    """Seconds of each query alone; recording and compiling were done before."""
+    prepared = [engine.prepare(plan) for plan in plans]
+    for query in prepared[:3]:
+        engine.search_batch([query], options)
+    found = []
+    for query in prepared:
+        found += timed(lambda query=query: engine.search_batch([query], options), engine.card.device, 1)  # type: ignore[misc]
+    return found
+
+
+def rates(engine: CardEngine, plans: Sequence[Plan], options: Options, batches: Sequence[int]) -> dict[int, float]:
+    """Queries a second by batch size."""
+    prepared, found = [engine.prepare(plan) for plan in plans], {}
+    for size in batches:
+        batch = [prepared[place % len(prepared)] for place in range(size)]
+        engine.search_batch(batch, options)
+        seconds = timed(lambda batch=batch: engine.search_batch(batch, options), engine.card.device, 3)  # type: ignore[misc]
+        found[size] = size / min(seconds)
+        print(f"  batch {size:5d}: {found[size]:12,.0f} queries a second", flush=True)
+    return found
+
+
+def stages(engine: CardEngine, plan: Plan, options: Options) -> None:
+    """Microseconds of the kernels of one query, from torch's profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    query = engine.prepare(plan)
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(10):
+            engine.search_batch([query], options)
+    rows = [(event.self_device_time_total / 10, event.count / 10, event.key) for event in seen.key_averages()]
+    for spent, count, name in sorted(rows, reverse=True)[:14]:
+        print(f"  {spent:9.1f} µs  {count:5.1f} ×  {name[:90]}")
+
+
+def book_of(codec: str, size: Size) -> Codebook | None:
+    """Any codebook: search does not ask whether it is a good one."""
+    if codec != "pq2":
+        return None
+    centroids = np.random.default_rng(2).standard_normal((size.dimension // 4, 256, 4), np.float32)
+    return Codebook(centroids, np.zeros(0, np.uint32), np.zeros(0, np.float32), 1.0)
+
+
+def check(engine: CardEngine, plans: Sequence[Plan], options: Options) -> None:
+    """The kernels against plain torch on the same card: equal numbers and scores."""
+    kernels = engine.steps
+    for plan in plans:
+        [found] = engine.search_batch([engine.prepare(plan)], options)
+        engine.steps = engine._plain
+        engine._shapes.clear()
+        [wanted] = engine.search_batch([engine.prepare(plan)], options)
+        engine.steps = kernels
+        engine._shapes.clear()
+        assert found.numbers.tolist() == wanted.numbers.tolist(), f"{options.semantic}: other documents"
+        assert found.scores.tolist() == wanted.scores.tolist(), f"{options.semantic}: other scores"
+
+
+def measure(engine: CardEngine, plans: Sequence[Plan], speed: float, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row a mode."""
+    rows = []
+    for mode in MODES:
+        options = Options(asked.k, mode, max(4 * asked.k, 1000), max(4 * asked.k, 1000))
+        check(engine, plans[:2], options)
+        spent = latency(engine, plans, options)
+        floor = float(np.mean([floor_bytes(engine, plan, mode) for plan in plans])) / speed
+        p50, p95 = np.percentile(spent, [50, 95]).tolist()
+        rows.append({"mode": mode, "p50_ms": p50 * 1e3, "p95_ms": p95 * 1e3, "floor_ms": floor * 1e3})
+        print(f"{mode:7s} p50 {p50 * 1e3:8.3f} ms  p95 {p95 * 1e3:8.3f}  floor {floor * 1e3:8.3f}", flush=True)
+        if asked.stages:
+            stages(engine, plans[0], options)
+        rows[-1]["rates"] = rates(engine, plans, options, asked.batches)
+    return rows
+
+
+def paper(engine: CardEngine, plans: Sequence[Plan], size: Size, k: int) -> dict[str, float]:
+    """The p50 milliseconds of the paper's pipeline with and without the semantic part."""
+    [lists] = engine.card.lists
+    assert lists is not None
+    pipeline, found = PaperPipeline(lists, size.dimension, size.documents, size.semantic), {}
+    for semantic in (False, True):
+        for plan in plans[:3]:
+            pipeline.search(plan, k, semantic)
+        each = [
+            timed(lambda plan=plan: pipeline.search(plan, k, semantic), engine.card.device, 1)[0]  # type: ignore[misc] # noqa: B023
+            for plan in plans
+        ]
+        found["exact" if semantic else "off"] = float(np.median(each)) * 1e3
+        print(f"paper's pipeline, semantic {semantic}: p50 {np.median(each) * 1e3:.3f} ms", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--codec", default="int8", choices=["fp16", "int8", "pq2"])
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("-k", type=int, default=1000)
+    parser.add_argument("--batches", type=int, nargs="*", default=list(BATCHES))
+    parser.add_argument("--stages", action="store_true", help="time of each kernel, from the profiler")
+    parser.add_argument("--skip-paper", action="store_true")
+    parser.add_argument("--anyway", action="store_true", help="on a CPU, at toy size: a rehearsal, no figures")
+    parser.add_argument("--out", default="")
+    asked = parser.parse_args()
+    device, size = torch.device("cuda" if torch.cuda.is_available() else "cpu"), Size()
+    if asked.anyway:
+        size, asked.queries, asked.k, asked.batches = TOY, 4, 100, [2]
+    elif device.type == "cpu":
+        raise SystemExit("there is no CUDA card here: run it where there is one, or rehearse with --anyway")
+    start = time.perf_counter()
+    card = make_card(size, device, asked.codec)
+    wait(device)
+    engine = CardEngine(card, True, book_of(asked.codec, size), size.documents, "synthetic")
+    [lists] = card.lists
+    assert lists is not None
+    plans = make_queries(size, lists.sizes, asked.queries)
+    speed = bandwidth(device)
+    products = float(np.mean([lists.sizes[plan.keys].sum() for plan in plans]))
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU: a rehearsal"
+    print(f"{name}; copy {speed / 1e12:.2f} TB/s; {asked.codec}; index {card.bytes / 1e9:.1f} GB, made in", end=" ")
+    print(f"{time.perf_counter() - start:.0f} s; {products:,.0f} token products a query; k {asked.k}", flush=True)
+    rows = measure(engine, plans, speed, asked)
+    beside = {} if asked.skip_paper else paper(engine, plans, size, asked.k)
+    for row in rows:
+        row["paper_ms"] = beside.get("off" if row["mode"] == "off" else "exact", float("nan"))
+    table(rows)
+    if asked.out:
+        record = {"card": name, "copy_bytes_a_second": speed, "codec": asked.codec, "products": products, "rows": rows}
+        Path(asked.out).write_text(json.dumps(record, indent=1) + "\n")
+
+
+def table(rows: Sequence[dict[str, Any]]) -> None:
+    """The figures, last, where a log's end shows them."""
+    print(
+        f"\n{'mode':8s}{'p50 ms':>10s}{'p95 ms':>10s}{'floor ms':>10s}{'÷ floor':>9s}{'paper ms':>10s}{'× paper':>9s}"
+    )
+    for row in rows:
+        p50, floor = row["p50_ms"], row["floor_ms"]
+        print(f"{row['mode']:8s}{p50:10.3f}{row['p95_ms']:10.3f}{floor:10.3f}{p50 / floor:9.1f}", end="")
+        print(f"{row['paper_ms']:10.3f}{row['paper_ms'] / p50:9.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Scores and document numbers as one whole number each: the larger is the better, equal scores by lower number."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from citadel.types import Floats
+
+NOTHING = -(1 << 63)
+_LOW = 0xFFFFFFFF
+
+
+def pack(scores: Tensor, documents: Tensor) -> Tensor:
+    """One number for each score and document; NOTHING where the document is below 0 or has no score, −∞.
+
+    >>> packed = pack(torch.tensor([1.0, 2.0, 2.0]), torch.tensor([7, 9, 4]))
+    >>> unpack(torch.sort(packed, descending=True).values.numpy())[0].tolist()
+    [4, 9, 7]
+    """
+    bits = torch.where(scores == 0, 0.0, scores).view(torch.int32)
+    order = torch.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).long()
+    packed = (order << 32) | (_LOW - documents)
+    return torch.where((documents >= 0) & ~torch.isneginf(scores), packed, NOTHING)
+
+
+def documents_of(packed: Tensor) -> Tensor:
+    """The document numbers; -1 for NOTHING."""
+    return torch.where(packed == NOTHING, -1, _LOW - (packed & _LOW))
+
+
+def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
+    """Document numbers and scores, without NOTHING.
+
+    >>> numbers, scores = unpack(pack(torch.tensor([-1.5]), torch.tensor([3])).numpy())
+    >>> numbers.tolist(), scores.tolist()
+    ([3], [-1.5])
+    """
+    there = packed != NOTHING
+    return decode(packed if there.all() else packed[there])
+
+
+def decode(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
+    """Document numbers and scores of an array of any shape that holds no NOTHING."""
+    order = (packed >> 32).astype(np.int32)
+    bits = np.where(order >= 0, order, order ^ np.int32(0x7FFFFFFF)).astype(np.int32)
+    return _LOW - (packed & _LOW), bits.view(np.float32)
+
+
+def top(packed: Tensor, k: int) -> Tensor:
+    """The k largest of each row, or all, largest first."""
+    return torch.topk(packed, min(k, packed.shape[1]), dim=1, sorted=True).values

@@ -1,0 +1,68 @@
+"""The engine of a GPU, or of several: the index in their memory, each with a part of the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from citadel.errors import UsageError
+from citadel.index.snapshot import Snapshot
+from citadel.search.card.batch import Prepared
+from citadel.search.card.device import card_memory, find_card
+from citadel.search.card.engine import CardEngine
+from citadel.search.card.memory import Card, load_card, shard_borders
+from citadel.search.plan import Options, Plan
+from citadel.search.topk import best
+from citadel.types import Scored
+
+Shards = tuple[Prepared, ...]  # a query as each card takes it
+
+
+class GpuEngine:
+    """Searches a snapshot on a card, or with `cuda:0,cuda:1` on several, each holding a range of documents.
+
+    Several cards give the one card's answers, but that `rerank` takes its candidates from each of them."""
+
+    def __init__(
+        self, snapshot: Snapshot, floor: bool, device: str = "cuda", width: int = 0, memory: int | None = None
+    ) -> None:
+        if snapshot.settings.router == "bm25":
+            raise UsageError("a GPU searches vectors and this index holds words (bm25): use --device cpu")
+        where, devices = snapshot.storage.location, [find_card(name) for name in device.split(",")]
+        self.cards: list[CardEngine] = []
+        borders = shard_borders(int(snapshot.bases[-1]), len(devices))
+        for place, found in enumerate(devices):
+            with card_memory(where):
+                card = load_card(snapshot, found, width, borders[place : place + 2], memory)
+            self.cards.append(CardEngine(card, floor, snapshot.codebook, _live(card), where))
+
+    def prepare(self, plan: Plan) -> Shards:
+        """A plan and its lists on each card."""
+        return tuple(card.prepare(plan) for card in self.cards)
+
+    def search(self, query: Shards, options: Options, cancel: Any = None) -> Scored:
+        """The best k documents of one query."""
+        return self.search_batch([query], options, cancel)[0]
+
+    def search_batch(self, queries: Sequence[Shards], options: Options, cancel: Any = None) -> list[Scored]:
+        """The best k documents of each query."""
+        if len(self.cards) == 1:
+            return self.cards[0].search_batch([query[0] for query in queries], options, cancel)
+        asked = [(card, [query[place] for query in queries]) for place, card in enumerate(self.cards)]
+        with ThreadPoolExecutor(len(asked), "citadel-card") as pool:  # the cards work side by side
+            parts = list(pool.map(lambda one: one[0].search_batch(one[1], options, cancel), asked))
+        return [_merged(found, options.k) for found in zip(*parts, strict=True)]
+
+
+def _live(card: Card) -> int:
+    return card.documents if card.alive is None else int(card.alive.sum())
+
+
+def _merged(parts: Sequence[Scored], k: int) -> Scored:
+    """The best k of what each card found."""
+    numbers, scores = (np.concatenate(column) for column in list(zip(*parts, strict=True))[:2])
+    found = best(numbers, scores, k)
+    return Scored(found.numbers, found.scores, sum(part.dot_products for part in parts))
