@@ -132,11 +132,6 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         Encoder(tmp_path / "gone")
 
 
-def test_the_default_model_until_it_ships() -> None:
-    with pytest.raises(InputError, match="no default model is installed"):
-        Encoder("default")
-
-
 @pytest.mark.parametrize(
     ("file", "contents", "message"),
     [
