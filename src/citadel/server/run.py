@@ -78,7 +78,7 @@ def make_server(service: Service) -> DrainingServer:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=30,
+        timeout_keep_alive=max(1, round(config.request_seconds)),
         timeout_graceful_shutdown=max(1, round(config.drain_seconds)),
     )
     return DrainingServer(settings, gate, service)
