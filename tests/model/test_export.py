@@ -267,3 +267,14 @@ def test_only_a_model_is_overwritten(checkpoint: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="something other than a model"):
             export(checkpoint, folder, overwrite=True)
         assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_the_mean_of_a_text_is_the_same_beside_others(tmp_path: Path) -> None:
+    config = replace(tiny_config("dynamic"), pooling="mean")
+    [folder] = export(write_checkpoint(tmp_path / "checkpoint", config), tmp_path / "model", "fp32")
+    encoder = Encoder(folder, threads=1)
+    texts = ["einstein proposed relativity in physics", "physics in relativity proposed einstein"]
+    for alone, beside in zip(texts, encoder.encode_documents(texts), strict=True):
+        [found] = encoder.encode_documents([alone])
+        assert found.semantic is not None and beside.semantic is not None
+        assert found.semantic.tobytes() == beside.semantic.tobytes()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from citadel.encode.config import ModelConfig
 from citadel.model.calibrate import router_span
@@ -81,11 +81,19 @@ class Network:
         if self._config.pooling == "cls":
             pooled = graph.node("Gather", x, graph.initialiser("first", np.array(0, np.int64)), axis=1)
         else:
-            pooled = graph.node("ReduceMean", x, graph.shape(1), keepdims=0)
+            pooled = graph.node("Div", self._sum(x), graph.node("Cast", self._length, to=TensorProto.FLOAT))
         if not self._config.normalize_pooled:
             return pooled
         length = graph.node("ReduceL2", pooled, graph.shape(-1), keepdims=1)
         return graph.node("Div", pooled, graph.node("Max", length, graph.number(1e-12)))
+
+    def _sum(self, x: str) -> str:
+        """[n, T, h] → [n, h], as a product: ReduceMean takes another order for one text than for several."""
+        graph = self._graph
+        one = numpy_helper.from_array(np.ones(1, np.float32))
+        size = graph.node("Concat", graph.shape(1, 1), self._length, axis=0)
+        ones = graph.node("ConstantOfShape", size, value=one)  # [1, 1, T]
+        return graph.node("Squeeze", graph.node("MatMul", ones, x), graph.shape(1))
 
     def _route(self, x: str) -> None:
         """The MLM head, then the few best keys of each token, or each key's best token."""
