@@ -53,8 +53,9 @@ def choose_cold(
 
     >>> choose_cold(np.array([5, 1, 9]), 10, 1000) is None
     True
-    >>> choose_cold(np.array([50, 1, 90]), 1, 100).tolist()
-    [False, True, False]
+    >>> cold = choose_cold(np.array([90] + [1] * 100), 1, 150)  # 90, 28 and room for 32 of the 72 others
+    >>> bool(cold[0]), int(cold.sum())
+    (False, 72)
     """
     if int(sizes.sum()) * bytes_a_posting <= budget:
         return None
