@@ -27,6 +27,8 @@ def _shape(codec: str, width: int) -> dict[str, Any]:
 class FusedSteps:
     """Each step for all queries at once."""
 
+    recordable = True
+
     def __init__(self, card: Card, floor: bool, postings: int = POSTINGS, swept: int = SWEPT) -> None:
         self._card, self._floor, self._postings, self._swept = card, floor, postings, swept
         self._scanned = min(SCANNED, swept)

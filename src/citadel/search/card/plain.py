@@ -35,6 +35,8 @@ def products(rows: Rows, at: Tensor | slice, query: Tensor, factor: Tensor, key_
 class PlainSteps:
     """Each step for each query, one after the other."""
 
+    recordable = False
+
     def __init__(self, card: Card, floor: bool) -> None:
         self._card, self._floor = card, floor
 

@@ -43,7 +43,7 @@ class Recorded:
 
     def start(self) -> None:
         """Search what is on the card, without waiting."""
-        if self._gpu and self._batch.size == 1 and self._graph is None:
+        if self._gpu and self._steps.recordable and self._batch.size == 1 and self._graph is None:
             self._record()
         if self._graph is not None:
             self._graph.replay()
