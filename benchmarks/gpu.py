@@ -68,22 +68,26 @@ def floor_bytes(engine: CardEngine, plan: Plan, mode: str) -> int:
 
 def latency(engine: CardEngine, plans: Sequence[Plan], options: Options) -> list[float]:
     """Seconds of each query alone; recording and compiling were done before."""
-    prepared = [engine.prepare(plan) for plan in plans]
-    for query in prepared[:3]:
-        engine.search_batch([query], options)
-    found = []
-    for query in prepared:
-        found += timed(lambda query=query: engine.search_batch([query], options), engine.card.device, 1)  # type: ignore[misc]
-    return found
+
+    def search(plan: Plan) -> None:
+        engine.search_batch([engine.prepare(plan)], options)
+
+    for plan in plans[:3]:
+        search(plan)
+    return [timed(lambda plan=plan: search(plan), engine.card.device, 1)[0] for plan in plans]  # type: ignore[misc]
 
 
 def rates(engine: CardEngine, plans: Sequence[Plan], options: Options, batches: Sequence[int]) -> dict[int, float]:
     """Queries a second by batch size."""
-    prepared, found = [engine.prepare(plan) for plan in plans], {}
+    found = {}
     for size in batches:
-        batch = [prepared[place % len(prepared)] for place in range(size)]
-        engine.search_batch(batch, options)
-        seconds = timed(lambda batch=batch: engine.search_batch(batch, options), engine.card.device, 3)  # type: ignore[misc]
+        batch = [plans[place % len(plans)] for place in range(size)]
+
+        def search(batch: Sequence[Plan] = batch) -> None:
+            engine.search_batch([engine.prepare(plan) for plan in batch], options)
+
+        search()
+        seconds = timed(search, engine.card.device, 3)
         found[size] = size / min(seconds)
         print(f"  batch {size:5d}: {found[size]:12,.0f} queries a second", flush=True)
     return found
@@ -112,13 +116,13 @@ def book_of(codec: str, size: Size) -> Codebook | None:
 
 def check(engine: CardEngine, plans: Sequence[Plan], options: Options) -> None:
     """The kernels against plain torch on the same card: equal numbers and scores."""
-    kernels = engine.steps
+    kernels = engine.kernels
     for plan in plans:
         [found] = engine.search_batch([engine.prepare(plan)], options)
-        engine.steps = engine._plain
+        engine.kernels = engine._plain
         engine._shapes.clear()
         [wanted] = engine.search_batch([engine.prepare(plan)], options)
-        engine.steps = kernels
+        engine.kernels = kernels
         engine._shapes.clear()
         assert found.numbers.tolist() == wanted.numbers.tolist(), f"{options.semantic}: other documents"
         assert found.scores.tolist() == wanted.scores.tolist(), f"{options.semantic}: other scores"

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from citadel.search.card.lists import TYPES, Lists, Probe, Rows
 from citadel.search.card.memory import Card, make_ranges, range_width
+from citadel.search.card.skips import Ranges, make_skips, skip_rows
 from citadel.search.plan import Plan
 
 # (rank ÷ lists, size ÷ mean size) of the real index's 5,932 lists
@@ -79,20 +80,23 @@ def make_card(size: Size, device: torch.device, codec: str = "int8") -> Card:
     sizes = list_sizes(size)
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     total, width = int(starts[-1]), size.dimension if codec != "pq2" else size.dimension // 4
+    span, documents, rows = range_width(size.documents), _documents(size.documents, starts, device), skip_rows(sizes)
+    ranges = Ranges(-(-size.documents // span), span)
     lists = Lists(
         np.arange(size.lists, dtype=np.uint32),
         starts[:-1],
         sizes,
         np.ones(size.lists, np.float32),
-        _documents(size.documents, starts, device),
+        documents,
         Rows(codec, _codes(codec, total, width, device), _scales(total, device) if codec == "int8" else None),
         torch.empty(total, dtype=torch.uint8, device=device).random_(1, 255),
+        rows,
+        make_skips(rows, ranges, device, [(documents, sizes)]),
     )
-    span = range_width(size.documents)
     pooled = Rows("int8", _codes("int8", size.documents, size.semantic, device), _scales(size.documents, device))
-    ranges = make_ranges([0], [size.documents], span, device)
+    borders = make_ranges([0], [size.documents], span, device)
     probe = _probe(size, device)
-    return Card(device, size.documents, 0, (0,), (size.documents,), (lists,), pooled, (probe,), None, span, *ranges)
+    return Card(device, size.documents, 0, (0,), (size.documents,), (lists,), pooled, (probe,), None, span, *borders)
 
 
 def _codes(codec: str, rows: int, width: int, device: torch.device) -> Tensor:

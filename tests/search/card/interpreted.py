@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from citadel.search.card import skips
 from citadel.search.plan import Options
 from tests.property.worlds import World
 from tests.search.card.same import check
@@ -16,6 +17,8 @@ CASES = (
 )
 
 if __name__ == "__main__":
-    for world, options in CASES:
-        check(world, options, cuts=[11], gone=[3, 12], width=16)
+    for long in (3, 512):  # with skips in most lists, and in none
+        skips.LONG = long
+        for world, options in CASES:
+            check(world, options, cuts=[11], gone=[3, 12], width=32)
     print("equal")

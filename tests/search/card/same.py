@@ -21,9 +21,9 @@ def engines(index: citadel.Index, router: str, width: int = 256) -> tuple[Refere
     fast = GpuEngine(snapshot, floor, "cpu", width)
     [engine] = fast.cards
     if use_triton(engine.card.device):
-        from citadel.search.card.fused import FusedSteps
+        from citadel.search.card.fused import FusedSearch
 
-        engine.steps = FusedSteps(engine.card, floor, postings=4, swept=8)  # small, so that everything spans blocks
+        engine.kernels = FusedSearch(engine.card, floor, postings=4, swept=8)  # small, so that everything spans blocks
     return ReferenceEngine(snapshot, floor, (0, 0)), fast
 
 

@@ -15,38 +15,46 @@ import warnings
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from citadel.search.card import kernels
+from citadel.search.card import choose, kernels
 
 F, I, N = "*fp32", "*i64", "*i32"
 TYPES = {
-    "documents": N, "starts": I, "stops": I, "bounds": I, "token_starts": I, "query": F, "query_scale": F,
-    "list_scale": F, "scores": F, "met": N, "weights": "*u8", "scales": "*fp16", "alive": "*u8", "histogram": N,
-    "thresholds": N, "found": N, "candidates": I, "borders": I, "spans": I, "values": F, "centroids": F,
+    "documents": N, "starts": I, "stops": I, "token_starts": I, "query": F, "query_scale": F, "list_scale": F,
+    "scores": F, "dirty": N, "maxima": N, "weights": "*u8", "scales": "*fp16", "alive": "*u8", "limits": N,
+    "found": N, "reported": N, "candidates": I, "ranked": I, "borders": I, "spans": I, "values": N, "centroids": F,
+    "packed": I, "skip_rows": I, "skips": N, "nearest": I, "ends": N, "members": I, "by_tokens": I, "by_vector": I,
 }
-CODES = {"int8": "*i8", "fp16": "*fp16", "pq": "*u8"}
+CODES = {"int8": "*i8", "int8x4": "*i32", "fp16": "*fp16", "pq": "*u8"}
 
-def compiled(kernel, **given):
-    types = dict(TYPES, codes=CODES[given.get("CODEC", "int8")])
-    if kernel is kernels.semantic_kernel:
-        types["documents"] = I
-    if kernel in (kernels.count_kernel, kernels.collect_kernel):
-        types["documents"] = "i32"
+def compiled(kernel, warps, **given):
+    codec = given.get("CODEC", "int8")
+    types = dict(TYPES, codes=CODES[codec], query=CODES[codec] if codec[:4] == "int8" else F)
+    if kernel is choose.probe_kernel:
+        types["query"] = F
     signature = {name: "constexpr" if name in given else types.get(name, "i32") for name in kernel.arg_names}
     fixed = {(kernel.arg_names.index(name),): value for name, value in given.items()}
     source = ASTSource(kernel, signature, fixed)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
+    options = {"enable_fp_fusion": False, "num_warps": warps}
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert "fma.rn.f32" not in made.asm["ptx"], kernel  # a product is rounded before it is added
 
-compiled(kernels.slices_kernel, BLOCK=256)
-for codec, width, row in (("int8", 32, 32), ("fp16", 32, 32), ("pq", 8, 2048)):
-    compiled(kernels.score_kernel, WIDTH=width, PADDED=width, ROW=row, CODEC=codec, FLOOR=True, WEIGHTS=True, BLOCK=256)
-for semantic, block in ((True, 128), (False, 1024)):
-    shape = dict(WIDTH=128, PADDED=128, CODEC="int8", BINS=4096, BLOCK=block)
-    compiled(kernels.count_kernel, SEMANTIC=semantic, ALIVE=True, **shape)
-compiled(kernels.threshold_kernel, BINS=4096)
-compiled(kernels.collect_kernel, EVERY=False, COLLECT=True, RESET=True, BLOCK=1024)
-compiled(kernels.semantic_kernel, WIDTH=128, PADDED=128, CODEC="fp16", BLOCK=128)
-compiled(kernels.probe_kernel, WIDTH=128, BLOCK=64)
+part = dict(RANGE=2048, SUB=512)
+for codec, width, row in (("int8", 32, 32), ("int8x4", 32, 32), ("fp16", 32, 32), ("pq", 8, 2048)):
+    shape = dict(WIDTH=width, PADDED=width, ROW=row, CODEC=codec, FLOOR=True, WEIGHTS=True)
+    compiled(kernels.score_kernel, 1, **shape, **part, ALIVE=True, EVERY=False, TILE=512, BLOCK=64)
+for codec, queries in (("int8", 16), ("fp16", 1)):
+    shape = dict(WIDTH=128, PADDED=128, CODEC=codec, ALIVE=True)
+    compiled(kernels.scan_kernel, 4, **shape, **part, BLOCK=128, QUERIES=queries, STAGES=3)
+for codec in ("int8", "int8x4", "fp16"):
+    shape = dict(WIDTH=128, PADDED=128, CODEC=codec)
+    compiled(choose.members_kernel, 2, **shape, ALIVE=True, BLOCK=32)
+    compiled(choose.combine_kernel, 2, **shape, RANGE=2048, BLOCK=32)
+compiled(choose.limit_kernel, 32, PADDED=16384, BLOCK=1024)
+compiled(choose.collect_kernel, 1, **part, TILE=512)
+compiled(choose.pick_kernel, 4, BLOCK=512)
+compiled(choose.rank_kernel, 4, BLOCK=16, OTHERS=1024)
+compiled(choose.probe_kernel, 1, WIDTH=128, BLOCK=32)
+compiled(choose.groups_kernel, 4, PADDED=64)
 print("compiled")
 """
 

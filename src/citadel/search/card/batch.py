@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,8 +44,7 @@ def form(codec: str, vectors: Floats, book: Codebook | None) -> Form:
         return Form(vectors, np.ones(len(vectors), np.float32))
     if codec == "int8":
         scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(127)  # [n]
-        rows = np.rint(vectors / np.where(scales > 0, scales, np.float32(1))[:, None])
-        return Form(np.where(scales[:, None] > 0, rows, np.float32(0)), scales)
+        return Form(np.rint(vectors / np.where(scales > 0, scales, np.float32(1))[:, None]), scales)
     assert book is not None
     parts = book.centroids * vectors.reshape(-1, len(book.centroids), 1, book.centroids.shape[2])  # [n, S, 256, sub]
     table = parts[..., 0]
@@ -66,6 +66,7 @@ class Tokens:
 
     starts: Tensor  # [T], first posting
     stops: Tensor  # [T]
+    skip_rows: Tensor  # [T], -1 for a list without skips
     rows: Tensor  # [T, width]
     factors: Tensor  # [T]
     key_scales: Tensor  # [T]
@@ -81,33 +82,6 @@ class Batch:
     semantic: Tensor | None  # [B, s], as given
     semantic_rows: Tensor | None  # [B, s], as the semantic codec multiplies them
     semantic_factors: Tensor | None  # [B]
-    dot_products: tuple[int, ...]  # of the tokens of each query
-
-
-Place = tuple[bool, int, tuple[int, ...]]  # of which kind, from where, in which shape
-
-
-class Packer:
-    """Numbers on their way to the card: one array of whole numbers and one of floats, so two copies in all."""
-
-    def __init__(self) -> None:
-        self.parts: dict[bool, list[NDArray[np.int64] | Floats]] = {True: [], False: []}
-
-    def add(self, array: NDArray[np.int64] | Floats) -> Place:
-        """Where the array will stand: of which kind, from where, in which shape."""
-        whole = array.dtype == np.int64
-        start = sum(part.size for part in self.parts[whole])
-        self.parts[whole].append(array)
-        return whole, start, array.shape
-
-    def host(self) -> dict[bool, Tensor]:
-        """Both arrays, on the host."""
-        kinds = {True: np.int64, False: np.float32}
-        flat = {
-            kind: [np.zeros(0, kinds[kind]), *(part.reshape(-1) for part in parts)]
-            for kind, parts in self.parts.items()
-        }
-        return {kind: torch.from_numpy(np.concatenate(parts)) for kind, parts in flat.items()}
 
 
 def padded(tokens: int) -> int:
@@ -119,60 +93,93 @@ def padded(tokens: int) -> int:
     return max(16, 1 << (tokens - 1).bit_length()) if tokens else 16
 
 
-class HostBatch:
-    """Some queries, laid out on the host; `place` says where everything stands once both arrays are on a card."""
+@dataclass(frozen=True)
+class Shape:
+    """How many queries, room for how many tokens in all, and the semantic vectors' dimension or 0."""
 
-    def __init__(
-        self, queries: Sequence[Prepared], lists: Sequence[Lists | None], book: Codebook | None, semantic_codec: str
-    ) -> None:
-        sizes = [len(query.plan.keys) for query in queries]
-        self.size, self.room = len(queries), padded(sum(sizes))
-        self._packer = Packer()
-        self._starts = self._packer.add(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-        self.dot_products = np.zeros(self.size, np.int64)
-        self.staged: list[tuple[Lists, int, int]] = []  # waiting lists, and where each goes on the card
-        self._owner = np.repeat(np.arange(self.size), sizes)
-        self._forms: dict[str, tuple[Place, ...]] = {}
-        self._tokens = [self._segment(queries, i, own, book) for i, own in enumerate(lists)]
-        self._semantic = self._pooled(queries, semantic_codec)
-        self.arrays = self._packer.host()
+    queries: int
+    tokens: int
+    semantic: int
 
-    def _segment(
-        self, queries: Sequence[Prepared], number: int, lists: Lists | None, book: Codebook | None
-    ) -> tuple[Place, ...] | None:
-        if lists is None:
-            return None
-        chosen = np.concatenate([np.zeros(0, np.int64), *(query.lists[number] for query in queries)])  # [T]
-        there = np.maximum(chosen, 0)
-        sizes = np.where(chosen >= 0, lists.sizes[there], 0) if len(lists.sizes) else np.zeros(len(chosen), np.int64)
-        starts = np.where(chosen >= 0, lists.starts[there], 0) if len(lists.sizes) else sizes
-        for number, at in (places := stage(lists.cold, chosen, lists.sizes)).items():
-            starts = np.where(chosen == number, at, starts)
-        self.staged += [(lists, number, at) for number, at in places.items()]
-        scales = lists.scales[there] if len(lists.sizes) else np.ones(len(chosen), np.float32)
-        self.dot_products += np.bincount(self._owner, sizes, self.size).astype(np.int64)
-        bounds = (self._add(starts), self._add(starts + sizes))
-        return (*bounds, *self._form(queries, lists.rows.codec, book), self._add(scales))
 
-    def _form(self, queries: Sequence[Prepared], codec: str, book: Codebook | None) -> tuple[Place, ...]:
-        """Segments of one codec share their form."""
-        if codec not in self._forms:
-            rows = [_vectors(query.plan) for query in queries]
-            made = form(codec, np.concatenate(rows), book)
-            self._forms[codec] = (self._add(made.rows), self._add(made.factors))
-        return self._forms[codec]
+def shape_of(queries: Sequence[Prepared], semantic: bool) -> Shape:
+    """The shape of some queries; those of one shape fit the same room and the same recorded graph."""
+    pooled = queries[0].plan.semantic if semantic else None
+    return Shape(
+        len(queries), padded(sum(len(query.plan.keys) for query in queries)), 0 if pooled is None else len(pooled)
+    )
 
-    def _add(self, array: NDArray[np.int64] | Floats) -> Place:
-        """One row a token, with zero rows up to the room there is."""
-        room = np.zeros((self.room - len(array), *array.shape[1:]), array.dtype)
-        return self._packer.add(np.concatenate([array, room]))
 
-    def _pooled(self, queries: Sequence[Prepared], codec: str) -> tuple[Place, ...] | None:
-        if not queries or queries[0].plan.semantic is None:
-            return None
-        given = np.stack([query.plan.semantic for query in queries if query.plan.semantic is not None])
-        made = form(codec, given, None)
-        return tuple(self._packer.add(part) for part in (given, made.rows, made.factors))
+def _kind(codec: str) -> Any:
+    """What a query's rows are made of."""
+    return np.int8 if codec == "int8" else np.float32
+
+
+class Desk:
+    """Where the parts of queries of one shape stand in one block of bytes, which goes to the card in one copy."""
+
+    def __init__(self, shape: Shape, lists: Sequence[Lists | None], semantic_codec: str) -> None:
+        self.shape, self._parts, self.bytes = shape, dict[str, tuple[int, Any, tuple[int, ...]]](), 0
+        self._codecs = [None if own is None else own.rows.codec for own in lists]
+        self._add("token_starts", np.int64, shape.queries + 1)
+        for place, own in enumerate(lists):
+            if own is not None:
+                self._segment(place, own)
+        if shape.semantic:
+            self._add("semantic", np.float32, shape.queries, shape.semantic)
+            self._add("semantic_rows", _kind(semantic_codec), shape.queries, shape.semantic)
+            self._add("semantic_factors", np.float32, shape.queries)
+
+    def _segment(self, place: int, own: Lists) -> None:
+        """Segments of one codec share their rows."""
+        codec, width, room = own.rows.codec, own.rows.codes.shape[1], self.shape.tokens
+        for name in ("starts", "stops", "skips"):
+            self._add(f"{name} {place}", np.int64, room)
+        self._add(f"scales {place}", np.float32, room)
+        if f"rows {codec}" not in self._parts:
+            self._add(f"rows {codec}", _kind(codec), room, width * 256 if codec[:2] == "pq" else width)
+            self._add(f"factors {codec}", np.float32, room)
+
+    def _add(self, name: str, kind: Any, *shape: int) -> None:
+        self._parts[name] = self.bytes, kind, shape
+        self.bytes += -(-int(np.prod(shape)) * np.dtype(kind).itemsize // 16) * 16
+
+    def here(self, block: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """The parts of a block on the host."""
+        return {
+            name: block[start : start + int(np.prod(shape)) * np.dtype(kind).itemsize].view(kind).reshape(shape)
+            for name, (start, kind, shape) in self._parts.items()
+        }
+
+    def there(self, block: Tensor) -> Batch:
+        """The queries in a block on the card."""
+        kinds, parts = {np.int64: torch.int64, np.float32: torch.float32, np.int8: torch.int8}, {}
+        for name, (start, kind, shape) in self._parts.items():
+            size = int(np.prod(shape)) * np.dtype(kind).itemsize
+            parts[name] = block[start : start + size].view(kinds[kind]).view(shape)
+        tokens = [
+            None
+            if codec is None
+            else Tokens(
+                parts[f"starts {place}"],
+                parts[f"stops {place}"],
+                parts[f"skips {place}"],
+                parts[f"rows {codec}"],
+                parts[f"factors {codec}"],
+                parts[f"scales {place}"],
+            )
+            for place, codec in enumerate(self._codecs)
+        ]
+        pooled = (parts.get(name) for name in ("semantic", "semantic_rows", "semantic_factors"))
+        return Batch(self.shape.queries, parts["token_starts"], tuple(tokens), *pooled)
+
+
+@dataclass(frozen=True)
+class Laid:
+    """What is known of queries once they are laid out."""
+
+    dot_products: list[int]  # of the tokens of each query
+    staged: list[tuple[Lists, int, int]]  # waiting lists, and where each goes on the card
 
     def copy_staged(self) -> None:
         """Copy the waiting lists that these queries read to the card, without waiting."""
@@ -181,27 +188,92 @@ class HostBatch:
             start, size = int(lists.cold.starts[number]), int(lists.sizes[number])
             lists.columns.copy(slice(at, at + size), lists.cold.columns, slice(start, start + size))
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Two batches of one shape fit the same room and the same recorded graph."""
-        return (self.size, self.room, *(len(self.arrays[kind]) for kind in (True, False)))
 
-    def on(self, device: torch.device) -> Batch:
-        """The batch, copied to a device."""
-        self.copy_staged()
-        return self.place({kind: part.to(device) for kind, part in self.arrays.items()})
+def lay_out(
+    queries: Sequence[Prepared],
+    lists: Sequence[Lists | None],
+    book: Codebook | None,
+    semantic_codec: str,
+    parts: dict[str, NDArray[Any]],
+) -> Laid:
+    """Write some queries into the parts of a block."""
+    if len(queries) == 1:
+        return _lay_out_one(queries[0], lists, book, semantic_codec, parts)
+    sizes = [len(query.plan.keys) for query in queries]
+    parts["token_starts"][1:] = np.cumsum(sizes)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    chosen = np.concatenate([query.lists for query in queries], axis=1)  # [segments, T]
+    vectors = np.concatenate([_vectors(query.plan) for query in queries])
+    products, staged = np.zeros(len(queries), np.int64), list[tuple[Lists, int, int]]()
+    for place, own in enumerate(lists):
+        if own is not None:
+            spans = _spans(own, chosen[place], staged, parts, place)
+            products += np.bincount(owner, spans, len(sizes)).astype(np.int64)
+    _put_rows(lists, vectors, book, parts)
+    if "semantic" in parts:
+        given = np.stack([query.plan.semantic for query in queries if query.plan.semantic is not None])
+        _put_semantic(given, semantic_codec, parts)
+    return Laid(products.tolist(), staged)
 
-    def place(self, arrays: dict[bool, Tensor]) -> Batch:
-        """The batch over these two arrays, which hold what `self.arrays` does."""
 
-        def view(where: Place) -> Tensor:
-            kind, start, shape = where
-            return arrays[kind][start : start + int(np.prod(shape))].view(shape)
+def _lay_out_one(
+    query: Prepared,
+    lists: Sequence[Lists | None],
+    book: Codebook | None,
+    semantic_codec: str,
+    parts: dict[str, NDArray[Any]],
+) -> Laid:
+    """The same for one query: the card waits for it, and every call of numpy is a microsecond."""
+    parts["token_starts"][1] = len(query.plan.keys)
+    products, staged = 0, list[tuple[Lists, int, int]]()
+    for place, own in enumerate(lists):
+        if own is not None:
+            products += int(_spans(own, query.lists[place], staged, parts, place).sum())
+    _put_rows(lists, _vectors(query.plan), book, parts)
+    if "semantic" in parts and query.plan.semantic is not None:
+        _put_semantic(query.plan.semantic[None], semantic_codec, parts)
+    return Laid([products], staged)
 
-        tokens = tuple(None if parts is None else Tokens(*map(view, parts)) for parts in self._tokens)
-        given, rows, factors = (None, None, None) if self._semantic is None else map(view, self._semantic)
-        counts = tuple(self.dot_products.tolist())
-        return Batch(self.size, view(self._starts), tokens, given, rows, factors, counts)
+
+def _spans(
+    own: Lists,
+    chosen: NDArray[np.int64],
+    staged: list[tuple[Lists, int, int]],
+    parts: dict[str, NDArray[Any]],
+    place: int,
+) -> NDArray[np.int64]:
+    """Each token's part of the postings; how many they are [T]."""
+    count = len(chosen)
+    starts, sizes = own.padded_starts[chosen], own.padded_sizes[chosen]  # of list -1: the one behind the last, empty
+    if own.cold is not None:
+        for number, at in stage(own.cold, chosen, own.sizes).items():
+            starts = np.where(chosen == number, at, starts)
+            staged.append((own, number, at))
+    first, last = parts[f"starts {place}"], parts[f"stops {place}"]
+    first[:count] = starts
+    np.add(starts, sizes, out=last[:count])
+    parts[f"skips {place}"][:count] = own.padded_skip_rows[chosen]
+    if own.rows.codec[:2] == "pq":
+        parts[f"scales {place}"][:count] = own.padded_scales[chosen]
+    return sizes
+
+
+def _put_rows(
+    lists: Sequence[Lists | None], vectors: Floats, book: Codebook | None, parts: dict[str, NDArray[Any]]
+) -> None:
+    """Segments of one codec share their rows."""
+    for codec in {own.rows.codec for own in lists if own is not None}:
+        _put(form(codec, vectors, book), parts[f"rows {codec}"], parts[f"factors {codec}"])
+
+
+def _put_semantic(given: Floats, codec: str, parts: dict[str, NDArray[Any]]) -> None:
+    parts["semantic"][:] = given
+    _put(form(codec, given, None), parts["semantic_rows"], parts["semantic_factors"])
+
+
+def _put(made: Form, rows: NDArray[Any], factors: NDArray[Any]) -> None:
+    rows[: len(made.rows)] = made.rows
+    factors[: len(made.factors)] = made.factors
 
 
 def _vectors(plan: Plan) -> Floats:

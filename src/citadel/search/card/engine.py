@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from citadel.errors import Cancelled
 from citadel.index.codebook import Codebook
-from citadel.search.card.batch import HostBatch, Prepared
+from citadel.search.card.batch import Desk, Prepared, Shape, lay_out, shape_of
 from citadel.search.card.cold import staged_size
 from citadel.search.card.device import card_memory, use_triton
-from citadel.search.card.memory import Card, make_room
-from citadel.search.card.pipeline import Steps, run
-from citadel.search.card.plain import PlainSteps
-from citadel.search.card.recorded import Recorded
+from citadel.search.card.memory import Card
+from citadel.search.card.plain import PlainSearch
+from citadel.search.card.recorded import Recorded, Search
+from citadel.search.card.rooms import capacity
 from citadel.search.card.select import NOTHING, decode, unpack
 from citadel.search.plan import Options, Plan
 from citadel.types import Floats, Scored
@@ -34,15 +33,19 @@ class CardEngine:
 
     def __init__(self, card: Card, floor: bool, book: Codebook | None, live: int, where: str) -> None:
         self.card, self._book, self._live, self._where = card, book, live, where
-        self._plain = PlainSteps(card, floor)
-        self.steps: Steps = _fused(card, floor) if use_triton(card.device) else self._plain
+        self._plain = PlainSearch(card, floor)
+        self.kernels: Search = _fused(card, floor) if use_triton(card.device) else self._plain
+        self._semantic_codec = card.semantic.codec if card.semantic else ""
         self._turn = threading.Lock()
-        self._shapes: dict[tuple[tuple[int, ...], Options], Recorded] = {}
+        self._index = _index(card.device)
+        self._shapes: dict[tuple[Shape, Options], Recorded] = {}
 
     def prepare(self, plan: Plan) -> Prepared:
         """A plan and the list of each of its tokens in each segment [segments, n], -1 for none."""
-        none = np.full(len(plan.keys), -1, np.int64)
-        rows = [none if lists is None else lists.find(plan.keys) for lists in self.card.lists]
+        count = len(plan.keys)
+        rows = [np.full(count, -1) if lists is None else lists.find(plan.keys) for lists in self.card.lists]
+        if len(rows) == 1:
+            return Prepared(plan, rows[0][None])
         return Prepared(plan, np.stack(rows) if rows else np.zeros((0, len(plan.keys)), np.int64))
 
     def search_batch(self, queries: Sequence[Prepared], options: Options, cancel: Any = None) -> list[Scored]:
@@ -52,7 +55,7 @@ class CardEngine:
             if cancel is not None and cancel.is_set():
                 raise Cancelled("the search was cancelled")
             part = self._at_once(queries[len(found) :])
-            with self._turn, torch.inference_mode(), card_memory(self._where), self._current():
+            with self._turn, card_memory(self._where), self._current():
                 found += self._search(part, options)
         return found
 
@@ -74,7 +77,7 @@ class CardEngine:
 
     def _current(self) -> AbstractContextManager[Any]:
         """Kernels and graphs go to the current card, whichever tensors they get."""
-        return torch.cuda.device(self.card.device) if self.card.device.type == "cuda" else nullcontext()
+        return nullcontext() if self._index is None else torch.cuda.device(self._index)  # by number: found in no time
 
     def _search(self, queries: Sequence[Prepared], options: Options) -> list[Scored]:
         """Queries without a list, or with too few documents after `rerank`, are looked for by scanning everything."""
@@ -98,33 +101,31 @@ class CardEngine:
         """The same, just as the options say."""
         if not queries:
             return []
-        host = self.host(queries)
-        packed, full = self.recorded(host, options).search(host)
-        if full:  # so many equal scores that they had no room
-            room = make_room(self.card, host.size, 0, 0)
-            packed = run(self.card, self._plain, room, host.on(self.card.device), options).cpu()
-        return self._scored(packed, host.dot_products.tolist(), options)
+        recorded = self._recorded(shape_of(queries, options.semantic != "off"), options)
+        laid = lay_out(queries, self.card.lists, self._book, self._semantic_codec, recorded.parts)
+        found = recorded.search(laid)
+        if max(found[:, -1].tolist()) > capacity(self.card, options):  # so many equal scores that they had no room
+            found = self._plain.run(self._plain.room(len(queries), options), recorded.batch, options).cpu().numpy()
+        return self._scored(found[:, :-1], laid.dot_products, options)
 
-    def host(self, queries: Sequence[Prepared]) -> HostBatch:
-        """Queries laid out for this card."""
-        codec = self.card.semantic.codec if self.card.semantic else ""
-        return HostBatch(queries, self.card.lists, self._book, codec)
-
-    def recorded(self, host: HostBatch, options: Options) -> Recorded:
+    def _recorded(self, shape: Shape, options: Options) -> Recorded:
         """Searches of this shape are recorded once; a few shapes are kept, and for batches one."""
-        key = (host.shape, options)
+        key = (shape, options)
         if key not in self._shapes:
-            if len(self._shapes) >= SHAPES or host.size > 1:
+            if len(self._shapes) >= SHAPES or shape.queries > 1:
                 self._shapes.clear()
-            self._shapes[key] = Recorded(self.card, self.steps, host, options)
+            self._shapes[key] = Recorded(
+                self.card, self.kernels, Desk(shape, self.card.lists, self._semantic_codec), options
+            )
         return self._shapes[key]
 
-    def _scored(self, packed: Tensor, products: list[int], options: Options) -> list[Scored]:
+    def _scored(self, whole: NDArray[np.int64], products: list[int], options: Options) -> list[Scored]:
         """Answers with numbers in the whole index."""
         scanned = self.card.documents if options.semantic == "exact" else 0
-        whole = packed.numpy()
         rows: Iterable[tuple[NDArray[np.int64], Floats]] = map(unpack, whole)
-        if len(whole) > 1 and (whole != NOTHING).all():  # all at once: a batch is bound by what its host does
+        if (
+            len(whole) > 1 and whole.shape[1] and (whole[:, -1] != NOTHING).all()
+        ):  # all at once: a batch is bound by what its host does
             rows = zip(*decode(whole), strict=True)
         return [
             Scored(_global(numbers, self.card.first), scores, count + scanned)
@@ -132,11 +133,18 @@ class CardEngine:
         ]
 
 
+def _index(device: torch.device) -> int | None:
+    """The number of a GPU."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
 def _global(numbers: NDArray[np.int64], first: int) -> NDArray[np.int64]:
     return numbers + first if first else numbers
 
 
-def _fused(card: Card, floor: bool) -> Steps:
-    from citadel.search.card.fused import FusedSteps
+def _fused(card: Card, floor: bool) -> Search:
+    from citadel.search.card.fused import FusedSearch
 
-    return FusedSteps(card, floor)
+    return FusedSearch(card, floor)

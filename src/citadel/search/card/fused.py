@@ -1,117 +1,234 @@
-"""The steps of a search through the Triton kernels."""
+"""A search through the Triton kernels: for all queries of a batch at once, without waiting for the card."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
-from citadel.search.card import kernels
+from citadel.search.card import choose, kernels
 from citadel.search.card.batch import Batch, Tokens
-from citadel.search.card.lists import Lists
-from citadel.search.card.memory import BINS, Card, Room
+from citadel.search.card.lists import Lists, Rows
+from citadel.search.card.memory import Card
+from citadel.search.card.rooms import PROBED_LISTS, Chosen, Near, Room, make_room
 from citadel.search.card.select import NOTHING, top
+from citadel.search.plan import Options
 
-POSTINGS = 256  # a program looks at together
-SWEPT = 1024  # scores a program looks at together
-SCANNED = 128  # semantic vectors a program looks at together, where they are read
+POSTINGS, WARPS = 64, 1  # of a list, that a program looks at together
+SWEPT = 512  # scores that a program looks at together
+SCANNED, SCAN_WARPS, STAGES = 128, 4, 2  # semantic vectors that a program looks at together, and blocks under way
+SHARED = 16  # queries that share a semantic scan: the narrowest product of the matrix units
+COLLECTED = 512  # scores that a program looks at together for candidates
+COUNTED, OTHERS, COUNT_WARPS = 8, 1024, 4  # candidates whose places a program counts, against so many at a time
+RANKED = 1 << 15  # candidates that are put in order by counting; more are sorted
 EXACT: dict[str, Any] = {"enable_fp_fusion": False}  # a product is rounded before it is added, as on the CPU
 
 
-def _shape(codec: str, width: int) -> dict[str, Any]:
-    return {"WIDTH": width, "PADDED": triton.next_power_of_2(width), "CODEC": "pq" if codec[:2] == "pq" else codec}
+def _shape(rows: Rows, narrowest: int = 1) -> dict[str, Any]:
+    width = rows.codes.shape[1]
+    padded = max(triton.next_power_of_2(width), narrowest)
+    return {"WIDTH": width, "PADDED": padded, "CODEC": "pq" if rows.codec[:2] == "pq" else rows.codec}
 
 
-class FusedSteps:
-    """Each step for all queries at once."""
+def _fours(rows: Rows) -> Rows:
+    """int8 codes four at a time, as a GPU multiplies them and Triton's interpreter does not."""
+    possible = rows.codec == "int8" and rows.codes.is_cuda and rows.codes.shape[1] % 4 == 0
+    return Rows("int8x4", rows.codes.view(torch.int32), rows.scales) if possible else rows
+
+
+def _width(rows: Rows) -> dict[str, Any]:
+    """The shape of rows in fours."""
+    fours = 4 if rows.codec == "int8x4" else 1
+    made = _shape(rows)
+    return made | {"WIDTH": fours * made["WIDTH"], "PADDED": fours * made["PADDED"]}
+
+
+def _asked(rows: Rows, query: Tensor) -> Tensor:
+    """Query vectors in fours where rows are."""
+    return query.view(torch.int32) if rows.codec == "int8x4" else query
+
+
+def _count(candidates: Tensor, found: Tensor, reported: Tensor, ranked: Tensor) -> None:
+    """Put candidates in order by counting the larger ones."""
+    queries, capacity = candidates.shape
+    choose.rank_kernel[(triton.cdiv(capacity, COUNTED), queries)](
+        candidates, found, reported, ranked, capacity, ranked.shape[1] - 1, BLOCK=COUNTED, OTHERS=OTHERS,
+        num_warps=COUNT_WARPS,
+    )  # fmt: skip
+
+
+class FusedSearch:
+    """Every step is a kernel over memory that a room holds, so that a graph can replay them."""
 
     recordable = True
 
     def __init__(self, card: Card, floor: bool, postings: int = POSTINGS, swept: int = SWEPT) -> None:
         self._card, self._floor, self._postings, self._swept = card, floor, postings, swept
-        self._scanned = min(SCANNED, swept)
+        self._scanned = min(SCANNED, 2 * swept)
         self._nothing = torch.zeros(1, device=card.device)
+        self._rows = [None if own is None else _fours(own.rows) for own in card.lists]
+        self._semantic = None if card.semantic is None else _fours(card.semantic)
+        self._side = torch.cuda.Stream(card.device) if card.device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def score(self, room: Room, batch: Batch, weight_floor: int) -> None:
+    def room(self, queries: int, options: Options) -> Room:
+        """Room for that many queries."""
+        return make_room(self._card, queries, options)
+
+    def run(self, room: Room, batch: Batch, options: Options) -> Tensor:
+        """The best k of each query, packed, and how many candidates there were [B, k + 1]."""
+        exact = options.semantic == "exact"
+        if room.near is not None:
+            with self._beside():
+                self._nearest(room.near, batch, options)
+        self._score(room, batch, options.weight_floor, exact)
+        if exact:
+            self._scan(room, batch)
+        self._choose(room, batch)
+        if room.near is None:
+            return room.chosen.ranked
+        self._join()
+        return self._both(room, room.near, batch)
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """On a stream of its own, from here on."""
+        if self._side is None:
+            yield
+            return
+        self._side.wait_stream(torch.cuda.current_stream(self._card.device))
+        with torch.cuda.stream(self._side):
+            yield
+
+    def _join(self) -> None:
+        if self._side is not None:
+            torch.cuda.current_stream(self._card.device).wait_stream(self._side)
+
+    def _score(self, room: Room, batch: Batch, weight_floor: int, every: bool) -> None:
         """Add up the token scores of every document that meets a query token."""
         before = 0
         for place, (lists, tokens) in enumerate(zip(self._card.lists, batch.tokens, strict=True)):
-            if lists is not None and tokens is not None and self._card.sizes[place]:
-                self._score(room, batch, place, before, lists, tokens, weight_floor)
+            if self._card.sizes[place]:
+                self._score_segment(room, batch, place, before, lists, tokens, weight_floor, every)
             before += self._card.ranges(place)
 
-    def _score(
-        self, room: Room, batch: Batch, place: int, before: int, lists: Lists, tokens: Tokens, weight_floor: int
-    ) -> None:
-        ranges, bounds = self._card.ranges(place), room.bounds[place]
-        block = min(256, triton.next_power_of_2(ranges + 1))
-        kernels.slices_kernel[(len(tokens.starts), triton.cdiv(ranges + 1, block))](
-            lists.documents, tokens.starts, tokens.stops, bounds, ranges, self._card.width, self._card.steps,
-            BLOCK=block, num_warps=4,
-        )  # fmt: skip
+    def _score_segment(
+        self, room: Room, batch: Batch, place: int, before: int, lists: Lists | None, tokens: Tokens | None,
+        weight_floor: int, every: bool,
+    ) -> None:  # fmt: skip
+        card = self._card
+        rows = self._rows[place]
+        if lists is None or tokens is None or rows is None:  # nothing but semantic vectors: all scores are −∞
+            if every:
+                stop = before + card.ranges(place)
+                room.scores[: batch.size, before * card.width : stop * card.width] = float("-inf")
+            return
         weighed = bool(weight_floor) and lists.weights is not None
-        kernels.score_kernel[(ranges * batch.size,)](
-            lists.documents, lists.rows.codes, self._or_nothing(lists.rows.scales), self._or_nothing(lists.weights),
-            bounds, batch.token_starts, tokens.rows, tokens.factors, tokens.key_scales, room.scores, room.met,
-            batch.size, ranges, room.met.shape[1], self._card.documents, self._card.bases[place], before, weight_floor,
-            **_shape(lists.rows.codec, lists.rows.codes.shape[1]), ROW=tokens.rows.shape[1], FLOOR=self._floor,
-            WEIGHTS=weighed, BLOCK=self._postings, num_warps=4, **EXACT,
+        kernels.score_kernel[(card.ranges(place) * batch.size,)](
+            lists.documents, rows.codes, self._or_nothing(rows.scales), self._or_nothing(lists.weights),
+            self._or_nothing(card.alive), tokens.starts, tokens.stops, tokens.skip_rows, lists.skips,
+            batch.token_starts, _asked(rows, tokens.rows), tokens.factors, tokens.key_scales, room.scores, room.dirty,
+            room.maxima, batch.size, before, card.ranges(place), len(card.borders), card.sizes[place],
+            card.bases[place], weight_floor, lists.halvings,
+            **_width(rows), ROW=_asked(rows, tokens.rows).shape[1], FLOOR=self._floor, WEIGHTS=weighed,
+            ALIVE=card.alive is not None, EVERY=every, RANGE=card.width, SUB=room.part,
+            TILE=min(self._swept, room.part), BLOCK=self._postings, num_warps=WARPS, **EXACT,
         )  # fmt: skip
 
     def _or_nothing(self, part: Tensor | None) -> Tensor:
         return self._nothing if part is None else part
 
-    def select(self, room: Room, batch: Batch, wanted: int, semantic: bool, keep: bool) -> Tensor:
-        """The best documents of each query, packed; `keep` leaves the scores for those who look some up."""
-        self._count(room, batch, semantic)
-        kernels.threshold_kernel[(batch.size,)](
-            room.histogram, room.thresholds, room.found, wanted, BINS=BINS, num_warps=8
-        )
-        room.candidates.fill_(NOTHING)
-        self._collect(room, batch, every=semantic, collect=True, reset=not keep)
-        return top(room.candidates[: batch.size], wanted)
-
-    def _count(self, room: Room, batch: Batch, semantic: bool) -> None:
+    def _scan(self, room: Room, batch: Batch) -> None:
+        """Add every document's semantic product."""
         card, rows = self._card, self._card.semantic
-        shape = _shape("int8", 1) if rows is None else _shape(rows.codec, rows.codes.shape[1])
-        codes = self._nothing if rows is None else rows.codes
-        kernels.count_kernel[(len(card.borders) * batch.size,)](
-            room.scores, room.met, self._or_nothing(card.alive), codes, self._or_nothing(rows.scales if rows else None),
-            self._or_nothing(batch.semantic_rows), self._or_nothing(batch.semantic_factors), room.histogram, batch.size,
-            room.met.shape[1], card.documents, card.borders, card.spans,
-            **shape, SEMANTIC=semantic, ALIVE=card.alive is not None, BINS=BINS,
-            BLOCK=self._scanned if semantic else self._swept, num_warps=4, **EXACT,
-        )  # fmt: skip
-
-    def _collect(self, room: Room, batch: Batch, every: bool, collect: bool, reset: bool) -> None:
-        kernels.collect_kernel[(len(self._card.borders) * batch.size,)](
-            room.scores, room.met, room.thresholds, room.found, room.candidates, batch.size, room.met.shape[1],
-            self._card.documents, self._card.borders, self._card.spans, room.candidates.shape[1],
-            EVERY=every, COLLECT=collect, RESET=reset, BLOCK=self._swept, num_warps=4,
-        )  # fmt: skip
-
-    def reset(self, room: Room, batch: Batch) -> None:
-        """No document that was met has a score any more."""
-        self._collect(room, batch, every=False, collect=False, reset=True)
-
-    def semantic(self, batch: Batch, documents: Tensor) -> Tensor:
-        """The semantic products of each query's documents [B, n]; any number where a document is -1."""
-        rows = self._card.semantic
         assert rows is not None
-        documents = documents.contiguous()
-        values = torch.empty(documents.shape, device=documents.device)
-        kernels.semantic_kernel[(batch.size, triton.cdiv(documents.shape[1], self._scanned))](
-            rows.codes, self._or_nothing(rows.scales), batch.semantic_rows, batch.semantic_factors, documents, values,
-            documents.shape[1], **_shape(rows.codec, rows.codes.shape[1]), BLOCK=self._scanned, num_warps=4, **EXACT,
+        shared = SHARED if rows.codec == "int8" else 1
+        kernels.scan_kernel[(room.maxima.shape[1], triton.cdiv(batch.size, shared))](
+            room.scores, self._or_nothing(card.alive), rows.codes, self._or_nothing(rows.scales), batch.semantic_rows,
+            batch.semantic_factors, room.maxima, card.borders, card.spans, batch.size, len(card.borders),
+            **_shape(rows, 32), ALIVE=card.alive is not None, RANGE=card.width,
+            SUB=room.part, BLOCK=self._scanned, QUERIES=shared, STAGES=STAGES, num_warps=SCAN_WARPS, **EXACT,
         )  # fmt: skip
-        return values
 
-    def probe(self, batch: Batch, centroids: Tensor) -> Tensor:
-        """Each query's products with the centroids [B, C], added in the order of the dimensions."""
-        values = torch.empty(batch.size, len(centroids), device=centroids.device)
-        kernels.probe_kernel[(batch.size, triton.cdiv(len(centroids), 64))](
-            centroids, batch.semantic, values, len(centroids), WIDTH=centroids.shape[1], BLOCK=64, num_warps=2, **EXACT
-        )
-        return values
+    def _choose(self, room: Room, batch: Batch) -> None:
+        """The best documents by the scores there are."""
+        card, chosen = self._card, room.chosen
+        self._limit(room.maxima, chosen, batch.size)
+        parts = room.maxima.shape[1]
+        choose.collect_kernel[(parts * batch.size,)](
+            room.scores, room.maxima, chosen.limits, chosen.found, chosen.candidates, card.borders, batch.size, parts,
+            chosen.candidates.shape[1], RANGE=card.width, SUB=room.part, TILE=min(COLLECTED, room.part), num_warps=1,
+        )  # fmt: skip
+        self._rank(chosen, chosen.found, batch.size)
+
+    def _limit(self, values: Tensor, chosen: Chosen, queries: int) -> None:
+        padded = triton.next_power_of_2(values.shape[1])
+        choose.limit_kernel[(queries,)](
+            values, chosen.limits, chosen.found, chosen.ranked, values.shape[1], chosen.wanted, PADDED=padded,
+            BLOCK=1024, num_warps=min(max(padded // 512, 1), 32),
+        )  # fmt: skip
+
+    def _rank(self, chosen: Chosen, reported: Tensor, queries: int) -> None:
+        """Put the candidates in order."""
+        capacity = chosen.candidates.shape[1]
+        if capacity > RANKED:
+            place = torch.arange(capacity, device=chosen.candidates.device)
+            there = place < chosen.found[:queries, None]
+            best = top(chosen.candidates[:queries].masked_fill(~there, NOTHING), chosen.wanted)
+            chosen.ranked[:queries, : best.shape[1]] = best
+            chosen.ranked[:queries, -1] = reported[:queries]
+            return
+        _count(chosen.candidates, chosen.found, reported, chosen.ranked)
+
+    def _nearest(self, near: Near, batch: Batch, options: Options) -> None:
+        """The documents of the nearest groups that are nearest themselves."""
+        offset, rows = 0, self._semantic
+        assert rows is not None and batch.semantic_rows is not None
+        for probe, groups in zip(self._card.probes, near.groups, strict=True):
+            count = len(probe.centroids)
+            choose.probe_kernel[(triton.cdiv(count, 32), batch.size)](
+                probe.centroids, batch.semantic, groups.values, count, WIDTH=probe.centroids.shape[1], BLOCK=32,
+                num_warps=1, **EXACT,
+            )  # fmt: skip
+            nearest = groups.nearest
+            self._pick(groups.values, groups.numbers, nearest, nearest.found, batch.size)
+            choose.groups_kernel[(batch.size,)](
+                nearest.ranked, probe.starts, groups.ends, nearest.wanted, options.probes, PROBED_LISTS,
+                PADDED=triton.next_power_of_2(nearest.wanted), num_warps=4,
+            )  # fmt: skip
+            choose.members_kernel[(triton.cdiv(groups.slots, 32), batch.size)](
+                nearest.ranked, probe.starts, groups.ends, probe.documents, self._or_nothing(self._card.alive),
+                rows.codes, self._or_nothing(rows.scales), _asked(rows, batch.semantic_rows), batch.semantic_factors,
+                near.values, near.documents, nearest.wanted, groups.slots, near.values.shape[1], offset,
+                nearest.wanted.bit_length(),
+                **_width(rows), ALIVE=self._card.alive is not None, BLOCK=32, num_warps=2,
+                **EXACT,
+            )  # fmt: skip
+            offset += groups.slots
+        self._pick(near.values, near.documents, near.chosen, near.chosen.found, batch.size)
+
+    def _pick(self, values: Tensor, documents: Tensor, chosen: Chosen, reported: Tensor, queries: int) -> None:
+        """The best by these values."""
+        self._limit(values, chosen, queries)
+        choose.pick_kernel[(triton.cdiv(values.shape[1], 512), queries)](
+            values, documents, chosen.limits, chosen.found, chosen.candidates, values.shape[1],
+            documents.shape[1] if len(documents) > 1 else 0, BLOCK=512, num_warps=4,
+        )  # fmt: skip
+        self._rank(chosen, reported, queries)
+
+    def _both(self, room: Room, near: Near, batch: Batch) -> Tensor:
+        """The best of what tokens and semantic vectors have chosen, by their whole scores."""
+        rows, first, second = self._semantic, room.chosen.wanted, near.chosen.wanted
+        assert rows is not None and batch.semantic_rows is not None
+        ranges = len(self._card.borders)
+        choose.combine_kernel[(triton.cdiv(first + second, 32), batch.size)](
+            room.chosen.ranked, near.chosen.ranked, room.scores, rows.codes, self._or_nothing(rows.scales),
+            _asked(rows, batch.semantic_rows), batch.semantic_factors, near.both_values, near.both_documents,
+            self._card.borders, first, second, ranges, ranges.bit_length(),
+            **_width(rows), RANGE=self._card.width, BLOCK=32, num_warps=2, **EXACT,
+        )  # fmt: skip
+        self._pick(near.both_values, near.both_documents, near.both, room.chosen.found, batch.size)
+        return near.both.ranked

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from citadel.index.packing import list_groups
 from citadel.index.probe import read_probe
 from citadel.index.segment import Segment
 from citadel.search.card.cold import Cold, Columns, choose_cold, staging_room
+from citadel.search.card.skips import Ranges, make_skips, skip_rows
 
 CHUNK = 1 << 22  # postings or documents copied at a time
 TYPES = {"fp16": torch.float16, "int8": torch.int8, "pq2": torch.uint8, "pq1": torch.uint8}
@@ -50,25 +52,55 @@ class Lists:
     documents: Tensor  # [P], int32
     rows: Rows
     weights: Tensor | None  # [P], uint8
+    skip_rows: NDArray[np.int64]  # [K]: a list's row of skips, -1 for one too short to have them
+    skips: Tensor  # [rows, R + 1]: where each range of documents begins in the list
     cold: Cold | None = None  # the lists that are not on the card, whose starts here mean nothing
 
     @property
     def bytes(self) -> int:
-        """What the postings take on the card."""
+        """What the postings and their skips take on the card."""
         weights = 0 if self.weights is None else self.weights.numel()
-        return self.documents.numel() * 4 + self.rows.bytes + weights
+        return self.documents.numel() * 4 + self.rows.bytes + weights + 4 * self.skips.numel()
 
     @property
     def columns(self) -> Columns:
         """The postings' columns on the card."""
         return Columns(self.documents, self.rows.codes, self.rows.scales, self.weights)
 
+    @cached_property
+    def halvings(self) -> int:
+        """That find a place in the longest list without skips."""
+        return int(self.sizes[self.skip_rows < 0].max(initial=0)).bit_length()
+
+    @cached_property
+    def padded_keys(self) -> NDArray[np.int64]:
+        """`keys`, and behind them -1, which no key is."""
+        return np.append(self.keys.astype(np.int64), np.int64(-1))
+
+    @cached_property
+    def padded_starts(self) -> NDArray[np.int64]:
+        """`starts`, and behind them, for list -1, 0."""
+        return np.append(self.starts, np.int64(0))
+
+    @cached_property
+    def padded_sizes(self) -> NDArray[np.int64]:
+        """`sizes`, and behind them, for list -1, 0."""
+        return np.append(self.sizes, np.int64(0))
+
+    @cached_property
+    def padded_skip_rows(self) -> NDArray[np.int64]:
+        """`skip_rows`, and behind them, for list -1, -1."""
+        return np.append(self.skip_rows, np.int64(-1))
+
+    @cached_property
+    def padded_scales(self) -> NDArray[np.float32]:
+        """`scales`, and behind them, for list -1, 1."""
+        return np.append(self.scales, np.float32(1))
+
     def find(self, keys: NDArray[np.uint32]) -> NDArray[np.int64]:
         """The list of each key, -1 where there is none."""
-        if not len(self.keys):
-            return np.full(len(keys), -1, np.int64)
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[place] == keys, place, -1)
+        place = np.searchsorted(self.keys, keys)
+        return np.where(self.padded_keys[place] == keys, place, -1)
 
 
 @dataclass(frozen=True)
@@ -79,6 +111,12 @@ class Probe:
     starts: Tensor  # [C + 1]
     documents: Tensor  # [N], numbers in the whole index
     longest: int  # the largest group
+
+    def enough(self, wanted: int, lists: int) -> int:
+        """So many groups that any of them hold `wanted` documents together, and at least `lists`."""
+        smallest = torch.cumsum(torch.sort(self.starts[1:] - self.starts[:-1]).values, 0)
+        needed = int(torch.searchsorted(smallest, wanted)) + 1
+        return min(max(needed, lists), len(smallest))
 
     def capacity(self, wanted: int, lists: int) -> int:
         """The most documents that the groups which hold `wanted` of them, at least `lists` groups, can have."""
@@ -134,7 +172,9 @@ class Part:
         return np.concatenate([np.zeros(0, bool), *parts])
 
 
-def load_lists(part: Part, book: Codebook | None, device: torch.device, budget: int | None = None) -> Lists | None:
+def load_lists(
+    part: Part, book: Codebook | None, device: torch.device, width: int, budget: int | None = None
+) -> Lists | None:
     """The lists of a segment's part, copied from its mapped file; None where it has none.
 
     Beyond a budget in bytes the least used ones wait in the machine's memory."""
@@ -145,32 +185,26 @@ def load_lists(part: Part, book: Codebook | None, device: torch.device, budget: 
     sizes = np.diff(_starts(segment.list_starts, kept))
     codec = "fp16" if meta.kind == "sparse" else meta.codec
     scales = book.scales_for(keys) if book is not None and codec.startswith("pq") else np.ones(len(keys), np.float32)
+    rows, ranges = skip_rows(sizes), Ranges(-(-(part.stop - part.first) // width), width)
+    if budget is not None:
+        budget -= 4 * (int(rows.max(initial=-1)) + 1) * (ranges.count + 1)
     cold = None if budget is None else choose_cold(sizes, posting_bytes(segment), budget)
+    rest = None
     if cold is None:
-        columns = _columns(part, codec, kept, device, 0)
-        return _lists(keys, _starts(segment.list_starts, kept)[:-1], sizes, scales, codec, columns, None)
-    chosen = np.repeat(cold, np.diff(segment.list_starts))
-    everything = np.ones(len(chosen), bool) if kept is None else kept
-    room = staging_room(np.sort(sizes[cold])[::-1])
-    waiting = _columns(part, codec, everything & chosen, torch.device("cpu"), 0, pinned=device.type == "cuda")
-    columns = _columns(part, codec, everything & ~chosen, device, room)
-    hot_starts, cold_starts = (_starts(segment.list_starts, everything & those)[:-1] for those in (~chosen, chosen))
-    first = len(columns.documents) - room
-    rest = Cold(np.where(cold, cold_starts, -1), waiting, first, room)
-    return _lists(keys, hot_starts, sizes, scales, codec, columns, rest)
-
-
-def _lists(
-    keys: NDArray[np.uint32],
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    scales: NDArray[np.float32],
-    codec: str,
-    columns: Columns,
-    cold: Cold | None,
-) -> Lists:
-    rows = Rows(codec, columns.codes, columns.scales)
-    return Lists(keys, starts, sizes, scales, columns.documents, rows, columns.weights, cold)
+        columns, starts = _columns(part, codec, kept, device, 0), _starts(segment.list_starts, kept)[:-1]
+        parts = [(columns.documents, sizes)]
+    else:
+        chosen = np.repeat(cold, np.diff(segment.list_starts))
+        everything = np.ones(len(chosen), bool) if kept is None else kept
+        room = staging_room(np.sort(sizes[cold])[::-1])
+        waiting = _columns(part, codec, everything & chosen, torch.device("cpu"), 0, pinned=device.type == "cuda")
+        columns = _columns(part, codec, everything & ~chosen, device, room)
+        starts, cold_starts = (_starts(segment.list_starts, everything & those)[:-1] for those in (~chosen, chosen))
+        rest = Cold(np.where(cold, cold_starts, -1), waiting, len(columns.documents) - room, room)
+        parts = [(columns.documents, np.where(cold, 0, sizes)), (waiting.documents, np.where(cold, sizes, 0))]
+    skips = make_skips(rows, ranges, device, parts)
+    coded = Rows(codec, columns.codes, columns.scales)
+    return Lists(keys, starts, sizes, scales, columns.documents, coded, columns.weights, rows, skips, rest)
 
 
 def _starts(starts: NDArray[np.int64], kept: NDArray[np.bool_] | None) -> NDArray[np.int64]:

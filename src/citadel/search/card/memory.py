@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +12,8 @@ from torch import Tensor
 from citadel.index.snapshot import Snapshot
 from citadel.search.card.lists import Lists, Part, Probe, Rows, load_lists, load_probe, load_semantic
 
-RANGES = 1024  # programs a query has; some for each of a card's multiprocessors
-WIDEST, NARROWEST = 1 << 13, 1 << 8  # documents a range may have
-BINS = 4096  # of scores, as the kernels count them
-CANDIDATES = 1 << 14  # scores from the k-th one's bin on, which are then sorted
+RANGES = 4096  # programs a query has: as many as a card's multiprocessors hold together
+WIDEST, NARROWEST = 1 << 11, 1 << 8  # documents a range may have
 
 
 @dataclass(frozen=True)
@@ -42,12 +38,6 @@ class Card:
         """What lists and semantic vectors take."""
         return sum(own.bytes for own in self.lists if own) + (self.semantic.bytes if self.semantic else 0)
 
-    @cached_property
-    def steps(self) -> int:
-        """Halvings that find a place in the longest list."""
-        longest = max((int(own.sizes.max(initial=0)) for own in self.lists if own), default=0)
-        return longest.bit_length() + 1
-
     def ranges(self, segment: int) -> int:
         """Ranges of a segment."""
         return -(-self.sizes[segment] // self.width)
@@ -57,7 +47,7 @@ def range_width(documents: int) -> int:
     """Documents a range has: a power of two, so that there are about RANGES of them.
 
     >>> range_width(8_841_823), range_width(100)
-    (8192, 256)
+    (2048, 256)
     """
     return min(max(1 << (documents // RANGES).bit_length(), NARROWEST), WIDEST)
 
@@ -111,7 +101,7 @@ def load_card(
         first,
         tuple(bases),
         tuple(sizes),
-        tuple(load_lists(part, snapshot.codebook, device, budget(part)) for part in parts),
+        tuple(load_lists(part, snapshot.codebook, device, width, budget(part)) for part in parts),
         semantic,
         tuple(load_probe(part, base, device) for part, base in zip(parts, bases, strict=True)) if semantic else (),
         None if bool(mask.all()) else mask.to(device),
@@ -128,34 +118,3 @@ def _parts(snapshot: Snapshot, first: int, stop: int) -> list[Part]:
         if start < end:
             found.append(Part(segment, start, end))
     return found
-
-
-@dataclass(frozen=True)
-class Room:
-    """What queries need besides the index: scores, −∞ between two searches, and the candidates for the top k."""
-
-    scores: Tensor  # [B, N]
-    met: Tensor  # [B, R]: whether a range has a score
-    bounds: tuple[Tensor, ...]  # [T, ranges of the segment + 1]: each token's part of each range
-    histogram: Tensor  # [B, BINS], 0 between two searches
-    thresholds: Tensor  # [B]
-    found: Tensor  # [B]: how many candidates there were
-    candidates: Tensor  # [B, capacity]
-
-
-def make_room(card: Card, queries: int, tokens: int, wanted: int) -> Room:
-    """Room for that many queries with so many tokens in all, whose best `wanted` documents are sought."""
-    new: Any = {"device": card.device}
-    whole: Any = {"device": card.device, "dtype": torch.int32}
-    capacity = min(max(CANDIDATES, 4 * wanted), max(card.documents, 1))
-    return Room(
-        torch.full((queries, card.documents), float("-inf"), **new),
-        torch.zeros(queries, len(card.borders), **whole),
-        tuple(
-            torch.zeros(tokens, card.ranges(place) + 1, dtype=torch.int64, **new) for place in range(len(card.sizes))
-        ),
-        torch.zeros(queries, BINS, **whole),
-        torch.zeros(queries, **whole),
-        torch.zeros(queries, **whole),
-        torch.empty(queries, capacity, dtype=torch.int64, **new),
-    )

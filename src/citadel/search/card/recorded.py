@@ -1,61 +1,74 @@
 """Searches of one shape: their room, their place on the card, and on a GPU the recorded graph that replays them.
 
-A single query is some fifteen short kernels; started one by one they would wait for Python, replayed as one graph they
+A single query is a handful of short kernels; started one by one they would wait for Python, replayed as one graph they
 do not. Nothing between the copy in and the copy out depends on the numbers, so one recording serves every query of its
 shape: as many tokens, rounded up, the same k and the same options.
 """
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from citadel.search.card.batch import HostBatch
-from citadel.search.card.memory import Card, make_room
-from citadel.search.card.pipeline import Steps, run, wanted
+from citadel.search.card.batch import Batch, Desk, Laid
+from citadel.search.card.memory import Card
 from citadel.search.plan import Options
 
-WARM_UPS = 2  # before a recording, so that kernels are compiled and memory is there
+WARM_UPS = 2  # before a recording, so that kernels are compiled
+
+
+class Search(Protocol):
+    """What the kernels and plain torch both do."""
+
+    recordable: bool  # nothing waits for the host, so a graph can replay it
+
+    def room(self, queries: int, options: Options) -> Any: ...
+    def run(self, room: Any, batch: Batch, options: Options) -> Tensor: ...
 
 
 class Recorded:
     """The way of every query of one shape from the host to the card and back."""
 
-    def __init__(self, card: Card, steps: Steps, host: HostBatch, options: Options) -> None:
-        self._card, self._steps, self._options = card, steps, options
-        self._gpu = card.device.type == "cuda"
-        self.room = make_room(card, host.size, host.room, wanted(options))
-        self._staged = {kind: torch.empty_like(part, pin_memory=self._gpu) for kind, part in host.arrays.items()}
-        self._arrays = {kind: torch.zeros_like(part, device=card.device) for kind, part in host.arrays.items()}
-        self._batch = host.place(self._arrays)
+    def __init__(self, card: Card, search: Search, desk: Desk, options: Options) -> None:
+        self._card, self._search, self._options = card, search, options
+        self._gpu, queries = card.device.type == "cuda", desk.shape.queries
+        self._room = search.room(queries, options)
+        self._here = torch.zeros(desk.bytes, dtype=torch.uint8, pin_memory=self._gpu)
+        self._there = torch.zeros(desk.bytes, dtype=torch.uint8, device=card.device) if self._gpu else self._here
+        self.parts, self.batch = desk.here(self._here.numpy()), desk.there(self._there)
+        self._record = self._gpu and search.recordable and queries == 1
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._packed: Tensor | None = None
         self._answer: Tensor | None = None
 
-    def search(self, host: HostBatch) -> tuple[Tensor, bool]:
-        """The best documents of each query, packed, on the host; and whether candidates had no room."""
-        host.copy_staged()
-        for kind, part in host.arrays.items():
-            self._staged[kind].copy_(part)
-            self._arrays[kind].copy_(self._staged[kind], non_blocking=True)
-        self.start()
-        return self.finish(host.size)
-
-    def start(self) -> None:
-        """Search what is on the card, without waiting."""
-        if self._gpu and self._steps.recordable and self._batch.size == 1 and self._graph is None:
-            self._record()
+    def search(self, laid: Laid) -> NDArray[np.int64]:
+        """The best documents of each query, packed, and how many candidates there were [B, k + 1], on the host."""
+        laid.copy_staged()
+        if self._record and self._graph is None:
+            self._graph = self._recording()
         if self._graph is not None:
             self._graph.replay()
         else:
-            self._packed = self._run()
+            self._run()
+        if self._gpu:
+            torch.cuda.current_stream(torch.cuda.current_device()).synchronize()
+        assert self._answer is not None
+        return self._answer.numpy()
 
-    def _run(self) -> Tensor:
-        """The answer with, in a last column, how many candidates there were."""
-        packed = run(self._card, self._steps, self.room, self._batch, self._options)
-        return torch.cat([packed, self.room.found[: len(packed), None].long()], 1)
+    @torch.inference_mode()
+    def _run(self) -> None:
+        """Start a search of what stands on the desk."""
+        if self._gpu:
+            self._there.copy_(self._here, non_blocking=True)
+        found = self._search.run(self._room, self.batch, self._options)
+        if self._answer is None:
+            self._answer = torch.empty(found.shape, dtype=torch.int64, pin_memory=self._gpu)
+        self._answer.copy_(found, non_blocking=True)
 
-    def _record(self) -> None:
+    def _recording(self) -> torch.cuda.CUDAGraph:
         stream = torch.cuda.Stream(self._card.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._card.device))
         with torch.cuda.stream(stream):
@@ -64,16 +77,5 @@ class Recorded:
         torch.cuda.current_stream(self._card.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._packed = self._run()
-        self._graph = graph
-
-    def finish(self, queries: int) -> tuple[Tensor, bool]:
-        """Wait for the answer."""
-        assert self._packed is not None
-        if self._answer is None:
-            self._answer = torch.empty(self._packed.shape, dtype=torch.int64, pin_memory=self._gpu)
-        self._answer.copy_(self._packed, non_blocking=True)
-        if self._gpu:
-            torch.cuda.current_stream(self._card.device).synchronize()
-        found = self._answer[:queries]
-        return found[:, :-1], bool((found[:, -1] > self.room.candidates.shape[1]).any())
+            self._run()
+        return graph

@@ -32,21 +32,21 @@ def documents_of(packed: Tensor) -> Tensor:
 
 
 def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
-    """Document numbers and scores, without NOTHING.
+    """Document numbers and scores of a row, largest first, without NOTHING, which is the least.
 
     >>> numbers, scores = unpack(pack(torch.tensor([-1.5]), torch.tensor([3])).numpy())
     >>> numbers.tolist(), scores.tolist()
     ([3], [-1.5])
     """
-    there = packed != NOTHING
-    return decode(packed if there.all() else packed[there])
+    if len(packed) and packed[-1] == NOTHING:
+        packed = packed[packed != NOTHING]
+    return decode(packed)
 
 
 def decode(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
     """Document numbers and scores of an array of any shape that holds no NOTHING."""
     order = (packed >> 32).astype(np.int32)
-    bits = np.where(order >= 0, order, order ^ np.int32(0x7FFFFFFF)).astype(np.int32)
-    return _LOW - (packed & _LOW), bits.view(np.float32)
+    return _LOW - (packed & _LOW), (order ^ ((order >> 31) & 0x7FFFFFFF)).view(np.float32)
 
 
 def top(packed: Tensor, k: int) -> Tensor:
