@@ -15,7 +15,8 @@ import pytest
 from citadel.errors import InputError
 from citadel.train.batches import Batch, Batches
 from citadel.train.config import TrainConfig
-from citadel.train.data import Data, crc, load_data
+from citadel.train.data import Data, crc
+from citadel.train.prepared import load_data
 from citadel.train.tokens import load_tokenizer
 from tests.train.conftest import PAIRS, TEXTS
 
@@ -143,7 +144,7 @@ def test_held_out_pairs_are_never_drawn(load: Load, write: Write) -> None:
     write("many/passages.jsonl", [{"id": id, "text": f"text {id}"} for id in ids])
     folder = str(Path(write("many/pairs.jsonl", [{"query": f"about {id}", "positive": id} for id in ids])).parent)
     data, config = load(data={"folder": folder, "held_out": True})
-    assert data.ids.texts.some(data.held_out.positive.tolist()) == held
+    assert data.ids.some(data.held_out.positive.tolist()) == held
     batches = Batches(data, config)
     drawn = {int(data.examples.positive[batches.example(place)]) for place in range(batches.epoch_size)}
     assert sorted(drawn) == [row for row, id in enumerate(ids) if id not in held]
@@ -213,7 +214,7 @@ def test_the_false_negative_filter(load: Load, write: Write) -> None:
     order = Batches(data, replace(config, optimizer=replace(config.optimizer, batch=4)))
     first = next(place for place in range(4) if data.examples.query[order.example(place)] == 0)
     for place in range(4):
-        positive = data.ids.texts[int(data.examples.positive[order.example(place)])]
+        positive = data.ids[int(data.examples.positive[order.example(place)])]
         assert two.allowed[first, 2 * place] == (positive not in ("d2", "d3"))
 
 
@@ -221,7 +222,7 @@ def test_what_mining_dropped_is_masked(load: Load, write: Write) -> None:
     data, config = load(data={"negatives": mined(write, negatives=["d4"], scores=[1], dropped=["d2"]), "group": 1})
     order = Batches(data, replace(config, optimizer=replace(config.optimizer, batch=4)))
     batch = order.batch(0)
-    ids = [data.ids.texts[int(data.examples.positive[order.example(place)])] for place in range(4)]
+    ids = [data.ids[int(data.examples.positive[order.example(place)])] for place in range(4)]
     assert not batch.allowed[ids.index("d1"), ids.index("d2")]
     assert batch.allowed.sum() == 15
 
@@ -306,5 +307,5 @@ def test_a_source_of_weight_0_is_unseen(load: Load, write: Write) -> None:
     pairs = [{"query": "first", "positive": "d1"}, {"query": "second", "positive": "d2"}]
     folder = str(Path(write("two/pairs.jsonl", pairs)).parent)
     data, _ = load(data={"folder": folder, "sources": {"web": 0}, "held_out": False})
-    assert data.ids.texts.some(data.examples.positive.tolist()) == ["d1"]
-    assert set(data.unseen) == {"web"} and data.ids.texts.some(data.unseen["web"].positive.tolist()) == ["d2"]
+    assert data.ids.some(data.examples.positive.tolist()) == ["d1"]
+    assert set(data.unseen) == {"web"} and data.ids.some(data.unseen["web"].positive.tolist()) == ["d2"]

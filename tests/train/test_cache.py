@@ -13,7 +13,7 @@ pytest.importorskip("tokenizers", reason="tokenizers is not installed: `pip inst
 
 from citadel.errors import InputError, ResourceError
 from citadel.train import cache
-from citadel.train.data import load_data
+from citadel.train.prepared import load_data
 from citadel.train.ragged import Ragged
 from citadel.train.texts import Texts
 from citadel.train.tokens import load_tokenizer, tokenize
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path: Path) -> Non
     damaged = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
     for contents in [*damaged, *(whole[:end] for end in range(len(whole))), whole + b"\0"]:
         file.write_bytes(contents)
-        with pytest.raises(InputError, match=r"tokens-\w+\.bin: the kept token ids are damaged: delete the file"):
+        with pytest.raises(InputError, match=r"tokens-\w+\.bin: what is kept here is damaged: delete the file"):
             keep(tmp_path)
     file.write_bytes(whole)
     assert len(keep(tmp_path)) == 3
@@ -81,7 +81,7 @@ def test_nothing_half_written_stays(
     def fail(*_: Any) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("citadel.train.cache.os.fsync", fail)
+    monkeypatch.setattr("citadel.train.tables.os.fsync", fail)
     with pytest.raises(kind, match=r"tokens-\w+\.bin: cannot be written"):
         keep(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -152,6 +152,24 @@ def test_the_folder_is_a_model_and_the_log_tells_of_it(tiny: Configs, tmp_path: 
     assert told["loss"] == pytest.approx(sums, rel=1e-5)
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_held_out_pairs_are_searched_at_the_end_unless_that_is_off(
+    wanted: bool, tiny: Configs, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def counted(*_: Any, **__: Any) -> dict[str, float]:
+        asked.append(1)
+        return {"nDCG@10": 0.5}
+
+    monkeypatch.setattr("citadel.train.setup.evaluate", counted)
+    config = tiny(run={"evaluate_at_end": wanted, "log_every": 5}, optimizer={"steps": 1})
+    out = train(config, tmp_path / "out")
+    logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert len(asked) == wanted == any("nDCG@10" in record for record in logged)
+    assert config.fingerprint == tiny(run={"log_every": 5}, optimizer={"steps": 1}).fingerprint
+
+
 def test_the_loss_falls(tiny: Configs, tmp_path: Path) -> None:
     out = train(tiny(optimizer={"steps": 40, "batch": 4}, run={"checkpoint_every": 0}), tmp_path / "out")
     found = list(losses(out).values())

@@ -13,7 +13,7 @@ from citadel.errors import InputError
 from citadel.train.parts import PRESETS, DataPart, LossPart, ModelPart, OptimizerPart, RouterPart, RunPart
 from citadel.train.toml import to_toml
 
-_NOT_THE_RUN = {"log_every", "evaluate_every", "evaluate_queries", "checkpoint_every", "device"}
+_NOT_THE_RUN = {"log_every", "evaluate_every", "evaluate_queries", "evaluate_at_end", "checkpoint_every", "device"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TrainConfig:
         """SHA-256 over all that decides the weights; a resumed run must have the same."""
         tables = self._tables()
         tables["run"] = {name: value for name, value in tables["run"].items() if name not in _NOT_THE_RUN}
-        del tables["data"]["cache"]  # where token ids are kept decides nothing
+        del tables["data"]["cache"]  # where data is kept decides nothing
         return hashlib.sha256(to_toml(tables).encode()).hexdigest()
 
     def with_steps(self, steps: int) -> TrainConfig:

@@ -19,7 +19,7 @@ from citadel.train.parts import DataPart
 from citadel.train.ragged import Ragged, Rows
 from citadel.train.readers import checked, read_source
 from citadel.train.source import Source
-from citadel.train.texts import Ids
+from citadel.train.texts import Texts
 from citadel.train.tokens import Special, special_tokens, twins
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Data:
 
     passages: Ragged  # token ids
     queries: Ragged
-    ids: Ids  # of the passages
+    ids: Texts  # of the passages
     examples: Examples
     held_out: Examples
     unseen: Mapping[str, Examples]  # by source that is never trained on: does what is learnt carry over to it?
@@ -65,8 +65,8 @@ class Data:
     teacher: Scored | None = None
 
 
-def load_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) -> Data:
-    """Read and tokenise what [data] names."""
+def make_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) -> Data:
+    """Read and tokenise what [data] names; `prepared.load_data` keeps it for the next run."""
     part = config.data
     files = {key: checked(expand(getattr(part, key)), f"data.{key}") for key in _lists_of(part)}
     source = read_source(part)
@@ -78,22 +78,27 @@ def load_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) 
     queries = kept_tokens(kept, source.queries, tokenizer, part.query_length, meter, "queries")
     twin = twins(passages)
     examples, held_out = split(source, index, part)
-    ends = [tokenizer.token_to_id(end) for end in _SENTENCE_ENDS]
     return Data(
         passages=passages,
         queries=queries,
-        ids=source.passages.ids,
+        ids=source.passages.ids.texts,
         examples=examples,
         held_out=held_out,
         unseen=unseen_pairs(source, index, part),
         known=known_positives(source, twin),
         twin=twin,
         special=special_tokens(tokenizer),
-        sentence_ends=np.array([id for id in ends if id is not None], np.int64),
+        sentence_ends=sentence_ends(tokenizer),
         negatives=mined.negatives if mined else _own_negatives(source, index),
         dropped=mined.dropped if mined else None,
         teacher=teacher,
     )
+
+
+def sentence_ends(tokenizer: Tokenizer) -> Rows:
+    """The tokens a sentence may end with."""
+    ends = [tokenizer.token_to_id(end) for end in _SENTENCE_ENDS]
+    return np.array([id for id in ends if id is not None], np.int64)
 
 
 def check_lengths(part: DataPart, longest: int) -> None:

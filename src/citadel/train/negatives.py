@@ -18,7 +18,7 @@ from citadel.train.ragged import Rows
 from citadel.train.rankers import Found, Ranker, find_ranker
 from citadel.train.readers import read_source
 from citadel.train.source import Source
-from citadel.train.texts import Texts
+from citadel.train.texts import Held, Texts
 from citadel.types import write_whole
 
 SPARE = 32  # passages looked at beyond k, because known positives and false negatives are left out
@@ -68,22 +68,20 @@ def mined_lines(
 ) -> Iterator[str]:
     """The lines of the file, as the ranker gives them."""
     twin = text_twins(source.passages.texts)
-    known = known_positives(source, twin)
+    known, ids = known_positives(source, twin), source.passages.ids.texts.held()
     with meter("Mining", "queries", len(query)) as progress:
         for row, found in enumerate(ranker.rank(query, positive, k + SPARE)):
-            fair = ~np.isin(twin[found.passages], known[int(query[row])])
-            yield _line(source, int(query[row]), int(positive[row]), found, fair, k, margin)
+            answers = known[int(query[row])]
+            fair = (twin[found.passages][:, None] != answers).all(1)  # [≤ k]
+            yield _line(source.queries[int(query[row])], ids, int(positive[row]), found, fair, k, margin)
             progress(row + 1)
 
 
-def _line(
-    source: Source, query: int, positive: int, found: Found, fair: NDArray[np.bool_], k: int, margin: float
-) -> str:
-    ids = source.passages.ids.texts
+def _line(query: str, ids: Held, positive: int, found: Found, fair: NDArray[np.bool_], k: int, margin: float) -> str:
     low = found.scores <= found.positive - margin
     chosen, dropped = np.flatnonzero(fair & low)[:k], np.flatnonzero(fair & ~low)
     line = {
-        "query": source.queries[query],
+        "query": query,
         "positive": ids[positive],
         "negatives": ids.some(found.passages[chosen].tolist()),
         "scores": [_number(score) for score in found.scores[chosen].tolist()],

@@ -94,7 +94,7 @@ class DataPart:
     margin: float = -math.inf  # mined passages that score above the positive − margin count as false negatives
     held_out: bool = True
     max_pairs: int = 0
-    cache: str = ""  # folder where token ids are kept from run to run; "": nowhere
+    cache: str = ""  # folder where data is kept from run to run; "": nowhere
 
     def __post_init__(self) -> None:
         _one_of("data.format", self.format, FORMATS)
@@ -248,6 +248,7 @@ class RunPart:
     log_every: int = 50
     evaluate_every: int = 0
     evaluate_queries: int = 0  # 0: all held out
+    evaluate_at_end: bool = True
     checkpoint_every: int = 0
     precision: str = "auto"  # bf16 on CUDA, else fp32
     compile: bool = False

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import UsageError
+from citadel.train.cache import kept_tokens
 from citadel.train.config import expand
 from citadel.train.meter import Meter, silent
 from citadel.train.parts import DataPart
 from citadel.train.ragged import Rows
 from citadel.train.source import Source
 from citadel.train.texts import Texts
-from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens, tokenize
+from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens
 
 if TYPE_CHECKING:
     from citadel.library import Index
@@ -95,7 +96,7 @@ class TorchRanker:
             ("passages", source.passages.texts, min(part.passage_length, model.config.document_length)),
             ("queries", source.queries, min(part.query_length, model.config.query_length)),
         ):
-            table = tokenize(texts, tokenizer, length, meter, noun)
+            table = kept_tokens(expand(part.cache), texts, tokenizer, length, meter, noun)
             with meter("Encoding", noun, len(texts)) as progress:
                 sides.append(encoder.encode(table, query=noun == "queries", progress=progress))
         floor = model.config.router in ("static", "dynamic")

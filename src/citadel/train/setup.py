@@ -21,11 +21,12 @@ from citadel.train import state
 from citadel.train.batches import Batches
 from citadel.train.calibrate import start_heads
 from citadel.train.config import TrainConfig, expand
-from citadel.train.data import Data, check_lengths, load_data
+from citadel.train.data import Data, check_lengths
 from citadel.train.evaluate import evaluate
 from citadel.train.inputs import Marker
 from citadel.train.logs import Log
 from citadel.train.meter import Meter
+from citadel.train.prepared import load_data
 from citadel.train.processes import World
 from citadel.train.teacher import BatchTeacher, find_batch_teacher
 from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens
@@ -146,7 +147,8 @@ def finish(run: Run, log: Log, meter: Meter) -> Path:
     if run.average is not None:
         run.model.load_state_dict(run.average)
     if run.world.leads:
-        log(run.total, evaluate(run.model, run.data, run.marker, run.config.run.evaluate_queries, meter=meter))
+        if run.config.run.evaluate_at_end:
+            log(run.total, evaluate(run.model, run.data, run.marker, run.config.run.evaluate_queries, meter=meter))
         temporary = run.out / "final.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         save_model(run.model, temporary, run.tokenizer)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from citadel.errors import InputError
 from citadel.text.parse import shorten
-from citadel.train.ragged import Rows
+from citadel.train.ragged import Ragged, Rows
 from citadel.train.spill import BLOCK, Spill
 
 ABSENT = -1
@@ -29,6 +31,29 @@ class Texts:
         self._ends = array("q", [0])
         for text in texts:
             self.append(text)
+
+    @classmethod
+    def joined(cls, table: Ragged) -> Self:
+        """Texts from their bytes in UTF-8, as `flat` gives them.
+
+        >>> list(Texts.joined(Ragged(*Texts(["zwölf", ""]).flat())))
+        ['zwölf', '']
+        """
+        found = cls()
+        for start in range(0, len(table.values), BLOCK):
+            found._bytes.append(table.values[start : start + BLOCK].tobytes())
+        found._ends = array("q", table.offsets.tobytes())
+        return found
+
+    def flat(self) -> tuple[NDArray[np.uint8], Rows]:
+        """All texts' bytes end to end, in memory, and where they begin and end."""
+        found = np.frombuffer(self._bytes.read(0, len(self._bytes)), np.uint8)
+        return found, np.array(self._ends, np.int64)
+
+    def held(self) -> Held:
+        """All texts in memory, for ids that are looked up by the million."""
+        found, ends = self.flat()
+        return Held(found.tobytes(), ends)
 
     def append(self, text: str) -> None:
         self._ends.append(self._bytes.append(text.encode("utf-8")))
@@ -54,6 +79,24 @@ class Texts:
         for start in range(0, len(self._bytes), BLOCK):
             found.update(self._bytes.read(start, min(start + BLOCK, len(self._bytes))))
         return found.digest()
+
+
+class Held:
+    """Texts as one run of bytes in memory: a look-up reads no file.
+
+    >>> Texts(["one", "zwölf"]).held().some([1, 0])
+    ['zwölf', 'one']
+    """
+
+    def __init__(self, joined: bytes, ends: Rows) -> None:
+        self._joined, self._ends = joined, array("q", ends.tobytes())
+
+    def __getitem__(self, row: int) -> str:
+        return self._joined[self._ends[row] : self._ends[row + 1]].decode("utf-8")
+
+    def some(self, rows: Iterable[int]) -> list[str]:
+        """The texts of these rows."""
+        return [self[row] for row in rows]
 
 
 class Distinct:

@@ -1,0 +1,125 @@
+"""Tables of numbers in one file, kept from one run to the next: written whole or not at all, and checked when read.
+
+A file is a line of JSON, for each table the rows' offsets (int64) and their values, and the CRC-32 of all before it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from citadel.errors import InputError, ResourceError
+from citadel.train.ragged import Ragged
+from citadel.train.spill import BLOCK, Numbers
+
+FORMAT = 2
+_LONGEST_HEADER = 1 << 20
+_DTYPES = ("uint8", "uint16", "int32", "int64", "float32", "float64")
+
+
+class Kept(NamedTuple):
+    """What a file holds."""
+
+    tables: dict[str, Ragged]
+    notes: dict[str, Any]
+
+
+def write_tables(tables: Mapping[str, Ragged], file: str, notes: Mapping[str, Any] | None = None) -> None:
+    """Write tables and a few notes.
+
+    >>> import tempfile
+    >>> file = os.path.join(tempfile.mkdtemp(), "kept", "two.bin")
+    >>> write_tables({"a": Ragged.of([[1, 2], []]), "b": Ragged.of([[0.5]], np.float32)}, file, {"of": "me"})
+    >>> kept = read_tables(file)
+    >>> kept.tables["a"][0].tolist(), kept.tables["b"][0].tolist(), kept.notes
+    ([1, 2], [0.5], {'of': 'me'})
+    """
+    temporary = f"{file}.{uuid.uuid4().hex}.tmp"
+    try:
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(temporary, "xb") as stream:
+            crc = 0
+            for piece in _pieces(tables, notes or {}):
+                stream.write(piece)
+                crc = zlib.crc32(piece, crc)
+            stream.write(crc.to_bytes(4, "little"))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind, advice = (ResourceError, "make room") if full else (InputError, "name another folder in data.cache")
+        raise kind(f"{file}: cannot be written ({error.strerror}): {advice}") from None
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def _pieces(tables: Mapping[str, Ragged], notes: Mapping[str, Any]) -> Iterator[bytes]:
+    shapes = [(name, _dtype(table), len(table), len(table.values)) for name, table in tables.items()]
+    yield json.dumps({"format": FORMAT, "tables": shapes, "notes": notes}).encode() + b"\n"
+    for table in tables.values():
+        yield table.offsets.astype("<i8").tobytes()
+        for part in table.parts():
+            yield part.values[:].tobytes()
+
+
+def _dtype(table: Ragged) -> str:
+    return str(table.part(0, 0).values[:].dtype)
+
+
+def read_tables(file: str) -> Kept:
+    """The tables in a file; one that is damaged is refused."""
+    try:
+        with open(file, "rb") as stream:
+            return _read(stream, os.fstat(stream.fileno()).st_size)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}; name another folder in data.cache", file) from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError("what is kept here is damaged: delete the file", file) from None
+
+
+def _read(stream: BinaryIO, size: int) -> Kept:
+    """Copies what it checks: a file that changes later does not change the run."""
+    first = stream.readline(_LONGEST_HEADER)
+    header: dict[str, Any] = json.loads(first)
+    shapes = [(name, np.dtype(_DTYPES[_DTYPES.index(kind)]), *counts) for name, kind, *counts in header["tables"]]
+    sizes = [8 * (rows + 1) + values * dtype.itemsize for _, dtype, rows, values in shapes]
+    # Sizes are checked before anything is read, so that a damaged header cannot ask for more memory than the file has.
+    if header["format"] != FORMAT or any(part < 0 for part in sizes) or len(first) + sum(sizes) + 4 != size:
+        raise ValueError(header)
+    source = _Checked(stream, zlib.crc32(first))
+    tables = {name: source.table(dtype, rows, values) for name, dtype, rows, values in shapes}
+    if source.crc.to_bytes(4, "little") != stream.read():
+        raise ValueError(source.crc)
+    return Kept(tables, header["notes"])
+
+
+class _Checked:
+    """A stream whose CRC-32 is kept while it is read."""
+
+    def __init__(self, stream: BinaryIO, crc: int) -> None:
+        self._stream, self.crc = stream, crc
+
+    def table(self, dtype: Any, rows: int, count: int) -> Ragged:
+        offsets = np.frombuffer(self._bytes(8 * (rows + 1)), "<i8").astype(np.int64)
+        values, left = Numbers(dtype), count * dtype.itemsize
+        while left:
+            piece = self._bytes(min(BLOCK, left))
+            values.append(np.frombuffer(piece, dtype))
+            left -= len(piece)
+        return Ragged(values, offsets)
+
+    def _bytes(self, count: int) -> bytes:
+        piece = self._stream.read(count)
+        if len(piece) < count:
+            raise ValueError(count)
+        self.crc = zlib.crc32(piece, self.crc)
+        return piece
