@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError
 from citadel.text.parse import find_id, parse_object
-from citadel.train.ragged import Growing, Ragged, Rows
+from citadel.train.ragged import PART, Growing, Ragged, Rows
 from citadel.train.source import Place, Source, numbered_lines
 from citadel.train.texts import ABSENT, Ids, rows_or_fail
 
@@ -32,14 +33,12 @@ class PairIndex:
         keys, row = np.unique(both, return_inverse=True)
         return cls(keys, row, Ids(source.queries), len(source.passages))
 
-    def find(self, query: str, positive: int) -> int:
-        """The pair's number; ABSENT where the data has no such pair."""
-        number = int(self.queries.rows([query.strip()])[0])
-        if number == ABSENT:
-            return ABSENT
-        key = number * self.passages + positive
-        place = int(np.searchsorted(self.keys, key))
-        return place if place < len(self.keys) and self.keys[place] == key else ABSENT
+    def find(self, queries: Sequence[str], positives: Rows) -> Rows:
+        """The number of each pair; ABSENT where the data has no such pair."""
+        rows = self.queries.rows([query.strip() for query in queries])
+        keys = rows * self.passages + positives
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where((rows != ABSENT) & (self.keys[places] == keys), places, ABSENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,60 +64,113 @@ class _Lists:
         self._place, self._dtype = np.full(pairs, ABSENT), dtype
         self._listed, self._count = Growing(dtype), 0
 
-    def set(self, pair: int, values: NDArray[Any]) -> None:
-        self._place[pair] = self._count
-        self._listed.add(values)
-        self._count += 1
+    def extend(self, pairs: Rows, values: NDArray[Any], lengths: Rows) -> None:
+        """The lists of some pairs, end to end; of a pair that stands twice the last one counts."""
+        self._place[pairs] = np.arange(self._count, self._count + len(pairs))
+        self._listed.extend(values, lengths.tolist())
+        self._count += len(pairs)
 
     def done(self) -> Ragged:
         """The table by pair."""
         listed, sorted_ = self._listed.done(), Growing(self._dtype)
-        empty = np.empty(0, self._dtype)
-        for place in self._place.tolist():
-            sorted_.add(listed[place] if place != ABSENT else empty)
+        for start in range(0, len(self._place), PART):
+            places = self._place[start : start + PART]
+            sorted_.extend(*_gathered(listed, places))
         return sorted_.done()
+
+
+def _gathered(listed: Ragged, places: Rows) -> tuple[NDArray[Any], list[int]]:
+    """Some rows end to end, an empty one for ABSENT, and their lengths.
+
+    >>> _gathered(Ragged.of([[1, 2], [3]]), np.array([1, ABSENT, 0]))
+    (array([3, 1, 2]), [1, 0, 2])
+    """
+    low, high = int(places[places != ABSENT].min(initial=len(listed))), int(places.max(initial=ABSENT)) + 1
+    if high - low > 8 * len(places):  # far apart: row by row
+        rows = [listed[place] if place != ABSENT else listed.part(0, 0).values[:] for place in places.tolist()]
+        return np.concatenate(rows), [len(row) for row in rows]
+    near = listed.part(min(low, high), high)  # a file in the data's order is read once, from end to end
+    mine = np.where(places != ABSENT, places - low, -1)
+    lengths = np.append(near.lengths, 0)[mine]  # the last is that of an absent one
+    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return near.values[:][np.repeat(near.offsets[mine], lengths) + within], lengths.tolist()
+
+
+class _Block(NamedTuple):
+    """Lines of a file that belong to pairs of the data."""
+
+    lines: list[int]
+    pairs: Rows  # [n]
+    fields: list[dict[str, Any]]
+
+
+class _Listed(NamedTuple):
+    """The ids that a block's lines list, as rows, end to end."""
+
+    rows: Rows  # [N]
+    lengths: Rows  # [n]
+
+    def kept(self, good: NDArray[np.bool_]) -> _Listed:
+        """Some of the rows."""
+        owner = np.repeat(np.arange(len(self.lengths)), self.lengths)[good]
+        return _Listed(self.rows[good], np.bincount(owner, minlength=len(self.lengths)))
 
 
 def read_mined(file: str, source: Source, index: PairIndex, margin: float) -> Mined:
     """The lists of a mined file; what scores above the positive − margin is dropped as a false negative."""
     negatives, dropped = (_Lists(len(index.keys), np.int32) for _ in range(2))
-    for number, pair, fields in _lines(file, source, index):
-        rows, scores = _ranked(fields, "negatives", source, file, number)
-        good = scores <= _bar(fields, margin, file, number)
-        listed = _dropped(fields, file, number)
-        others = rows_or_fail(source.passages.ids, listed, [number] * len(listed), file)
-        negatives.set(pair, rows[good])
-        dropped.set(pair, np.concatenate([rows[~good], others]))
+    for block in _blocks(file, source, index):
+        listed, scores = _ranked(block, "negatives", source, file)
+        bars = [_bar(fields, margin, file, line) for line, fields in zip(block.lines, block.fields, strict=True)]
+        good = scores <= np.repeat(np.array(bars, np.float32), listed.lengths)
+        negatives.extend(block.pairs, *listed.kept(good))
+        others = _rows(
+            source, [_dropped(f, file, line) for line, f in zip(block.lines, block.fields, strict=True)], block, file
+        )
+        dropped.extend(block.pairs, *_beside(listed.kept(~good), others))
     return Mined(negatives.done(), dropped.done())
 
 
 def read_scored(file: str, source: Source, index: PairIndex) -> Scored:
     """The lists of a scored file; the positive must stand first."""
     passages, scores = _Lists(len(index.keys), np.int32), _Lists(len(index.keys), np.float32)
-    for number, pair, fields in _lines(file, source, index):
-        rows, values = _ranked(fields, "passages", source, file, number)
-        if not len(rows) or rows[0] != index.keys[pair] % index.passages:
-            raise InputError("the positive does not stand first among the passages: score again", file, number)
-        passages.set(pair, rows)
-        scores.set(pair, values)
+    for block in _blocks(file, source, index):
+        listed, values = _ranked(block, "passages", source, file)
+        starts = np.minimum(np.cumsum(listed.lengths) - listed.lengths, max(len(listed.rows) - 1, 0))
+        first = listed.rows[starts] if len(listed.rows) else starts
+        right = (listed.lengths > 0) & (first == index.keys[block.pairs] % index.passages)
+        for place in np.flatnonzero(~right)[:1].tolist():
+            reason = "the positive does not stand first among the passages: score again"
+            raise InputError(reason, file, block.lines[place])
+        passages.extend(block.pairs, *listed)
+        scores.extend(block.pairs, values, listed.lengths)
     return Scored(passages.done(), scores.done())
 
 
-def _lines(file: str, source: Source, index: PairIndex) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """(line, pair, fields) of the lines whose pair is in the data; a file of other data is refused."""
-    place, found = Place(file), 0
+def _blocks(file: str, source: Source, index: PairIndex) -> Iterator[_Block]:
+    """The lines whose pair is in the data, some at a time; a file of other data is refused."""
+    parsed, found = _parsed(file), 0
+    while some := list(islice(parsed, PART)):
+        lines, positives, fields = (list(column) for column in zip(*some, strict=True))
+        rows = rows_or_fail(source.passages.ids, positives, lines, file)
+        pairs = index.find([each["query"] for each in fields], rows)
+        live = np.flatnonzero(pairs != ABSENT).tolist()
+        found += len(live)
+        if live:
+            yield _Block([lines[place] for place in live], pairs[live], [fields[place] for place in live])
+    if not found:
+        raise InputError("no line belongs to a pair of the data: was this made from other data?", file)
+
+
+def _parsed(file: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """(line, the positive's id, fields) of each line."""
+    place = Place(file)
     for number, line in numbered_lines(file):
         with place.at(number):
             fields = parse_object(line)
             if not isinstance(fields.get("query"), str) or "positive" not in fields:
                 raise InputError("there is no query and positive: name a file of `citadel mine` or `citadel score`")
-            positive = find_id({"id": fields["positive"]})
-        row = int(rows_or_fail(source.passages.ids, [positive], [number], file)[0])
-        if (pair := index.find(fields["query"], row)) != ABSENT:
-            found += 1
-            yield number, pair, fields
-    if not found:
-        raise InputError("no line belongs to a pair of the data: was this made from other data?", file)
+            yield number, find_id({"id": fields["positive"]}), fields
 
 
 def _bar(fields: dict[str, Any], margin: float, file: str, line: int) -> float:
@@ -139,13 +191,37 @@ def _dropped(fields: dict[str, Any], file: str, line: int) -> list[str]:
         return [find_id({"id": id}) for id in listed]
 
 
-def _ranked(fields: dict[str, Any], key: str, source: Source, file: str, line: int) -> tuple[Rows, NDArray[np.float32]]:
-    ids, scores = fields.get(key), fields.get("scores")
-    if not isinstance(ids, list) or (scores is not None and (not isinstance(scores, list) or len(scores) != len(ids))):
-        raise InputError(f"{key} and scores are not two lists of one length: make the file again", file, line)
-    rows = rows_or_fail(source.passages.ids, [str(id) for id in ids], [line] * len(ids), file)
-    try:
-        values = np.asarray(scores if scores is not None else np.zeros(len(ids)), np.float32)
-    except (TypeError, ValueError):
-        raise InputError("a score is not a number: make the file again", file, line) from None
-    return rows, values
+def _rows(source: Source, listed: Sequence[Sequence[str]], block: _Block, file: str) -> _Listed:
+    """The rows of all listed ids with one look-up."""
+    lengths = np.array([len(ids) for ids in listed], np.int64)
+    lines = np.repeat(np.array(block.lines, np.int64), lengths)
+    ids = list(chain.from_iterable(listed))
+    return _Listed(rows_or_fail(source.passages.ids, ids, lines.tolist(), file), lengths)
+
+
+def _beside(one: _Listed, other: _Listed) -> _Listed:
+    """For each line the rows of one, then those of the other.
+
+    >>> _beside(_Listed(np.array([1, 2]), np.array([1, 1])), _Listed(np.array([3]), np.array([0, 1]))).rows.tolist()
+    [1, 2, 3]
+    """
+    owners = [np.repeat(np.arange(len(part.lengths)), part.lengths) for part in (one, other)]
+    order = np.argsort(np.concatenate(owners), kind="stable")
+    return _Listed(np.concatenate([one.rows, other.rows])[order], one.lengths + other.lengths)
+
+
+def _ranked(block: _Block, key: str, source: Source, file: str) -> tuple[_Listed, NDArray[np.float32]]:
+    """The ids under `key` as rows, and their scores; 0 where there are none."""
+    listed, scores = [], list[NDArray[np.float32]]()
+    for line, fields in zip(block.lines, block.fields, strict=True):
+        ids, values = fields.get(key), fields.get("scores")
+        if not isinstance(ids, list) or (
+            values is not None and (not isinstance(values, list) or len(values) != len(ids))
+        ):
+            raise InputError(f"{key} and scores are not two lists of one length: make the file again", file, line)
+        listed.append([str(id) for id in ids])
+        try:
+            scores.append(np.asarray(values if values is not None else np.zeros(len(ids)), np.float32))
+        except (TypeError, ValueError):
+            raise InputError("a score is not a number: make the file again", file, line) from None
+    return _rows(source, listed, block, file), np.concatenate(scores)
