@@ -47,6 +47,10 @@ class Encoded:
         named = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in named if value is not None}
 
+    def ordered(self, rows: Tensor) -> Encoded:
+        """The texts in another order; sums over all of them stay."""
+        return self.with_tensors({name: part[rows] for name, part in self.tensors().items() if name not in _SUMS})
+
     def with_tensors(self, tensors: dict[str, Tensor]) -> Encoded:
         """The same texts with some parts replaced."""
         return replace(self, **tensors)

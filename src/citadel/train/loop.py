@@ -77,9 +77,8 @@ def _pass(run: Run, batch: Batch, progress: float) -> Outcome:
         terms = objective(model, world.gather(q), world.gather(p), labels, run.config.loss, progress)
         return {name: term / run.config.optimizer.accumulate for name, term in terms.items()}
 
-    return forward_backward(
-        model, world.share(queries), world.share(passages), cost, run.dtype, run.config.optimizer.cache
-    )
+    mine, sizes = (world.share(queries), world.share(passages)), (run.config.optimizer.cache, run.config.run.groups)
+    return forward_backward(model, *mine, cost, run.dtype, *sizes)
 
 
 def _labels(run: Run, batch: Batch) -> Labels:

@@ -252,12 +252,14 @@ class RunPart:
     checkpoint_every: int = 0
     precision: str = "auto"  # bf16 on CUDA, else fp32
     compile: bool = False
+    groups: int = 4  # of passages of like length, encoded one after the other so that short ones are padded less
     device: str = "auto"
 
     def __post_init__(self) -> None:
         _one_of("run.precision", self.precision, ("auto", "bf16", "fp32"))
         for name in ("log_every", "evaluate_every", "evaluate_queries", "checkpoint_every"):
             _within(f"run.{name}", getattr(self, name), 0, math.inf)
+        _within("run.groups", self.groups, 1, 1 << 10)
 
 
 def _one_of(name: str, value: str, options: tuple[str, ...]) -> None:

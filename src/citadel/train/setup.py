@@ -114,7 +114,7 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     world.check_batch(config.optimizer.batch)
     total, saved = config.optimizer.total_steps(batches.epoch_size), out / TOKENIZER
     silent = [*special, *punctuation]
-    teacher = find_batch_teacher(config.loss, data, tokenizer.get_vocab(), silent, world.device, dtype)
+    teacher = find_batch_teacher(config, data, tokenizer.get_vocab(), silent, world.device, dtype)
     optimizer = _optimizer(model, config)
     run = Run(config, out, model, data, batches, marker, optimizer, world, dtype, saved, total, teacher)
     if not (resume and _resumed(run)):

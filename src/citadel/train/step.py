@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from citadel.model.citadel import Citadel, Encoded
+from citadel.train.grouped import encode_by_length
 from citadel.train.inputs import Inputs
 
 Objective = Callable[[Encoded, Encoded], dict[str, Tensor]]
@@ -33,13 +34,21 @@ class Outcome:
 
 
 def forward_backward(
-    model: Citadel, queries: Inputs, passages: Inputs, objective: Objective, dtype: torch.dtype, cache: int = 0
+    model: Citadel,
+    queries: Inputs,
+    passages: Inputs,
+    objective: Objective,
+    dtype: torch.dtype,
+    cache: int = 0,
+    groups: int = 1,
 ) -> Outcome:
-    """Add the gradients of one batch to the model's; `cache` is the texts a micro-batch has, 0 for all at once."""
+    """Add the gradients of one batch to the model's; `cache` is the texts a micro-batch has, 0 for all at once.
+
+    Passages go through the model in up to `groups` parts of like length."""
     if cache and len(passages.ids) > cache:
         return _cached(model, queries, passages, objective, dtype, cache)
     q = model.encode(*queries, query=True, dtype=dtype)
-    p = model.encode(*passages, dtype=dtype)
+    p = encode_by_length(passages, lambda part: model.encode(*part, dtype=dtype), groups)
     terms = objective(q, p)
     loss = torch.stack(list(terms.values())).sum()
     loss.backward()  # type: ignore[no-untyped-call]

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from citadel.errors import InputError
-from citadel.model.citadel import Citadel
+from citadel.model.citadel import Citadel, Encoded
 from citadel.model.encoder import dense_model
 from citadel.routing.bm25 import idf, length_norm
 from citadel.train.batches import Batch
-from citadel.train.config import expand
+from citadel.train.config import TrainConfig, expand
 from citadel.train.data import Data
+from citadel.train.grouped import encode_by_length
 from citadel.train.inputs import Inputs
 from citadel.train.parts import LossPart
 from citadel.train.processes import World
@@ -44,6 +45,7 @@ class BatchTeacher:
     lexical: TokenBm25
     loss: LossPart
     dtype: torch.dtype
+    groups: int = 1  # of like length, as the student's passages
 
     @torch.no_grad()
     def __call__(self, batch: Batch, world: World) -> Taught:
@@ -55,10 +57,13 @@ class BatchTeacher:
         ids = (torch.from_numpy(side).to(dense.device) for side in (batch.query_ids, batch.passage_ids))
         return Taught(dense, dense + self.loss.bm25 * self.lexical(*ids))
 
+    def _encode(self, texts: Inputs) -> Encoded:
+        return self.model.encode(*texts, learning=False, dtype=self.dtype)
+
     def _vectors(self, ids: Ids, mask: Ids, world: World) -> Tensor:
         """Unit vectors of all texts; every process encodes its share."""
         whole = Inputs(*(torch.from_numpy(side).to(world.device) for side in (ids, mask, mask > 0)))
-        found = self.model.encode(*world.share(whole), learning=False, dtype=self.dtype)
+        found = encode_by_length(world.share(whole), self._encode, self.groups)
         vectors = world.gather(found).semantic
         assert vectors is not None
         return vectors.float()
@@ -122,13 +127,19 @@ def document_frequency(passages: Ragged, vocabulary: int, chunk: int = PART) -> 
 
 
 def find_batch_teacher(
-    loss: LossPart, data: Data, vocabulary: dict[str, int], silent: list[int], device: torch.device, dtype: torch.dtype
+    config: TrainConfig,
+    data: Data,
+    vocabulary: dict[str, int],
+    silent: list[int],
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> BatchTeacher | None:
     """The teacher [loss] names, or None."""
+    loss = config.loss
     if not loss.teacher:
         return None
     model, folder = dense_model(expand(loss.teacher))
     if load_tokenizer(folder).get_vocab() != vocabulary:
         raise InputError("loss.teacher has another vocabulary than the backbone: score with `citadel score`", folder)
     lexical = TokenBm25.of(data.passages, model.config.backbone.vocabulary, silent, device)
-    return BatchTeacher(model.to(device).requires_grad_(False), lexical, loss, dtype)
+    return BatchTeacher(model.to(device).requires_grad_(False), lexical, loss, dtype, config.run.groups)
