@@ -25,7 +25,7 @@ from gpu_world import Size, make_card, make_queries
 
 from citadel.index.codebook import Codebook
 from citadel.search.card.engine import CardEngine
-from citadel.search.plan import Options, Plan
+from citadel.search.plan import CANDIDATES, PROBES, Options, Plan
 
 TOY = Size(20_000, 400_000, 500, 32, 128, 3_000, 9)
 MODES = ("off", "exact", "rerank")
@@ -132,7 +132,7 @@ def measure(engine: CardEngine, plans: Sequence[Plan], speed: float, asked: argp
     """One row a mode."""
     rows = []
     for mode in MODES:
-        options = Options(asked.k, mode, max(4 * asked.k, 1000), max(4 * asked.k, 1000))
+        options = Options(asked.k, mode, *(max(times * asked.k, 1000) for times in (CANDIDATES, PROBES)))
         check(engine, plans[:2], options)
         spent = latency(engine, plans, options)
         floor = float(np.mean([floor_bytes(engine, plan, mode) for plan in plans])) / speed

@@ -97,7 +97,7 @@ class Search {
     return std::move(best[0]);
   }
 
-  // The best C of the token stage and the best C' of the probed documents, each with its whole score.
+  // The best C of the token stage and the probed documents, each with its whole score.
   Result rerank(std::uint64_t k) {
     std::uint64_t dots = postings_;
     const std::vector<Scored> probed = probe_stage(dots);  // (semantic score, number), by number
@@ -119,27 +119,24 @@ class Search {
   }
 
   std::vector<Scored> probe_stage(std::uint64_t& dots) {
-    TopK best(std::min(options_.probes, snapshot_.documents()));
-    for (std::size_t i = 0; i < plans_.size(); ++i) {
-      const Segment& segment = *plans_[i].segment;
-      dots += segment.probe_lists() > 0 ? probe_lists(plans_[i], best) : probe_all(plans_[i], best);
-    }
-    std::vector<Scored> ranked = best.sorted();
-    std::sort(ranked.begin(), ranked.end(), [](const Scored& a, const Scored& b) { return a.number < b.number; });
-    return ranked;
+    std::vector<Scored> found;  // by number: segments and their documents rise
+    for (const SegmentPlan& plan : plans_)
+      dots += plan.segment->probe_lists() > 0 ? probe_lists(plan, found) : probe_all(plan, found);
+    return found;
   }
 
-  std::uint64_t probe_lists(const SegmentPlan& plan, TopK& best) {
+  std::uint64_t probe_lists(const SegmentPlan& plan, std::vector<Scored>& found) {
     const std::vector<std::uint32_t> documents = probe(*plan.segment, prepared_, options_.probes, options_.cancel);
+    found.reserve(found.size() + documents.size());
     for (const std::uint32_t document : documents) {
       float score;
       semantic_scores(*plan.segment, prepared_, document, 1, &score);
-      if (!plan.segment->is_deleted(document)) best.push(score, plan.base + document);
+      if (!plan.segment->is_deleted(document)) found.push_back({score, plan.base + document});
     }
     return documents.size();
   }
 
-  std::uint64_t probe_all(const SegmentPlan& plan, TopK& best) {
+  std::uint64_t probe_all(const SegmentPlan& plan, std::vector<Scored>& found) {
     constexpr std::uint64_t kStep = 256;
     float scores[kStep];
     for (std::uint64_t start = 0; start < plan.segment->documents(); start += kStep) {
@@ -147,7 +144,7 @@ class Search {
       const std::uint64_t n = std::min(kStep, plan.segment->documents() - start);
       semantic_scores(*plan.segment, prepared_, start, n, scores);
       for (std::uint64_t i = 0; i < n; ++i)
-        if (scores[i] >= best.threshold() && !plan.segment->is_deleted(start + i)) best.push(scores[i], plan.base + start + i);
+        if (!plan.segment->is_deleted(start + i)) found.push_back({scores[i], plan.base + start + i});
     }
     return plan.segment->documents();
   }

@@ -247,7 +247,7 @@ def live(parts: list[Data]) -> list[tuple[int, int, Data]]:
 
 
 def slow_search(parts, query, k, semantic="off", candidates=1000, probes=1000, weight_floor=0, floor=True):
-    tokens, whole, near = {}, {}, {}
+    tokens, whole, near = {}, {}, set()
     by_part = {id(data): token_scores(data, query, floor, weight_floor) for data in parts}
     by_meaning = {id(data): semantic_scores(data, query.semantic) for data in parts if semantic != "off"}
     near_part = {id(data): set(probed(data, query.semantic, probes)) for data in parts if semantic == "rerank"}
@@ -257,11 +257,11 @@ def slow_search(parts, query, k, semantic="off", candidates=1000, probes=1000, w
         if semantic != "off":
             whole[number] = f32(tokens.get(number, f32(0)) + by_meaning[id(data)][n])
         if semantic == "rerank" and n in near_part[id(data)]:
-            near[number] = by_meaning[id(data)][n]
+            near.add(number)
     if semantic == "off":
         return rank(tokens, k)
     if semantic == "rerank" and any(key in data.lists for key in query.keys for data in parts):
-        chosen = {n for n, _ in rank(tokens, candidates)} | {n for n, _ in rank(near, probes)}
+        chosen = {n for n, _ in rank(tokens, candidates)} | near
         if len(chosen) >= min(k, len(live(parts))):
             return rank({n: whole[n] for n in chosen}, k)
     return rank(whole, k)

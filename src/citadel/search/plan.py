@@ -15,6 +15,7 @@ from citadel.index.snapshot import Snapshot
 from citadel.routing import idf, length_norm
 from citadel.types import Floats, Keys
 
+CANDIDATES, PROBES = 4, 64  # documents that `rerank` looks at by tokens and by centroids, for each that is sought
 SEMANTIC_MODES = ("auto", "exact", "rerank", "off")
 NO_KEYS = np.zeros(0, np.uint32)
 EXACT_BELOW = 1 << 18  # documents: up to here `auto` scans every semantic vector
@@ -49,10 +50,9 @@ def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | No
     if semantic_mode == "auto":
         semantic_mode = "exact" if len(snapshot) < EXACT_BELOW else "rerank"
     k = min(k, snapshot.manifest.documents)  # more there are not, and the engine counts in 64 bits
-    wanted = max(4 * k, 1000)
-    return Options(
-        k, semantic_mode if snapshot.settings.semantic else "off", wanted, wanted, _steps(snapshot.settings, tau)
-    )
+    candidates, probes = (max(times * k, 1000) for times in (CANDIDATES, PROBES))
+    mode = semantic_mode if snapshot.settings.semantic else "off"
+    return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau))
 
 
 def _steps(settings: Settings, tau: float | None) -> int:

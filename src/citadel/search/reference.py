@@ -208,9 +208,7 @@ class ReferenceEngine:
                 self._probed(s, query, options.probes) + self._snapshot.bases[i] for i, (s, _) in enumerate(parts)
             ]
             probed = np.concatenate([np.zeros(0, np.int64), *groups])
-            probed = probed[alive[probed]]
-            nearest = best(probed, semantic[probed], options.probes).numbers
-            chosen = np.union1d(best(touched, scores, options.candidates).numbers, nearest)
+            chosen = np.union1d(best(touched, scores, options.candidates).numbers, probed[alive[probed]])
         tokens = np.zeros(len(alive), np.float32)
         tokens[touched] = scores
         return chosen, tokens[chosen] + semantic[chosen]

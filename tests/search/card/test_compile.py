@@ -22,7 +22,8 @@ TYPES = {
     "documents": N, "starts": I, "stops": I, "token_starts": I, "query": F, "query_scale": F, "list_scale": F,
     "scores": F, "dirty": N, "maxima": N, "weights": "*u8", "scales": "*fp16", "alive": "*u8", "limits": N,
     "found": N, "reported": N, "candidates": I, "ranked": I, "borders": I, "spans": I, "values": N, "centroids": F,
-    "packed": I, "skip_rows": I, "skips": N, "nearest": I, "ends": N, "members": I, "by_tokens": I, "by_vector": I,
+    "packed": I, "skip_rows": I, "skips": N, "nearest": I, "ends": N, "members": I, "by_tokens": I, "near_values": N,
+    "near_documents": N,
 }
 CODES = {"int8": "*i8", "int8x4": "*i32", "fp16": "*fp16", "pq": "*u8"}
 
@@ -48,7 +49,7 @@ for codec, queries in (("int8", 16), ("fp16", 1)):
 for codec in ("int8", "int8x4", "fp16"):
     shape = dict(WIDTH=128, PADDED=128, CODEC=codec)
     compiled(choose.members_kernel, 2, **shape, ALIVE=True, BLOCK=32)
-    compiled(choose.combine_kernel, 2, **shape, RANGE=2048, BLOCK=32)
+    compiled(choose.combine_kernel, 1, **shape, RANGE=2048, BLOCK=32)
 compiled(choose.limit_kernel, 32, PADDED=16384, BLOCK=1024)
 compiled(choose.collect_kernel, 1, **part, TILE=512)
 compiled(choose.pick_kernel, 4, BLOCK=512)

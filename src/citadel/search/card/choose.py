@@ -169,38 +169,58 @@ def members_kernel(  # type: ignore[no-untyped-def]
     tl.store(documents + place, document.to(tl.int32), mask=slot < slots)
 
 
+@triton.jit
+def _decoded(order):  # type: ignore[no-untyped-def]
+    """The number that a whole number of the same order stands for."""
+    return tl.where(order >= 0, order, order ^ 0x7FFFFFFF).to(tl.float32, bitcast=True)
+
+
 @triton.jit  # type: ignore[untyped-decorator]
-def combine_kernel(  # type: ignore[no-untyped-def]
-    by_tokens, by_vector, scores, codes, scales, query, query_scale, values, documents, borders, first,
-    second, ranges, halvings,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr, RANGE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One program a query and some documents of both stages: token score + semantic product; none counts twice."""
-    number = tl.program_id(1).to(tl.int64)
-    slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    own, other = by_tokens + number * (first + 1), by_vector + number * (second + 1)
-    one = tl.load(own + slot, mask=slot < first, other=NOTHING)
-    two = tl.load(other + slot - first, mask=(slot >= first) & (slot < first + second), other=NOTHING)
-    there = (one != NOTHING) | (two != NOTHING)
-    document = _document(tl.where(one != NOTHING, one, two))
-    low = tl.zeros((BLOCK,), tl.int32)
-    high = tl.zeros((BLOCK,), tl.int32) + ranges
+def _met(scores, borders, number, document, there, ranges, halvings, RANGE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The token scores of some documents, −∞ for those that were not met."""
+    low = tl.zeros(document.shape, tl.int32)
+    high = tl.zeros(document.shape, tl.int32) + ranges
     for _ in range(halvings):  # the first range that begins behind the document
         middle = (low + high) // 2
         open_ = low < high
         before = tl.load(borders + middle, mask=open_, other=0) <= document
         low = tl.where(open_ & before, middle + 1, low)
         high = tl.where(open_ & (before == 0), middle, high)
-    border = tl.load(borders + low - 1, mask=there, other=0)
-    place = (number * ranges + low - 1) * RANGE + document - border
-    met = tl.load(scores + place, mask=there, other=-float("inf"))
-    last = tl.load(own + first - 1)  # whatever is at or above it, the tokens have chosen
-    again = (two != NOTHING) & (met > -float("inf")) & (_packed(ordered(met), document) >= last)
-    row = query + number * (WIDTH // 4 if CODEC == "int8x4" else WIDTH)
-    found = products(codes, scales, row, document, there, WIDTH, PADDED, CODEC)
-    if CODEC != "fp16":
-        found = found * tl.load(query_scale + number)
-    score = tl.where(met == -float("inf"), 0.0, met) + found
-    out = number * (first + second) + slot
-    tl.store(values + out, tl.where(there & (again == 0), ordered(score), NONE), mask=slot < first + second)
-    tl.store(documents + out, document.to(tl.int32), mask=slot < first + second)
+    place = (number * ranges + low - 1) * RANGE + document - tl.load(borders + low - 1, mask=there, other=0)
+    return tl.load(scores + place, mask=there, other=-float("inf"))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def combine_kernel(  # type: ignore[no-untyped-def]
+    by_tokens, near_values, near_documents, scores, codes, scales, query, query_scale, values, documents, maxima,
+    borders, first, blocks, second, slots, ranges, halvings,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr, RANGE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program a query and some documents, first those that the tokens chose, then the near ones: token score +
+    semantic product, of a document that is both once; and the best of them."""
+    number, program = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    slot = program * BLOCK + tl.arange(0, BLOCK)
+    own = by_tokens + number * (first + 1)
+    if program < blocks:
+        packed = tl.load(own + slot, mask=slot < first, other=NOTHING)
+        there = packed != NOTHING
+        document = _document(packed)
+        order = (packed >> 32).to(tl.int32)
+        row = query + number * (WIDTH // 4 if CODEC == "int8x4" else WIDTH)
+        value = products(codes, scales, row, document, there, WIDTH, PADDED, CODEC)
+        if CODEC != "fp16":
+            value = value * tl.load(query_scale + number)
+        score = _decoded(order) + value
+    else:
+        at = slot - blocks * BLOCK
+        order = tl.load(near_values + number * second + at, mask=at < second, other=NONE)
+        document = tl.load(near_documents + number * second + at, mask=at < second, other=0).to(tl.int64)
+        there = order > NONE
+        met = _met(scores, borders, number, document, there, ranges, halvings, RANGE)
+        chosen = _packed(ordered(met), document) >= tl.load(own + first - 1)  # all from the last one on
+        there = there & ((chosen == 0) | (met == -float("inf")))
+        score = tl.where(met == -float("inf"), 0.0, met) + _decoded(order)
+    order = tl.where(there, ordered(score), NONE)
+    tl.store(values + number * slots + slot, order, mask=slot < slots)
+    tl.store(documents + number * slots + slot, document.to(tl.int32), mask=slot < slots)
+    tl.store(maxima + number * tl.num_programs(0) + program, tl.max(order, axis=0))

@@ -14,7 +14,7 @@ from citadel.search.card import choose, kernels
 from citadel.search.card.batch import Batch, Tokens
 from citadel.search.card.lists import Lists, Rows
 from citadel.search.card.memory import Card
-from citadel.search.card.rooms import PROBED_LISTS, Chosen, Near, Room, make_room
+from citadel.search.card.rooms import COMBINED, PROBED_LISTS, Chosen, Near, Room, make_room
 from citadel.search.card.select import NOTHING, top
 from citadel.search.plan import Options
 
@@ -24,7 +24,7 @@ SCANNED, SCAN_WARPS, STAGES = 128, 4, 2  # semantic vectors that a program looks
 SHARED = 16  # queries that share a semantic scan: the narrowest product of the matrix units
 COLLECTED = 512  # scores that a program looks at together for candidates
 COUNTED, OTHERS, COUNT_WARPS = 8, 1024, 4  # candidates whose places a program counts, against so many at a time
-RANKED = 1 << 15  # candidates that are put in order by counting; more are sorted
+RANKED = 1 << 13  # so many of the best are put in order by counting; more are sorted
 EXACT: dict[str, Any] = {"enable_fp_fusion": False}  # a product is rounded before it is added, as on the CPU
 
 
@@ -174,7 +174,7 @@ class FusedSearch:
     def _rank(self, chosen: Chosen, reported: Tensor, queries: int) -> None:
         """Put the candidates in order."""
         capacity = chosen.candidates.shape[1]
-        if capacity > RANKED:
+        if chosen.wanted > RANKED:
             place = torch.arange(capacity, device=chosen.candidates.device)
             there = place < chosen.found[:queries, None]
             best = top(chosen.candidates[:queries].masked_fill(~there, NOTHING), chosen.wanted)
@@ -184,7 +184,7 @@ class FusedSearch:
         _count(chosen.candidates, chosen.found, reported, chosen.ranked)
 
     def _nearest(self, near: Near, batch: Batch, options: Options) -> None:
-        """The documents of the nearest groups that are nearest themselves."""
+        """The documents of the nearest groups and their semantic products."""
         offset, rows = 0, self._semantic
         assert rows is not None and batch.semantic_rows is not None
         for probe, groups in zip(self._card.probes, near.groups, strict=True):
@@ -194,7 +194,7 @@ class FusedSearch:
                 num_warps=1, **EXACT,
             )  # fmt: skip
             nearest = groups.nearest
-            self._pick(groups.values, groups.numbers, nearest, nearest.found, batch.size)
+            self._pick(groups.values, groups.values, groups.numbers, nearest, nearest.found, batch.size)
             choose.groups_kernel[(batch.size,)](
                 nearest.ranked, probe.starts, groups.ends, nearest.wanted, options.probes, PROBED_LISTS,
                 PADDED=triton.next_power_of_2(nearest.wanted), num_warps=4,
@@ -208,11 +208,12 @@ class FusedSearch:
                 **EXACT,
             )  # fmt: skip
             offset += groups.slots
-        self._pick(near.values, near.documents, near.chosen, near.chosen.found, batch.size)
 
-    def _pick(self, values: Tensor, documents: Tensor, chosen: Chosen, reported: Tensor, queries: int) -> None:
-        """The best by these values."""
-        self._limit(values, chosen, queries)
+    def _pick(
+        self, maxima: Tensor, values: Tensor, documents: Tensor, chosen: Chosen, reported: Tensor, queries: int
+    ) -> None:
+        """The best by these values, of whose parts the maxima are known."""
+        self._limit(maxima, chosen, queries)
         choose.pick_kernel[(triton.cdiv(values.shape[1], 512), queries)](
             values, documents, chosen.limits, chosen.found, chosen.candidates, values.shape[1],
             documents.shape[1] if len(documents) > 1 else 0, BLOCK=512, num_warps=4,
@@ -221,14 +222,14 @@ class FusedSearch:
 
     def _both(self, room: Room, near: Near, batch: Batch) -> Tensor:
         """The best of what tokens and semantic vectors have chosen, by their whole scores."""
-        rows, first, second = self._semantic, room.chosen.wanted, near.chosen.wanted
+        rows, first, ranges = self._semantic, room.chosen.wanted, len(self._card.borders)
         assert rows is not None and batch.semantic_rows is not None
-        ranges = len(self._card.borders)
-        choose.combine_kernel[(triton.cdiv(first + second, 32), batch.size)](
-            room.chosen.ranked, near.chosen.ranked, room.scores, rows.codes, self._or_nothing(rows.scales),
+        blocks = triton.cdiv(first, COMBINED)
+        choose.combine_kernel[(near.both_maxima.shape[1], batch.size)](
+            room.chosen.ranked, near.values, near.documents, room.scores, rows.codes, self._or_nothing(rows.scales),
             _asked(rows, batch.semantic_rows), batch.semantic_factors, near.both_values, near.both_documents,
-            self._card.borders, first, second, ranges, ranges.bit_length(),
-            **_width(rows), RANGE=self._card.width, BLOCK=32, num_warps=2, **EXACT,
+            near.both_maxima, self._card.borders, first, blocks, near.values.shape[1], near.both_values.shape[1],
+            ranges, ranges.bit_length(), **_width(rows), RANGE=self._card.width, BLOCK=COMBINED, num_warps=1, **EXACT,
         )  # fmt: skip
-        self._pick(near.both_values, near.both_documents, near.both, room.chosen.found, batch.size)
+        self._pick(near.both_maxima, near.both_values, near.both_documents, near.both, room.chosen.found, batch.size)
         return near.both.ranked

@@ -117,11 +117,11 @@ class PlainSearch:
         return total
 
     def _nearest(self, batch: Batch, count: int) -> Tensor:
-        """The documents among the probed ones that are nearest by their semantic vectors [B, count], -1 for none."""
+        """The documents of the nearest groups [B, P], -1 for none."""
         probed = torch.cat([self._probed(batch, probe, count) for probe in self._card.probes], 1)  # [B, P]
         if self._card.alive is not None:
             probed = probed.masked_fill(self._card.alive[probed.clamp(min=0)] == 0, -1)
-        return documents_of(top(pack(self.semantic(batch, probed), probed), count))
+        return probed
 
     def _probed(self, batch: Batch, probe: Probe, count: int) -> Tensor:
         """The documents of the groups nearest to each query that together hold `count`; -1 behind them."""

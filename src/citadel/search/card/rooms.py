@@ -16,6 +16,7 @@ PROBED_LISTS = 8
 CANDIDATES = 1 << 14  # scores from a limit at or below the k-th one on, which are then put in order
 MOST_PARTS = 1 << 15  # of the documents, whose best scores one program looks at together
 NARROWEST = 16  # documents a part has
+COMBINED = 32  # documents of both stages that a program looks at together
 NONE = -2139095041  # −∞ as a whole number of the same order
 
 
@@ -52,9 +53,9 @@ class Near:
     groups: tuple[Groups, ...]  # one a segment
     values: Tensor  # [B, slots]: semantic products as whole numbers of the same order
     documents: Tensor  # [B, slots]
-    chosen: Chosen
-    both_values: Tensor  # [B, candidates + probes]: whole scores, with those that the tokens have chosen
-    both_documents: Tensor  # [B, candidates + probes]
+    both_values: Tensor  # [B, blocks · COMBINED]: whole scores, first of those that the tokens have chosen
+    both_documents: Tensor  # [B, blocks · COMBINED]
+    both_maxima: Tensor  # [B, blocks]
     both: Chosen
 
 
@@ -106,15 +107,15 @@ def _near(card: Card, queries: int, options: Options) -> Near:
     groups = tuple(_groups(queries, probe, options.probes) for probe in card.probes)
     slots = sum(one.slots for one in groups)
     new: Any = {"dtype": torch.int32, "device": card.device}
-    both = options.candidates + options.probes
+    blocks = -(-options.candidates // COMBINED) + -(-slots // COMBINED)
     return Near(
         groups,
         torch.empty(queries, slots, **new),
         torch.empty(queries, slots, **new),
-        _chosen(queries, options.probes, slots, card.device),
-        torch.empty(queries, both, **new),
-        torch.empty(queries, both, **new),
-        _chosen(queries, options.k, both, card.device),
+        torch.empty(queries, blocks * COMBINED, **new),
+        torch.empty(queries, blocks * COMBINED, **new),
+        torch.empty(queries, blocks, **new),
+        _chosen(queries, options.k, blocks * COMBINED, card.device),
     )
 
 
