@@ -20,7 +20,7 @@ from citadel.search.plan import Options
 
 POSTINGS, WARPS = 64, 1  # of a list, that a program looks at together
 SWEPT = 512  # scores that a program looks at together
-SCANNED, SCAN_WARPS, STAGES = 128, 4, 2  # semantic vectors that a program looks at together, and blocks under way
+SCANNED, SCAN_WARPS, STAGES = 128, 8, 2  # semantic vectors that a program looks at together, and blocks under way
 SHARED = 16  # queries that share a semantic scan: the narrowest product of the matrix units
 COLLECTED = 512  # scores that a program looks at together for candidates
 COUNTED, OTHERS, COUNT_WARPS = 8, 1024, 4  # candidates whose places a program counts, against so many at a time
