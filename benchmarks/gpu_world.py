@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from citadel.search.card.lists import TYPES, Lists, Probe, Rows
+from citadel.search.card.lists import TYPES, Lists, Rows
 from citadel.search.card.memory import Card, make_ranges, range_width
+from citadel.search.card.probes import Probe
 from citadel.search.card.skips import Ranges, make_skips, skip_rows
 from citadel.search.plan import Plan
 

@@ -93,3 +93,9 @@ def test_a_short_or_missing_docstring_is_no_documentation():
 
     assert collect.documentation(bare) == ""
     assert collect.documentation(brief) == ""
+
+
+def test_an_attribute_says_what_it_belongs_to(documents):
+    found = {document.id: document.text for document in documents}
+    assert found["collections.deque.maxlen"].startswith("maximum size of a deque")
+    assert "deque: A list-like sequence" in found["collections.deque.maxlen"]

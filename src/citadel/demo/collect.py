@@ -63,10 +63,10 @@ def members(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def methods(cls: type) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties a class defines itself."""
+    """The public methods, properties and other documented attributes a class defines itself."""
     for name, value in sorted(vars(cls).items()):
         plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-        if is_public(name) and (inspect.isroutine(plain) or isinstance(plain, property)):
+        if is_public(name) and (inspect.isroutine(plain) or inspect.isdatadescriptor(plain)):
             yield name, plain
 
 
@@ -88,11 +88,19 @@ def signature(value: Any) -> str:
     return text if len(text) <= LONGEST_SIGNATURE else text[:LONGEST_SIGNATURE].rpartition(",")[0] + ", …)"
 
 
-def passage(kind: str, module: str, name: str, value: Any) -> Passage | None:
-    """One passage, or None for a value without documentation."""
+def summary(cls: type) -> str:
+    """The first sentence of a class's own docstring that is no signature, empty where there is none."""
+    lines = (line.strip() for line in documentation(cls).splitlines())
+    return next((line for line in lines if line and "(" not in line), "")
+
+
+def passage(kind: str, module: str, name: str, value: Any, of: type | None = None) -> Passage | None:
+    """One passage, or None for a value without documentation; an attribute's line also says what it is `of`."""
     text = documentation(value)
     if not text:
         return None
+    if of is not None and inspect.isdatadescriptor(value) and summary(of):
+        text = f"{text}\n\n{of.__name__}: {summary(of)}"
     return {"id": name, "kind": kind, "module": module, "title": name + signature(value), "text": text}
 
 
@@ -106,7 +114,7 @@ def module_passages(module: ModuleType) -> Iterator[Passage | None]:
     for member, value in found:
         if inspect.isclass(value):
             for method, function in methods(value):
-                yield passage("method", name, f"{name}.{member}.{method}", function)
+                yield passage("method", name, f"{name}.{member}.{method}", function, value)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from citadel.search.card.select import NOTHING, decode, unpack
 from citadel.search.plan import Options, Plan
 from citadel.types import Floats, Scored
 
+MOST = 4096  # documents that the kernels put in order, by counting; beyond that plain torch sorts
 SHAPES = 8  # of single queries, each with its own room, that stay recorded
 ROOM = 4 << 30  # bytes of scores that a batch may take: 4 a query and document
 
@@ -114,18 +115,17 @@ class CardEngine:
         if key not in self._shapes:
             if len(self._shapes) >= SHAPES or shape.queries > 1:
                 self._shapes.clear()
-            self._shapes[key] = Recorded(
-                self.card, self.kernels, Desk(shape, self.card.lists, self._semantic_codec), options
-            )
+            search = self.kernels if options.k <= MOST else self._plain
+            desk = Desk(shape, self.card.lists, self._semantic_codec)
+            self._shapes[key] = Recorded(self.card, search, desk, options)
         return self._shapes[key]
 
     def _scored(self, whole: NDArray[np.int64], products: list[int], options: Options) -> list[Scored]:
         """Answers with numbers in the whole index."""
         scanned = self.card.documents if options.semantic == "exact" else 0
         rows: Iterable[tuple[NDArray[np.int64], Floats]] = map(unpack, whole)
-        if (
-            len(whole) > 1 and whole.shape[1] and (whole[:, -1] != NOTHING).all()
-        ):  # all at once: a batch is bound by what its host does
+        full = len(whole) > 1 and whole.shape[1] and (whole[:, -1] != NOTHING).all()
+        if full:  # all at once: a batch is bound by what its host does
             rows = zip(*decode(whole), strict=True)
         return [
             Scored(_global(numbers, self.card.first), scores, count + scanned)

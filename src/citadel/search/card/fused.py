@@ -15,7 +15,6 @@ from citadel.search.card.batch import Batch, Tokens
 from citadel.search.card.lists import Lists, Rows
 from citadel.search.card.memory import Card
 from citadel.search.card.rooms import COMBINED, PROBED_LISTS, Chosen, Near, Room, make_room
-from citadel.search.card.select import NOTHING, top
 from citadel.search.plan import Options
 
 POSTINGS, WARPS = 64, 1  # of a list, that a program looks at together
@@ -24,7 +23,6 @@ SCANNED, SCAN_WARPS, STAGES = 128, 8, 2  # semantic vectors that a program looks
 SHARED = 16  # queries that share a semantic scan: the narrowest product of the matrix units
 COLLECTED = 512  # scores that a program looks at together for candidates
 COUNTED, OTHERS, COUNT_WARPS = 8, 1024, 4  # candidates whose places a program counts, against so many at a time
-RANKED = 1 << 13  # so many of the best are put in order by counting; more are sorted
 EXACT: dict[str, Any] = {"enable_fp_fusion": False}  # a product is rounded before it is added, as on the CPU
 
 
@@ -52,12 +50,12 @@ def _asked(rows: Rows, query: Tensor) -> Tensor:
     return query.view(torch.int32) if rows.codec == "int8x4" else query
 
 
-def _count(candidates: Tensor, found: Tensor, reported: Tensor, ranked: Tensor) -> None:
-    """Put candidates in order by counting the larger ones."""
-    queries, capacity = candidates.shape
+def _count(chosen: Chosen, reported: Tensor, queries: int) -> None:
+    """Put the candidates in order by counting the larger ones."""
+    capacity = chosen.candidates.shape[1]
     choose.rank_kernel[(triton.cdiv(capacity, COUNTED), queries)](
-        candidates, found, reported, ranked, capacity, ranked.shape[1] - 1, BLOCK=COUNTED, OTHERS=OTHERS,
-        num_warps=COUNT_WARPS,
+        chosen.candidates, chosen.found, reported, chosen.ranked, capacity, chosen.wanted, BLOCK=COUNTED,
+        OTHERS=OTHERS, num_warps=COUNT_WARPS,
     )  # fmt: skip
 
 
@@ -162,7 +160,7 @@ class FusedSearch:
             room.scores, room.maxima, chosen.limits, chosen.found, chosen.candidates, card.borders, batch.size, parts,
             chosen.candidates.shape[1], RANGE=card.width, SUB=room.part, TILE=min(COLLECTED, room.part), num_warps=1,
         )  # fmt: skip
-        self._rank(chosen, chosen.found, batch.size)
+        _count(chosen, chosen.found, batch.size)
 
     def _limit(self, values: Tensor, chosen: Chosen, queries: int) -> None:
         padded = triton.next_power_of_2(values.shape[1])
@@ -170,18 +168,6 @@ class FusedSearch:
             values, chosen.limits, chosen.found, chosen.ranked, values.shape[1], chosen.wanted, PADDED=padded,
             BLOCK=1024, num_warps=min(max(padded // 512, 1), 32),
         )  # fmt: skip
-
-    def _rank(self, chosen: Chosen, reported: Tensor, queries: int) -> None:
-        """Put the candidates in order."""
-        capacity = chosen.candidates.shape[1]
-        if chosen.wanted > RANKED:
-            place = torch.arange(capacity, device=chosen.candidates.device)
-            there = place < chosen.found[:queries, None]
-            best = top(chosen.candidates[:queries].masked_fill(~there, NOTHING), chosen.wanted)
-            chosen.ranked[:queries, : best.shape[1]] = best
-            chosen.ranked[:queries, -1] = reported[:queries]
-            return
-        _count(chosen.candidates, chosen.found, reported, chosen.ranked)
 
     def _nearest(self, near: Near, batch: Batch, options: Options) -> None:
         """The documents of the nearest groups and their semantic products."""
@@ -218,7 +204,7 @@ class FusedSearch:
             values, documents, chosen.limits, chosen.found, chosen.candidates, values.shape[1],
             documents.shape[1] if len(documents) > 1 else 0, BLOCK=512, num_warps=4,
         )  # fmt: skip
-        self._rank(chosen, reported, queries)
+        _count(chosen, reported, queries)
 
     def _both(self, room: Room, near: Near, batch: Batch) -> Tensor:
         """The best of what tokens and semantic vectors have chosen, by their whole scores."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from citadel.index.snapshot import Snapshot
-from citadel.search.card.lists import Lists, Part, Probe, Rows, load_lists, load_probe, load_semantic
+from citadel.search.card.lists import Lists, Part, Rows, load_lists, load_semantic
+from citadel.search.card.probes import Probe, load_probe
 
 RANGES = 4096  # programs a query has: as many as a card's multiprocessors hold together
 WIDEST, NARROWEST = 1 << 11, 1 << 8  # documents a range may have

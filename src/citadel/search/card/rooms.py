@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from citadel.search.card.lists import Probe
 from citadel.search.card.memory import Card
+from citadel.search.card.probes import Probe
 from citadel.search.plan import Options
 
 PROBED_LISTS = 8
