@@ -68,6 +68,7 @@ class ModelConfig:
     query_keys: int = 1  # K
     document_keys: int = 5  # L
     tau: float = 0.0  # the model's own; documents only, strict
+    key_postings: int = 0  # postings that a document keeps under one key, those of most weight; 0: all
     query_length: int = 64  # tokens, special ones counted
     document_length: int = 512
     query_padding: int = 0  # ColBERT: queries are padded with [MASK] to this many tokens
@@ -189,5 +190,8 @@ def _problem(config: ModelConfig) -> str:
             1 <= config.query_keys <= backbone.vocabulary and 1 <= config.document_keys <= backbone.vocabulary
         ),
         f"tau {config.tau} is not from 0 to 5.1": not 0 <= config.tau < 5.1,
+        "key_postings must be 0 or more, and is for the dynamic router": (
+            config.key_postings < 0 or (config.key_postings > 0 and config.router != "dynamic")
+        ),
     }
     return next((problem for problem, found in checks.items() if found), "")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from citadel.config import available_threads
 from citadel.encode.config import load_config
 from citadel.encode.models import find_model, fingerprint
+from citadel.encode.pruning import best_of_keys, taken
 from citadel.encode.session import ONNX_FILE, Session, read_model
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError, UsageError
@@ -56,7 +57,9 @@ class Encoder:
 
     def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
         """Documents that are tokens already, for a caller who wants to know which were cut."""
-        return self.route(texts, self.config.document_keys, self.tau)
+        routed = self.route(texts, self.config.document_keys, self.tau)
+        most = self.config.key_postings
+        return [taken(text, best_of_keys(text, most)) for text in routed] if most else routed
 
     def outputs(self, text: Encoding) -> dict[str, NDArray[Any]]:
         """What the graph itself gives for one text, before routing: an array a name, without the batch's dimension."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from citadel.encode.pruning import best_of_keys
 from citadel.errors import UsageError
 from citadel.explain.objects import FORMAT
 from citadel.explain.reading import key_name, model_tokens, row_places, term_tokens
@@ -23,7 +24,7 @@ SIDES = ("document", "query")
 
 @dataclass(frozen=True, slots=True)
 class TextKey:
-    """A key of a token; `kept` says whether its weight is above τ.
+    """A key of a token; `kept` says whether its weight is above τ, `repeated` that others of the text stand for it.
 
     >>> TextKey(7, "relativity", 1.5, True).kept
     True
@@ -33,6 +34,7 @@ class TextKey:
     name: str
     weight: float
     kept: bool
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +108,16 @@ def explain_text(encoder: Encoder, text: str, *, tau: float | None = None, side:
 
 
 def _keys(encoder: Encoder, routed: RoutedTokens, tau: float, side: str) -> list[TextKey]:
-    """One for each row; a query token keeps its best K, a document token what is above τ."""
-    kept = routed.weights > np.float32(tau)
+    """One for each row; a query token keeps its best K, a document token what is above τ and the best of its key."""
+    most, repeated = encoder.config.key_postings, np.zeros(len(routed), np.bool_)
+    if side == "document" and most:
+        repeated = ~best_of_keys(routed, most)
+    kept = (routed.weights > np.float32(tau)) & ~repeated
     if side == "query" and encoder.config.router == "dynamic" and routed.tokens is not None:
         ranks = np.arange(len(routed)) - np.searchsorted(routed.tokens, routed.tokens)
         kept = ranks < encoder.config.query_keys
-    rows = zip(routed.keys.tolist(), routed.weights.tolist(), kept.tolist(), strict=True)
-    return [TextKey(key, key_name(encoder, key), weight, alive) for key, weight, alive in rows]
+    rows = zip(*(part.tolist() for part in (routed.keys, routed.weights, kept, repeated)), strict=True)
+    return [TextKey(key, key_name(encoder, key), *rest) for key, *rest in rows]
 
 
 def explain_terms(

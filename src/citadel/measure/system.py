@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from citadel.config import Field
 from citadel.encode.config import ModelConfig
 from citadel.encode.models import BM25, DEFAULT, find_model
+from citadel.encode.pruning import taken
 from citadel.encode.session import ONNX_FILE
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError, UsageError
@@ -114,15 +115,7 @@ def load_system(plan: Plan) -> TextEncoder | None:
 def pruned(text: RoutedTokens, tau: float) -> RoutedTokens:
     """A document's rows with a weight above τ."""
     live = text.weights > tau
-    if live.all():
-        return text
-    return replace(
-        text,
-        keys=text.keys[live],
-        weights=text.weights[live],
-        vectors=None if text.vectors is None else text.vectors[live],
-        tokens=None if text.tokens is None else text.tokens[live],
-    )
+    return text if live.all() else taken(text, live)
 
 
 def described(config: ModelConfig | None, variant: Variant, k: int, engine: str) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def _rows(config: ModelConfig, precision: str) -> list[tuple[str, str]]:
         "semantic vector": f"{config.semantic_dimension}, {config.pooling} pooling" if config.has_semantic else "none",
         "keys": keys if config.router == "dynamic" else "",
         "τ": f"{config.tau:g}" if config.router == "dynamic" else "",
+        "postings of a key in a document": f"at most {config.key_postings}" if config.key_postings else "",
         "lengths": f"queries {config.query_length} tokens, documents {config.document_length}",
     }
     return [(name, value) for name, value in rows.items() if value]

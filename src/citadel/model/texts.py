@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from citadel.encode.encoder import chosen_keys, whole_text
+from citadel.encode.pruning import best_of_keys, taken
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.model.checkpoint import ONNX, WEIGHTS, load_model
 from citadel.model.citadel import Encoded
@@ -43,7 +44,8 @@ class TorchTexts:
 
     def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
         """Documents that are tokens already; weights ≤ τ are dropped."""
-        return self._route_all(texts, False, self.tau)
+        routed, most = self._route_all(texts, False, self.tau), self.config.key_postings
+        return [taken(text, best_of_keys(text, most)) for text in routed] if most else routed
 
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Queries in the order given."""

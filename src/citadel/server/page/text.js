@@ -44,7 +44,7 @@ export function startText(state) {
     show(byId("text-tau"), found?.router === "dynamic");
     const tau = Number(slider.value), prunes = found?.router === "dynamic" && found.side === "document";
     byId("tau-value").textContent = tau.toFixed(2);
-    const kept = (key) => (prunes ? key.weight > tau : key.kept);
+    const kept = (key) => (prunes ? key.weight > tau && !key.repeated : key.kept);
     const tokens = found?.tokens ?? [];
     const largest = Math.max(0, ...tokens.flatMap((token) => token.keys.map((key) => key.weight)));
     byId("tokens").replaceChildren(...tokens.map((token) => block(found, token, kept, largest)));
