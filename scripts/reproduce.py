@@ -28,8 +28,8 @@ from citadel.encode.config import load_config
 from citadel.errors import CitadelError
 from citadel.eval.datasets import Dataset, beir_folder
 from citadel.measure.names import system_name
-from citadel.measure.record import read_json
-from citadel.measure.run import measure
+from citadel.measure.record import measurements_in, read_json, read_measurement
+from citadel.measure.run import fill, measure
 from citadel.measure.system import Plan
 from citadel.train.config import TrainConfig, expand, load_train_config
 
@@ -38,7 +38,6 @@ CONFIGS, MODELS, MEASURED = ROOT / "configs" / "family", ROOT / "runs" / "family
 RATES = ROOT / "benchmarks" / "results" / "train.json"
 KEYS = (1, 3, 5, 7, 9)
 KEYS_STEPS = 300  # five short equal runs
-TAUS, CODECS, MODES = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5), ("int8", "fp16", "pq2", "pq1"), ("auto", "off")
 TIMED = 200
 SLOWEST = 5_000  # passages a second where this system's rate was not measured
 SECONDS_A_DOCUMENT = 0.06  # of some 200 tokens, one core, int8 (benchmarks/README.md)
@@ -67,8 +66,8 @@ class Job:
         wanted = max(len(self.plan.taus), 1) + len(self.plan.codecs) + len(self.plan.semantic) - 2
         if wanted == 1:
             return not self.file.exists()
-        named = self.file.parent.glob(f"{self.name}.tau*.json")
-        return sum(not file.name.endswith(".queries.json") for file in named) < wanted
+        made = [file for file in measurements_in(self.file.parent) if file.name.startswith(f"{self.name}.tau")]
+        return len(made) < wanted
 
 
 def jobs(collections: Sequence[str]) -> list[Job]:
@@ -82,11 +81,9 @@ def jobs(collections: Sequence[str]) -> list[Job]:
 
 
 def sweep() -> Plan:
-    """CITADEL with τ, codec and semantic vector varied, each alone."""
+    """CITADEL with τ, codec and semantic vector varied; at the τ of the paper as long as there is no model."""
     folder = model_in(MODELS / "citadel")
-    own = (load_config(folder).tau,) if is_trained(Path(folder)) else ()
-    taus = tuple(dict.fromkeys([*own, *TAUS]))
-    return Plan(folder, "CITADEL", taus, CODECS, MODES, timed=TIMED)
+    return Plan.sweep(folder, "CITADEL", load_config(folder).tau if is_trained(Path(folder)) else 0.9, timed=TIMED)
 
 
 def members() -> list[Path]:
@@ -136,9 +133,11 @@ def gpu_minutes(name: str, config: TrainConfig) -> float:
     return float(passages / rates.get(system, SLOWEST) / 60)
 
 
-def train_missing(allowed: bool) -> None:
-    """Train the members that have no model, or say what that would take."""
-    wanted = [(folder, config) for folder in members() if not is_trained(folder) and (config := config_of(folder))]
+def train_missing(allowed: bool, collections: Sequence[str]) -> None:
+    """Train the members that have no model and are not measured, or say what that would take."""
+    unknown = {job.name for job in jobs(collections) if job.missing}
+    needed = [folder for folder in members() if folder.name in unknown and not is_trained(folder)]
+    wanted = [(folder, config) for folder in needed if (config := config_of(folder))]
     for folder, config in wanted:
         print(f"{folder.name}: not trained; about {gpu_minutes(folder.name, config):.0f} minutes on one H200")
     if not wanted or not allowed:
@@ -164,6 +163,19 @@ def measure_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> int:
     minutes = sum(sizes[job.collection] for job in ready if job.plan.model != "bm25") * SECONDS_A_DOCUMENT / 60
     print(f"{len(ready)} measurements to make, about {minutes / (os.cpu_count() or 1):.0f} minutes here", flush=True)
     return sum(not _made(job, datasets[job.collection], place, len(ready)) for place, job in enumerate(ready, 1))
+
+
+def fill_missing(datasets: dict[str, Dataset]) -> None:
+    """Judge the runs of measurements that were made where ir-measures is not installed, as on a GPU machine."""
+    found = [(file, name) for name in datasets for file in measurements_in(MEASURED / name)]
+    for file, name in found:
+        if read_measurement(file).measures:
+            continue
+        try:
+            fill(file, datasets[name])
+            print(f"{file}: measures computed from its run", flush=True)
+        except CitadelError as error:
+            print(f"{file}: {error}", flush=True)
 
 
 def _made(job: Job, dataset: Dataset, place: int, count: int) -> bool:
@@ -208,8 +220,9 @@ def main() -> int:
     datasets = dict(collections_here())
     if not datasets:
         print("no collection in $CITADEL_DATA/eval: nothing is measured, the report shows what is kept")
-    train_missing(options.train)
+    train_missing(options.train, list(datasets))
     export_missing()
+    fill_missing(datasets)
     failed = measure_missing(datasets, options.only)
     explain_passages()
     from citadel.report.build import build_report

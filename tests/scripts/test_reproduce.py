@@ -54,6 +54,21 @@ def test_everything_once_and_then_nothing(
     assert "0 measurements to make" in capsys.readouterr().out
 
 
+def test_runs_from_a_machine_without_ir_measures_are_judged_here(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    datasets, kept = dict(script.collections_here()), tmp_path / "measured" / "tiny" / "bm25.json"
+    with monkeypatch.context() as bare:
+        bare.setitem(sys.modules, "ir_measures", None)
+        assert script.measure_missing(datasets, ["bm25"]) == 0
+        script.fill_missing(datasets)
+        assert "measures need the package ir-measures" in capsys.readouterr().out
+    assert json.loads(kept.read_text())["measures"] == {}
+    script.fill_missing(datasets)
+    assert json.loads(kept.read_text())["measures"]["nDCG@10"] == 1.0
+    assert f"{kept}: measures computed" in capsys.readouterr().out
+
+
 def test_a_member_without_a_model_is_named_with_its_minutes(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,12 +77,14 @@ def test_a_member_without_a_model_is_named_with_its_minutes(
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "citadel.toml").write_text(text)
     (tmp_path / "configs" / "colbert.toml").write_text(text.replace("dynamic", "all_to_all"))
-    script.train_missing(allowed=False)
+    (tmp_path / "measured" / "tiny").mkdir(parents=True)
+    (tmp_path / "measured" / "tiny" / "keys-7.json").write_text("{}")  # measured and kept: its model is not needed
+    script.train_missing(allowed=False, collections=["tiny"])
     said = capsys.readouterr().out
     # 1,000 steps of 128 queries with 8 passages at 9,537 passages a second
     assert "colbert: not trained; about 2 minutes on one H200" in said
     assert "keys-9: not trained" in said and "TRAIN=1" in said
-    assert "citadel: not" not in said
+    assert "citadel: not" not in said and "keys-7: not" not in said
 
 
 def test_the_keys_sweep_differs_in_keys_alone(script: ModuleType, tmp_path: Path) -> None:

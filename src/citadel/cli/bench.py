@@ -83,12 +83,20 @@ def _queries(opened: Index, file: str, limit: int, tokens: int) -> list[Any]:
 
 
 def _synthetic(opened: Index, asked: list[Any], documents: int, scratch: str) -> Any:
+    from citadel.cli.progress import Progress
     from citadel.eval.synthetic import synthetic_index
 
     snapshot = opened.searcher().snapshot
     routed = [opened.encode_query(query) if isinstance(query, str) else query for query in asked]
     say(f"making the lists of {len(asked):,} queries for {documents:,} documents in {scratch}")
-    return synthetic_index(snapshot, documents, [int(key) for text in routed for key in text.keys], scratch)
+    keys = [int(key) for text in routed for key in text.keys]
+    with Progress("Making the lists", "rows") as progress:
+
+        def show(done: int, total: int) -> None:
+            progress.total = total
+            progress(done, done)
+
+        return synthetic_index(snapshot, documents, keys, scratch, show)
 
 
 def _bench(opened: Index, asked: list[Any], k: int, semantic: str, made: Any) -> Bench:

@@ -17,6 +17,8 @@ from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError, UsageError
 from citadel.types import RoutedTokens
 
+SWEEP_TAUS, SWEEP_CODECS = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5), ("int8", "fp16", "pq2", "pq1")
+
 
 class TextEncoder(Protocol):
     """An exported model (`encode.Encoder`) or a checkpoint (`TorchTexts`)."""
@@ -62,6 +64,15 @@ class Plan:
     device: str = "auto"
     threads: int | None = None
     timed: int = 0  # queries to time one by one; 0: none
+
+    @classmethod
+    def sweep(cls, model: str, name: str, tau: float, **others: Any) -> Plan:
+        """What Figure 4 and Tables 4 and 5 show: τ, codec and semantic vector varied, each alone.
+
+        >>> Plan.sweep("runs/citadel", "CITADEL", tau=1.05).taus
+        (1.05, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
+        """
+        return cls(model, name, tuple(dict.fromkeys((tau, *SWEEP_TAUS))), SWEEP_CODECS, ("auto", "off"), **others)
 
     def variants(self, config: ModelConfig | None) -> list[Variant]:
         """The first codec and mode at the model's own τ, or the first one; then each of the others in place of it.
