@@ -100,12 +100,14 @@ def model_in(folder: Path) -> str:
     return str(folder / "int8" if (folder / "int8" / "model.onnx").is_file() else folder)
 
 
-def export_missing() -> None:
-    """Export every checkpoint that has not been."""
+def export_missing(collections: Sequence[str]) -> None:
+    """Export the checkpoints that are to be measured, and CITADEL's, whose keys are shown."""
     from citadel.model.export import export
 
+    needed = {"citadel", *(job.name for job in jobs(collections) if job.missing)}
     for folder in members():
-        if (folder / "model.safetensors").is_file() and not (folder / "int8").exists():
+        exported = (folder / "int8").exists() or folder.name not in needed
+        if (folder / "model.safetensors").is_file() and not exported:
             print(f"{folder.name}: exporting", flush=True)
             export(folder, folder / "int8")
 
@@ -139,10 +141,12 @@ def train_missing(allowed: bool, collections: Sequence[str]) -> None:
     needed = [folder for folder in members() if folder.name in unknown and not is_trained(folder)]
     wanted = [(folder, config) for folder in needed if (config := config_of(folder))]
     for folder, config in wanted:
-        print(f"{folder.name}: not trained; about {gpu_minutes(folder.name, config):.0f} minutes on one H200")
-    if not wanted or not allowed:
-        if wanted:
-            print("Pass TRAIN=1 to make (--train) on a machine with a GPU to train these; they are left out now.")
+        print(f"{folder.name}: not trained; about {gpu_minutes(folder.name, config):.1f} minutes on one H200")
+    if not wanted:
+        return
+    print(f"{sum(gpu_minutes(folder.name, config) for folder, config in wanted):.0f} GPU minutes in all")
+    if not allowed:
+        print("Pass TRAIN=1 to make (--train) on a machine with a GPU to train these; they are left out now.")
         return
     for folder, config in wanted:
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,8 +161,8 @@ def measure_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> int:
     """Make the measurements that are not kept; how many failed."""
     todo = [job for job in jobs(list(datasets)) if job.missing and (not only or job.name in only)]
     ready = [job for job in todo if job.plan.model == "bm25" or is_trained(Path(job.plan.model))]
-    for name in dict.fromkeys(job.name for job in todo if job not in ready):
-        print(f"{name}: no model in {MODELS}, left out")
+    if left_out := dict.fromkeys(job.name for job in todo if job not in ready):
+        print(f"left out, no model in {MODELS}: {', '.join(left_out)}")
     sizes = {name: sum(1 for _ in dataset.documents()) for name, dataset in datasets.items()}
     minutes = sum(sizes[job.collection] for job in ready if job.plan.model != "bm25") * SECONDS_A_DOCUMENT / 60
     print(f"{len(ready)} measurements to make, about {minutes / (os.cpu_count() or 1):.0f} minutes here", flush=True)
@@ -221,7 +225,7 @@ def main() -> int:
     if not datasets:
         print("no collection in $CITADEL_DATA/eval: nothing is measured, the report shows what is kept")
     train_missing(options.train, list(datasets))
-    export_missing()
+    export_missing(list(datasets))
     fill_missing(datasets)
     failed = measure_missing(datasets, options.only)
     explain_passages()

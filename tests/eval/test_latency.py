@@ -11,7 +11,7 @@ import pytest
 
 from citadel.config import Field
 from citadel.errors import InputError, UsageError
-from citadel.eval.latency import ALL_STAGES, Bench, Latency, measure_latency
+from citadel.eval.latency import ALL_STAGES, FEWEST, Bench, Latency, affordable, measure_latency
 from citadel.eval.random_queries import random_queries
 from citadel.eval.synthetic import SyntheticSnapshot, synthetic_index
 from citadel.index.snapshot import Snapshot
@@ -97,6 +97,12 @@ def test_timed_and_plain_search_find_the_same(tmp_path: Path, semantic: str) -> 
     assert timed.dot_products == plain.dot_products
     assert list(stages) == list(STAGES) and all(seconds >= 0 for seconds in stages.values())
     assert sum(stages.values()) > 0
+
+
+def test_no_more_queries_than_there_is_time_for(tmp_path: Path) -> None:
+    prepared = bench(build(tmp_path).searcher().snapshot, [query(7)] * 50)
+    assert len(affordable(prepared, seconds=1e9).queries) == 50
+    assert len(affordable(prepared, seconds=0).queries) == FEWEST == 10
 
 
 def test_no_query_is_an_error(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from citadel.search.plan import Options, Plan, plan_vectors
 from citadel.types import RoutedTokens
 
 TRIALS = 3
+FEWEST = 10  # queries, however long they take
 PERCENTILES = (50, 95, 99)
 ALL_STAGES = ("encode", *STAGES, "ids")
 WHOLE = ("search", "whole")  # the engine alone, timers off; everything from text to ids
@@ -73,6 +74,15 @@ class Latency:
             "whole": lists + semantic,
         }
         return 1e3 * touched[stage] / self.bandwidth if touched.get(stage) else None
+
+
+def affordable(bench: Bench, seconds: float, trials: int = TRIALS) -> Bench:
+    """The bench with as many queries as so many seconds allow, judged by its first one, but at least a few."""
+    start = time.perf_counter()
+    for query in bench.queries[:1]:
+        _warm(bench, query)
+    passes = (1 + 2 * trials) * (time.perf_counter() - start)
+    return replace(bench, queries=bench.queries[: max(FEWEST, int(seconds / passes))])
 
 
 def measure_latency(bench: Bench, trials: int = TRIALS, progress: Callable[[int], Any] = lambda done: None) -> Latency:
