@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from citadel.encode.config import load_config
 from citadel.errors import CitadelError
 from citadel.eval.datasets import Dataset, beir_folder
 from citadel.measure.names import system_name
-from citadel.measure.record import measurements_in, read_json, read_measurement
+from citadel.measure.record import measurements_in, read_json, read_measurement, write_measurement
 from citadel.measure.run import fill, measure
 from citadel.measure.system import Plan
 from citadel.train.config import TrainConfig, expand, load_train_config
@@ -61,13 +62,20 @@ class Job:
         return MEASURED / self.collection / f"{self.name}.json"
 
     @property
+    def made(self) -> list[Path]:
+        """Its files that are there; several τ, codecs or modes have a file each."""
+        alone = [self.file] if self.file.exists() else []
+        several = [file for file in measurements_in(self.file.parent) if file.name.startswith(f"{self.name}.tau")]
+        return alone if self.wanted == 1 else several
+
+    @property
+    def wanted(self) -> int:
+        """How many files it makes."""
+        return max(len(self.plan.taus), 1) + len(self.plan.codecs) + len(self.plan.semantic) - 2
+
+    @property
     def missing(self) -> bool:
-        """Whether any of its files is; several τ, codecs or modes have a file each."""
-        wanted = max(len(self.plan.taus), 1) + len(self.plan.codecs) + len(self.plan.semantic) - 2
-        if wanted == 1:
-            return not self.file.exists()
-        made = [file for file in measurements_in(self.file.parent) if file.name.startswith(f"{self.name}.tau")]
-        return len(made) < wanted
+        return len(self.made) < self.wanted
 
 
 def jobs(collections: Sequence[str]) -> list[Job]:
@@ -104,7 +112,8 @@ def export_missing(collections: Sequence[str]) -> None:
     """Export the checkpoints that are to be measured, and CITADEL's, whose keys are shown."""
     from citadel.model.export import export
 
-    needed = {"citadel", *(job.name for job in jobs(collections) if job.missing)}
+    untimed = {job.name for job in jobs(collections) for file in job.made if not read_measurement(file).latency}
+    needed = {"citadel", *untimed, *(job.name for job in jobs(collections) if job.missing)}
     for folder in members():
         exported = (folder / "int8").exists() or folder.name not in needed
         if (folder / "model.safetensors").is_file() and not exported:
@@ -182,6 +191,21 @@ def fill_missing(datasets: dict[str, Dataset]) -> None:
             print(f"{file}: {error}", flush=True)
 
 
+def time_missing(datasets: dict[str, Dataset]) -> None:
+    """Time here what was measured without latency, as on a machine that trains, where its model has come home."""
+    for job in jobs(list(datasets)):
+        kept = [file for file in job.made if not read_measurement(file).latency]
+        if job.plan.model == "bm25" or not kept or not is_trained(Path(job.plan.model)):
+            continue
+        print(f"{job.name} on {job.collection}: timing", flush=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            for made in measure(job.plan, datasets[job.collection], Path(scratch, job.file.name), meter=meter()):
+                target = job.file.with_name(made.name)
+                if target in kept:
+                    latency = read_measurement(made).latency
+                    write_measurement(target, replace(read_measurement(target), latency=latency))
+
+
 def _made(job: Job, dataset: Dataset, place: int, count: int) -> bool:
     start = time.monotonic()
     try:
@@ -228,6 +252,7 @@ def main() -> int:
     export_missing(list(datasets))
     fill_missing(datasets)
     failed = measure_missing(datasets, options.only)
+    time_missing(datasets)
     explain_passages()
     from citadel.report.build import build_report
 

@@ -50,8 +50,13 @@ def test_everything_once_and_then_nothing(
     assert kept[:2] == ["bm25.json", "citadel-sweep.tau0.5-int8-auto.json"] and "citadel.json" in kept
     assert len(kept) == 2 + 11  # six τ and the model's own, three other codecs, one without the semantic vector
     assert (tmp_path / "report" / "report.html").is_file()
+    file = tmp_path / "measured" / "tiny" / "citadel.json"
+    once = json.loads(file.read_text())
+    file.write_text(json.dumps({**once, "latency": {}, "machine": {"cpu": "elsewhere"}}))  # measured where models train
     assert script.main() == 0
-    assert "0 measurements to make" in capsys.readouterr().out
+    said, again = capsys.readouterr().out, json.loads(file.read_text())
+    assert "0 measurements to make" in said and said.count("timing") == 1
+    assert set(again["latency"]) == set(once["latency"]) and again["machine"] == {"cpu": "elsewhere"}
 
 
 def test_runs_from_a_machine_without_ir_measures_are_judged_here(

@@ -132,7 +132,8 @@ class EngineSystem:
         options = plan_options(snapshot, k, variant.semantic, None)
         encode, self._encoding_timed = None if self._encoding_timed else _encode_one(encoder), True
         bench = Bench(snapshot, engine, options, texts if encode else routed, encode, snapshot.ids)
-        return described(bench, measure_latency(affordable(bench, LATENCY_SECONDS)), machine())
+        where = machine() | {"encoded_on": encoder.device}
+        return described(bench, measure_latency(affordable(bench, LATENCY_SECONDS)), where)
 
     def close(self) -> None:
         """Drop the indexes."""

@@ -103,10 +103,11 @@ def encoding_note(found: Iterable[Measured]) -> list[str]:
     """Said where queries were encoded on a GPU although the search is a CPU's.
 
     >>> from pathlib import Path
-    >>> gpu = Measurement("CITADEL", "c", 1, 1, machine={"encoded_on": "cuda"}, latency={"milliseconds": {}})
+    >>> gpu = Measurement("CITADEL", "c", 1, 1, latency={"machine": {"encoded_on": "cuda"}})
     >>> encoding_note([Measured(Path("m.json"), gpu)])
     ['Encoded on a GPU, searched on one core: CITADEL.']
     """
     timed = [each.record for each in found if each.record.latency]
-    names = sorted({one.system for one in timed if str(one.machine.get("encoded_on")).startswith("cuda")}, key=place)
+    where = {one.system: str(one.latency.get("machine", {}).get("encoded_on")) for one in timed}
+    names = sorted((system for system, device in where.items() if device.startswith("cuda")), key=place)
     return [f"Encoded on a GPU, searched on one core: {', '.join(names)}."] if names else []
