@@ -134,7 +134,7 @@ class SyntheticSnapshot(Snapshot):
     def __init__(self, segment: SyntheticSegment, like: Snapshot) -> None:
         self.segments, self.codebook, self.tombstones = [segment], like.codebook, {}
         self.bases = np.array([0, segment.documents])
-        self.settings = like.settings
+        self.settings, self.storage = like.settings, like.storage
         self.manifest = replace(like.manifest, segments=(_record(segment),), deletions=None, deleted=0)
 
     def __len__(self) -> int:
