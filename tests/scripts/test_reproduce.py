@@ -99,4 +99,4 @@ def test_the_keys_sweep_differs_in_keys_alone(script: ModuleType, tmp_path: Path
     one, nine = (script.config_of(tmp_path / "models" / f"keys-{keys}") for keys in (1, 9))
     assert (one.model.settings["document_keys"], nine.model.settings["document_keys"]) == (1, 9)
     assert one.model.settings["tau"] == 0.0 and one.optimizer == nine.optimizer
-    assert one.optimizer.steps == 1000
+    assert one.optimizer.steps == script.KEYS_STEPS
