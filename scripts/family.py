@@ -19,8 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from citadel.cli.learn import meter
-from citadel.errors import CitadelError
-from citadel.eval.datasets import beir_folder
+from citadel.encode.config import load_config
+from citadel.errors import CitadelError, UsageError
+from citadel.eval.datasets import Dataset, beir_folder
 from citadel.measure.names import system_name
 from citadel.measure.record import read_measurement
 from citadel.measure.run import fill, measure
@@ -35,25 +36,41 @@ def models_below(folder: Path) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def plans(options: argparse.Namespace) -> dict[str, Plan]:
+    """Name of a file → what is measured into it, the sweep last."""
+    given = {"k": options.k, "engine": options.engine, "device": options.device, "timed": options.latency}
+    found = {Path(model).name: Plan(model, name, **given) for name, model in models_below(Path(options.models)).items()}
+    if options.bm25:
+        found["bm25"] = Plan("bm25", "BM25", k=options.k)
+    if options.sweep:
+        if options.sweep not in found:
+            raise UsageError(f"--sweep {options.sweep}: no such model below {options.models}: name one of its folders")
+        one = found[options.sweep]
+        found[f"{options.sweep}-sweep"] = Plan.sweep(one.model, one.name, load_config(one.model).tau, **given)
+    return found
+
+
 def measure_all(options: argparse.Namespace) -> int:
     """Measure what is missing; how many could not be."""
-    models = models_below(Path(options.models)) | ({"BM25": "bm25"} if options.bm25 else {})
     failed = 0
     for folder in options.collections:
         dataset = beir_folder(folder)
-        for name, model in models.items():
-            slug = "bm25" if model == "bm25" else Path(model).name
-            file = Path(options.out, dataset.name, f"{slug}.json")
-            plan = Plan(model, name, k=options.k, engine=options.engine, device=options.device)
+        for slug, plan in plans(options).items():
             try:
-                [made] = measure(plan, dataset, file, overwrite=options.overwrite, meter=meter())
-                if not read_measurement(made).measures and importlib.util.find_spec("ir_measures"):
-                    fill(made, dataset)
-                print(f"{made}: {dict(read_measurement(made).measures) or 'measures not computed yet'}", flush=True)
+                file = Path(options.out, dataset.name, f"{slug}.json")
+                for made in measure(plan, dataset, file, overwrite=options.overwrite, meter=meter()):
+                    judged(made, dataset)
             except CitadelError as error:  # the others are still worth measuring
                 failed += 1
-                print(f"{name} on {dataset.name} was not measured: {error}", file=sys.stderr, flush=True)
+                print(f"{slug} on {dataset.name} was not measured: {error}", file=sys.stderr, flush=True)
     return failed
+
+
+def judged(made: Path, dataset: Dataset) -> None:
+    """Say what a measurement came to; its measures are computed where they can be and are not there."""
+    if not read_measurement(made).measures and importlib.util.find_spec("ir_measures"):
+        fill(made, dataset)
+    print(f"{made}: {dict(read_measurement(made).measures) or 'measures not computed yet'}", flush=True)
 
 
 def show(out: str) -> None:
@@ -77,6 +94,10 @@ def main() -> int:
     parser.add_argument("--engine", default="auto", choices=["auto", "native", "torch"])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--bm25", action="store_true", help="BM25 too, which needs the engine")
+    parser.add_argument(
+        "--sweep", default="", metavar="NAME", help="also vary τ, codec and semantic vector of this one"
+    )
+    parser.add_argument("--latency", type=int, default=0, metavar="N", help="time N queries of each; needs the engine")
     parser.add_argument("--overwrite", action="store_true")
     parser.add_argument("--pack", default="", help="put all measurements into this .tar.xz")
     options = parser.parse_args()
@@ -88,4 +109,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except CitadelError as error:
+        sys.exit(f"family: {error}")

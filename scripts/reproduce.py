@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +29,8 @@ from citadel.encode.config import load_config
 from citadel.errors import CitadelError
 from citadel.eval.datasets import Dataset, beir_folder
 from citadel.measure.names import system_name
-from citadel.measure.record import read_json
-from citadel.measure.run import measure
+from citadel.measure.record import measurements_in, read_json, read_measurement, write_measurement
+from citadel.measure.run import fill, measure
 from citadel.measure.system import Plan
 from citadel.train.config import TrainConfig, expand, load_train_config
 
@@ -38,7 +39,6 @@ CONFIGS, MODELS, MEASURED = ROOT / "configs" / "family", ROOT / "runs" / "family
 RATES = ROOT / "benchmarks" / "results" / "train.json"
 KEYS = (1, 3, 5, 7, 9)
 KEYS_STEPS = 300  # five short equal runs
-TAUS, CODECS, MODES = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5), ("int8", "fp16", "pq2", "pq1"), ("auto", "off")
 TIMED = 200
 SLOWEST = 5_000  # passages a second where this system's rate was not measured
 SECONDS_A_DOCUMENT = 0.06  # of some 200 tokens, one core, int8 (benchmarks/README.md)
@@ -62,13 +62,20 @@ class Job:
         return MEASURED / self.collection / f"{self.name}.json"
 
     @property
+    def made(self) -> list[Path]:
+        """Its files that are there; several τ, codecs or modes have a file each."""
+        alone = [self.file] if self.file.exists() else []
+        several = [file for file in measurements_in(self.file.parent) if file.name.startswith(f"{self.name}.tau")]
+        return alone if self.wanted == 1 else several
+
+    @property
+    def wanted(self) -> int:
+        """How many files it makes."""
+        return max(len(self.plan.taus), 1) + len(self.plan.codecs) + len(self.plan.semantic) - 2
+
+    @property
     def missing(self) -> bool:
-        """Whether any of its files is; several τ, codecs or modes have a file each."""
-        wanted = max(len(self.plan.taus), 1) + len(self.plan.codecs) + len(self.plan.semantic) - 2
-        if wanted == 1:
-            return not self.file.exists()
-        named = self.file.parent.glob(f"{self.name}.tau*.json")
-        return sum(not file.name.endswith(".queries.json") for file in named) < wanted
+        return len(self.made) < self.wanted
 
 
 def jobs(collections: Sequence[str]) -> list[Job]:
@@ -82,11 +89,9 @@ def jobs(collections: Sequence[str]) -> list[Job]:
 
 
 def sweep() -> Plan:
-    """CITADEL with τ, codec and semantic vector varied, each alone."""
+    """CITADEL with τ, codec and semantic vector varied; at the τ of the paper as long as there is no model."""
     folder = model_in(MODELS / "citadel")
-    own = (load_config(folder).tau,) if is_trained(Path(folder)) else ()
-    taus = tuple(dict.fromkeys([*own, *TAUS]))
-    return Plan(folder, "CITADEL", taus, CODECS, MODES, timed=TIMED)
+    return Plan.sweep(folder, "CITADEL", load_config(folder).tau if is_trained(Path(folder)) else 0.9, timed=TIMED)
 
 
 def members() -> list[Path]:
@@ -103,12 +108,15 @@ def model_in(folder: Path) -> str:
     return str(folder / "int8" if (folder / "int8" / "model.onnx").is_file() else folder)
 
 
-def export_missing() -> None:
-    """Export every checkpoint that has not been."""
+def export_missing(collections: Sequence[str]) -> None:
+    """Export the checkpoints that are to be measured, and CITADEL's, whose keys are shown."""
     from citadel.model.export import export
 
+    untimed = {job.name for job in jobs(collections) for file in job.made if not read_measurement(file).latency}
+    needed = {"citadel", *untimed, *(job.name for job in jobs(collections) if job.missing)}
     for folder in members():
-        if (folder / "model.safetensors").is_file() and not (folder / "int8").exists():
+        exported = (folder / "int8").exists() or folder.name not in needed
+        if (folder / "model.safetensors").is_file() and not exported:
             print(f"{folder.name}: exporting", flush=True)
             export(folder, folder / "int8")
 
@@ -136,14 +144,18 @@ def gpu_minutes(name: str, config: TrainConfig) -> float:
     return float(passages / rates.get(system, SLOWEST) / 60)
 
 
-def train_missing(allowed: bool) -> None:
-    """Train the members that have no model, or say what that would take."""
-    wanted = [(folder, config) for folder in members() if not is_trained(folder) and (config := config_of(folder))]
+def train_missing(allowed: bool, collections: Sequence[str]) -> None:
+    """Train the members that have no model and are not measured, or say what that would take."""
+    unknown = {job.name for job in jobs(collections) if job.missing}
+    needed = [folder for folder in members() if folder.name in unknown and not is_trained(folder)]
+    wanted = [(folder, config) for folder in needed if (config := config_of(folder))]
     for folder, config in wanted:
-        print(f"{folder.name}: not trained; about {gpu_minutes(folder.name, config):.0f} minutes on one H200")
-    if not wanted or not allowed:
-        if wanted:
-            print("Pass TRAIN=1 to make (--train) on a machine with a GPU to train these; they are left out now.")
+        print(f"{folder.name}: not trained; about {gpu_minutes(folder.name, config):.1f} minutes on one H200")
+    if not wanted:
+        return
+    print(f"{sum(gpu_minutes(folder.name, config) for folder, config in wanted):.0f} GPU minutes in all")
+    if not allowed:
+        print("Pass TRAIN=1 to make (--train) on a machine with a GPU to train these; they are left out now.")
         return
     for folder, config in wanted:
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,12 +170,40 @@ def measure_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> int:
     """Make the measurements that are not kept; how many failed."""
     todo = [job for job in jobs(list(datasets)) if job.missing and (not only or job.name in only)]
     ready = [job for job in todo if job.plan.model == "bm25" or is_trained(Path(job.plan.model))]
-    for name in dict.fromkeys(job.name for job in todo if job not in ready):
-        print(f"{name}: no model in {MODELS}, left out")
+    if left_out := dict.fromkeys(job.name for job in todo if job not in ready):
+        print(f"left out, no model in {MODELS}: {', '.join(left_out)}")
     sizes = {name: sum(1 for _ in dataset.documents()) for name, dataset in datasets.items()}
     minutes = sum(sizes[job.collection] for job in ready if job.plan.model != "bm25") * SECONDS_A_DOCUMENT / 60
     print(f"{len(ready)} measurements to make, about {minutes / (os.cpu_count() or 1):.0f} minutes here", flush=True)
     return sum(not _made(job, datasets[job.collection], place, len(ready)) for place, job in enumerate(ready, 1))
+
+
+def fill_missing(datasets: dict[str, Dataset]) -> None:
+    """Judge the runs of measurements that were made where ir-measures is not installed, as on a GPU machine."""
+    found = [(file, name) for name in datasets for file in measurements_in(MEASURED / name)]
+    for file, name in found:
+        if read_measurement(file).measures:
+            continue
+        try:
+            fill(file, datasets[name])
+            print(f"{file}: measures computed from its run", flush=True)
+        except CitadelError as error:
+            print(f"{file}: {error}", flush=True)
+
+
+def time_missing(datasets: dict[str, Dataset]) -> None:
+    """Time here what was measured without latency, as on a machine that trains, where its model has come home."""
+    for job in jobs(list(datasets)):
+        kept = [file for file in job.made if not read_measurement(file).latency]
+        if job.plan.model == "bm25" or not kept or not is_trained(Path(job.plan.model)):
+            continue
+        print(f"{job.name} on {job.collection}: timing", flush=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            for made in measure(job.plan, datasets[job.collection], Path(scratch, job.file.name), meter=meter()):
+                target = job.file.with_name(made.name)
+                if target in kept:
+                    latency = read_measurement(made).latency
+                    write_measurement(target, replace(read_measurement(target), latency=latency))
 
 
 def _made(job: Job, dataset: Dataset, place: int, count: int) -> bool:
@@ -208,9 +248,11 @@ def main() -> int:
     datasets = dict(collections_here())
     if not datasets:
         print("no collection in $CITADEL_DATA/eval: nothing is measured, the report shows what is kept")
-    train_missing(options.train)
-    export_missing()
+    train_missing(options.train, list(datasets))
+    export_missing(list(datasets))
+    fill_missing(datasets)
     failed = measure_missing(datasets, options.only)
+    time_missing(datasets)
     explain_passages()
     from citadel.report.build import build_report
 

@@ -1,7 +1,9 @@
 """The documents, queries, judgements and vectors that all peers share, from a BEIR folder and trained models.
 
-    python benchmarks/peers/prepare.py $CITADEL_DATA/eval/cranfield build/peers/cranfield \\
-        --colbert runs/family/colbert/int8 --splade runs/family/splade/int8 --citadel runs/family/citadel/int8
+    python benchmarks/peers/prepare.py $CITADEL_DATA/eval/cranfield build/peers/cranfield --family runs/family
+
+takes colbert, splade and citadel from there; `--colbert DIR` and so on name one apart. A model is a checkpoint or an
+exported folder; where both are there (NAME and NAME/int8), the exported one encodes.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from typing import Any
 import numpy as np
 from harness import K, Task, max_sim, top
 
-from citadel.encode.encoder import Encoder
+from citadel.errors import CitadelError
 from citadel.eval.datasets import Dataset, beir_folder
+from citadel.measure.system import Plan, TextEncoder, load_system, pruned
 from citadel.types import RoutedTokens
 
-MODELS = ("colbert", "splade", "citadel")
+MODELS = {"colbert": "all_to_all", "splade": "sparse", "citadel": "dynamic"}  # and the router each must have
+PART = 512  # documents at a time
 
 
 def main() -> None:
@@ -27,15 +31,29 @@ def main() -> None:
     parser.add_argument("collection")
     parser.add_argument("out")
     for name in MODELS:
-        parser.add_argument(f"--{name}", default="", help="an exported model")
+        parser.add_argument(f"--{name}", default="", help="a checkpoint or an exported model")
+    parser.add_argument("--family", default="", help="a folder that has colbert, splade and citadel")
     options = parser.parse_args()
     dataset, out = beir_folder(options.collection), Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     write_texts(dataset, out)
     for name in MODELS:
-        if getattr(options, name):
-            encode(getattr(options, name), name, out)
+        folder = model_folder(getattr(options, name), options.family, name)
+        if folder:
+            encode(folder, name, out)
     write_exact(out)
+
+
+def model_folder(given: str, family: str, name: str) -> str:
+    """Where a model is; empty where none was named.
+
+    >>> model_folder("", "runs/none", "colbert"), model_folder("mine", "runs/family", "colbert")
+    ('', 'mine')
+    """
+    folder = Path(given) if given else Path(family, name) if family else None
+    if folder is None or (not given and not folder.is_dir()):
+        return ""
+    return str(folder / "int8" if (folder / "int8" / "model.onnx").is_file() else folder)
 
 
 def write_texts(dataset: Dataset, out: Path) -> None:
@@ -48,17 +66,31 @@ def write_texts(dataset: Dataset, out: Path) -> None:
 
 
 def encode(folder: str, name: str, out: Path) -> None:
-    """What a model makes of both sides, as .npz; what is there is kept."""
-    encoder = Encoder(folder)
+    """What a model makes of both sides, as .npz with the model's fingerprint; what the same model made is kept."""
+    encoder = load_system(Plan(folder))
+    assert encoder is not None
+    if encoder.config.router != MODELS[name]:
+        raise SystemExit(f"{folder}: its router is {encoder.config.router}; --{name} needs {MODELS[name]}")
     for side in ("documents", "queries"):
-        file = out / f"{name}-{side}.npz"
-        if file.exists():
+        file, made_by = out / f"{name}-{side}.npz", out / f"{name}-{side}.model"
+        if file.exists() and made_by.exists() and made_by.read_text() == encoder.fingerprint:
             continue
         start = time.perf_counter()
         texts = json.loads((out / f"{side}.json").read_text())["texts"]
-        routed = encoder.encode_queries(texts) if side == "queries" else encoder.encode_documents(texts)
-        np.savez(file, **arrays(routed))
+        np.savez(file, **arrays(encode_side(encoder, side, texts)))
+        made_by.write_text(encoder.fingerprint)
         print(f"{file}: {len(texts):,} texts in {time.perf_counter() - start:.0f} s", flush=True)
+    described = {"folder": folder, "fingerprint": encoder.fingerprint, "tau": encoder.config.tau}
+    (out / f"{name}.json").write_text(json.dumps(described))
+
+
+def encode_side(encoder: TextEncoder, side: str, texts: list[str]) -> list[RoutedTokens]:
+    """All texts of one side, documents pruned by the model's own τ."""
+    if side == "queries":
+        return encoder.encode_queries(texts)
+    encoded = encoder.tokenizer.documents(texts)
+    parts = (encoder.route_documents(encoded[start : start + PART]) for start in range(0, len(encoded), PART))
+    return [pruned(text, encoder.config.tau) for part in parts for text in part]
 
 
 def arrays(routed: list[RoutedTokens]) -> dict[str, Any]:
@@ -102,4 +134,7 @@ def sparse_exact(task: Task) -> list[list[int]]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except CitadelError as error:
+        raise SystemExit(f"prepare: {error}") from None

@@ -1,7 +1,10 @@
 """All peers on one prepared collection, one after the other on one core: one table, and results/peers-NAME.json.
 
-python benchmarks/peers/prepare.py …                       # once
-python benchmarks/peers/run.py build/peers/cranfield       # --python PATH: an interpreter that has the peers
+    python benchmarks/peers/prepare.py …                       # once
+    python benchmarks/peers/run.py build/peers/cranfield       # --python PATH: an interpreter that has the peers
+    python benchmarks/peers/run.py build/peers/cranfield --collection $CITADEL_DATA/eval/cranfield --family runs/family
+
+The last form does both.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ PEERS = [
     ("with_citadel.py", "colbert", "colbert"),
     ("with_faiss.py", "", "colbert"),
     ("with_lancedb.py", "", "colbert"),
-    ("with_qdrant.py", "", "colbert"),
+    ("with_qdrant.py", "exact", "colbert"),
+    ("with_qdrant.py", "hnsw", "colbert"),
     ("with_citadel.py", "splade", "splade"),
     ("with_seismic.py", "", "splade"),
 ]
@@ -45,18 +49,36 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has the peers installed")
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--collection", default="", help="a BEIR folder to prepare first, with the models of --family")
+    parser.add_argument("--family", default="runs/family")
     options = parser.parse_args()
     folder = Path(options.folder)
-    rows, kept = [], []
+    if options.collection:
+        prepare(options.collection, folder, options.family)
+    rows, kept, load = [], [], [os.getloadavg()[0]]
     for script, argument, model in PEERS:
         if options.only and script not in options.only:
             continue
         found = run_one(script, argument, folder, sys.executable if "citadel" in script else options.python)
         kept.append({name: value for name, value in found.items() if name != "ranked"})
         rows.append(row(found, folder, model))
+        load.append(os.getloadavg()[0])
         print(rows[-1], flush=True)
     columns = ["peer", "nDCG@10", "overlap@10 with exact", "p50 ms", "p95 ms", "build s", "disk MB", "peak MB", "note"]
-    report(f"peers-{folder.name}", f"{folder.name}, one core, k = 100, a query at a time", columns, rows, peers=kept)
+    report(f"peers-{folder.name}", f"{folder.name}, one core, k = 100, a query at a time", columns, rows, peers=kept,
+           models=models_of(folder), load=f"load average {min(load):.1f} to {max(load):.1f}")  # fmt: skip
+
+
+def prepare(collection: str, folder: Path, family: str) -> None:
+    """Texts and vectors, in a process of its own: torch and the encoder stay out of this one."""
+    command = [sys.executable, str(HERE / "prepare.py"), collection, str(folder), "--family", family]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(SOURCE)})
+
+
+def models_of(folder: Path) -> dict[str, Any]:
+    """What made the vectors."""
+    files = [folder / f"{name}.json" for name in ("citadel", "colbert", "splade")]
+    return {file.stem: json.loads(file.read_text()) for file in files if file.is_file()}
 
 
 def run_one(script: str, argument: str, folder: Path, python: str) -> dict[str, Any]:

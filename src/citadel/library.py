@@ -177,7 +177,7 @@ class Index:
         `device="cuda"` copies the index to a GPU and searches there; its model encodes queries there too.
         Lists beyond `card_memory` bytes wait in the machine's memory."""
         encoder = self._encode if self.settings.model else None
-        there = functools.cache(lambda: self._encode_on(device)) if encoder and device != "cpu" else None
+        there = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
         return Searcher(self._writer.snapshot, threads, engine, encoder, device, there, card_memory)
 
     def refresh(self) -> Self:
@@ -248,8 +248,8 @@ class Index:
             self._encoder = encoder
         return self._encoder
 
-    def _encode_on(self, device: str) -> QueryEncoder:
-        """The model on a card, from the same folder."""
+    def encoder_on(self, device: str) -> QueryEncoder:
+        """The model of this index on a card, for queries; each call loads it."""
         from citadel.model.texts import query_encoder
 
         folder = find_model(self._model or self.settings.model or "")

@@ -58,6 +58,7 @@ def test_a_synthetic_index_of_any_size(vectors: Path, citadel: Citadel) -> None:
         (("{vectors}", "--like", "{vectors}"), "either an INDEX or a synthetic one"),
         (("{vectors}", "--queries", "q.jsonl"), "no model to encode texts"),
         (("{index}",), "benchmarks/bm25.py"),
+        (("{vectors}", "--device", "tpu"), "unknown device 'tpu'"),
     ],
 )
 def test_what_cannot_be_timed(

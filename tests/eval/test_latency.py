@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from citadel.config import Field
 from citadel.errors import InputError, UsageError
-from citadel.eval.latency import ALL_STAGES, Bench, Latency, measure_latency
+from citadel.eval.latency import ALL_STAGES, FEWEST, Bench, Latency, affordable, measure_latency
 from citadel.eval.random_queries import random_queries
 from citadel.eval.synthetic import SyntheticSnapshot, synthetic_index
 from citadel.index.snapshot import Snapshot
@@ -99,6 +100,12 @@ def test_timed_and_plain_search_find_the_same(tmp_path: Path, semantic: str) -> 
     assert sum(stages.values()) > 0
 
 
+def test_no_more_queries_than_there_is_time_for(tmp_path: Path) -> None:
+    prepared = bench(build(tmp_path).searcher().snapshot, [query(7)] * 50)
+    assert len(affordable(prepared, seconds=1e9).queries) == 50
+    assert len(affordable(prepared, seconds=0).queries) == FEWEST == 10
+
+
 def test_no_query_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no query to time"):
         measure_latency(bench(build(tmp_path).searcher().snapshot, []))
@@ -120,6 +127,19 @@ def test_lists_grow_with_the_documents(tmp_path: Path, codec: str) -> None:
     found = measure_latency(bench(made, [query(7), query(9)]), trials=1)
     assert found.traffic["token_products"] == (6000 + 3000) / 2
     assert found.traffic["semantic_products"] == 3000
+
+
+@pytest.mark.parametrize("semantic", ["exact", "rerank", "off"])
+def test_a_card_reads_the_same(tmp_path: Path, semantic: str) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: the extra [gpu]")
+    from citadel.search.card.timed import CardSearch
+
+    _, made = scaled(tmp_path, 3000)
+    cpu = bench(made, [query(7), query(7, 9)], semantic)
+    found = measure_latency(replace(cpu, card=CardSearch(made, True, "cpu")), trials=1)
+    assert found.traffic == measure_latency(cpu, trials=1).traffic
+    assert list(found.milliseconds) == ["plan", "search", "whole"]  # it runs as one
+    assert found.bandwidth > 0
 
 
 def test_a_large_one_is_probed(tmp_path: Path) -> None:

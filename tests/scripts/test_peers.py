@@ -36,9 +36,12 @@ def test_our_own_bm25(task: Path) -> None:
     assert cells[:3] == ["citadel bm25", 1.0, "–"] and cells[-1] == ""
 
 
-@pytest.mark.parametrize("script", ["with_faiss.py", "with_seismic.py", "with_lancedb.py", "with_qdrant.py"])
-def test_a_peer_that_cannot_run_says_why(task: Path, script: str) -> None:
-    found = peers.run_one(script, "", task, sys.executable)
+@pytest.mark.parametrize(
+    ("script", "argument"),
+    [("with_faiss.py", ""), ("with_seismic.py", ""), ("with_lancedb.py", ""), ("with_qdrant.py", "exact")],
+)
+def test_a_peer_that_cannot_run_says_why(task: Path, script: str, argument: str) -> None:
+    found = peers.run_one(script, argument, task, sys.executable)
     assert "No module named" in found["unable"] or "vectors: give prepare.py" in found["unable"]
     assert peers.row(found, task, "colbert")[-1] == found["unable"]
 
@@ -71,3 +74,30 @@ def test_sparse_exact_by_hand(task: Path) -> None:
         }
         np.savez(task / f"splade-{side}.npz", **arrays)
     assert prepare.sparse_exact(harness.Task(task)) == [[1, 0]]  # 2·2 and 2·1
+
+
+def test_one_command_prepares_a_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: the extra [train]")
+    from tests.support.models import tiny_config, write_checkpoint
+
+    for name, router in prepare.MODELS.items():
+        write_checkpoint(tmp_path / "family" / name, tiny_config(router))
+    beir, out = tmp_path / "tiny", tmp_path / "out"
+    (beir / "qrels").mkdir(parents=True)
+    (beir / "corpus.jsonl").write_text('{"_id": "d1", "text": "rome"}\n{"_id": "d2", "text": "newton"}\n')
+    (beir / "queries.jsonl").write_text('{"_id": "q1", "text": "newton"}\n')
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td2\t1\n")
+    monkeypatch.setattr(sys, "argv", ["prepare.py", str(beir), str(out), "--family", str(tmp_path / "family")])
+    prepare.main()
+    assert capsys.readouterr().out.count("texts in") == 6  # three models, two sides
+    assert json.loads((out / "exact.json").read_text())["colbert"] == [[1, 0]]  # [CLS] newton [SEP] meets itself
+    task = harness.Task(out)
+    assert task.routed("citadel", "documents").weights.min() > 1.0  # the tiny model's τ
+    assert peers.models_of(out)["citadel"]["tau"] == 1.0
+    prepare.main()
+    assert "texts in" not in capsys.readouterr().out  # the same models: kept
+    write_checkpoint(tmp_path / "family" / "splade", tiny_config("static"))
+    with pytest.raises(SystemExit, match="its router is static; --splade needs sparse"):
+        prepare.main()

@@ -50,8 +50,28 @@ def test_everything_once_and_then_nothing(
     assert kept[:2] == ["bm25.json", "citadel-sweep.tau0.5-int8-auto.json"] and "citadel.json" in kept
     assert len(kept) == 2 + 11  # six τ and the model's own, three other codecs, one without the semantic vector
     assert (tmp_path / "report" / "report.html").is_file()
+    file = tmp_path / "measured" / "tiny" / "citadel.json"
+    once = json.loads(file.read_text())
+    file.write_text(json.dumps({**once, "latency": {}, "machine": {"cpu": "elsewhere"}}))  # measured where models train
     assert script.main() == 0
-    assert "0 measurements to make" in capsys.readouterr().out
+    said, again = capsys.readouterr().out, json.loads(file.read_text())
+    assert "0 measurements to make" in said and said.count("timing") == 1
+    assert set(again["latency"]) == set(once["latency"]) and again["machine"] == {"cpu": "elsewhere"}
+
+
+def test_runs_from_a_machine_without_ir_measures_are_judged_here(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    datasets, kept = dict(script.collections_here()), tmp_path / "measured" / "tiny" / "bm25.json"
+    with monkeypatch.context() as bare:
+        bare.setitem(sys.modules, "ir_measures", None)
+        assert script.measure_missing(datasets, ["bm25"]) == 0
+        script.fill_missing(datasets)
+        assert "measures need the package ir-measures" in capsys.readouterr().out
+    assert json.loads(kept.read_text())["measures"] == {}
+    script.fill_missing(datasets)
+    assert json.loads(kept.read_text())["measures"]["nDCG@10"] == 1.0
+    assert f"{kept}: measures computed" in capsys.readouterr().out
 
 
 def test_a_member_without_a_model_is_named_with_its_minutes(
@@ -62,12 +82,14 @@ def test_a_member_without_a_model_is_named_with_its_minutes(
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "citadel.toml").write_text(text)
     (tmp_path / "configs" / "colbert.toml").write_text(text.replace("dynamic", "all_to_all"))
-    script.train_missing(allowed=False)
+    (tmp_path / "measured" / "tiny").mkdir(parents=True)
+    (tmp_path / "measured" / "tiny" / "keys-7.json").write_text("{}")  # measured and kept: its model is not needed
+    script.train_missing(allowed=False, collections=["tiny"])
     said = capsys.readouterr().out
     # 1,000 steps of 128 queries with 8 passages at 9,537 passages a second
-    assert "colbert: not trained; about 2 minutes on one H200" in said
-    assert "keys-9: not trained" in said and "TRAIN=1" in said
-    assert "citadel: not" not in said
+    assert "colbert: not trained; about 1.8 minutes on one H200" in said
+    assert "keys-9: not trained" in said and "GPU minutes in all" in said and "TRAIN=1" in said
+    assert "citadel: not" not in said and "keys-7: not" not in said
 
 
 def test_the_keys_sweep_differs_in_keys_alone(script: ModuleType, tmp_path: Path) -> None:
@@ -77,4 +99,4 @@ def test_the_keys_sweep_differs_in_keys_alone(script: ModuleType, tmp_path: Path
     one, nine = (script.config_of(tmp_path / "models" / f"keys-{keys}") for keys in (1, 9))
     assert (one.model.settings["document_keys"], nine.model.settings["document_keys"]) == (1, 9)
     assert one.model.settings["tau"] == 0.0 and one.optimizer == nine.optimizer
-    assert one.optimizer.steps == 1000
+    assert one.optimizer.steps == script.KEYS_STEPS

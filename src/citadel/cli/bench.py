@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from citadel.cli.options import Json, Model
+from citadel.cli.options import Device, Json, Model
 from citadel.cli.output import print_json, say
 from citadel.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from citadel.eval.latency import Bench, Latency
     from citadel.library import Index
+    from citadel.types import RoutedTokens
 
 bench_app = typer.Typer(help="Time this machine with an index.", rich_markup_mode=None, no_args_is_help=True)
 
@@ -36,13 +39,14 @@ def latency(
     trials: Annotated[int, typer.Option(min=1, help="The one with the least mean counts.")] = 3,
     into: Annotated[str, typer.Option(metavar="F.json", help="Write it into this measurement's `latency`.")] = "",
     folder: Annotated[str, typer.Option(metavar="DIR", help="Where a synthetic index is made and removed.")] = "",
+    device: Device = "cpu",
     json: Json = False,
     model: Model = None,
 ) -> None:
     """Encode, token retrieval, accumulating, semantic, sorting: mean, p50, p95, p99 and the bandwidth floor of each.
 
     One query at a time on one thread, after a warm-up. Without --queries random ones are made, their keys drawn as
-    often as documents have them."""
+    often as documents have them. With --device cuda the search is one stage, its answer on the host."""
     if (index is None) == (not like):
         raise UsageError("name either an INDEX or a synthetic one with --like INDEX")
     from citadel.cli.progress import Progress
@@ -56,10 +60,10 @@ def latency(
     ):
         asked = _queries(opened, queries, limit, tokens)
         made = _synthetic(opened, asked, documents, scratch) if like else None
-        prepared = _bench(opened, asked, k, semantic, made)
+        prepared = _bench(opened, asked, k, semantic, made, device)
         with Progress("Timing", "trials", trials) as progress:
             found = measure_latency(prepared, trials, progress)
-        record = described(prepared, found, machine(), bool(like))
+        record = described(prepared, found, machine() | _card_name(prepared), bool(like))
     if into:
         _keep(into, record)
     if json:
@@ -83,26 +87,54 @@ def _queries(opened: Index, file: str, limit: int, tokens: int) -> list[Any]:
 
 
 def _synthetic(opened: Index, asked: list[Any], documents: int, scratch: str) -> Any:
+    from citadel.cli.progress import Progress
     from citadel.eval.synthetic import synthetic_index
 
     snapshot = opened.searcher().snapshot
     routed = [opened.encode_query(query) if isinstance(query, str) else query for query in asked]
     say(f"making the lists of {len(asked):,} queries for {documents:,} documents in {scratch}")
-    return synthetic_index(snapshot, documents, [int(key) for text in routed for key in text.keys], scratch)
+    keys = [int(key) for text in routed for key in text.keys]
+    with Progress("Making the lists", "rows") as progress:
+
+        def show(done: int, total: int) -> None:
+            progress.total = total
+            progress(done, done)
+
+        return synthetic_index(snapshot, documents, keys, scratch, show)
 
 
-def _bench(opened: Index, asked: list[Any], k: int, semantic: str, made: Any) -> Bench:
+def _bench(opened: Index, asked: list[Any], k: int, semantic: str, made: Any, device: str) -> Bench:
     from citadel.eval.latency import Bench
     from citadel.routing import get_router
     from citadel.search.cpu import CpuEngine
     from citadel.search.plan import plan_options
 
     snapshot = made or opened.searcher().snapshot
-    engine = CpuEngine(snapshot, get_router(snapshot.settings.router).floor, (0.0, 0.0), 1)
-    encode = opened.encode_query if asked and isinstance(asked[0], str) else None
-    return Bench(
-        snapshot, engine, plan_options(snapshot, k, semantic, None), asked, encode, None if made else snapshot.ids
-    )
+    floor = get_router(snapshot.settings.router).floor
+    engine = CpuEngine(snapshot, floor, (0.0, 0.0), 1)
+    encode = None
+    if asked and isinstance(asked[0], str):
+        encode = opened.encode_query if device == "cpu" else _encode_on(opened, device)
+    options, ids = plan_options(snapshot, k, semantic, None), None if made else snapshot.ids
+    card = None if device == "cpu" else _card(snapshot, floor, device)
+    return Bench(snapshot, engine, options, asked, encode, ids, card)
+
+
+def _encode_on(opened: Index, device: str) -> Callable[[str], RoutedTokens]:
+    encoder = opened.encoder_on(device)
+    return lambda text: encoder.encode_queries([text])[0]
+
+
+def _card(snapshot: Any, floor: bool, device: str) -> Any:
+    try:
+        from citadel.search.card.timed import CardSearch
+    except ImportError as error:
+        raise UsageError(f"a GPU needs more packages ({error}): run `pip install 'citadel-ir[gpu]'`") from None
+    return CardSearch(snapshot, floor, device)
+
+
+def _card_name(prepared: Bench) -> dict[str, str]:
+    return {} if prepared.card is None else {"card": prepared.card.name}
 
 
 def _keep(file: str, described: dict[str, Any]) -> None:
@@ -115,7 +147,8 @@ def _keep(file: str, described: dict[str, Any]) -> None:
 
 def _show(described: dict[str, Any], found: Latency) -> None:
     kind = "synthetic documents" if described["synthetic"] else "documents"
-    print(f"{described['documents']:,} {kind}, {found.queries:,} queries, top {described['k']}, one thread")
+    where = described["machine"].get("card", "one thread")
+    print(f"{described['documents']:,} {kind}, {found.queries:,} queries, top {described['k']}, {where}")
     print(f"{'ms a query':<18}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'floor':>10}")
     for stage, figures in found.milliseconds.items():
         floor = found.floor(stage)
@@ -124,6 +157,5 @@ def _show(described: dict[str, Any], found: Latency) -> None:
     traffic = found.traffic
     print(f"dot products a query: {traffic['token_products']:,.0f} token, {traffic['semantic_products']:,.0f} semantic")
     print(f"bytes a query: {traffic['list_bytes']:,.0f} of lists, {traffic['semantic_bytes']:,.0f} of semantic vectors")
-    print(
-        f"one core reads {found.bandwidth / 1e9:.1f} GB/s: that is the floor; caches may undercut it on a small index"
-    )
+    reads = "the card copies" if "card" in described["machine"] else "one core reads"
+    print(f"{reads} {found.bandwidth / 1e9:.1f} GB/s: that is the floor; caches may undercut it on a small index")

@@ -31,6 +31,8 @@ class Encoder:
     depend on the texts beside it, to the last bit.
     """
 
+    device = "cpu"
+
     def __init__(self, folder: str | os.PathLike[str], threads: int | None = None, *, tau: float | None = None) -> None:
         self.folder = find_model(folder)
         self.config = load_config(self.folder)

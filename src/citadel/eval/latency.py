@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,10 @@ from citadel.errors import UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.search.cpu import STAGES, CpuEngine
 from citadel.search.plan import Options, Plan, plan_vectors
-from citadel.types import RoutedTokens
+from citadel.types import RoutedTokens, Scored
 
 TRIALS = 3
+FEWEST = 10  # queries, however long they take
 PERCENTILES = (50, 95, 99)
 ALL_STAGES = ("encode", *STAGES, "ids")
 WHOLE = ("search", "whole")  # the engine alone, timers off; everything from text to ids
@@ -36,6 +37,17 @@ class Traffic(NamedTuple):
     semantic_bytes: int
 
 
+class Searching(Protocol):
+    """Another engine than the CPU's: its answers are on the host when it returns, so that nothing is left running."""
+
+    @property
+    def bandwidth(self) -> float: ...
+    @property
+    def name(self) -> str: ...
+    def prepare(self, plan: Plan) -> Any: ...
+    def search(self, query: Any, options: Options) -> Scored: ...
+
+
 @dataclass(frozen=True)
 class Bench:
     """An index to time: its engine, the queries, and what they pass through on either side of it."""
@@ -46,6 +58,7 @@ class Bench:
     queries: Sequence[Any]  # texts where there is an encoder, else routed tokens
     encode: Callable[[str], RoutedTokens] | None = None
     ids: Callable[[NDArray[np.int64]], Any] | None = None
+    card: Searching | None = None  # searches in place of the engine, which then only counts
 
     @property
     def settings(self) -> Settings:
@@ -75,6 +88,15 @@ class Latency:
         return 1e3 * touched[stage] / self.bandwidth if touched.get(stage) else None
 
 
+def affordable(bench: Bench, seconds: float, trials: int = TRIALS) -> Bench:
+    """The bench with as many queries as so many seconds allow, judged by its first one, but at least a few."""
+    start = time.perf_counter()
+    for query in bench.queries[:1]:
+        _warm(bench, query)
+    passes = (1 + 2 * trials) * (time.perf_counter() - start)
+    return replace(bench, queries=bench.queries[: max(FEWEST, int(seconds / passes))])
+
+
 def measure_latency(bench: Bench, trials: int = TRIALS, progress: Callable[[int], Any] = lambda done: None) -> Latency:
     """Time every query of a bench."""
     if not bench.queries:
@@ -92,7 +114,7 @@ def measure_latency(bench: Bench, trials: int = TRIALS, progress: Callable[[int]
     return Latency(
         {stage: _summary(best[1][stage]) for stage in (*ALL_STAGES, *WHOLE) if any(best[1].get(stage, ()))},
         {name: float(np.mean([each[place] for each in traffic])) for place, name in enumerate(Traffic._fields)},
-        read_bandwidth(),
+        read_bandwidth() if bench.card is None else bench.card.bandwidth,
         len(bench.queries),
         trials,
         means,
@@ -112,11 +134,12 @@ def _summary(seconds: list[float]) -> dict[str, float]:
 
 def _trial(bench: Bench) -> dict[str, list[float]]:
     spent: dict[str, list[float]] = {stage: [] for stage in (*ALL_STAGES, *WHOLE)}
+    engine: Any = bench.card or bench.engine
     for query in bench.queries:
         start = time.perf_counter()
-        prepared = bench.engine.prepare(_plan(bench, query))
+        prepared = engine.prepare(_plan(bench, query))
         before = time.perf_counter()
-        found = bench.engine.search(prepared, bench.options)
+        found = engine.search(prepared, bench.options)
         after = time.perf_counter()
         if bench.ids is not None:
             bench.ids(found.numbers)
@@ -130,13 +153,14 @@ def _trial(bench: Bench) -> dict[str, list[float]]:
 
 
 def _timed(bench: Bench, query: Any) -> dict[str, float]:
-    """One query with every stage timed apart."""
+    """One query with every stage timed apart; a card runs them as one recorded graph, which is not taken apart."""
+    engine: Any = bench.card or bench.engine
     start = time.perf_counter()
     routed = bench.encode(query) if bench.encode is not None else query
     encoded = time.perf_counter()
-    prepared = bench.engine.prepare(_plan_routed(bench.settings, routed))
+    prepared = engine.prepare(_plan_routed(bench.settings, routed))
     planned = time.perf_counter()
-    found, stages = bench.engine.search_timed(prepared, bench.options)
+    found, stages = _searched(bench, prepared)
     searched = time.perf_counter()
     spent = {"encode": encoded - start if bench.encode is not None else 0.0, **stages}
     spent["plan"] += planned - encoded  # the Python half of it
@@ -144,6 +168,12 @@ def _timed(bench: Bench, query: Any) -> dict[str, float]:
         bench.ids(found.numbers)
         spent["ids"] = time.perf_counter() - searched
     return spent
+
+
+def _searched(bench: Bench, prepared: Any) -> tuple[Scored, dict[str, float]]:
+    if bench.card is not None:
+        return bench.card.search(prepared, bench.options), {"plan": 0.0}
+    return bench.engine.search_timed(prepared, bench.options)
 
 
 def _plan(bench: Bench, query: Any) -> Plan:
@@ -157,8 +187,9 @@ def _plan_routed(settings: Settings, routed: RoutedTokens) -> Plan:
 def _warm(bench: Bench, query: Any) -> Traffic:
     """Run a query once, and say what it reads."""
     plan = _plan(bench, query)
-    prepared = bench.engine.prepare(plan)
-    found = bench.engine.search(prepared, bench.options)
+    if bench.card is not None:
+        bench.card.search(bench.card.prepare(plan), bench.options)
+    found = bench.engine.search(bench.engine.prepare(plan), bench.options)
     lists = bench.engine.list_numbers(plan)
     tokens = sum(
         int(np.diff(segment.list_starts)[row[row >= 0]].sum())

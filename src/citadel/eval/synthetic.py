@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.index.format import CitFile, FileRecord
-from citadel.index.lists import write_segment
+from citadel.index.lists import row_names, write_segment
 from citadel.index.manifest import SegmentRecord
 from citadel.index.probe import Probe
 from citadel.index.segment import Meta, Segment
@@ -26,22 +26,42 @@ from citadel.types import Floats
 CHUNK = 1 << 18  # postings or documents made at a time
 REPEATED = 0.2  # the share of postings that stand in one document with the posting before them
 _ID, _FILE = "0" * 32, "1" * 32
+Progress = Callable[[int, int], Any]  # how much is made, of how much
+
+
+def _nobody(done: int, total: int) -> None:
+    """Nobody looks."""
 
 
 class ScaledLists:
     """The contents of a synthetic segment."""
 
-    def __init__(self, meta: Meta, keys: NDArray[np.uint32], sizes: NDArray[np.int64], seed: int = 0) -> None:
-        self.meta, self.keys, self.list_lengths, self._seed = meta, keys, sizes, seed
+    def __init__(
+        self, meta: Meta, keys: NDArray[np.uint32], sizes: NDArray[np.int64], progress: Progress = _nobody
+    ) -> None:
+        self.meta, self.keys, self.list_lengths = meta, keys, sizes
+        self._progress, self._made = progress, 0
+
+    @property
+    def total(self) -> int:
+        """Rows of all sections together."""
+        lexical = len(row_names(self.meta)) if self.meta.kind != "none" else 0  # KEYS has none, DOCUMENTS is not named
+        semantic = (1 + (self.meta.semantic_codec == "int8")) if self.meta.semantic_dimension else 0
+        return lexical * self.meta.postings + semantic * self.meta.documents
+
+    def _count(self, rows: int) -> None:
+        self._made += rows
+        self._progress(self._made, self.total)
 
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
         for place, size in enumerate(self.list_lengths.tolist()):
-            generator = np.random.default_rng((self._seed, place, len(name)))
+            generator = np.random.default_rng((place, len(name)))
             numbers = _documents(generator, self.meta.documents, size) if name == "DOCUMENTS" else None
             for start in range(0, size, CHUNK):
                 count = min(CHUNK, size - start)
                 values = numbers[start : start + count] if numbers is not None else self._values(name, generator, count)
                 yield np.full(count, place, np.uint32), values
+                self._count(count)
 
     def _values(self, name: str, generator: np.random.Generator, count: int) -> NDArray[Any]:
         if name == "SCALES":
@@ -53,13 +73,14 @@ class ScaledLists:
         return _codes(generator, self.meta.codec, count, self.meta.code_width)
 
     def semantic(self, name: str) -> Iterator[NDArray[Any]]:
-        generator = np.random.default_rng((self._seed, len(name)))
+        generator = np.random.default_rng(len(name))
         for start in range(0, self.meta.documents, CHUNK):
             count = min(CHUNK, self.meta.documents - start)
             if name == "SEMANTIC_SCALES":
                 yield np.full(count, 0.01, np.float16)
             else:
                 yield _codes(generator, self.meta.semantic_codec, count, self.meta.semantic_dimension)
+            self._count(count)
 
     def semantic_vectors(self, start: int, stop: int) -> Floats:
         return np.zeros((stop - start, self.meta.semantic_dimension), np.float32)  # nobody groups random vectors
@@ -113,7 +134,7 @@ class SyntheticSnapshot(Snapshot):
     def __init__(self, segment: SyntheticSegment, like: Snapshot) -> None:
         self.segments, self.codebook, self.tombstones = [segment], like.codebook, {}
         self.bases = np.array([0, segment.documents])
-        self.settings = like.settings
+        self.settings, self.storage = like.settings, like.storage
         self.manifest = replace(like.manifest, segments=(_record(segment),), deletions=None, deleted=0)
 
     def __len__(self) -> int:
@@ -129,7 +150,9 @@ def _record(segment: SyntheticSegment) -> SegmentRecord:
     return SegmentRecord(nothing, nothing, segment.documents, segment.meta.postings, 0)
 
 
-def synthetic_index(like: Snapshot, documents: int, keys: Sequence[int], folder: str) -> SyntheticSnapshot:
+def synthetic_index(
+    like: Snapshot, documents: int, keys: Sequence[int], folder: str, progress: Progress = _nobody
+) -> SyntheticSnapshot:
     """Write an index of that many documents into a folder: the lists of `keys`, scaled from those of `like`."""
     lengths = list_lengths(like)
     chosen = sorted({int(key) for key in keys if lengths.get(int(key))})
@@ -138,6 +161,6 @@ def synthetic_index(like: Snapshot, documents: int, keys: Sequence[int], folder:
     real = like.segments[0].meta
     meta = replace(real, documents=documents, postings=int(sizes.sum()))
     storage = FolderStorage(folder)
-    contents = ScaledLists(meta, np.array(chosen, np.uint32), sizes)
+    contents = ScaledLists(meta, np.array(chosen, np.uint32), sizes, progress)
     record = write_segment(storage, _ID, _FILE, contents, random_probe)
     return SyntheticSnapshot(SyntheticSegment(CitFile(storage, record, "segment", _ID), meta, len(chosen)), like)

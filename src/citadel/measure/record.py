@@ -112,6 +112,19 @@ def beside(path: str | os.PathLike[str], suffix: str) -> Path:
     return given.with_name(given.name.removesuffix(".json") + suffix)
 
 
+def measurements_in(folder: str | os.PathLike[str]) -> list[Path]:
+    """The measurements of one folder, by name, without the per-query files beside them.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> for name in ("citadel.json", "citadel.queries.json"):
+    ...     _ = Path(folder, name).write_text("{}")
+    >>> [file.name for file in measurements_in(folder)]
+    ['citadel.json']
+    """
+    return sorted(file for file in Path(folder).glob("*.json") if not file.name.endswith(QUERIES))
+
+
 def machine() -> dict[str, Any]:
     """Where and when something was measured.
 

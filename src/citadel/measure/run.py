@@ -119,7 +119,7 @@ def _measure(
                 config=config_dict(None if encoder is None else encoder.config),
                 seconds=dict(clock.seconds),
                 latency=_timed(system, variant, queries[: plan.timed], routed[: plan.timed]) if plan.timed else {},
-                machine=machine(),
+                machine=machine() | ({} if encoder is None else {"encoded_on": encoder.device}),
                 note=_stored(lists, variant),
                 **lists.figures(encoder),
             )

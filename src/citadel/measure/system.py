@@ -18,6 +18,8 @@ from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError, UsageError
 from citadel.types import RoutedTokens
 
+SWEEP_TAUS, SWEEP_CODECS = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5), ("int8", "fp16", "pq2", "pq1")
+
 
 class TextEncoder(Protocol):
     """An exported model (`encode.Encoder`) or a checkpoint (`TorchTexts`)."""
@@ -28,6 +30,8 @@ class TextEncoder(Protocol):
     def fingerprint(self) -> str: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
+    @property
+    def device(self) -> str: ...
 
     def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]: ...
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]: ...
@@ -63,6 +67,15 @@ class Plan:
     device: str = "auto"
     threads: int | None = None
     timed: int = 0  # queries to time one by one; 0: none
+
+    @classmethod
+    def sweep(cls, model: str, name: str, tau: float, **others: Any) -> Plan:
+        """What Figure 4 and Tables 4 and 5 show: τ, codec and semantic vector varied, each alone.
+
+        >>> Plan.sweep("runs/citadel", "CITADEL", tau=1.05).taus
+        (1.05, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
+        """
+        return cls(model, name, tuple(dict.fromkeys((tau, *SWEEP_TAUS))), SWEEP_CODECS, ("auto", "off"), **others)
 
     def variants(self, config: ModelConfig | None) -> list[Variant]:
         """The first codec and mode at the model's own τ, or the first one; then each of the others in place of it.

@@ -42,6 +42,11 @@ class TorchTexts:
         self.fingerprint = _fingerprint(Path(folder))
         self._router = get_router(self.config.router, semantic=self.config.has_semantic)
 
+    @property
+    def device(self) -> str:
+        """Where the model runs."""
+        return str(self._device)
+
     def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
         """Documents that are tokens already; weights ≤ τ are dropped."""
         routed, most = self._route_all(texts, False, self.tau), self.config.key_postings

@@ -49,10 +49,10 @@ def build_report(
 
 def sections(found: Sequence[Measured], baseline: str, folder: str | os.PathLike[str]) -> list[Section]:
     """Everything that a report holds, in the paper's order."""
-    from citadel.report import figures
+    from citadel.report import figures, stages
 
     work: list[Table | Picture] = [tables.table_3(found), tables.balance_table(found)]
-    work += [*figures.figure_3(found), tables.stage_table(found), *figures.figure_8(found)]
+    work += [*figures.figure_3(found), tables.stage_table(found), *stages.figure_8(found)]
     pruning: list[Table | Picture] = [*figures.figure_4(found), tables.table_4(found), *figures.figure_6(found)]
     return [
         Section("Every system side by side", family_tables(found, baseline)),

@@ -97,3 +97,17 @@ def latency_ms(record: Measurement, stage: str = "search") -> float | None:
     """The mean milliseconds of a stage, where latency was measured."""
     figures = record.latency.get("milliseconds", {}).get(stage) if record.latency else None
     return float(figures["mean"]) if figures else None
+
+
+def encoding_note(found: Iterable[Measured]) -> list[str]:
+    """Said where queries were encoded on a GPU although the search is a CPU's.
+
+    >>> from pathlib import Path
+    >>> gpu = Measurement("CITADEL", "c", 1, 1, latency={"machine": {"encoded_on": "cuda"}})
+    >>> encoding_note([Measured(Path("m.json"), gpu)])
+    ['Encoded on a GPU, searched on one core: CITADEL.']
+    """
+    timed = [each.record for each in found if each.record.latency]
+    where = {one.system: str(one.latency.get("machine", {}).get("encoded_on")) for one in timed}
+    names = sorted((system for system, device in where.items() if device.startswith("cuda")), key=place)
+    return [f"Encoded on a GPU, searched on one core: {', '.join(names)}."] if names else []

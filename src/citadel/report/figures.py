@@ -1,4 +1,4 @@
-"""Figures 1, 3, 4, 6 and 8 of the paper from measurements."""
+"""Figures 1, 3, 4 and 6 of the paper from measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 Found = Sequence[Measured]
 # Okabe and Ito's colours: told apart by everybody, and in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-STAGES = ("encode", "plan", "token retrieval", "accumulate", "semantic", "sort", "ids")
 ROUTERS = {
     "bm25": "#000000", "none": "#0072B2", "sparse": "#009E73", "static": "#CC79A7", "all_to_all": "#56B4E9",
     "dynamic": "#D55E00",
@@ -50,8 +49,11 @@ def figure_1(found: Found) -> list[Picture]:
         by_time = len(timed) >= 2
         points = [point for each in (timed if by_time else chosen) if (point := _point(each, by_time)) is not None]
         label = "latency of one search, one core (ms)" if by_time else "dot products a query"
+        left_out = [each.record.system for each in chosen if by_time and each not in timed]
         note = "The shaded area is that of the index: lists and semantic vectors." + (
-            "" if by_time else " Latency was not measured: dot products stand for it."
+            (f" Not timed: {', '.join(left_out)}." if left_out else "")
+            if by_time
+            else " Latency was not measured: dot products stand for it."
         )
         draw = _scatter(points, label, "nDCG@10") if len(points) >= 2 else None
         pictures.append(
@@ -187,18 +189,34 @@ def _tau_curves(sweep: Sequence[Measured]) -> Callable[[Canvas], None]:
 
     def draw(canvas: Canvas) -> None:
         for axes, (label, values), colour in zip(canvas.subplots(3, 1, sharex=True), panels, COLOURS, strict=False):
-            axes.plot(taus, values, marker="o", color=colour, linewidth=2)
+            axes.plot(taus, values, marker="o", color=colour, linewidth=2, clip_on=False)
             axes.set_ylabel(label)
             axes.grid(alpha=0.3)
             axes.margins(y=0.2)
-        canvas.axes[0].set_ylim(bottom=0.95 * min(panels[0][1]), top=1.02 * max(panels[0][1]))
+        low, high = min(panels[0][1]), max(panels[0][1])
+        space = max(0.15 * (high - low), 0.02 * high)
+        canvas.axes[0].set_ylim(low - space, high + space)
         for axes in canvas.axes[1:]:
             axes.set_ylim(bottom=0)
             axes.yaxis.set_major_formatter("{x:,g}")
         canvas.axes[-1].set_xlabel("τ")
-        canvas.axes[-1].set_xticks(taus)
+        canvas.axes[-1].set_xticks(spread(taus))
+        canvas.align_ylabels()
 
     return draw
+
+
+def spread(ticks: Sequence[float], share: float = 0.08) -> list[float]:
+    """Ticks without those whose labels would touch the one before, which is nearer than a share of all their width.
+
+    >>> spread([0.5, 0.9, 1.05, 1.1, 1.5])
+    [0.5, 0.9, 1.05, 1.5]
+    """
+    kept = [ticks[0]]
+    for tick in ticks[1:]:
+        if tick - kept[-1] >= share * (ticks[-1] - ticks[0]):
+            kept.append(tick)
+    return kept
 
 
 def figure_6(found: Found, system: str = "CITADEL") -> list[Picture]:
@@ -230,55 +248,7 @@ def _bars(active: Any, documents: int) -> Callable[[Canvas], None]:
             axes.bar(positions, counts, width, label=f"τ = {tau}", color=colormaps["viridis"](shades[place]))
         axes.set(xlabel="live keys of a token", ylabel="tokens a document", xticks=range(len(active[taus[0]])))
         axes.legend(ncols=2)
+        axes.set_axisbelow(True)
         axes.grid(axis="y", alpha=0.3)
 
     return draw
-
-
-def figure_8(found: Found) -> list[Picture]:
-    """Where the time of a query goes: COIL against CITADEL, as in the paper, or all where neither was timed."""
-    pictures = []
-    for collection in collections(found):
-        chosen = [each for name in systems(found) if (each := usual(found, name, collection)) is not None]
-        timed = [each for each in chosen if each.record.latency.get("milliseconds")]
-        lexical = [each for each in timed if each.record.settings.get("router") in ("static", "dynamic")] or timed
-        size = (8.4, 1.9 + 0.45 * len(lexical))
-        draw = _stacks(lexical) if lexical else None
-        title = f"Figure 8. Where the time goes, {collection}"
-        pictures.append(Picture(f"figure8-{collection}", title, draw, [paper.STAGES], size))
-    return pictures
-
-
-def _stacks(timed: Sequence[Measured]) -> Callable[[Canvas], None]:
-    names = [each.record.system for each in timed]
-    spent = {stage: [latency_ms(each.record, stage) or 0.0 for each in timed] for stage in STAGES}
-    shown = [stage for stage in STAGES if any(spent[stage])]
-
-    def draw(canvas: Canvas) -> None:
-        left, right = canvas.subplots(1, 2, sharey=True)
-        _stack(left, spent, shown, "with encoding")
-        _stack(right, spent, [stage for stage in shown if stage != "encode"], "without encoding")
-        left.set_yticks(range(len(names)), names)
-        left.invert_yaxis()
-        for place, each in enumerate(timed):
-            floor = each.record.latency.get("floors", {}).get("search")
-            if floor:
-                label = "floor" if place == 0 else None
-                right.plot([floor, floor], [place - 0.4, place + 0.4], color="black", linestyle="--", label=label)
-        panels = (left, right)
-        pairs = [pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
-        named = {label: handle for handle, label in pairs}
-        canvas.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
-
-    return draw
-
-
-def _stack(axes: Any, spent: dict[str, list[float]], stages: Sequence[str], title: str) -> None:
-    before = np.zeros(len(next(iter(spent.values()))))
-    for stage in stages:
-        values = np.array(spent[stage])
-        axes.barh(range(len(values)), values, left=before, label=stage, color=COLOURS[STAGES.index(stage)])
-        before = before + values
-    axes.set_title(title)
-    axes.set_xlabel("milliseconds a query")
-    axes.grid(axis="x", alpha=0.3)

@@ -10,16 +10,19 @@ from pathlib import Path
 from citadel.report.parts import Picture, Section, Table
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-body { color: #1a1a1a; background: #fff; }
+:root { --back: #fff; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }
+body { color: #1a1a1a; background: var(--back); }
 h1, h2, h3 { line-height: 1.2; } h2 { border-bottom: 1px solid #ccc; padding-bottom: .2rem; margin-top: 2.5rem; }
 .table { overflow-x: auto; } table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } th { border-bottom: 2px solid #888; vertical-align: bottom; }
+th { border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal; max-width: 8rem; line-height: 1.3; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--back); }
 img { max-width: 100%; height: auto; } .note { color: #555; font-size: .88rem; max-width: 60rem; }
 nav a { margin-right: 1rem; }
 @media (prefers-color-scheme: dark) {
-  body { color: #e6e6e6; background: #16181c; } th, td { border-color: #3a3d44; } .note { color: #a8adb5; }
+  :root { --back: #16181c; }
+  body { color: #e6e6e6; } th, td { border-color: #3a3d44; } .note { color: #a8adb5; }
   img { background: #fff; padding: .3rem; } a { color: #6db3f2; }
 }
 """

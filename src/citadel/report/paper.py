@@ -101,6 +101,6 @@ BALANCE = (
     "0 where all lists are of one size, near 1 where one holds everything."
 )
 STAGES = (
-    "One query at a time on one core, top 1000; the dashed line marks the time that reading the query's bytes takes "
+    "One query at a time on one core, top 1000; the black line marks the time that reading the query's bytes takes "
     "here (the floor). The paper shows encode, token retrieval, scatter and sort on a GPU; accumulate is its scatter."
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from citadel.measure.record import Measurement
 from citadel.report import paper
-from citadel.report.choose import collections, keys_sweep, latency_ms, systems, usual, varied
+from citadel.report.choose import collections, encoding_note, keys_sweep, latency_ms, systems, usual, varied
 from citadel.report.markdown import MISSING, count, quality
 from citadel.report.measured import Measured, place
 from citadel.report.parts import Table
@@ -55,7 +55,8 @@ def table_1(found: Found) -> Table:
     for collection, names in MARCO.items():
         columns += [f"{collection.removeprefix('msmarco-')} {name}" for name in names]
     columns += ["index, GB", "search, ms (one core)", "floor, ms"]
-    named = sorted({*paper.TABLE_1, *systems(found)}, key=place)
+    ours = {each.record.system for each in found if each.record.collection in MARCO}
+    named = sorted({*paper.TABLE_1, *ours}, key=place)
     note = "In brackets the paper's; its latency is a whole CPU's (numpy, fp32)."
     return Table("Table 1. MS MARCO and TREC DL", columns, [_marco_row(found, name) for name in named],
                  [note, paper.NOT_COMPARABLE, paper.GPU_NOTE])  # fmt: skip
@@ -227,7 +228,7 @@ def stage_table(found: Found) -> Table:
             cells += [milliseconds(tail.get(name)) for name in ("p50", "p95", "p99")]
             rows.append([f"{collection}, {system}", *cells, milliseconds(floor_ms(each.record))])
     columns = ["collection, system", *stages, "search p50", "p95", "p99", "floor"]
-    return Table("Latency by stage, ms", columns, rows, [paper.STAGES])
+    return Table("Latency by stage, ms", columns, rows, [paper.STAGES, *encoding_note(found)])
 
 
 def milliseconds(value: float | None) -> str:
