@@ -207,8 +207,6 @@ def prepared(jobs: list[Job]) -> list[tuple[Job, list[Any]]]:
 
 def _prepare(jobs: list[Job], texts: list[str]) -> list[Any]:
     """Some texts at a time, so that a job that nobody waits for ends soon."""
-    if len(texts) <= TEXTS_TOGETHER:
-        return jobs[0].searcher.prepare(texts)
     found: list[Any] = []
     for start in range(0, len(texts), TEXTS_TOGETHER):
         if all(job.cancel.is_set() for job in jobs):
