@@ -162,8 +162,8 @@ def main() -> None:
     table = [
         (
             row["index"], row["processes"], row["times"], row["connections"], round(row["engine"], 1),
-            round(row["rate"], 1), round(row["rate"] / row["engine"], 3), round(row["engine_cpu"] * 1e6), round(row["cpu"] * 1e6),
-            round(row["p50_ms"], 2), round(row["p99_ms"], 2), int(row["busy"]),
+            round(row["rate"], 1), round(row["rate"] / row["engine"], 3), round(row["engine_cpu"] * 1e6),
+            round(row["cpu"] * 1e6), round(row["p50_ms"], 2), round(row["p99_ms"], 2), int(row["busy"]),
         )
         for row in rows
     ]  # fmt: skip
