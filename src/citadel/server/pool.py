@@ -21,7 +21,11 @@ from citadel.server.queue import WorkQueue
 
 TEXTS_TOGETHER = 16  # encoded in one go; more would keep a cancelled job's worker too long
 PATIENCE = 0.05  # seconds a job may run before somebody watches whether its client is still there
-SHORT = 0.002  # seconds of a search that is done before another worker has woken up
+SHORT, AT_MOST = (
+    0.0003,
+    0.001,
+)  # seconds of processor and of clock: a search like this is Python's work, not the engine's
+BEHIND = 0.002  # seconds until somebody looks whether such searches wait behind a longer one
 DELIVERY = 0.001  # seconds that finished jobs wait at most for those beside them
 PACE, SPACING, LONGEST = 0.1, 0.004, 1.0  # seconds before a refusal, more for each one that is held back already
 
@@ -75,7 +79,7 @@ class Pool:
         self._queue: WorkQueue[Job | Literal["end"]] = WorkQueue(workers)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refused, self._looking = 0, False
-        self._taken, self._job_seconds = 0.0, 1.0  # when a worker last took something; how long one took, long at first
+        self._taken, self._short = 0.0, False  # when a worker last took something; what the last ones were like
         self._threads = [Thread(target=self._work, name=f"citadel-search-{n}", daemon=True) for n in range(workers)]
 
     def start(self) -> None:
@@ -123,19 +127,19 @@ class Pool:
 
     def _hand_in(self, job: Job) -> None:
         """Short searches all go to the worker that is awake: two would only pass Python's lock to and fro."""
-        if not self._queue.put(job, help=self._job_seconds > SHORT) and not self._looking:
+        if not self._queue.put(job, help=not self._short) and not self._looking:
             self._look_soon()
 
     def _look_soon(self) -> None:
         assert self._loop is not None  # it is this one
         self._looking = True
-        self._loop.call_later(SHORT, self._look)
+        self._loop.call_later(BEHIND, self._look)
 
     def _look(self) -> None:
         """Wake another worker if somebody waits behind something long after all."""
         self._looking = False
         if len(self._queue):
-            if time.perf_counter() - self._taken > SHORT:
+            if time.perf_counter() - self._taken > BEHIND:
                 self._queue.wake()
             self._look_soon()
 
@@ -144,8 +148,10 @@ class Pool:
     def _work(self) -> None:
         while (jobs := self._take()) is not None:
             start = self._taken = time.perf_counter()
+            used = time.thread_time()
             self._run_all(jobs)
-            self._job_seconds = (time.perf_counter() - start) / max(len(jobs), 1)
+            each = max(len(jobs), 1)
+            self._short = time.thread_time() - used < SHORT * each and time.perf_counter() - start < AT_MOST * each
             del jobs  # while this thread waits, it must not hold on to an old generation's files
 
     def _run_all(self, jobs: list[Job]) -> None:
