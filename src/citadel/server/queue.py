@@ -17,7 +17,7 @@ class WorkQueue(Generic[T]):
     """Things for some threads; whoever fell asleep last is woken first, for its memory is the warmest.
 
     >>> queue = WorkQueue[str](threads=1)
-    >>> queue.put("a")
+    >>> woken = queue.put("a")
     >>> queue.get(), queue.get_at_once(), len(queue)
     ('a', None, 0)
     """
