@@ -25,8 +25,14 @@ function request()
   return requests[turn]
 end
 
-function response(status)
-  if status == 200 then ok = ok + 1 elseif status == 503 then busy = busy + 1 else other = other + 1 end
+function response(status, headers)
+  if status == 200 then
+    ok = ok + 1
+  elseif status == 503 and (headers["retry-after"] or headers["Retry-After"]) then
+    busy = busy + 1
+  else
+    other = other + 1
+  end
 end
 
 function done(summary, latency)

@@ -2,7 +2,8 @@
 
 Two indexes of the documentation of Python's own library: that of `citadel demo`, whose queries go through the default
 model (--model DIR for another, --index FOLDER for an index that is there) and take milliseconds; and BM25, whose search
-takes microseconds, so that HTTP is most of it. Engine, server and wrk share all cores of the machine.
+takes microseconds, so that HTTP is most of it: once in one process, once in one a core on a shared port. Engine, server
+and wrk share all cores of the machine.
 """
 
 from __future__ import annotations
@@ -76,10 +77,20 @@ def engine_rate(index: Path, asked: list[str], seconds: float) -> tuple[float, f
 
 
 @contextlib.contextmanager
-def served(index: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """`citadel serve` with its own settings, but for the log of every request."""
-    command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0", "--no-access-log"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+def served(index: Path, count: int) -> Iterator[tuple[str, list[psutil.Process]]]:
+    """`citadel serve` with its own settings, but for the log of every request; several of them on one port."""
+    with contextlib.ExitStack() as stack:
+        url, processes = "http://127.0.0.1:0", []
+        for _ in range(count):
+            url, process = stack.enter_context(_one(index, url.rpartition(":")[2], count > 1))
+            processes.append(process)
+        yield url, processes
+
+
+@contextlib.contextmanager
+def _one(index: Path, port: str, shared: bool) -> Iterator[tuple[str, psutil.Process]]:
+    command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", port, "--no-access-log"]
+    process = subprocess.Popen([*command, *(["--share-port"] if shared else [])], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         yield json.loads(process.stderr.readline())["url"], psutil.Process(process.pid)
@@ -102,16 +113,18 @@ def saturation(url: str, seconds: float, bodies: Path) -> int:
     return next(count for count, rate in rates.items() if rate >= SATURATED * max(rates.values()))
 
 
-def timed(server: psutil.Process, *asked: Any) -> dict[str, float]:
+def timed(servers: list[psutil.Process], *asked: Any) -> dict[str, float]:
     """What wrk tells, and the server's processor time for one answer, which other work on the machine disturbs less."""
-    before = sum(server.cpu_times()[:2])
+    before = sum(sum(server.cpu_times()[:2]) for server in servers)
     found = wrk(*asked)
-    return found | {"cpu": (sum(server.cpu_times()[:2]) - before) / max(found["ok"], 1)}
+    return found | {"cpu": (sum(sum(server.cpu_times()[:2]) for server in servers) - before) / max(found["ok"], 1)}
 
 
-def measure(name: str, index: Path, asked: list[str], seconds: float, rounds: int) -> Iterator[dict[str, Any]]:
+def measure(
+    name: str, index: Path, count: int, asked: list[str], seconds: float, rounds: int
+) -> Iterator[dict[str, Any]]:
     """Engine and server in turns, so that a noisy machine disturbs both alike; medians of the rounds."""
-    with tempfile.TemporaryDirectory() as folder, served(index) as (url, server):
+    with tempfile.TemporaryDirectory() as folder, served(index, count) as (url, servers):
         bodies = Path(folder, "bodies.jsonl")
         bodies.write_text("".join(json.dumps({"query": query, "k": K}) + "\n" for query in asked))
         wrk(url, 4, 2, bodies)
@@ -119,11 +132,12 @@ def measure(name: str, index: Path, asked: list[str], seconds: float, rounds: in
         engines, turns = [], []
         for _ in range(rounds):
             engines.append(engine_rate(index, asked, seconds))
-            turns.append([timed(server, url, times * enough, seconds, bodies) for times in TIMES])
+            turns.append([timed(servers, url, times * enough, seconds, bodies) for times in TIMES])
     rate, cpu = (statistics.median(values) for values in zip(*engines, strict=True))
     for place, times in enumerate(TIMES):
         found = {key: statistics.median(turn[place][key] for turn in turns) for key in turns[0][0]}
-        yield {"index": name, "times": times, "connections": times * enough, "engine": rate, "engine_cpu": cpu} | found
+        row = {"index": name, "processes": count, "times": times, "connections": times * enough}
+        yield row | {"engine": rate, "engine_cpu": cpu} | found
 
 
 def main() -> None:
@@ -138,21 +152,18 @@ def main() -> None:
     asked, load = queries(QUERIES), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         model = Path(options.index) if options.index else build(Path(folder, "model"), options.model or "default")
-        indexes = {"model": model, "bm25": build(Path(folder, "bm25"), "bm25")}
-        rows = [
-            row
-            for name, index in indexes.items()
-            for row in measure(name, index, asked, options.seconds, options.rounds)
-        ]
+        words, cores = build(Path(folder, "bm25"), "bm25"), available_threads()
+        cases = [("model", model, 1), ("bm25", words, 1), *([("bm25", words, cores)] if cores > 1 else [])]
+        rows = [row for case in cases for row in measure(*case, asked, options.seconds, options.rounds)]
     columns = (
-        "index", "× saturation", "connections", "engine/s", "server/s", "kept", "engine CPU µs", "server CPU µs",
-        "p50 ms", "p99 ms", "refused",
+        "index", "processes", "× saturation", "connections", "engine/s", "server/s", "kept", "engine CPU µs",
+        "server CPU µs", "p50 ms", "p99 ms", "refused",
     )  # fmt: skip
     table = [
         (
-            row["index"], row["times"], row["connections"], round(row["engine"], 1), round(row["rate"], 1),
-            round(row["rate"] / row["engine"], 3), round(row["engine_cpu"] * 1e6), round(row["cpu"] * 1e6),
-            round(row["p50_ms"], 2), round(row["p99_ms"], 2), int(row["busy"]),
+            row["index"], row["processes"], row["times"], row["connections"], round(row["engine"], 1),
+            round(row["rate"], 1), round(row["rate"] / row["engine"], 3), round(row["engine_cpu"] * 1e6),
+            round(row["cpu"] * 1e6), round(row["p50_ms"], 2), round(row["p99_ms"], 2), int(row["busy"]),
         )
         for row in rows
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -49,14 +50,20 @@ def ask(server: Running, times: int) -> list[tuple[int, str | None, dict[str, An
     return found
 
 
-def test_the_excess_is_refused_and_the_rest_is_right(tmp_path: Path) -> None:
-    """One worker, two places to wait, sixteen clients."""
+@pytest.mark.parametrize("times", [1, 2, 8])
+def test_the_excess_is_refused_and_the_rest_is_right(tmp_path: Path, times: int) -> None:
+    """One worker and two places to wait: two clients keep it busy, so 2, 4 and 16 are 1, 2 and 8 times saturation.
+
+    How much is answered in a second is for the night. What holds on any machine: no search is begun in vain.
+    """
     with running(slow_index(tmp_path / "i"), workers=1, limits=Limits(queue=2)) as server:
-        truth = ask(server, 1)[0][2]["hits"]
-        with ThreadPoolExecutor(16) as pool:
-            answers = [one for found in pool.map(lambda _: ask(server, 6), range(16)) for one in found]
+        truth, clients = ask(server, 1)[0][2]["hits"], 2 * times
+        begun = server.taken
+        with ThreadPoolExecutor(clients) as pool:
+            answers = [one for found in pool.map(lambda _: ask(server, 6), range(clients)) for one in found]
         counts = Counter(status for status, _, _ in answers)
-        assert set(counts) == {200, 503} and counts.total() == 96
+        assert counts[200] + counts[503] == 6 * clients and counts[200] == server.taken - begun
+        assert not (times == 1 and counts[503]) and not (times == 8 and not counts[503])
         for status, retry_after, body in answers:
             if status == 200:
                 assert retry_after is None and body["hits"] == truth
@@ -125,19 +132,35 @@ def wrk(
 
 @pytest.mark.night
 def test_goodput_at_eight_times_saturation(tmp_path: Path) -> None:
-    slow_index(tmp_path / "i").close()
-    with command(tmp_path / "i", "--no-access-log", "--queue", "8") as (_, client):
-        peak = max(wrk(client.url, 2 * n, 60, QUERY, tmp_path)["ok"] for n in (1, 2))
-        for times in (1, 2, 8):
-            found = wrk(client.url, 8 * times, 60, QUERY, tmp_path)
-            assert found["failed"] == found["other"] == 0
-            assert found["ok"] >= 0.9 * peak, (times, found, peak)
+    """R22, ten minutes: whatever comes, as many answers as at best; the excess gets 503 and Retry-After."""
+    found = goodput(tmp_path, seconds=10, rounds=17)
+    peak = max(one["ok"] / one["seconds"] for one in found.values())
+    assert found[8]["busy"] > 0
+    for times, one in found.items():
+        assert one["failed"] == one["other"] == 0, (times, found)  # a 503 without Retry-After is "other"
+        assert one["ok"] / one["seconds"] >= 0.9 * peak, (times, found)
+
+
+def goodput(folder: Path, seconds: float, rounds: int) -> dict[int, Counter[str]]:
+    """What wrk counted at 1, 2 and 8 times saturation: the fewest connections that reach the best rate.
+
+    They take turns, so that other work on the machine disturbs all alike.
+    """
+    slow_index(folder / "i").close()
+    found = {times: Counter[str]() for times in (1, 2, 8)}
+    with command(folder / "i", "--no-access-log", "--queue", "4") as (_, client):
+        rates = {count: wrk(client.url, count, seconds, QUERY, folder)["ok"] for count in (1, 2, 4, 8)}
+        enough = next(count for count, rate in rates.items() if rate >= 0.95 * max(rates.values()))
+        for _ in range(rounds):
+            for times, total in found.items():
+                total.update(wrk(client.url, times * enough, seconds, QUERY, folder))
+    return found
 
 
 @pytest.mark.night
 def test_soak(tmp_path: Path) -> None:
-    """R23: half an hour of searches below saturation, with commits and reloads: no error, and no memory that grows."""
-    found, before, after = soak(tmp_path, warm=300, seconds=1500)
+    """R23: half an hour at 60 % of saturation, with commits and reloads: no error, and no memory that grows."""
+    found, before, after = soak(tmp_path, warm=300, seconds=1490)
     assert found["failed"] == found["other"] == found["busy"] == 0
     assert abs(after - before) < 0.03 * before, (before, after)
 
@@ -151,9 +174,11 @@ def soak(folder: Path, warm: float, seconds: float) -> tuple[dict[str, float], i
         committing = threading.Thread(target=commit_now_and_then, args=(client, over))
         committing.start()
         try:
-            wrk(client.url, 4, warm, query, folder, pause_ms=5)
+            most = wrk(client.url, 8, 10, query, folder)
+            pause = math.ceil(1000 * 8 / (0.6 * most["ok"] / most["seconds"]))  # an answer's own time makes it less
+            wrk(client.url, 8, warm, query, folder, pause)
             before = psutil.Process(process.pid).memory_info().rss
-            found = wrk(client.url, 4, seconds, query, folder, pause_ms=5)
+            found = wrk(client.url, 8, seconds, query, folder, pause)
             return found, before, psutil.Process(process.pid).memory_info().rss
         finally:
             over.set()

@@ -166,6 +166,23 @@ def test_what_expired_while_it_waited_is_never_begun(searcher: Prepared) -> None
     assert ran == []
 
 
+def test_nobody_waits_behind_something_long_while_a_worker_sleeps(searcher: Prepared) -> None:
+    """Short jobs go to one worker alone, and this pool has seen nothing else until the long one came."""
+
+    async def work(pool: Pool) -> list[Any]:
+        for _ in range(5):
+            await pool.answer(Job(searcher, echo), 30, never)
+        held = Held()
+        first = asyncio.create_task(pool.answer(Job(searcher, held.run), 30, never))
+        await begun(held)
+        rest = [pool.answer(Job(searcher, echo, [text]), 30, never) for text in "abc"]
+        found: list[Any] = await asyncio.gather(*rest)  # while the first one is held
+        held.go.set()
+        return [*found, await first]
+
+    assert in_pool(work, workers=2) == [["A"], ["B"], ["C"], "held"]
+
+
 def slowly(job: Job, queries: list[Any]) -> None:
     """Longer than PATIENCE: somebody watches whether the client is still there."""
     time.sleep(3 * PATIENCE)

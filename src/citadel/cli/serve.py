@@ -20,6 +20,7 @@ def _option(name: str, help: str, **more: Any) -> Any:
 
 Host = Annotated[str, _option("HOST", "The address to listen on.")]
 Port = Annotated[int, _option("PORT", "The port; 0 takes a free one.")]
+SharePort = Annotated[bool, _option("SHARE_PORT", "Let other servers that only read listen on it, too.")]
 WriteToken = Annotated[str, _option("WRITE_TOKEN_FILE", "A token for changes; or CITADEL_WRITE_TOKEN.", metavar="FILE")]
 ReadToken = Annotated[str, _option("READ_TOKEN_FILE", "One for reading too; or CITADEL_READ_TOKEN.", metavar="FILE")]
 Workers = Annotated[int, _option("WORKERS", "Searches at the same time; 0: one a core.", min=0)]
@@ -43,6 +44,7 @@ def serve(
     index: IndexFolder,
     host: Host = "127.0.0.1",
     port: Port = 8080,
+    share_port: SharePort = False,
     model: Model = None,
     write_token_file: WriteToken = "",
     read_token_file: ReadToken = "",
@@ -70,7 +72,7 @@ def serve(
     limits = {"body_bytes": max_body, "k": max_k, "batch": max_batch, "queue": queue, "connections": max_connections}
     limits["deadline_ms"] = max(round(deadline * 1000), 1)
     settings = {"host": host, "port": port, "workers": workers, "threads": threads, "reload_seconds": reload}
-    settings |= {"device": device, "card_memory": parse_card_memory(card_memory)}
+    settings |= {"share_port": share_port, "device": device, "card_memory": parse_card_memory(card_memory)}
     _run(index, model, log_level, limits, settings | tokens | {"access_log": access_log})
 
 

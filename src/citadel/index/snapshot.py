@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from citadel.config import SUBVECTOR
 from citadel.errors import CorruptIndexError
 from citadel.index.codebook import Codebook, read_codebook
+from citadel.index.documents import DocumentStore, Fields
 from citadel.index.manifest import Manifest, newest_manifest
 from citadel.index.segment import Meta, Segment, id_hashes
 from citadel.index.storage import Storage, resource_errors
@@ -17,6 +19,7 @@ from citadel.index.tombstones import Deleted, Tombstones, read_tombstones
 from citadel.routing import get_router
 from citadel.types import Document
 
+T = TypeVar("T")
 NOTHING_DELETED = Deleted(np.zeros(0, np.uint32))
 
 
@@ -97,9 +100,18 @@ class Snapshot:
 
     def documents(self, numbers: NDArray[np.int64]) -> list[Document]:
         """The documents with these numbers in the whole index, in this order."""
-        found: dict[int, Document] = {}
+        return self._stored(numbers, DocumentStore.get)
+
+    def fields(self, numbers: NDArray[np.int64]) -> list[Fields]:
+        """Their id, title, text and metadata as bare values."""
+        return self._stored(numbers, DocumentStore.fields)
+
+    def _stored(self, numbers: NDArray[np.int64], read: Callable[[DocumentStore, Iterable[int]], list[T]]) -> list[T]:
+        if len(self.segments) == 1:
+            return read(self.segments[0].store, numbers.tolist())
+        found: dict[int, T] = {}
         for segment, base, part in self._by_segment(numbers):
-            found |= dict(zip(part, segment.store.get(number - base for number in part), strict=True))
+            found |= dict(zip(part, read(segment.store, (number - base for number in part)), strict=True))
         return [found[number] for number in numbers.tolist()]
 
     def _by_segment(self, numbers: NDArray[np.int64]) -> Iterator[tuple[Segment, int, list[int]]]:

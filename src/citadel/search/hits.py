@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import overload
 
+from citadel.index.documents import Fields
 from citadel.index.snapshot import Snapshot
 from citadel.types import Document, Hit, Scored
 
@@ -55,9 +56,9 @@ class Hits(Sequence[Hit]):
         """How many products of a query token with a posting or a document the engine took."""
         return self._found.dot_products
 
-    def documents(self, start: int, stop: int) -> list[Document]:
-        """The documents of some hits, for those who do not want all of them in memory."""
-        return self._snapshot.documents(self._found.numbers[start:stop])
+    def fields(self, start: int, stop: int) -> list[Fields]:
+        """Id, title, text and metadata of some hits, for those who do not want all of them in memory."""
+        return self._snapshot.fields(self._found.numbers[start:stop])
 
     def _document(self, rank: int) -> Document:
         if self._documents is None:

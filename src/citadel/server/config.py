@@ -51,6 +51,7 @@ class ServerConfig:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    share_port: bool = False  # with other servers of the same index, which only read
     write_token: str | None = field(default=None, repr=False)
     read_token: str | None = field(default=None, repr=False)
     workers: int = 0  # searches at the same time; 0: one a core
@@ -67,6 +68,11 @@ class ServerConfig:
         for name, token in (("write", self.write_token), ("read", self.read_token)):
             if token is not None and not (len(token) >= _SHORTEST_TOKEN and token.isascii() and token.isprintable()):
                 raise UsageError(f"the {name} token must be {_SHORTEST_TOKEN} or more printable ASCII characters")
+        if self.share_port and not self.read_only:
+            raise UsageError(
+                "a server that shares its port cannot take changes, which would reach any of them: "
+                "start the one with the write token on a port of its own"
+            )
         if not 0 <= self.port <= 65535:
             raise UsageError(f"port {self.port} is not one from 0 to 65535")
         if min(self.reload_seconds, self.drain_seconds) < 0 or self.request_seconds <= 0:

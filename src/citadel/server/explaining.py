@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from citadel.errors import Cancelled, ServerError
 from citadel.search.searcher import Searcher
+from citadel.server.answers import JsonBytes
 from citadel.server.pool import Job
 from citadel.server.routes import ERRORS, JsonRoute, parts, within
 from citadel.server.schema import ExplainAnswer, ExplainRequest, SearchRequest, TextRequest
@@ -44,7 +45,7 @@ async def explain_text(body: TextRequest, request: Request) -> Response:
 async def _answer(request: Request, run: Any) -> Response:
     server = parts(request)
     job = Job(server.service.searcher, run)
-    return Response(await server.answer(job, request), media_type="application/json")
+    return JsonBytes(await server.answer(job, request))
 
 
 def _told(job: Job, explanation: dict[str, Any]) -> bytes:

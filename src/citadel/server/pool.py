@@ -10,17 +10,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from itertools import groupby
-from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 from citadel._native import Cancel
 from citadel.errors import Cancelled, ServerError
 from citadel.search.searcher import Searcher
 from citadel.server.answers import busy
+from citadel.server.queue import WorkQueue
 
 TEXTS_TOGETHER = 16  # encoded in one go; more would keep a cancelled job's worker too long
 PATIENCE = 0.05  # seconds a job may run before somebody watches whether its client is still there
+SHORT, AT_MOST = (
+    0.0003,
+    0.001,
+)  # seconds of processor and of clock: a search like this is Python's work, not the engine's
+BEHIND = 0.002  # seconds until somebody looks whether such searches wait behind a longer one
 DELIVERY = 0.001  # seconds that finished jobs wait at most for those beside them
 PACE, SPACING, LONGEST = 0.1, 0.004, 1.0  # seconds before a refusal, more for each one that is held back already
 
@@ -71,9 +76,10 @@ class Pool:
 
     def __init__(self, workers: int, most: int, observe: Callable[[list[float]], None] = lambda waits: None) -> None:
         self.workers, self._most, self._observe = workers, most, observe
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._queue: WorkQueue[Job | Literal["end"]] = WorkQueue(workers)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._refused = 0
+        self._refused, self._looking = 0, False
+        self._taken, self._short = 0.0, False  # when a worker last took something; what the last ones were like
         self._threads = [Thread(target=self._work, name=f"citadel-search-{n}", daemon=True) for n in range(workers)]
 
     def start(self) -> None:
@@ -85,34 +91,32 @@ class Pool:
     def stop(self) -> None:
         """End when all that waits is done."""
         for _ in self._threads:
-            self._queue.put(None)
+            self._queue.put("end")
         for thread in self._threads:
             thread.join()
 
     @property
     def waiting(self) -> int:
-        return self._queue.qsize()
+        return len(self._queue)
 
     async def answer(self, job: Job, seconds: float, receive: Receive) -> Any:
         """What the job gives; a refusal when too many wait, 504 at the deadline, and an end when the client leaves."""
         await self.admit()
         loop, future = asyncio.get_running_loop(), job.future
         assert future is not None  # a job is answered once
-        watch = _Watch(job, receive)
-        timers = (loop.call_later(seconds, _expire, job, seconds), loop.call_later(PATIENCE, watch.start))
-        self._queue.put(job)
+        watch = _Watch(job, receive, seconds)
+        watch.timer = loop.call_later(min(PATIENCE, seconds), watch.start)
+        self._hand_in(job)
         try:
             return await future
         finally:
-            for timer in timers:
-                timer.cancel()
             watch.stop()
             job.leave()
             del future
 
     async def admit(self) -> None:
         """Refuse when too many wait; asked before a body is read too, so that a refusal costs next to nothing."""
-        if self._queue.qsize() < self._most:
+        if len(self._queue) < self._most:
             return
         self._refused += 1
         try:  # a client that asks again at once must not take the cores from the searches
@@ -121,11 +125,33 @@ class Pool:
             self._refused -= 1
         raise busy()
 
+    def _hand_in(self, job: Job) -> None:
+        """Short searches all go to the worker that is awake: two would only pass Python's lock to and fro."""
+        if not self._queue.put(job, help=not self._short) and not self._looking:
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        assert self._loop is not None  # it is this one
+        self._looking = True
+        self._loop.call_later(BEHIND, self._look)
+
+    def _look(self) -> None:
+        """Wake another worker if somebody waits behind something long after all."""
+        self._looking = False
+        if len(self._queue):
+            if time.perf_counter() - self._taken > BEHIND:
+                self._queue.wake()
+            self._look_soon()
+
     # -- in the workers ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while (jobs := self._take()) is not None:
+            start = self._taken = time.perf_counter()
+            used = time.thread_time()
             self._run_all(jobs)
+            each = max(len(jobs), 1)
+            self._short = time.thread_time() - used < SHORT * each and time.perf_counter() - start < AT_MOST * each
             del jobs  # while this thread waits, it must not hold on to an old generation's files
 
     def _run_all(self, jobs: list[Job]) -> None:
@@ -143,17 +169,16 @@ class Pool:
     def _take(self) -> list[Job] | None:
         """This worker's share of what waits, less what nobody waits for any more; None when the work is over."""
         first = self._queue.get()
-        if first is None:
+        if first == "end":
             return None
-        share = self._queue.qsize() // self.workers if first.texts else 0  # without a text company is of no use
+        share = len(self._queue) // self.workers if first.texts else 0  # without a text company is of no use
         jobs, texts = [first], len(first.texts)
         while len(jobs) <= share and texts < TEXTS_TOGETHER:
-            try:
-                job = self._queue.get_nowait()
-            except Empty:
-                break
+            job = self._queue.get_at_once()
             if job is None:
-                self._queue.put(None)  # for this very thread, when it is done
+                break
+            if job == "end":
+                self._queue.put("end")  # for this very thread, when it is done
                 break
             jobs.append(job)
             texts += len(job.texts)
@@ -210,23 +235,21 @@ def _settle_all(jobs: list[Job]) -> None:
         job.settle()
 
 
-def _expire(job: Job, seconds: float) -> None:
-    message = f"the request took longer than {seconds:g} seconds: ask for less, or later"
-    job.fail(ServerError(504, "deadline", message))
-
-
 class _Watch:
-    """Ends a job whose client has left."""
+    """Ends a job at its deadline, or when its client has left. Most jobs end before it has begun."""
 
-    __slots__ = ("_job", "_receive", "_task")
+    __slots__ = ("_job", "_receive", "_seconds", "_task", "timer")
 
-    def __init__(self, job: Job, receive: Receive) -> None:
+    def __init__(self, job: Job, receive: Receive, seconds: float) -> None:
         self._job: Job | None = job
-        self._receive = receive
+        self._receive, self._seconds = receive, seconds
         self._task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._wait())
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._wait())
+        self.timer = loop.call_later(max(self._seconds - PATIENCE, 0.0), self._expire)
 
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -234,7 +257,14 @@ class _Watch:
         if self._job is not None:
             self._job.fail(ServerError(499, "left", "the client has left"))
 
+    def _expire(self) -> None:
+        message = f"the request took longer than {self._seconds:g} seconds: ask for less, or later"
+        if self._job is not None:
+            self._job.fail(ServerError(504, "deadline", message))
+
     def stop(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
         if self._task is not None:
             self._task.cancel()
-        self._task = self._job = None  # a cancelled task and its frame hold each other for a while
+        self._task = self._job = self.timer = None  # a cancelled task and its frame hold each other for a while

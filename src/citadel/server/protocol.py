@@ -52,9 +52,10 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._in_head:
             self._head += len(data)
-        if self._arrival is None and (self.cycle is None or self.cycle.response_complete):
-            self._await_arrival()  # the first byte of the next request on this connection
+        first = self._arrival is None and (self.cycle is None or self.cycle.response_complete)
         super().data_received(data)
+        if first and (self._head or not self._in_head) and self._arrival is None:
+            self._await_arrival()  # the rest of a request that came in part; most are here at once
         if self._in_head and self._head > MAX_HEAD and not self.transport.is_closing():
             self._answer(431, "limit", f"the headers are larger than {MAX_HEAD:,} bytes: send fewer")
 
@@ -160,15 +161,29 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Late:
-    """A connection's transport as an answer sees it: closing it may take a while."""
+    """A connection's transport as an answer sees it: head and body go out together, and closing may take a while."""
 
-    __slots__ = ("_protocol", "is_closing", "write")
+    __slots__ = ("_cycle", "_head", "_protocol", "_transport", "is_closing")
 
     def __init__(self, protocol: BoundedProtocol) -> None:
-        self._protocol = protocol
-        self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing
+        self._protocol, self._cycle, self._transport = protocol, protocol.cycle, protocol.transport
+        self.is_closing = protocol.transport.is_closing
+        self._head: bytes | None = None
+
+    def write(self, data: bytes) -> None:
+        """Keep the head until the body is here: one call of the system and one packet less."""
+        if not self._cycle.response_started or self._cycle.scope["method"] == "HEAD":
+            self._transport.write(data)  # 100 Continue, or a head that no body follows
+        elif self._head is None:
+            self._head = data
+        else:
+            self._transport.writelines((self._head, data) if self._head else (data,))
+            self._head = b""
 
     def close(self) -> None:
+        if self._head:
+            self._transport.write(self._head)  # the application failed between head and body
+            self._head = b""
         self._protocol.end()
 
 

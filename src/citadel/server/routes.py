@@ -9,13 +9,12 @@ from typing import Any, get_type_hints
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
 
 from citadel.errors import ServerError
 from citadel.server.answers import fields_error
 from citadel.server.config import Limits, ServerConfig
 from citadel.server.metrics import Metrics
-from citadel.server.pool import Job, Pool
+from citadel.server.pool import Job, Pool, Receive
 from citadel.server.schema import ErrorAnswer
 from citadel.server.service import Service
 
@@ -58,14 +57,23 @@ class JsonRoute(APIRoute):
         endpoint, model = self.endpoint, get_type_hints(self.endpoint)["body"]
 
         async def handle(request: Request) -> Response:
-            try:
-                body = await request.body()
-            except ClientDisconnect:
-                raise ServerError(499, "left", "the client has left") from None
-            response: Response = await endpoint(body=read(model, body), request=request)
+            body = read(model, await whole_body(request.receive))
+            response: Response = await endpoint(body=body, request=request)
             return response
 
         return handle
+
+
+async def whole_body(receive: Receive) -> bytes:
+    """What a client sends, to its end."""
+    pieces: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ServerError(499, "left", "the client has left")
+        pieces.append(message["body"])
+        if not message["more_body"]:
+            return b"".join(pieces)
 
 
 def read(model: type[BaseModel], body: bytes) -> BaseModel:

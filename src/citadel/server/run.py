@@ -61,7 +61,7 @@ class DrainingServer(uvicorn.Server):
 
 def serve(index: Index, config: ServerConfig) -> None:
     """Serve an index until SIGTERM or SIGINT."""
-    listening = listen(config.host, config.port)
+    listening = listen(config.host, config.port, config.share_port)
     with contextlib.suppress(KeyboardInterrupt):
         make_server(Service(index, config)).run(sockets=[listening])
 
@@ -84,12 +84,14 @@ def make_server(service: Service) -> DrainingServer:
     return DrainingServer(settings, gate, service)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one."""
+def listen(host: str, port: int, shared: bool = False) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. Where it is shared the system spreads the connections."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.bind((host, port))
     except socket.gaierror:
         listening.close()

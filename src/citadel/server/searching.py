@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from citadel.errors import ServerError
 from citadel.search.hits import Hits
+from citadel.server.answers import JsonBytes
 from citadel.server.explaining import explain_hits
 from citadel.server.pool import Job
 from citadel.server.routes import ERRORS, JsonRoute, Parts, parts, within
@@ -66,7 +67,7 @@ async def _answer(
     texts = [query.query for query in queries if query.query is not None]
     work = Search(asked, queries, server)
     job = Job(server.service.searcher, work.run, texts)
-    return Response(await server.answer(job, request, asked.deadline_ms), media_type="application/json")
+    return JsonBytes(await server.answer(job, request, asked.deadline_ms))
 
 
 class Search:
@@ -84,10 +85,7 @@ class Search:
         clock = _Clock(seconds)
         found = self._scan(job, prepared)
         clock.lap("scan")
-        rows = [bare_rows(hits) for hits in found]
-        if self._asked.documents:
-            for part, hits in zip(rows, found, strict=True):
-                self._reader.fill(part, hits)
+        rows = [self._reader.rows(hits) if self._asked.documents else bare_rows(hits) for hits in found]
         clock.lap("documents")
         if isinstance(self._asked, SearchRequest) and self._asked.explain:
             explain_hits(job, self._asked, rows[0])
@@ -145,21 +143,25 @@ def bare_rows(hits: Hits) -> list[dict[str, Any]]:
 
 
 class Reader:
-    """Puts title, text and metadata into hits, a few at a time: long documents must not fill the memory."""
+    """Hits with title, text and metadata, read a few at a time: long documents must not fill the memory."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
 
-    def fill(self, rows: list[dict[str, Any]], hits: Hits) -> None:
-        """Read the documents of all hits of a query."""
-        for start in range(0, len(rows), _READ_TOGETHER):
-            part = rows[start : start + _READ_TOGETHER]
-            for row, document in zip(part, hits.documents(start, start + len(part)), strict=True):
-                row |= {"title": document.title, "text": document.text, "metadata": dict(document.metadata)}
-                self._left -= len(document.title) + len(document.text)
+    def rows(self, hits: Hits) -> list[dict[str, Any]]:
+        """All hits of a query as JSON objects."""
+        rows: list[dict[str, Any]] = []
+        scores = hits.scores
+        while len(rows) < len(scores):
+            for id, title, text, metadata in hits.fields(len(rows), len(rows) + _READ_TOGETHER):
+                score = scores[len(rows)]
+                row = {"rank": len(rows) + 1, "id": id, "score": score, "title": title, "text": text}
+                rows.append(row | {"metadata": metadata})
+                self._left -= len(title) + len(text)
             if self._left < 0:
                 advice = "ask for fewer hits, or for documents: false"
                 raise ServerError(422, "limit", f"the hits hold more than {self._most:,} characters: {advice}")
+        return rows
 
 
 def _result(place: int, query: SearchRequest | BatchQuery, rows: list[dict[str, Any]]) -> dict[str, Any]:

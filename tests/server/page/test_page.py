@@ -89,6 +89,33 @@ def test_search_as_you_type(page: Any) -> None:
     assert page.url.endswith("#q=relativity+proposed")
 
 
+def test_what_all_hits_have_in_common_is_left_out_of_the_bars(page: Any) -> None:
+    """Two hits, scores 31 and 30.5, whose overall meaning is 30 and 30.25: the bars are 1 and 0.5 above 30."""
+    told = {"d1": (31.0, 30.0), "d2": (30.5, 30.25)}
+
+    def search(route: Any) -> None:
+        answer = route.fetch().json()
+        answer["hits"] = [hit | {"score": told[hit["id"]][0]} for hit in answer["hits"]]
+        route.fulfill(json=answer)
+
+    def explain(route: Any) -> None:
+        answer = route.fetch().json()
+        score, meaning = told[answer["explanation"]["id"]]
+        answer["explanation"] |= {"score": score, "semantic": {"gain": meaning, "share": meaning / score}}
+        route.fulfill(json=answer)
+
+    page.route("**/v1/search", search)
+    page.route("**/v1/explain", explain)
+    ask(page, "relativity proposed")
+    wait_for_text(page, "#legend", "overall meaning, above the 30.00 that every hit shown has")
+    bars = page.locator("#hits .bar").all()
+    assert [bar.evaluate("bar => bar.style.getPropertyValue('--w')") for bar in bars] == ["1", "0.5"]
+    assert [bar.locator("i.meaning").count() for bar in bars] == [0, 1]
+    page.locator("#hits .title").nth(1).click()
+    wait_for_text(page, "#why", "30.25 from the overall meaning of both texts")  # the whole sum stays
+    wait_for_text(page, "#why", "0.25 from words and 0.25 from meaning")
+
+
 def test_emptied_again(page: Any) -> None:
     ask(page, "relativity")
     page.fill("#query", "")

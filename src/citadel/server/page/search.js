@@ -137,6 +137,22 @@ async function explainAll(signal, query, hits) {
     }
   };
   await Promise.all(Array.from({ length: AT_ONCE }, worker));
+  if (!signal.aborted) compare(hits);
+}
+
+// Where the overall meaning is most of every score, its bars are all grey and of one length. What every hit shown has
+// tells none of them apart: the bars are drawn above it then, and the legend says how much it is.
+function compare(hits) {
+  const common = Math.min(...hits.map((hit) => hit.explanation?.semantic?.gain ?? 0)), top = hits[0]?.score;
+  if (hits.length < 2 || !(common > top / 2)) return;
+  for (const hit of hits) {
+    hit.common = common;
+    const bar = [...byId("hits").children].find((one) => one.dataset.id === hit.id)?.querySelector(".bar");
+    bar?.style.setProperty("--w", Math.max((hit.score - common) / (top - common), 0));
+    bar?.replaceChildren(...segments(hit.explanation, common));
+  }
+  const meaning = byId("legend").querySelector(".meaning");
+  if (meaning) meaning.textContent = `overall meaning, above the ${fixed(common)} that every hit shown has`;
 }
 
 function colour(hit) {
@@ -154,14 +170,14 @@ function colour(hit) {
   if (!byId("legend").children.length) byId("legend").replaceChildren(...legend(found));
 }
 
-// The bar of a hit: one part for each match, the semantic part in grey.
-export function segments(found) {
+// The bar of a hit: one part for each match, the semantic part in grey, without what all hits have in common.
+function segments(found, common = 0) {
   const colours = hues(found), parts = [];
   for (const [place, match] of found.matches.entries())
     if (match.gain > 0)
       parts.push(el("i", { "--h": colours[place], "--g": match.gain, title: `${label(match)}: ${fixed(match.gain)}` }));
-  if (found.semantic?.gain > 0)
-    parts.push(el("i", { class: "meaning", "--g": found.semantic.gain, title: `overall meaning: ${fixed(found.semantic.gain)}` }));
+  if (found.semantic?.gain > common)
+    parts.push(el("i", { class: "meaning", "--g": found.semantic.gain - common, title: `overall meaning: ${fixed(found.semantic.gain)}` }));
   return parts;
 }
 

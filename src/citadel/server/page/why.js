@@ -49,6 +49,7 @@ function fillPanel(panel, hit, found) {
   panel.replaceChildren(
     head(hit.title || hit.id),
     el("p", {}, sentence(found)),
+    hit.common ? el("p", { class: "dim small" }, apart(hit, found)) : null,
     el("h3", {}, "Which word met which"),
     drawing,
     el("p", { class: "dim small" }, "Left the query, with the key each word was looked up under and what that added; right the words of the document. ",
@@ -74,6 +75,12 @@ function sentence(found) {
   if (met.length || !found.semantic) parts.push(` = ${fixed(words)} from ${met.length} of ${found.matches.length} words of the query`);
   if (found.semantic) parts.push(`${met.length ? " +" : " ="} ${fixed(found.semantic.gain)} from the overall meaning of both texts (${percent(found.semantic.share)})`);
   return `${parts.join("")}.`;
+}
+
+// What all hits have in common puts none of them before another.
+function apart(hit, found) {
+  const words = found.score - found.semantic.gain, meaning = found.semantic.gain - hit.common;
+  return `Of the overall meaning every hit shown has ${fixed(hit.common)}. What tells this one from the others is the rest: ${fixed(words)} from words and ${fixed(meaning)} from meaning.`;
 }
 
 // ---- the drawing -----------------------------------------------------------------------------------------------------
