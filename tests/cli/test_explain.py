@@ -51,7 +51,7 @@ def test_text_with_a_model(tiny_model: ModelFolder, citadel: Citadel) -> None:
     found = json.loads(citadel("explain", "--text", "rome", "--model", tiny_model(), "--tau", "0", "--json").out)
     assert set(found) == {"format", "text", "side", "router", "tau", "cut", "tokens", "keys"}
     assert set(found["tokens"][1]) == {"place", "token", "field", "start", "end", "routed", "pruned", "keys"}
-    assert set(found["tokens"][1]["keys"][0]) == {"key", "name", "weight", "kept"}
+    assert set(found["tokens"][1]["keys"][0]) == {"key", "name", "weight", "kept", "repeated"}
     query = json.loads(citadel("explain", "--text", "rome", "--model", tiny_model(), "--side", "query", "--json").out)
     assert query["side"] == "query"
 
