@@ -17,6 +17,7 @@ from citadel.types import Floats, Keys
 
 CANDIDATES, PROBES = 4, 64  # documents that `rerank` looks at by tokens and by centroids, for each that is sought
 SEMANTIC_MODES = ("auto", "exact", "rerank", "off")
+PROBED_LISTS = 8  # centroid lists that are looked at, however many documents they hold
 NO_KEYS = np.zeros(0, np.uint32)
 EXACT_BELOW = 1 << 18  # documents: up to here `auto` scans every semantic vector
 

@@ -17,12 +17,11 @@ from citadel.index.probe import read_probe
 from citadel.index.quantize import Encoded
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
-from citadel.search.plan import NO_KEYS, Options, Plan, TermStatistics
+from citadel.search.plan import NO_KEYS, PROBED_LISTS, Options, Plan, TermStatistics
 from citadel.search.topk import best
 from citadel.types import Floats, Keys, Scored
 
 LANES = 16
-PROBED_LISTS = 8
 
 
 def quantized(query: Floats) -> tuple[Floats, np.float32]:

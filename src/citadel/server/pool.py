@@ -21,10 +21,7 @@ from citadel.server.queue import WorkQueue
 
 TEXTS_TOGETHER = 16  # encoded in one go; more would keep a cancelled job's worker too long
 PATIENCE = 0.05  # seconds a job may run before somebody watches whether its client is still there
-SHORT, AT_MOST = (
-    0.0003,
-    0.001,
-)  # seconds of processor and of clock: a search like this is Python's work, not the engine's
+SHORT, AT_MOST = 0.0003, 0.001  # seconds of processor and of clock: such a search is Python's work, not the engine's
 BEHIND = 0.002  # seconds until somebody looks whether such searches wait behind a longer one
 DELIVERY = 0.001  # seconds that finished jobs wait at most for those beside them
 PACE, SPACING, LONGEST = 0.1, 0.004, 1.0  # seconds before a refusal, more for each one that is held back already

@@ -59,7 +59,7 @@ def test_a_batch_in_parts_is_one_by_one() -> None:
     with built(world, [world.documents()]) as index:
         searcher = index.searcher(engine="gpu")
         queries = {str(number): world.query(number) for number in range(7)}
-        with mock.patch.object(engine, "ROOM", 4 * 30 * 2):  # two queries at a time
+        with mock.patch.object(engine, "bytes_a_query", return_value=engine.ROOM // 2):  # two at a time
             ranking = searcher.search_vectors_batch(queries, k=9)
         for name, hits in ranking:
             alone = searcher.search_vectors(**queries[name], k=9)

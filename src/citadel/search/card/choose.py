@@ -12,10 +12,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from citadel.search.card import select
 from citadel.search.card.kernels import NONE, ordered, products
 
 SLACK = tl.constexpr(4096)  # of the smallest steps, that a limit may lie too low
-NOTHING = tl.constexpr(-(1 << 63))
+NOTHING = tl.constexpr(select.NOTHING)
 LOW = tl.constexpr(0xFFFFFFFF)
 
 

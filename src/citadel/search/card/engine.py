@@ -19,14 +19,14 @@ from citadel.search.card.device import card_memory, use_triton
 from citadel.search.card.memory import Card
 from citadel.search.card.plain import PlainSearch
 from citadel.search.card.recorded import Recorded, Search
-from citadel.search.card.rooms import capacity
+from citadel.search.card.rooms import bytes_a_query, capacity
 from citadel.search.card.select import NOTHING, decode, unpack
 from citadel.search.plan import Options, Plan
 from citadel.types import Floats, Scored
 
 MOST = 4096  # documents that the kernels put in order, by counting; beyond that plain torch sorts
 SHAPES = 8  # of single queries, each with its own room, that stay recorded
-ROOM = 4 << 30  # bytes of scores that a batch may take: 4 a query and document
+ROOM = 4 << 30  # bytes that a batch may take besides the index, most of them scores: 4 a query and document
 
 
 class CardEngine:
@@ -55,14 +55,14 @@ class CardEngine:
         while len(found) < len(queries):
             if cancel is not None and cancel.is_set():
                 raise Cancelled("the search was cancelled")
-            part = self._at_once(queries[len(found) :])
+            part = self._at_once(queries[len(found) :], options)
             with self._turn, card_memory(self._where), self._current():
                 found += self._search(part, options)
         return found
 
-    def _at_once(self, queries: Sequence[Prepared]) -> Sequence[Prepared]:
-        """So many of the next queries that their scores and their waiting lists have room."""
-        most = 1 << max(ROOM // (4 * max(self.card.documents, 1)), 1).bit_length() - 1  # so that shapes repeat
+    def _at_once(self, queries: Sequence[Prepared], options: Options) -> Sequence[Prepared]:
+        """So many of the next queries that what they need and their waiting lists have room."""
+        most = 1 << max(ROOM // bytes_a_query(self.card, options), 1).bit_length() - 1  # so that shapes repeat
         part = queries[:most]
         while len(part) > 1 and not self._can_stage(part):
             part = part[: len(part) // 2]

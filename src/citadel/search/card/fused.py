@@ -14,8 +14,8 @@ from citadel.search.card import choose, kernels
 from citadel.search.card.batch import Batch, Tokens
 from citadel.search.card.lists import Lists, Rows
 from citadel.search.card.memory import Card
-from citadel.search.card.rooms import COMBINED, PROBED_LISTS, Chosen, Near, Room, make_room
-from citadel.search.plan import Options
+from citadel.search.card.rooms import COMBINED, Chosen, Near, Room, make_room
+from citadel.search.plan import PROBED_LISTS, Options
 
 POSTINGS, WARPS = 64, 1  # of a list, that a program looks at together
 SWEPT = 512  # scores that a program looks at together
@@ -27,7 +27,8 @@ EXACT: dict[str, Any] = {"enable_fp_fusion": False}  # a product is rounded befo
 
 
 def _shape(rows: Rows, narrowest: int = 1) -> dict[str, Any]:
-    width = rows.codes.shape[1]
+    """What a kernel has to know of coded rows."""
+    width = rows.codes.shape[1] * (4 if rows.codec == "int8x4" else 1)
     padded = max(triton.next_power_of_2(width), narrowest)
     return {"WIDTH": width, "PADDED": padded, "CODEC": "pq" if rows.codec[:2] == "pq" else rows.codec}
 
@@ -36,13 +37,6 @@ def _fours(rows: Rows) -> Rows:
     """int8 codes four at a time, as a GPU multiplies them and Triton's interpreter does not."""
     possible = rows.codec == "int8" and rows.codes.is_cuda and rows.codes.shape[1] % 4 == 0
     return Rows("int8x4", rows.codes.view(torch.int32), rows.scales) if possible else rows
-
-
-def _width(rows: Rows) -> dict[str, Any]:
-    """The shape of rows in fours."""
-    fours = 4 if rows.codec == "int8x4" else 1
-    made = _shape(rows)
-    return made | {"WIDTH": fours * made["WIDTH"], "PADDED": fours * made["PADDED"]}
 
 
 def _asked(rows: Rows, query: Tensor) -> Tensor:
@@ -131,7 +125,7 @@ class FusedSearch:
             batch.token_starts, _asked(rows, tokens.rows), tokens.factors, tokens.key_scales, room.scores, room.dirty,
             room.maxima, batch.size, before, card.ranges(place), len(card.borders), card.sizes[place],
             card.bases[place], weight_floor, lists.halvings,
-            **_width(rows), ROW=_asked(rows, tokens.rows).shape[1], FLOOR=self._floor, WEIGHTS=weighed,
+            **_shape(rows), ROW=_asked(rows, tokens.rows).shape[1], FLOOR=self._floor, WEIGHTS=weighed,
             ALIVE=card.alive is not None, EVERY=every, RANGE=card.width, SUB=room.part,
             TILE=min(self._swept, room.part), BLOCK=self._postings, num_warps=WARPS, **EXACT,
         )  # fmt: skip
@@ -190,7 +184,7 @@ class FusedSearch:
                 rows.codes, self._or_nothing(rows.scales), _asked(rows, batch.semantic_rows), batch.semantic_factors,
                 near.values, near.documents, nearest.wanted, groups.slots, near.values.shape[1], offset,
                 nearest.wanted.bit_length(),
-                **_width(rows), ALIVE=self._card.alive is not None, BLOCK=32, num_warps=2,
+                **_shape(rows), ALIVE=self._card.alive is not None, BLOCK=32, num_warps=2,
                 **EXACT,
             )  # fmt: skip
             offset += groups.slots
@@ -215,7 +209,7 @@ class FusedSearch:
             room.chosen.ranked, near.values, near.documents, room.scores, rows.codes, self._or_nothing(rows.scales),
             _asked(rows, batch.semantic_rows), batch.semantic_factors, near.both_values, near.both_documents,
             near.both_maxima, self._card.borders, first, blocks, near.values.shape[1], near.both_values.shape[1],
-            ranges, ranges.bit_length(), **_width(rows), RANGE=self._card.width, BLOCK=COMBINED, num_warps=1, **EXACT,
+            ranges, ranges.bit_length(), **_shape(rows), RANGE=self._card.width, BLOCK=COMBINED, num_warps=1, **EXACT,
         )  # fmt: skip
         self._pick(near.both_maxima, near.both_values, near.both_documents, near.both, room.chosen.found, batch.size)
         return near.both.ranked

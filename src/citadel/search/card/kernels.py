@@ -13,7 +13,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NONE = tl.constexpr(-2139095041)  # −∞ as a whole number of the same order
+from citadel.search.card import rooms
+
+NONE = tl.constexpr(rooms.NONE)
 SEARCHED = tl.constexpr(16)  # query tokens whose parts of a range are looked for together
 
 

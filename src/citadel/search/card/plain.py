@@ -9,9 +9,8 @@ from citadel.search.card.batch import Batch, Tokens
 from citadel.search.card.lists import Lists, Rows
 from citadel.search.card.memory import Card
 from citadel.search.card.probes import Probe
-from citadel.search.card.rooms import PROBED_LISTS
 from citadel.search.card.select import documents_of, pack, top
-from citadel.search.plan import Options
+from citadel.search.plan import PROBED_LISTS, Options
 
 LANES = 16
 

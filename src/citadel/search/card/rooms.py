@@ -10,9 +10,8 @@ from torch import Tensor
 
 from citadel.search.card.memory import Card
 from citadel.search.card.probes import Probe
-from citadel.search.plan import Options
+from citadel.search.plan import PROBED_LISTS, Options
 
-PROBED_LISTS = 8
 CANDIDATES = 1 << 14  # scores from a limit at or below the k-th one on, which are then put in order
 MOST_PARTS = 1 << 15  # of the documents, whose best scores one program looks at together
 NARROWEST = 16  # documents a part has
@@ -127,6 +126,13 @@ def wanted_by_tokens(options: Options) -> int:
 def capacity(card: Card, options: Options) -> int:
     """How many candidates a query has room for."""
     return min(max(CANDIDATES, 4 * wanted_by_tokens(options)), max(card.documents, 1))
+
+
+def bytes_a_query(card: Card, options: Options) -> int:
+    """About what the room of one query takes."""
+    slots = sum(probe.capacity(options.probes, PROBED_LISTS) for probe in card.probes)
+    near = 24 * (slots + options.candidates) if options.semantic == "rerank" else 0
+    return 4 * len(card.borders) * card.width + 8 * capacity(card, options) + near
 
 
 def make_room(card: Card, queries: int, options: Options) -> Room:
