@@ -10,15 +10,12 @@ import numpy as np
 
 from citadel.errors import UsageError
 from citadel.index.snapshot import Snapshot
-from citadel.search.card.batch import Prepared
 from citadel.search.card.device import card_memory, find_card
 from citadel.search.card.engine import CardEngine
 from citadel.search.card.memory import Card, load_card, shard_borders
 from citadel.search.plan import Options, Plan
 from citadel.search.topk import best
 from citadel.types import Scored
-
-Shards = tuple[Prepared, ...]  # a query as each card takes it
 
 
 class GpuEngine:
@@ -39,21 +36,20 @@ class GpuEngine:
                 card = load_card(snapshot, found, width, borders[place : place + 2], memory)
             self.cards.append(CardEngine(card, floor, snapshot.codebook, _live(card), where))
 
-    def prepare(self, plan: Plan) -> Shards:
-        """A plan and its lists on each card."""
-        return tuple(card.prepare(plan) for card in self.cards)
+    def prepare(self, plan: Plan) -> Plan:
+        """A query as `search` takes it; each card looks its lists up."""
+        return plan
 
-    def search(self, query: Shards, options: Options, cancel: Any = None) -> Scored:
+    def search(self, query: Plan, options: Options, cancel: Any = None) -> Scored:
         """The best k documents of one query."""
         return self.search_batch([query], options, cancel)[0]
 
-    def search_batch(self, queries: Sequence[Shards], options: Options, cancel: Any = None) -> list[Scored]:
+    def search_batch(self, queries: Sequence[Plan], options: Options, cancel: Any = None) -> list[Scored]:
         """The best k documents of each query."""
         if len(self.cards) == 1:
-            return self.cards[0].search_batch([query[0] for query in queries], options, cancel)
-        asked = [(card, [query[place] for query in queries]) for place, card in enumerate(self.cards)]
-        with ThreadPoolExecutor(len(asked), "citadel-card") as pool:  # the cards work side by side
-            parts = list(pool.map(lambda one: one[0].search_batch(one[1], options, cancel), asked))
+            return self.cards[0].search_batch(queries, options, cancel)
+        with ThreadPoolExecutor(len(self.cards), "citadel-card") as pool:  # they work side by side
+            parts = list(pool.map(lambda card: card.search_batch(queries, options, cancel), self.cards))
         return [_merged(found, options.k) for found in zip(*parts, strict=True)]
 
 

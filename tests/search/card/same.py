@@ -44,5 +44,6 @@ def check(world: World, options: Options, cuts: Sequence[int] = (), gone: Sequen
         index.commit()
         slow, fast = engines(index, world.router, width)
         queries = [world.query(number) for number in range(4)]
-        for _ in range(2):  # the second time in the room that the first has left
-            assert answers(fast, index, queries, options) == answers(slow, index, queries, options), (world, options)
+        wanted = answers(slow, index, queries, options)
+        for count in (4, 3, 4):  # the others in the room that the first has left
+            assert answers(fast, index, queries[:count], options) == wanted[:count], (world, options)

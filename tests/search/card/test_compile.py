@@ -15,7 +15,7 @@ import warnings
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from citadel.search.card import choose, kernels
+from citadel.search.card import choose, kernels, shared
 
 F, I, N = "*fp32", "*i64", "*i32"
 TYPES = {
@@ -42,7 +42,9 @@ def compiled(kernel, warps, **given):
 part = dict(RANGE=2048, SUB=512)
 for codec, width, row in (("int8", 32, 32), ("int8x4", 32, 32), ("fp16", 32, 32), ("pq", 8, 2048)):
     shape = dict(WIDTH=width, PADDED=width, ROW=row, CODEC=codec, FLOOR=True, WEIGHTS=True)
-    compiled(kernels.score_kernel, 1, **shape, **part, ALIVE=True, EVERY=False, TILE=512, BLOCK=64)
+    for room in ("", shared.declaration(2048)):
+        made = dict(ALIVE=True, EVERY=False, TILE=512, BLOCK=64, SHARED=room)
+        compiled(kernels.score_kernel, 1, **shape, **part, **made)
 for codec, queries in (("int8", 16), ("fp16", 1)):
     shape = dict(WIDTH=128, PADDED=128, CODEC=codec, ALIVE=True)
     compiled(kernels.scan_kernel, 4, **shape, **part, BLOCK=128, QUERIES=queries, STAGES=3)
@@ -54,6 +56,7 @@ compiled(choose.limit_kernel, 32, PADDED=16384, BLOCK=1024)
 compiled(choose.collect_kernel, 1, **part, TILE=512)
 compiled(choose.pick_kernel, 4, BLOCK=512)
 compiled(choose.rank_kernel, 4, BLOCK=16, OTHERS=1024)
+compiled(choose.select_kernel, 32, PADDED=16384)
 compiled(choose.probe_kernel, 1, WIDTH=128, BLOCK=32)
 compiled(choose.groups_kernel, 4, PADDED=64)
 print("compiled")

@@ -19,11 +19,29 @@ from citadel.types import Floats
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A plan and the list of each of its tokens in each segment, -1 for none."""
+class Asked:
+    """Some queries, and the list of each of their tokens in each segment, -1 for none."""
 
-    plan: Plan
-    lists: NDArray[np.int64]  # [segments, n]
+    plans: Sequence[Plan]
+    lists: tuple[NDArray[np.int64], ...]  # one a segment: [T]
+
+    @property
+    def owners(self) -> NDArray[np.int64]:
+        """The query that each token belongs to [T]."""
+        return np.repeat(np.arange(len(self.plans)), [len(plan.keys) for plan in self.plans])
+
+    def have_lists(self) -> NDArray[np.bool_]:
+        """Which queries have a list at all [B]."""
+        found = np.zeros(sum(len(plan.keys) for plan in self.plans), bool)
+        for chosen in self.lists:
+            found |= chosen >= 0
+        return np.bincount(self.owners, found, len(self.plans)) > 0
+
+
+def find_lists(plans: Sequence[Plan], lists: Sequence[Lists | None]) -> Asked:
+    """Look the lists of some queries up, all at once."""
+    keys = plans[0].keys if len(plans) == 1 else np.concatenate([plan.keys for plan in plans])
+    return Asked(plans, tuple(np.full(len(keys), -1) if own is None else own.find(keys) for own in lists))
 
 
 @dataclass(frozen=True)
@@ -102,12 +120,10 @@ class Shape:
     semantic: int
 
 
-def shape_of(queries: Sequence[Prepared], semantic: bool) -> Shape:
+def shape_of(plans: Sequence[Plan], semantic: bool) -> Shape:
     """The shape of some queries; those of one shape fit the same room and the same recorded graph."""
-    pooled = queries[0].plan.semantic if semantic else None
-    return Shape(
-        len(queries), padded(sum(len(query.plan.keys) for query in queries)), 0 if pooled is None else len(pooled)
-    )
+    pooled = plans[0].semantic if semantic else None
+    return Shape(len(plans), padded(sum(len(plan.keys) for plan in plans)), 0 if pooled is None else len(pooled))
 
 
 def _kind(codec: str) -> Any:
@@ -190,48 +206,46 @@ class Laid:
 
 
 def lay_out(
-    queries: Sequence[Prepared],
+    asked: Asked,
     lists: Sequence[Lists | None],
     book: Codebook | None,
     semantic_codec: str,
     parts: dict[str, NDArray[Any]],
 ) -> Laid:
     """Write some queries into the parts of a block."""
-    if len(queries) == 1:
-        return _lay_out_one(queries[0], lists, book, semantic_codec, parts)
-    sizes = [len(query.plan.keys) for query in queries]
-    parts["token_starts"][1:] = np.cumsum(sizes)
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    chosen = np.concatenate([query.lists for query in queries], axis=1)  # [segments, T]
-    vectors = np.concatenate([_vectors(query.plan) for query in queries])
-    products, staged = np.zeros(len(queries), np.int64), list[tuple[Lists, int, int]]()
+    if len(asked.plans) == 1:
+        return _lay_out_one(asked, lists, book, semantic_codec, parts)
+    parts["token_starts"][1:] = np.cumsum([len(plan.keys) for plan in asked.plans])
+    owners = asked.owners
+    products, staged = np.zeros(len(asked.plans), np.int64), list[tuple[Lists, int, int]]()
     for place, own in enumerate(lists):
         if own is not None:
-            spans = _spans(own, chosen[place], staged, parts, place)
-            products += np.bincount(owner, spans, len(sizes)).astype(np.int64)
-    _put_rows(lists, vectors, book, parts)
+            spans = _spans(own, asked.lists[place], staged, parts, place)
+            products += np.bincount(owners, spans, len(products)).astype(np.int64)
+    _put_rows(lists, np.concatenate([_vectors(plan) for plan in asked.plans]), book, parts)
     if "semantic" in parts:
-        given = np.stack([query.plan.semantic for query in queries if query.plan.semantic is not None])
+        given = np.stack([plan.semantic for plan in asked.plans if plan.semantic is not None])
         _put_semantic(given, semantic_codec, parts)
     return Laid(products.tolist(), staged)
 
 
 def _lay_out_one(
-    query: Prepared,
+    asked: Asked,
     lists: Sequence[Lists | None],
     book: Codebook | None,
     semantic_codec: str,
     parts: dict[str, NDArray[Any]],
 ) -> Laid:
     """The same for one query: the card waits for it, and every call of numpy is a microsecond."""
-    parts["token_starts"][1] = len(query.plan.keys)
+    [plan] = asked.plans
+    parts["token_starts"][1] = len(plan.keys)
     products, staged = 0, list[tuple[Lists, int, int]]()
     for place, own in enumerate(lists):
         if own is not None:
-            products += int(_spans(own, query.lists[place], staged, parts, place).sum())
-    _put_rows(lists, _vectors(query.plan), book, parts)
-    if "semantic" in parts and query.plan.semantic is not None:
-        _put_semantic(query.plan.semantic[None], semantic_codec, parts)
+            products += int(_spans(own, asked.lists[place], staged, parts, place).sum())
+    _put_rows(lists, _vectors(plan), book, parts)
+    if "semantic" in parts and plan.semantic is not None:
+        _put_semantic(plan.semantic[None], semantic_codec, parts)
     return Laid([products], staged)
 
 

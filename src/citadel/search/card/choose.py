@@ -94,12 +94,11 @@ def pick_kernel(values, documents, limits, found, candidates, count, width, BLOC
 def rank_kernel(candidates, found, reported, ranked, capacity, wanted, BLOCK: tl.constexpr, OTHERS: tl.constexpr):  # type: ignore[no-untyped-def]
     """One program a query and some candidates: each to its place among the best; behind them what is reported."""
     number = tl.program_id(1).to(tl.int64)
-    start = tl.program_id(0) * BLOCK
     count = tl.minimum(tl.load(found + number), capacity)
-    if start == 0:
+    if tl.program_id(0) == 0:
         tl.store(ranked + number * (wanted + 1) + wanted, tl.load(reported + number).to(tl.int64))
-    if start < count:
-        own = candidates + number * capacity
+    own = candidates + number * capacity
+    for start in range(tl.program_id(0) * BLOCK, count, tl.num_programs(0) * BLOCK):
         at = start + tl.arange(0, BLOCK)
         mine = tl.load(own + at, mask=at < count, other=NOTHING)
         rank = tl.zeros((BLOCK,), tl.int32)
@@ -108,6 +107,45 @@ def rank_kernel(candidates, found, reported, ranked, capacity, wanted, BLOCK: tl
             theirs = tl.load(own + other, mask=other < count, other=NOTHING)
             rank += tl.sum((theirs[None, :] > mine[:, None]).to(tl.int32), axis=1)
         tl.store(ranked + number * (wanted + 1) + rank, mine, mask=(mine != NOTHING) & (rank < wanted))
+
+
+@triton.jit
+def _reached(value, low, high, wanted):  # type: ignore[no-untyped-def]
+    """The largest number below `high` that `wanted` of the values reach; `low` is one."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = tl.sum((value >= middle).to(tl.int32), axis=0) >= wanted
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+    return low
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def select_kernel(candidates, found, ranked, capacity, wanted, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One program a query: the best candidates in no order, but that the last is the least; then how many there were.
+
+    For those that only need the best as a set: putting thousands in order by counting costs the square of them."""
+    number = tl.program_id(0).to(tl.int64)
+    among = tl.load(found + number)
+    count = tl.minimum(among, capacity)
+    place = tl.arange(0, PADDED)
+    packed = tl.load(candidates + number * capacity + place, mask=place < count, other=NOTHING)
+    least = tl.full((), NOTHING, tl.int64)
+    if count >= wanted:
+        order = packed >> 32
+        high = tl.max(order, axis=0) + 1
+        score = _reached(order, tl.min(tl.where(packed != NOTHING, order, high), axis=0), high, wanted)
+        missing = wanted - tl.sum((order > score).to(tl.int32), axis=0)
+        equal = tl.where(order == score, packed & LOW, -1)
+        low = tl.min(tl.where(order == score, packed & LOW, LOW + 1), axis=0)
+        several = tl.sum((order == score).to(tl.int32), axis=0) > missing
+        least = (score << 32) | _reached(equal, low, tl.where(several, LOW + 1, low + 1), missing)
+    own = ranked + number * (wanted + 1)
+    above = packed > least
+    tl.store(own + tl.cumsum(above.to(tl.int32), axis=0) - 1, packed, mask=above)
+    if count >= wanted:
+        tl.store(own + wanted - 1, least)
+    tl.store(own + wanted, among.to(tl.int64))
 
 
 @triton.jit  # type: ignore[untyped-decorator]

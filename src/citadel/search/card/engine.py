@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,41 @@ from numpy.typing import NDArray
 
 from citadel.errors import Cancelled
 from citadel.index.codebook import Codebook
-from citadel.search.card.batch import Desk, Prepared, Shape, lay_out, shape_of
+from citadel.search.card.batch import Asked, Desk, Laid, Shape, find_lists, lay_out, shape_of
 from citadel.search.card.cold import staged_size
 from citadel.search.card.device import card_memory, use_triton
 from citadel.search.card.memory import Card
 from citadel.search.card.plain import PlainSearch
-from citadel.search.card.recorded import Recorded, Search
+from citadel.search.card.recorded import Recorded, Search, Way
 from citadel.search.card.rooms import bytes_a_query, capacity
 from citadel.search.card.select import NOTHING, decode, unpack
 from citadel.search.plan import Options, Plan
 from citadel.types import Floats, Scored
 
 MOST = 4096  # documents that the kernels put in order, by counting; beyond that plain torch sorts
+FEW = 6  # queries below which each alone, replayed from a recording, is faster than all together
 SHAPES = 8  # of single queries, each with its own room, that stay recorded
 ROOM = 4 << 30  # bytes that a batch may take besides the index, most of them scores: 4 a query and document
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """Queries that the card is working on."""
+
+    places: list[int]
+    asked: Asked
+    laid: Laid
+    recorded: Recorded
+    way: Way
+
+
+@dataclass(frozen=True)
+class SharedRoom:
+    """Room on the card for some queries with these options."""
+
+    options: Options
+    queries: int
+    room: Any
 
 
 class CardEngine:
@@ -40,39 +62,61 @@ class CardEngine:
         self._turn = threading.Lock()
         self._index = _index(card.device)
         self._shapes: dict[tuple[Shape, Options], Recorded] = {}
+        self._room: SharedRoom | None = None
 
-    def prepare(self, plan: Plan) -> Prepared:
-        """A plan and the list of each of its tokens in each segment [segments, n], -1 for none."""
-        count = len(plan.keys)
-        rows = [np.full(count, -1) if lists is None else lists.find(plan.keys) for lists in self.card.lists]
-        if len(rows) == 1:
-            return Prepared(plan, rows[0][None])
-        return Prepared(plan, np.stack(rows) if rows else np.zeros((0, len(plan.keys)), np.int64))
+    def prepare(self, plan: Plan) -> Plan:
+        """A query as `search_batch` takes it; its lists are looked up there, together with the others'."""
+        return plan
 
-    def search_batch(self, queries: Sequence[Prepared], options: Options, cancel: Any = None) -> list[Scored]:
+    def search_batch(self, queries: Sequence[Plan], options: Options, cancel: Any = None) -> list[Scored]:
         """The best k documents of each query."""
-        found: list[Scored] = []
-        while len(found) < len(queries):
+        if not options.k or not self.card.documents:
+            return [Scored(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
+        if queries and queries[0].semantic is None:
+            options = options._replace(semantic="off")
+        found: dict[int, Scored] = {}
+        with self._turn, card_memory(self._where), self._current():
+            self._search(dict(enumerate(queries)), options, found, cancel)
+            rest = {place: query for place, query in enumerate(queries) if place not in found}
+            self._search(rest, options._replace(semantic="exact"), found, cancel)
+        return [found[place] for place in range(len(queries))]
+
+    def _search(self, queries: dict[int, Plan], options: Options, found: dict[int, Scored], cancel: Any) -> None:
+        """What the options find for queries by their places; the host lays the next ones out while the card works.
+
+        With `rerank`, queries without a list or with too few documents are left out: all must be scanned for them."""
+        places, under_way = list(queries), None
+        while places:
             if cancel is not None and cancel.is_set():
                 raise Cancelled("the search was cancelled")
-            part = self._at_once(queries[len(found) :], options)
-            with self._turn, card_memory(self._where), self._current():
-                found += self._search(part, options)
-        return found
+            asked = self._at_once([queries[place] for place in places], options)
+            recorded = self._recorded(shape_of(asked.plans, options.semantic != "off"), options)
+            if under_way is not None and recorded.next() is under_way.way:  # single queries have one block
+                found.update(self._finish(under_way, options))
+                under_way = None
+            started = self._start(recorded, places[: len(asked.plans)], asked)
+            if under_way is not None:
+                found.update(self._finish(under_way, options))
+            places, under_way = places[len(asked.plans) :], started
+        if under_way is not None:
+            found.update(self._finish(under_way, options))
 
-    def _at_once(self, queries: Sequence[Prepared], options: Options) -> Sequence[Prepared]:
+    def _at_once(self, queries: Sequence[Plan], options: Options) -> Asked:
         """So many of the next queries that what they need and their waiting lists have room."""
-        most = 1 << max(ROOM // bytes_a_query(self.card, options), 1).bit_length() - 1  # so that shapes repeat
-        part = queries[:most]
-        while len(part) > 1 and not self._can_stage(part):
-            part = part[: len(part) // 2]
-        return part
+        most = 1 if self._index is not None and len(queries) < FEW else self._most(options)
+        asked = find_lists(queries[:most], self.card.lists)
+        while len(asked.plans) > 1 and not self._can_stage(asked):
+            asked = find_lists(asked.plans[: len(asked.plans) // 2], self.card.lists)
+        return asked
 
-    def _can_stage(self, queries: Sequence[Prepared]) -> bool:
-        for place, lists in enumerate(self.card.lists):
+    def _most(self, options: Options) -> int:
+        """Queries that have room together: a power of two, so that shapes repeat."""
+        return int(1 << max(ROOM // bytes_a_query(self.card, options), 1).bit_length() - 1)
+
+    def _can_stage(self, asked: Asked) -> bool:
+        for lists, chosen in zip(self.card.lists, asked.lists, strict=True):
             if lists is not None and lists.cold is not None:
-                needed = staged_size(lists.cold, [query.lists[place] for query in queries], lists.sizes)
-                if needed > lists.cold.room:
+                if staged_size(lists.cold, [chosen], lists.sizes) > lists.cold.room:
                     return False
         return True
 
@@ -80,45 +124,41 @@ class CardEngine:
         """Kernels and graphs go to the current card, whichever tensors they get."""
         return nullcontext() if self._index is None else torch.cuda.device(self._index)  # by number: found in no time
 
-    def _search(self, queries: Sequence[Prepared], options: Options) -> list[Scored]:
-        """Queries without a list, or with too few documents after `rerank`, are looked for by scanning everything."""
-        if not options.k or not self.card.documents:
-            return [Scored(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
-        if queries[0].plan.semantic is None:
-            options = options._replace(semantic="off")
-        if options.semantic != "rerank":
-            return self.run(queries, options)
-        found: list[Scored | None] = [None] * len(queries)
-        listed = [place for place, query in enumerate(queries) if (query.lists >= 0).any()]
-        for place, scored in zip(listed, self.run([queries[i] for i in listed], options), strict=True):
-            found[place] = scored if len(scored.numbers) >= min(options.k, self._live) else None
-        rest = [place for place, scored in enumerate(found) if scored is None]
-        exact = self.run([queries[i] for i in rest], options._replace(semantic="exact"))
-        for place, scored in zip(rest, exact, strict=True):
-            found[place] = scored
-        return [scored for scored in found if scored is not None]
+    def _start(self, recorded: Recorded, places: list[int], asked: Asked) -> UnderWay:
+        laid = lay_out(asked, self.card.lists, self._book, self._semantic_codec, recorded.next().parts)
+        return UnderWay(places, asked, laid, recorded, recorded.start(laid))
 
-    def run(self, queries: Sequence[Prepared], options: Options) -> list[Scored]:
-        """The same, just as the options say."""
-        if not queries:
-            return []
-        recorded = self._recorded(shape_of(queries, options.semantic != "off"), options)
-        laid = lay_out(queries, self.card.lists, self._book, self._semantic_codec, recorded.parts)
-        found = recorded.search(laid)
+    def _finish(self, part: UnderWay, options: Options) -> dict[int, Scored]:
+        """Its answers by place."""
+        found = part.recorded.wait(part.way)
         if max(found[:, -1].tolist()) > capacity(self.card, options):  # so many equal scores that they had no room
-            found = self._plain.run(self._plain.room(len(queries), options), recorded.batch, options).cpu().numpy()
-        return self._scored(found[:, :-1], laid.dot_products, options)
+            found = part.recorded.again(part.way, self._plain)
+        scored = dict(zip(part.places, self._scored(found[:, :-1], part.laid.dot_products, options), strict=True))
+        if options.semantic != "rerank":
+            return scored
+        enough, listed = min(options.k, self._live), part.asked.have_lists().tolist()
+        kept = zip(scored.items(), listed, strict=True)
+        return {place: one for (place, one), has in kept if has and len(one.numbers) >= enough}
 
     def _recorded(self, shape: Shape, options: Options) -> Recorded:
-        """Searches of this shape are recorded once; a few shapes are kept, and for batches one."""
+        """Searches of this shape are recorded once; a few shapes are kept."""
         key = (shape, options)
         if key not in self._shapes:
-            if len(self._shapes) >= SHAPES or shape.queries > 1:
-                self._shapes.clear()
             search = self.kernels if options.k <= MOST else self._plain
+            room = search.room(1, options) if shape.queries == 1 else self._shared_room(search, shape.queries, options)
+            if len(self._shapes) >= SHAPES:
+                self._shapes.clear()
             desk = Desk(shape, self.card.lists, self._semantic_codec)
-            self._shapes[key] = Recorded(self.card, search, desk, options)
+            self._shapes[key] = Recorded(self.card, search, room, desk, options)
         return self._shapes[key]
+
+    def _shared_room(self, search: Search, queries: int, options: Options) -> Any:
+        """One room for batches of all sizes: most of what they need is as large as the index has documents."""
+        if self._room is None or self._room.options != options or self._room.queries < queries:
+            self._shapes, self._room = {}, None  # before there are two
+            size = min(1 << (queries - 1).bit_length(), max(self._most(options), queries))
+            self._room = SharedRoom(options, size, search.room(size, options))
+        return self._room.room
 
     def _scored(self, whole: NDArray[np.int64], products: list[int], options: Options) -> list[Scored]:
         """Answers with numbers in the whole index."""

@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from citadel.search.card import choose, kernels
+from citadel.search.card import choose, kernels, shared
 from citadel.search.card.batch import Batch, Tokens
 from citadel.search.card.lists import Lists, Rows
 from citadel.search.card.memory import Card
@@ -21,8 +21,11 @@ POSTINGS, WARPS = 64, 1  # of a list, that a program looks at together
 SWEPT = 512  # scores that a program looks at together
 SCANNED, SCAN_WARPS, STAGES = 128, 8, 2  # semantic vectors that a program looks at together, and blocks under way
 SHARED = 16  # queries that share a semantic scan: the narrowest product of the matrix units
-COLLECTED = 512  # scores that a program looks at together for candidates
+COLLECTED = 256  # scores that a program looks at together for candidates
 COUNTED, OTHERS, COUNT_WARPS = 8, 1024, 4  # candidates whose places a program counts, against so many at a time
+COUNTING = 256  # programs of a query that count
+SELECTED = 1 << 14  # candidates that one program can hold to choose from
+SELECTING = 4  # queries from which on one program each chooses: one alone waits longer for it than for many that count
 EXACT: dict[str, Any] = {"enable_fp_fusion": False}  # a product is rounded before it is added, as on the CPU
 
 
@@ -47,9 +50,19 @@ def _asked(rows: Rows, query: Tensor) -> Tensor:
 def _count(chosen: Chosen, reported: Tensor, queries: int) -> None:
     """Put the candidates in order by counting the larger ones."""
     capacity = chosen.candidates.shape[1]
-    choose.rank_kernel[(triton.cdiv(capacity, COUNTED), queries)](
+    choose.rank_kernel[(min(triton.cdiv(capacity, COUNTED), COUNTING), queries)](
         chosen.candidates, chosen.found, reported, chosen.ranked, capacity, chosen.wanted, BLOCK=COUNTED,
         OTHERS=OTHERS, num_warps=COUNT_WARPS,
+    )  # fmt: skip
+
+
+def _select(chosen: Chosen, queries: int) -> None:
+    """The best candidates in no order."""
+    capacity = chosen.candidates.shape[1]
+    padded = triton.next_power_of_2(capacity)
+    choose.select_kernel[(queries,)](
+        chosen.candidates, chosen.found, chosen.ranked, capacity, chosen.wanted, PADDED=padded,
+        num_warps=min(max(padded // 512, 1), 32),
     )  # fmt: skip
 
 
@@ -61,6 +74,7 @@ class FusedSearch:
     def __init__(self, card: Card, floor: bool, postings: int = POSTINGS, swept: int = SWEPT) -> None:
         self._card, self._floor, self._postings, self._swept = card, floor, postings, swept
         self._scanned = min(SCANNED, 2 * swept)
+        self._shared = shared.declaration(card.width) if card.device.type == "cuda" else ""
         self._nothing = torch.zeros(1, device=card.device)
         self._rows = [None if own is None else _fours(own.rows) for own in card.lists]
         self._semantic = None if card.semantic is None else _fours(card.semantic)
@@ -73,25 +87,30 @@ class FusedSearch:
     def run(self, room: Room, batch: Batch, options: Options) -> Tensor:
         """The best k of each query, packed, and how many candidates there were [B, k + 1]."""
         exact = options.semantic == "exact"
+        self._fork()
+        self._score(room, batch, options.weight_floor, exact)  # first: the others are launched while it works
         if room.near is not None:
             with self._beside():
                 self._nearest(room.near, batch, options)
-        self._score(room, batch, options.weight_floor, exact)
         if exact:
             self._scan(room, batch)
         self._choose(room, batch)
         if room.near is None:
-            return room.chosen.ranked
+            return room.chosen.ranked[: batch.size]
         self._join()
         return self._both(room, room.near, batch)
 
+    def _fork(self) -> None:
+        """What is done beside begins here."""
+        if self._side is not None:
+            self._side.wait_stream(torch.cuda.current_stream(self._card.device))
+
     @contextmanager
     def _beside(self) -> Iterator[None]:
-        """On a stream of its own, from here on."""
+        """On a stream of its own."""
         if self._side is None:
             yield
             return
-        self._side.wait_stream(torch.cuda.current_stream(self._card.device))
         with torch.cuda.stream(self._side):
             yield
 
@@ -127,7 +146,8 @@ class FusedSearch:
             card.bases[place], weight_floor, lists.halvings,
             **_shape(rows), ROW=_asked(rows, tokens.rows).shape[1], FLOOR=self._floor, WEIGHTS=weighed,
             ALIVE=card.alive is not None, EVERY=every, RANGE=card.width, SUB=room.part,
-            TILE=min(self._swept, room.part), BLOCK=self._postings, num_warps=WARPS, **EXACT,
+            TILE=min(self._swept, room.part), BLOCK=self._postings, num_warps=WARPS,
+            SHARED=self._shared, **EXACT,
         )  # fmt: skip
 
     def _or_nothing(self, part: Tensor | None) -> Tensor:
@@ -154,7 +174,10 @@ class FusedSearch:
             room.scores, room.maxima, chosen.limits, chosen.found, chosen.candidates, card.borders, batch.size, parts,
             chosen.candidates.shape[1], RANGE=card.width, SUB=room.part, TILE=min(COLLECTED, room.part), num_warps=1,
         )  # fmt: skip
-        _count(chosen, chosen.found, batch.size)
+        if room.near is not None and batch.size >= SELECTING and chosen.candidates.shape[1] <= SELECTED:
+            _select(chosen, batch.size)  # whole scores will order them
+        else:
+            _count(chosen, chosen.found, batch.size)
 
     def _limit(self, values: Tensor, chosen: Chosen, queries: int) -> None:
         padded = triton.next_power_of_2(values.shape[1])
@@ -212,4 +235,4 @@ class FusedSearch:
             ranges, ranges.bit_length(), **_shape(rows), RANGE=self._card.width, BLOCK=COMBINED, num_warps=1, **EXACT,
         )  # fmt: skip
         self._pick(near.both_maxima, near.both_values, near.both_documents, near.both, room.chosen.found, batch.size)
-        return near.both.ranked
+        return near.both.ranked[: batch.size]

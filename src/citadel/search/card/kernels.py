@@ -13,9 +13,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from citadel.search.card import rooms
+from citadel.search.card import rooms, shared
 
 NONE = tl.constexpr(rooms.NONE)
+GAP = tl.constexpr(shared.SKEW)
 SEARCHED = tl.constexpr(16)  # query tokens whose parts of a range are looked for together
 
 
@@ -113,10 +114,18 @@ def _empty(own, RANGE: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-unt
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _empty_shared(room, RANGE: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The same in shared memory."""
+    for start in range(0, RANGE, TILE):
+        at = start + tl.arange(0, TILE)
+        shared.write(room, at, tl.full((TILE,), -float("inf"), tl.float32), at < RANGE, RANGE, GAP)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _add_list(  # type: ignore[no-untyped-def]
-    own, documents, codes, scales, weights, query, factor, key_scale, low, high, weight_floor,
+    own, room, first, documents, codes, scales, weights, query, factor, key_scale, low, high, weight_floor,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr, FLOOR: tl.constexpr, WEIGHTS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    RANGE: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Postings low … high of one list: each document's best product is added to its score."""
     carried_document, carried = -1, -float("inf")
@@ -138,8 +147,13 @@ def _add_list(  # type: ignore[no-untyped-def]
         _, best = tl.associative_scan((document, value), 0, _later)
         last = there & (document != after) & (best > -float("inf"))
         gain = tl.maximum(best, 0.0) if FLOOR else best
-        so_far = tl.load(own + document, mask=last, other=0.0)
-        tl.store(own + document, tl.where(so_far == -float("inf"), gain, so_far + gain), mask=last)
+        if SHARED != "":
+            so_far = shared.read(room, document - first, last, RANGE, GAP)
+            total = tl.where(so_far == -float("inf"), gain, so_far + gain)
+            shared.write(room, document - first, total, last, RANGE, GAP)
+        else:
+            so_far = tl.load(own + document, mask=last, other=0.0)
+            tl.store(own + document, tl.where(so_far == -float("inf"), gain, so_far + gain), mask=last)
         ending = at == tl.minimum(start + BLOCK, high) - 1
         carried_document = tl.max(tl.where(ending, document, -1), axis=0)
         carried = tl.max(tl.where(ending, best, -float("inf")), axis=0)
@@ -151,7 +165,7 @@ def score_kernel(  # type: ignore[no-untyped-def]
     list_scale, scores, dirty, maxima, queries, before, own_ranges, ranges, size, base, weight_floor, halvings,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, ROW: tl.constexpr, CODEC: tl.constexpr, FLOOR: tl.constexpr,
     WEIGHTS: tl.constexpr, ALIVE: tl.constexpr, EVERY: tl.constexpr, RANGE: tl.constexpr, SUB: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """One program a range and query: dot, maximum within a document, floor, and the sum over query tokens (Eq. 5).
 
@@ -161,6 +175,7 @@ def score_kernel(  # type: ignore[no-untyped-def]
     number, owned = program % queries, program // queries
     place = number.to(tl.int64) * ranges + before + owned
     own = scores + place * RANGE
+    room = shared.reserve(SHARED) if SHARED != "" else 0
     was_met = tl.load(dirty + place)
     lane = tl.arange(0, 2 * SEARCHED)
     met = 0
@@ -169,40 +184,46 @@ def score_kernel(  # type: ignore[no-untyped-def]
         bound = _bounds(documents, starts, stops, skip_rows, skips, chunk, end, owned, own_ranges, halvings, RANGE)
         if tl.sum(tl.where(lane % 2 == 1, bound, -bound), axis=0) > 0:
             if met == 0:
-                _empty(own, RANGE, TILE)
+                if SHARED != "":
+                    _empty_shared(room, RANGE, TILE)
+                else:
+                    _empty(own, RANGE, TILE)
                 tl.debug_barrier()
             met = 1
             for token in range(chunk, tl.minimum(chunk + SEARCHED, end)):
                 low = tl.sum(tl.where(lane == 2 * (token - chunk), bound, 0), axis=0)
                 high = tl.sum(tl.where(lane == 2 * (token - chunk) + 1, bound, 0), axis=0)
                 _add_list(
-                    own - owned * RANGE, documents, codes, scales, weights, query + token * ROW,
+                    own - owned * RANGE, room, owned * RANGE, documents, codes, scales, weights, query + token * ROW,
                     tl.load(query_scale + token), tl.load(list_scale + token), low, high, weight_floor,
-                    WIDTH, PADDED, CODEC, FLOOR, WEIGHTS, BLOCK,
+                    WIDTH, PADDED, CODEC, FLOOR, WEIGHTS, RANGE, SHARED, BLOCK,
                 )  # fmt: skip
                 tl.debug_barrier()  # the next token's sums read what this one's have written
     if (met == 0) & ((was_met != 0) | EVERY):
         _empty(own, RANGE, TILE)
     tl.store(dirty + place, met)
-    if EVERY == 0:
-        first = owned * RANGE
-        _maxima(own, alive + base + first, maxima + place * (RANGE // SUB), met, size - first, ALIVE, RANGE, SUB)
+    first = owned * RANGE
+    own_maxima = maxima + place * (RANGE // SUB)
+    _finish(own, room, alive + base + first, own_maxima, met, size - first, ALIVE, EVERY, RANGE, SUB, SHARED)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _maxima(  # type: ignore[no-untyped-def]
-    own, alive, maxima, met, size, ALIVE: tl.constexpr, RANGE: tl.constexpr, SUB: tl.constexpr
-):
-    """The best score of each part of a range, once the deleted have none."""
+def _finish(  # type: ignore[no-untyped-def]
+    own, room, alive, maxima, met, size, ALIVE: tl.constexpr, EVERY: tl.constexpr, RANGE: tl.constexpr,
+    SUB: tl.constexpr, SHARED: tl.constexpr,
+):  # fmt: skip
+    """The best score of each part of a range, once the deleted have none; what was added up in shared memory is kept."""
     at = tl.arange(0, RANGE)
     best = tl.full((RANGE // SUB,), NONE, tl.int32)
     if met != 0:
-        score = tl.load(own + at)
+        score = shared.read(room, at, at < RANGE, RANGE, GAP) if SHARED != "" else tl.load(own + at)
         if ALIVE:
             score = tl.where(tl.load(alive + at, mask=at < size, other=0) != 0, score, -float("inf"))
+        if ALIVE or (SHARED != ""):
             tl.store(own + at, score)
         best = tl.max(tl.reshape(ordered(score), (RANGE // SUB, SUB)), axis=1)
-    tl.store(maxima + tl.arange(0, RANGE // SUB), best)
+    if EVERY == 0:
+        tl.store(maxima + tl.arange(0, RANGE // SUB), best)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -7,6 +7,7 @@ shape: as many tokens, rounded up, the same k and the same options.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,52 +31,87 @@ class Search(Protocol):
     def run(self, room: Any, batch: Batch, options: Options) -> Tensor: ...
 
 
-class Recorded:
-    """The way of every query of one shape from the host to the card and back."""
+@dataclass
+class Way:
+    """One block of queries on the host, and where their answer comes back to."""
 
-    def __init__(self, card: Card, search: Search, desk: Desk, options: Options) -> None:
-        self._card, self._search, self._options = card, search, options
+    block: Tensor
+    parts: dict[str, NDArray[Any]]
+    answer: Tensor | None = None
+    ended: torch.cuda.Event | None = None  # everything that was started with this block
+
+
+class Recorded:
+    """The way of every query of one shape from the host to the card and back.
+
+    A batch has two: while the card works on the queries of one block, the host writes those of the other."""
+
+    def __init__(self, card: Card, search: Search, room: Any, desk: Desk, options: Options) -> None:
+        self._card, self._search, self._room, self._options = card, search, room, options
         self._gpu, queries = card.device.type == "cuda", desk.shape.queries
-        self._room = search.room(queries, options)
-        self._here = torch.zeros(desk.bytes, dtype=torch.uint8, pin_memory=self._gpu)
-        self._there = torch.zeros(desk.bytes, dtype=torch.uint8, device=card.device) if self._gpu else self._here
-        self.parts, self.batch = desk.here(self._here.numpy()), desk.there(self._there)
+        self._ways = [self._way(desk) for _ in range(1 if queries == 1 else 2)]
+        self._there = torch.zeros(desk.bytes, dtype=torch.uint8, device=card.device)
+        self.batch = desk.there(self._there)
         self._record = self._gpu and search.recordable and queries == 1
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._answer: Tensor | None = None
 
-    def search(self, laid: Laid) -> NDArray[np.int64]:
-        """The best documents of each query, packed, and how many candidates there were [B, k + 1], on the host."""
+    def _way(self, desk: Desk) -> Way:
+        block = torch.zeros(desk.bytes, dtype=torch.uint8, pin_memory=self._gpu)
+        return Way(block, desk.here(block.numpy()), ended=torch.cuda.Event() if self._gpu else None)  # type: ignore[no-untyped-call]
+
+    def next(self) -> Way:
+        """The block to write queries into; nobody reads it any more."""
+        way = self._ways[0]
+        if way.ended is not None:
+            way.ended.synchronize()
+        return way
+
+    def start(self, laid: Laid) -> Way:
+        """Start a search of what was written last, without waiting for it."""
+        way = self._ways.pop(0)
+        self._ways.append(way)
         laid.copy_staged()
         if self._record and self._graph is None:
-            self._graph = self._recording()
+            self._graph = self._recording(way)
         if self._graph is not None:
             self._graph.replay()
         else:
-            self._run()
-        if self._gpu:
-            torch.cuda.current_stream(torch.cuda.current_device()).synchronize()
-        assert self._answer is not None
-        return self._answer.numpy()
+            self._run(way, self._search, self._room)
+        if way.ended is not None:
+            way.ended.record()
+        return way
+
+    def wait(self, way: Way) -> NDArray[np.int64]:
+        """The best documents of each query, packed, and how many candidates there were [B, k + 1], on the host."""
+        if way.ended is not None:
+            way.ended.synchronize()
+        assert way.answer is not None
+        return way.answer.numpy()
+
+    def again(self, way: Way, search: Search) -> NDArray[np.int64]:
+        """The same queries once more, in another manner."""
+        self._run(way, search, search.room(self.batch.size, self._options))
+        if way.ended is not None:
+            way.ended.record()
+        return self.wait(way)
 
     @torch.inference_mode()
-    def _run(self) -> None:
-        """Start a search of what stands on the desk."""
-        if self._gpu:
-            self._there.copy_(self._here, non_blocking=True)
-        found = self._search.run(self._room, self.batch, self._options)
-        if self._answer is None:
-            self._answer = torch.empty(found.shape, dtype=torch.int64, pin_memory=self._gpu)
-        self._answer.copy_(found, non_blocking=True)
+    def _run(self, way: Way, search: Search, room: Any) -> None:
+        """Start a search of what a block holds."""
+        self._there.copy_(way.block, non_blocking=True)
+        found = search.run(room, self.batch, self._options)
+        if way.answer is None:
+            way.answer = torch.empty(found.shape, dtype=torch.int64, pin_memory=self._gpu)
+        way.answer.copy_(found, non_blocking=True)
 
-    def _recording(self) -> torch.cuda.CUDAGraph:
+    def _recording(self, way: Way) -> torch.cuda.CUDAGraph:
         stream = torch.cuda.Stream(self._card.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._card.device))
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                self._run()
+                self._run(way, self._search, self._room)
         torch.cuda.current_stream(self._card.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._run()
+            self._run(way, self._search, self._room)
         return graph
