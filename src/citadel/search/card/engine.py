@@ -16,6 +16,7 @@ from citadel.index.codebook import Codebook
 from citadel.search.card.batch import Desk, Prepared, Shape, lay_out, shape_of
 from citadel.search.card.cold import staged_size
 from citadel.search.card.device import card_memory, use_triton
+from citadel.search.card.graph import index_of
 from citadel.search.card.memory import Card
 from citadel.search.card.plain import PlainSearch
 from citadel.search.card.recorded import Recorded, Search
@@ -38,7 +39,7 @@ class CardEngine:
         self.kernels: Search = _fused(card, floor) if use_triton(card.device) else self._plain
         self._semantic_codec = card.semantic.codec if card.semantic else ""
         self._turn = threading.Lock()
-        self._index = _index(card.device)
+        self._index = index_of(card.device)
         self._shapes: dict[tuple[Shape, Options], Recorded] = {}
 
     def prepare(self, plan: Plan) -> Prepared:
@@ -131,13 +132,6 @@ class CardEngine:
             Scored(_global(numbers, self.card.first), scores, count + scanned)
             for (numbers, scores), count in zip(rows, products, strict=True)
         ]
-
-
-def _index(device: torch.device) -> int | None:
-    """The number of a GPU."""
-    if device.type != "cuda":
-        return None
-    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def _global(numbers: NDArray[np.int64], first: int) -> NDArray[np.int64]:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from citadel.search.card.batch import Batch, Desk, Laid
+from citadel.search.card.graph import record
 from citadel.search.card.memory import Card
 from citadel.search.plan import Options
-
-WARM_UPS = 2  # before a recording, so that kernels are compiled
 
 
 class Search(Protocol):
@@ -48,7 +47,7 @@ class Recorded:
         """The best documents of each query, packed, and how many candidates there were [B, k + 1], on the host."""
         laid.copy_staged()
         if self._record and self._graph is None:
-            self._graph = self._recording()
+            self._graph = record(self._card.device, self._run)
         if self._graph is not None:
             self._graph.replay()
         else:
@@ -67,15 +66,3 @@ class Recorded:
         if self._answer is None:
             self._answer = torch.empty(found.shape, dtype=torch.int64, pin_memory=self._gpu)
         self._answer.copy_(found, non_blocking=True)
-
-    def _recording(self) -> torch.cuda.CUDAGraph:
-        stream = torch.cuda.Stream(self._card.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._card.device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                self._run()
-        torch.cuda.current_stream(self._card.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._run()
-        return graph
