@@ -86,7 +86,7 @@ def singles(folder: Path) -> tuple[TorchTexts, SingleQueries]:
 def test_each_shape_is_recorded_once_and_replayed(folder: Path) -> None:
     encoder, single = singles(folder)
     plain = TorchTexts(folder, "cpu", dtype=torch.float32)
-    with mock.patch.object(recorded, "record", side_effect=lambda device, run: _started(run)) as record:
+    with mock.patch.object(recorded, "record", side_effect=lambda device, run, beside: _started(run)) as record:
         for text in TEXTS * 2:
             assert_same(encoder.encode_queries([text])[0], plain.encode_queries([text])[0])
     assert record.call_count == 4

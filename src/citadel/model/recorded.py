@@ -81,7 +81,8 @@ class SingleQueries:
 
     def _record(self, query: SingleQuery) -> None:
         try:
-            query.graph = record(self._device, query.run)
+            beside = next((other.graph for other in self._shapes.values() if other.graph is not None), None)
+            query.graph = record(self._device, query.run, beside)
         except RuntimeError as error:  # out of memory among them
             self.record = False
             words = str(error).split("\n", 1)[0]
