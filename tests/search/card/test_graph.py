@@ -43,3 +43,5 @@ def test_a_failed_recording_lets_the_next_begin(cuda: Any) -> None:
     with pytest.raises(RuntimeError, match="full"):
         graph.record(torch.device("cuda:0"), mock.Mock(side_effect=RuntimeError("full")))
     assert not graph._recording.locked()
+    outermost = cuda.stream.call_args_list[0]
+    assert outermost.args == (cuda.current_stream.return_value,)  # to which the thread returns

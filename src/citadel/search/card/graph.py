@@ -21,13 +21,14 @@ def record(
     Other threads may use the card meanwhile: what is forbidden in a recording is forbidden to this thread alone.
     It shares its memory with `beside`: they must never run at once, and tensors of a run are worth nothing after it.
     """
-    with _recording:
+    here = torch.cuda.current_stream(device)
+    with _recording, torch.cuda.stream(here):  # which torch itself does not return to from a recording that fails
         stream = _stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
+        stream.wait_stream(here)
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
                 run()
-        torch.cuda.current_stream(device).wait_stream(stream)
+        here.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         pool = None if beside is None else beside.pool()
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
