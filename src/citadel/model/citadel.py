@@ -121,7 +121,7 @@ class Citadel(Backbone):
     @torch.no_grad()
     def settle(self, dtype: torch.dtype) -> None:
         """Lay the router's matrix out once instead of for every batch; from here on weights must stay as they are."""
-        if self.router is not None:
+        if self.router is not None and self.config.router == "dynamic":
             self._settled = whole_groups(self.embeddings.word, self.router.bias, dtype)
 
     def encode(

@@ -79,10 +79,8 @@ class TorchTexts:
             some = [texts[place] for place in places.tolist()]
             ids, mask, marked = (torch.from_numpy(part).to(self._device) for part in self._padded(some))
             padded = int(lengths[places].min()) < ids.shape[1]
-            yield (
-                places,
-                self._model.encode(ids, mask, marked, query=query, learning=False, dtype=self._dtype, padded=padded),
-            )
+            how: dict[str, Any] = {"query": query, "learning": False, "dtype": self._dtype, "padded": padded}
+            yield places, self._model.encode(ids, mask, marked, **how)
 
     def _padded(self, texts: Sequence[Encoding]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Ids, mask and routed tokens [n, T], as wide as the longest, rounded up."""
