@@ -1,7 +1,8 @@
 """A real index on the card: loaded from its files, its answers beside the numpy engine's, and text in → ranking out.
 
-    python benchmarks/gpu_text.py INDEX [--model DIR] [--device cuda] [--queries FILE] [-k 100]
+    python benchmarks/gpu_text.py INDEX [--model DIR] [--device cuda] [--queries FILE] [-k 100] [--kernels]
 
+Encoding alone is timed too, kernel by kernel and recorded, after both were compared.
 Needs no native module, so an index built elsewhere can be carried to a bare GPU machine.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ import numpy as np
 import torch
 
 from citadel.library import Index
+from citadel.model.texts import TorchTexts
 from citadel.search.searcher import Searcher
+from citadel.types import RoutedTokens
 
 TEXTS = ("how is a list sorted in place", "open a file for reading", "what does a generator return", "parse a date")
 
@@ -47,17 +51,95 @@ def compare(card: Searcher, slow: Searcher, texts: list[str], k: int) -> dict[st
     return found
 
 
-def text_to_ranking(searcher: Searcher, texts: list[str], k: int, rounds: int) -> None:
-    """Milliseconds from a text to its hits' numbers and scores."""
+def timed(what: str, run: Callable[[str], Any], texts: list[str], rounds: int) -> None:
+    """Milliseconds a text, each text's first time left out."""
     for text in texts:
-        searcher.search(text, k)
+        run(text)
     spent = []
     for _ in range(rounds):
         for text in texts:
             start = time.perf_counter()
-            searcher.search(text, k)
+            run(text)
             spent.append(time.perf_counter() - start)
-    print("text in → ranking out: p50 {:.3f} ms, p95 {:.3f} ms".format(*np.percentile(spent, [50, 95]) * 1e3))
+    print("{:35s} p50 {:.3f} ms, p95 {:.3f} ms".format(what, *np.percentile(spent, [50, 95]) * 1e3))
+
+
+class Ways:
+    """The two ways of one query through one model on the card."""
+
+    def __init__(self, encoder: TorchTexts) -> None:
+        assert encoder._single is not None
+        self.encoder, self.single = encoder, encoder._single
+
+    def plain(self, text: str) -> RoutedTokens:
+        """Kernel by kernel, as a batch of one."""
+        return self.encoder._route_all(self.encoder.tokenizer.queries([text]), True, 0.0)[0]
+
+    def alone(self, text: str) -> RoutedTokens:
+        """Recorded, where there is a card."""
+        return self.encoder.encode_queries([text])[0]
+
+    def compare(self, texts: list[str]) -> None:
+        """Whether both say the same; after the first round every shape is recorded."""
+        pairs = [(self.plain(text), self.alone(text)) for text in texts * 2]
+        keys = sum(np.array_equal(one.keys, other.keys) for one, other in pairs)
+        print(f"recorded: {self.single.record}, {len(self.single._shapes)} shapes; equal keys {keys} of {len(pairs)}")
+        for name in ("weights", "vectors", "semantic"):
+            print(f"  {name}: largest difference {max(_difference(name, *pair) for pair in pairs):.3g}")
+
+    def first_times(self, texts: list[str]) -> None:
+        """What the first query of each shape takes, recording included."""
+        spent: list[float] = []
+        for text in texts:
+            known, start = len(self.single._shapes), time.perf_counter()
+            self.alone(text)
+            if len(self.single._shapes) > known:
+                spent.append((time.perf_counter() - start) * 1e3)
+        print("first queries of each shape, ms:", " ".join(f"{each:.0f}" for each in spent))
+
+    def replay_alone(self) -> None:
+        """What the card itself takes for the last shape: from the copy in to the copy out."""
+        query = list(self.single._shapes.values())[-1]
+        if query.graph is None:
+            return
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        ends[0].record()
+        for _ in range(100):
+            query.graph.replay()
+        ends[1].record()
+        ends[1].synchronize()
+        print(f"{'a replay on the card':35s} mean {ends[0].elapsed_time(ends[1]) / 100:.3f} ms, {query._shape}")
+
+
+def _difference(name: str, one: RoutedTokens, other: RoutedTokens) -> float:
+    left, right = getattr(one, name), getattr(other, name)
+    if left is None or right is None:
+        return 0.0 if left is right else float("inf")
+    if left.shape != right.shape:
+        return float("inf")
+    return float(np.abs(left - right).max(initial=0.0))
+
+
+def show_kernels(ways: Ways, text: str) -> None:
+    """Where one recorded query's time goes."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        for _ in range(10):
+            ways.alone(text)
+    print(seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=70))
+
+
+def time_all(card: Searcher, ways: Ways, texts: list[str], k: int, rounds: int) -> None:
+    """From a text to its tokens, to its routed tokens and to its hits' numbers and scores; recorded and not."""
+    timed("tokens", lambda text: ways.encoder.tokenizer.queries([text]), texts, rounds)
+    timed("encoded, kernel by kernel", ways.plain, texts, rounds)
+    timed("encoded, recorded", ways.alone, texts, rounds)
+    ways.replay_alone()
+    ways.encoder._single = None
+    timed("text in → ranking out, not recorded", lambda text: card.search(text, k), texts, rounds)
+    ways.encoder._single = ways.single
+    timed("text in → ranking out", lambda text: card.search(text, k), texts, rounds)
 
 
 def main() -> None:
@@ -68,14 +150,22 @@ def main() -> None:
     parser.add_argument("--queries", default="")
     parser.add_argument("--limit", type=int, default=50)
     parser.add_argument("-k", type=int, default=100)
+    parser.add_argument("--kernels", action="store_true", help="show where one recorded query's time goes")
     asked = parser.parse_args()
     index = Index.open(asked.index, model=asked.model)
     start = time.perf_counter()
     card = index.searcher(device=asked.device)
     print(f"{len(index):,} documents loaded onto {asked.device} in {time.perf_counter() - start:.2f} s")
     texts = queries(asked.queries, asked.limit)
+    encoder = card._query_encoder() if card._query_encoder else None
+    assert isinstance(encoder, TorchTexts)
+    ways = Ways(encoder)
+    ways.first_times(texts)
+    ways.compare(texts)
     compare(card, index.searcher(engine="reference"), texts, asked.k)
-    text_to_ranking(card, texts, asked.k, 20 if asked.device.startswith("cuda") else 1)
+    time_all(card, ways, texts, asked.k, 20 if asked.device.startswith("cuda") else 1)
+    if asked.kernels and asked.device.startswith("cuda"):
+        show_kernels(ways, texts[0])
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class Tokenizer:
     def _encode(self, texts: Sequence[str], length: int, padding: int) -> list[Encoding]:
         most = length - 2
         enough = most * _LETTERS_A_TOKEN
-        found = self._library.encode_batch([whole[:enough] for whole in texts], add_special_tokens=False)
+        found = self._tokenise([whole[:enough] for whole in texts])
         for place, whole in enumerate(texts):
             if len(whole) > enough and not _settled(found[place], most):
                 found[place] = self._library.encode(whole, add_special_tokens=False)
@@ -85,6 +85,13 @@ class Tokenizer:
         for text in found:
             text.truncate(most)  # before its lists are made: of a book they would take hundreds of megabytes
         return [self._wrap(text.ids, text.offsets, padding, cut) for text, cut in zip(found, cuts, strict=True)]
+
+    def _tokenise(self, texts: list[str]) -> list[Any]:
+        """One text here and now: to wake the library's threads for it would take a sixth longer."""
+        if len(texts) == 1:
+            return [self._library.encode(texts[0], add_special_tokens=False)]
+        found: list[Any] = self._library.encode_batch(texts, add_special_tokens=False)
+        return found
 
     def _wrap(self, ids: list[int], offsets: list[tuple[int, int]], padding: int, cut: bool) -> Encoding:
         """[CLS] text [SEP] [MASK]…"""

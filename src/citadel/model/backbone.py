@@ -119,23 +119,28 @@ class Backbone(nn.Module):
         for layer in self.layers:
             layer.compile()
 
-    def forward(self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    def forward(
+        self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32, padded: bool | None = None
+    ) -> Tensor:
         x: Tensor = self.embeddings(ids, dtype)  # [n, T, h]
-        bias = attention_bias(mask, dtype)
+        bias = attention_bias(mask, dtype, padded)
         for layer in self.layers:
             x = layer(x, bias)
         return x
 
 
-def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor | None:
+def attention_bias(mask: Tensor, dtype: torch.dtype, padded: bool | None = None) -> Tensor | None:
     """0 where a token may be looked at and the lowest number where not; None where nothing is padded.
 
-    None lets the attention take its fastest kernel; asking costs one wait for the device a batch.
+    None lets the attention take its fastest kernel. Who knows whether the mask has zeros says so in `padded`; to look
+    costs one wait for the device a batch.
 
     >>> attention_bias(torch.tensor([[1, 1]]), torch.float32) is None
     True
     """
-    if bool(mask.all()):
+    if padded is None:
+        padded = not bool(mask.all())
+    if not padded:
         return None
     bias = torch.zeros_like(mask, dtype=dtype).masked_fill_(mask == 0, torch.finfo(dtype).min)  # [n, T]
     return bias[:, None, None, :].expand(-1, 1, mask.shape[1], -1)  # [n, 1, T, T]

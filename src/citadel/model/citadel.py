@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from citadel.encode.config import ModelConfig
 from citadel.model.backbone import Backbone, LayerNorm, Linear
-from citadel.model.router import route, route_top
+from citadel.model.router import route, route_top, whole_groups
 from citadel.model.score import RoutedBatch, all_to_all_score, lexical_score
 
 
@@ -116,6 +116,13 @@ class Citadel(Backbone):
             if head is not None:
                 nn.init.normal_(head.weight, std=shape.hidden**-0.5)
                 nn.init.zeros_(head.bias)
+        self._settled: tuple[Tensor, Tensor] | None = None
+
+    @torch.no_grad()
+    def settle(self, dtype: torch.dtype) -> None:
+        """Lay the router's matrix out once instead of for every batch; from here on weights must stay as they are."""
+        if self.router is not None and self.config.router == "dynamic":
+            self._settled = whole_groups(self.embeddings.word, self.router.bias, dtype)
 
     def encode(
         self,
@@ -126,12 +133,14 @@ class Citadel(Backbone):
         query: bool = False,
         learning: bool = True,
         dtype: torch.dtype = torch.float32,
+        padded: bool | None = None,
     ) -> Encoded:
         """Vectors, keys and semantic vectors of some texts; `routed` says which tokens may have keys.
 
         Without `learning` the sums that only losses need are left out, and so is Φ where it is not the score itself.
+        `padded` says whether `mask` has zeros, where that is known.
         """
-        hidden = self(ids, mask, dtype)  # [n, T, h]
+        hidden = self(ids, mask, dtype, padded)  # [n, T, h]
         routing = self._route(hidden, ids, routed, query, learning)
         vectors = None if self.token is None else self._token_vectors(hidden, routed)
         return Encoded(routed, vectors, **routing, semantic=self._semantic(hidden, mask))
@@ -147,11 +156,11 @@ class Citadel(Backbone):
         if self.router is None:
             return {}
         most = self.config.query_keys if query else self.config.document_keys
-        head = (self.router(hidden), self.embeddings.word, self.router.bias, routed)
+        x, matrix = self.router(hidden), (self.embeddings.word, self.router.bias)
         if not learning and self.config.router == "dynamic":
-            weights, keys = route_top(*head, most)
+            weights, keys = route_top(x, *(self._settled or matrix), routed, most)
             return {"weights": weights, "keys": keys}
-        return route(*head, most)._asdict()
+        return route(x, *matrix, routed, most)._asdict()
 
     def _semantic(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
         if self.semantic is None:

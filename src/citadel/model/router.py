@@ -40,7 +40,7 @@ def route(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chun
     ([[[2, 1]]], 2)
     """
     vocabulary = len(word)
-    word, bias = _padded(word, bias, x.dtype)
+    word, bias = whole_groups(word, bias, x.dtype)
     step = _texts_at_once(x, len(word), chunk)
     parts = _ChunkedRouter.apply(x, word, bias, routed, keys, step)  # type: ignore[no-untyped-call]
     weights, found, pooled, mass, l1, active = parts
@@ -57,12 +57,14 @@ def route_top(
     >>> route_top(torch.tensor([[[0.0, 3.0]]]), word, torch.zeros(3), torch.ones(1, 1, dtype=torch.bool), 1)[1].item()
     2
     """
-    word, bias = _padded(word, bias, x.dtype)
+    word, bias = whole_groups(word, bias, x.dtype)
     step = _texts_at_once(x, len(word), chunk)
     parts = []
     for at in range(0, len(x), step):
         z = _logits(x[at : at + step], word, bias)  # [c, T, V']
         parts.append(_top(z, _group_best(z), keys, routed[at : at + step]))
+    if len(parts) == 1:
+        return parts[0]
     weights, found = (torch.cat(column) for column in zip(*parts, strict=True))
     return weights, found
 
@@ -73,9 +75,16 @@ def _texts_at_once(x: Tensor, width: int, chunk: int) -> int:
     return max(1, most // (x.shape[1] * width))
 
 
-def _padded(word: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Whole groups of keys; tensor cores, too, want rows that begin on whole words. A padded key is never active."""
+def whole_groups(word: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Whole groups of keys; tensor cores, too, want rows that begin on whole words. A padded key is never active.
+
+    >>> word, bias = whole_groups(torch.zeros(130, 2), torch.zeros(130), torch.float32)
+    >>> len(word), bias[130].item(), whole_groups(word, bias, torch.float32)[0] is word
+    (256, -inf, True)
+    """
     pad = -len(word) % GROUP
+    if not pad:
+        return word.to(dtype), bias.to(dtype)
     return F.pad(word.to(dtype), (0, 0, 0, pad)), F.pad(bias.to(dtype), (0, pad), value=float("-inf"))
 
 
@@ -222,10 +231,13 @@ def largest(values: Tensor, k: int) -> Tensor:
     """Where the k largest of the last dimension stand, best first, equal ones by lower place on every device.
 
     `topk` promises no order among equals, and in bf16 there are many: value and place are packed into one integer.
+    `argmax` promises the first, in one kernel instead of ten.
 
     >>> largest(torch.tensor([1.0, 3.0, -2.0, 3.0, 3.0]), 4).tolist()
     [1, 3, 4, 0]
     """
+    if k == 1:
+        return values.argmax(-1, keepdim=True)
     if values.dtype not in _INTEGERS or values.shape[-1] > 1 << 16:
         return values.sort(dim=-1, descending=True, stable=True).indices[..., :k]
     narrow, wide = _INTEGERS[values.dtype]

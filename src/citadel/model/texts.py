@@ -19,12 +19,13 @@ from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.model.checkpoint import ONNX, WEIGHTS, load_model
 from citadel.model.citadel import Encoded
 from citadel.model.encoder import TOKENS_A_BATCH, batches, find_device
+from citadel.model.recorded import LONGEST, SingleQueries, padded_width
 from citadel.routing import get_router
 from citadel.types import RoutedTokens, TokenVectors
 
 
 class TorchTexts:
-    """A checkpoint folder, ready to encode."""
+    """A checkpoint folder, ready to encode; `singly` for one where most queries come alone, and fast on a GPU."""
 
     def __init__(
         self,
@@ -32,10 +33,13 @@ class TorchTexts:
         device: str = "auto",
         tau: float | None = None,
         dtype: torch.dtype | None = None,
+        singly: bool = False,
     ) -> None:
         self._device = find_device(device)
         self._dtype = dtype or (torch.bfloat16 if self._device.type == "cuda" else torch.float32)
         self._model = load_model(folder).to(self._device).eval()
+        self._model.settle(self._dtype)
+        self._single = SingleQueries(self._model, self._dtype, str(folder)) if singly else None
         self.config = self._model.config
         self.tau = self.config.tau if tau is None else tau
         self.tokenizer = Tokenizer(folder, self.config)
@@ -54,7 +58,10 @@ class TorchTexts:
 
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Queries in the order given."""
-        return self._route_all(self.tokenizer.queries(texts), True, 0.0)
+        encodings = self.tokenizer.queries(texts)
+        if self._single is not None and len(texts) == 1 and len(encodings[0]) <= LONGEST:
+            return [self._route(encodings[0], self._single.outputs(encodings[0]), 0.0)]
+        return self._route_all(encodings, True, 0.0)
 
     def _route_all(self, texts: Sequence[Encoding], query: bool, tau: float) -> list[RoutedTokens]:
         routed: dict[int, RoutedTokens] = {}
@@ -71,11 +78,13 @@ class TorchTexts:
         for places in batches(lengths, TOKENS_A_BATCH.get(self._device.type, 1 << 14)):
             some = [texts[place] for place in places.tolist()]
             ids, mask, marked = (torch.from_numpy(part).to(self._device) for part in self._padded(some))
-            yield places, self._model.encode(ids, mask, marked, query=query, learning=False, dtype=self._dtype)
+            padded = int(lengths[places].min()) < ids.shape[1]
+            how: dict[str, Any] = {"query": query, "learning": False, "dtype": self._dtype, "padded": padded}
+            yield places, self._model.encode(ids, mask, marked, **how)
 
     def _padded(self, texts: Sequence[Encoding]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Ids, mask and routed tokens [n, T], as wide as the longest, rounded up."""
-        width = -(-max(len(text) for text in texts) // 8) * 8
+        width = padded_width(max(len(text) for text in texts))
         ids = np.full((len(texts), width), self.config.pad_id, np.int64)
         mask, marked = np.zeros_like(ids), np.zeros(ids.shape, np.bool_)
         for row, text in enumerate(texts):
@@ -110,5 +119,5 @@ def _fingerprint(folder: Path) -> str:
 def query_encoder(folder: str, device: str) -> TorchTexts:
     """A model folder for queries beside an index on the first of these cards; in fp32, so that keys stay the same.
 
-    A query is a hundred small kernels, bound by their starts: fewer bits would save nothing."""
-    return TorchTexts(folder, device.split(",", maxsplit=1)[0], dtype=torch.float32)
+    A query is two hundred small kernels, bound by their starts, so they are recorded; fewer bits would save nothing."""
+    return TorchTexts(folder, device.split(",", maxsplit=1)[0], dtype=torch.float32, singly=True)

@@ -59,11 +59,15 @@ def test_a_batch_in_parts_is_one_by_one() -> None:
     with built(world, [world.documents()]) as index:
         searcher = index.searcher(engine="gpu")
         queries = {str(number): world.query(number) for number in range(7)}
-        with mock.patch.object(engine, "bytes_a_query", return_value=engine.ROOM // 2):  # two at a time
-            ranking = searcher.search_vectors_batch(queries, k=9)
-        for name, hits in ranking:
-            alone = searcher.search_vectors(**queries[name], k=9)
-            assert [(hit.id, hit.score) for hit in hits] == list(zip(alone.ids, alone.scores, strict=True))
+        for capacity in (30, -1):  # enough, and so little that each part is searched again behind the next one
+            with (
+                mock.patch.object(engine, "bytes_a_query", return_value=engine.ROOM // 2),  # two at a time
+                mock.patch.object(engine, "capacity", return_value=capacity),
+            ):
+                ranking = searcher.search_vectors_batch(queries, k=9)
+            for name, hits in ranking:
+                alone = searcher.search_vectors(**queries[name], k=9)
+                assert [(hit.id, hit.score) for hit in hits] == list(zip(alone.ids, alone.scores, strict=True))
 
 
 def test_equal_scores_without_room_are_still_ordered() -> None:

@@ -17,6 +17,7 @@ from citadel.index.codebook import Codebook
 from citadel.search.card.batch import Asked, Desk, Laid, Shape, find_lists, lay_out, shape_of
 from citadel.search.card.cold import staged_size
 from citadel.search.card.device import card_memory, use_triton
+from citadel.search.card.graph import index_of
 from citadel.search.card.memory import Card
 from citadel.search.card.plain import PlainSearch
 from citadel.search.card.recorded import Recorded, Search, Way
@@ -60,7 +61,7 @@ class CardEngine:
         self.kernels: Search = _fused(card, floor) if use_triton(card.device) else self._plain
         self._semantic_codec = card.semantic.codec if card.semantic else ""
         self._turn = threading.Lock()
-        self._index = _index(card.device)
+        self._index = index_of(card.device)
         self._shapes: dict[tuple[Shape, Options], Recorded] = {}
         self._room: SharedRoom | None = None
 
@@ -114,11 +115,12 @@ class CardEngine:
         return int(1 << max(ROOM // bytes_a_query(self.card, options), 1).bit_length() - 1)
 
     def _can_stage(self, asked: Asked) -> bool:
-        for lists, chosen in zip(self.card.lists, asked.lists, strict=True):
-            if lists is not None and lists.cold is not None:
-                if staged_size(lists.cold, [chosen], lists.sizes) > lists.cold.room:
-                    return False
-        return True
+        waiting = [
+            (own.cold, chosen, own.sizes)
+            for own, chosen in zip(self.card.lists, asked.lists, strict=True)
+            if own is not None and own.cold is not None
+        ]
+        return all(staged_size(cold, [chosen], sizes) <= cold.room for cold, chosen, sizes in waiting)
 
     def _current(self) -> AbstractContextManager[Any]:
         """Kernels and graphs go to the current card, whichever tensors they get."""
@@ -171,13 +173,6 @@ class CardEngine:
             Scored(_global(numbers, self.card.first), scores, count + scanned)
             for (numbers, scores), count in zip(rows, products, strict=True)
         ]
-
-
-def _index(device: torch.device) -> int | None:
-    """The number of a GPU."""
-    if device.type != "cuda":
-        return None
-    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def _global(numbers: NDArray[np.int64], first: int) -> NDArray[np.int64]:

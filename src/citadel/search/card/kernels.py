@@ -212,7 +212,7 @@ def _finish(  # type: ignore[no-untyped-def]
     own, room, alive, maxima, met, size, ALIVE: tl.constexpr, EVERY: tl.constexpr, RANGE: tl.constexpr,
     SUB: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """The best score of each part of a range, once the deleted have none; what was added up in shared memory is kept."""
+    """The best score of each part of a range, once the deleted have none; scores of shared memory are kept."""
     at = tl.arange(0, RANGE)
     best = tl.full((RANGE // SUB,), NONE, tl.int32)
     if met != 0:

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from citadel.search.card.batch import Batch, Desk, Laid
+from citadel.search.card.graph import record
 from citadel.search.card.memory import Card
 from citadel.search.plan import Options
-
-WARM_UPS = 2  # before a recording, so that kernels are compiled
 
 
 class Search(Protocol):
@@ -72,7 +71,7 @@ class Recorded:
         self._ways.append(way)
         laid.copy_staged()
         if self._record and self._graph is None:
-            self._graph = self._recording(way)
+            self._graph = record(self._card.device, lambda: self._run(way, self._search, self._room))
         if self._graph is not None:
             self._graph.replay()
         else:
@@ -103,15 +102,3 @@ class Recorded:
         if way.answer is None:
             way.answer = torch.empty(found.shape, dtype=torch.int64, pin_memory=self._gpu)
         way.answer.copy_(found, non_blocking=True)
-
-    def _recording(self, way: Way) -> torch.cuda.CUDAGraph:
-        stream = torch.cuda.Stream(self._card.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._card.device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                self._run(way, self._search, self._room)
-        torch.cuda.current_stream(self._card.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._run(way, self._search, self._room)
-        return graph
