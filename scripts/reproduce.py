@@ -191,9 +191,11 @@ def fill_missing(datasets: dict[str, Dataset]) -> None:
             print(f"{file}: {error}", flush=True)
 
 
-def time_missing(datasets: dict[str, Dataset]) -> None:
+def time_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> None:
     """Time here what was measured without latency, as on a machine that trains, where its model has come home."""
     for job in jobs(list(datasets)):
+        if only and job.name not in only:
+            continue
         kept = [file for file in job.made if not read_measurement(file).latency]
         if job.plan.model == "bm25" or not kept or not is_trained(Path(job.plan.model)):
             continue
@@ -243,7 +245,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", action="store_true", help="train the members that are missing; needs a GPU")
     parser.add_argument("--out", default=str(ROOT / "build" / "report"), help="where the report goes")
-    parser.add_argument("--only", action="append", default=[], help="make only measurements of this name")
+    parser.add_argument("--only", action="append", default=[], help="make or time only measurements of this name")
     options = parser.parse_args()
     datasets = dict(collections_here())
     if not datasets:
@@ -252,7 +254,7 @@ def main() -> int:
     export_missing(list(datasets))
     fill_missing(datasets)
     failed = measure_missing(datasets, options.only)
-    time_missing(datasets)
+    time_missing(datasets, options.only)
     explain_passages()
     from citadel.report.build import build_report
 

@@ -35,8 +35,8 @@ def _collection(name: str, found: Sequence[Measured], baseline: str) -> Table:
     base, first = usual(found, baseline, name), here[0].record
     note = f"p: two-sided paired t-test over the queries against {baseline}; {_conditions(here)}."
     title = f"{name} ({first.documents:,} documents, {first.queries:,} queries)"
-    said = claim(usual(found, "CITADEL", name), usual(found, "ColBERT", name))
-    return Table(title, COLUMNS, [_row(each, base) for each in here], [part for part in (note, said) if part])
+    said = [claim(usual(found, system, name), usual(found, "ColBERT", name)) for system in ("CITADEL", "CITADEL+")]
+    return Table(title, COLUMNS, [_row(each, base) for each in here], [part for part in (note, *said) if part])
 
 
 def _row(each: Measured, base: Measured | None) -> list[str]:
@@ -90,7 +90,7 @@ def claim(citadel: Measured | None, colbert: Measured | None) -> str:
     fewer = f"1/{1 / products:,.0f} of its dot products"
     holds = "holds" if better.difference >= 0 and products <= 0.01 else "does not hold"
     return (
-        f"CITADEL is {verdict} ColBERT ({sure}) with {fewer}: "
+        f"{ours.system} is {verdict} ColBERT ({sure}) with {fewer}: "
         f"the claim (quality no lower, at most 1/100 of the products) {holds} here."
     )
 

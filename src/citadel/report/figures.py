@@ -84,6 +84,15 @@ def _point(each: Measured, by_time: bool) -> Point | None:
     return Point(one.system, str(one.settings.get("router")), cost, measure, one.bytes / MB)
 
 
+def _short(value: float) -> str:
+    """A number as an axis shows it.
+
+    >>> _short(0.5), _short(10_000), _short(3e7)
+    ('0.5', '10,000', '30 M')
+    """
+    return f"{value / 1e6:,g} M" if value >= 1e6 else f"{value:,g}"
+
+
 def _scatter(points: Sequence[Point], x: str, y: str) -> Callable[[Canvas], None]:
     """Colours tell routers apart, shapes the systems of one router."""
 
@@ -101,7 +110,7 @@ def _scatter(points: Sequence[Point], x: str, y: str) -> Callable[[Canvas], None
             label = f"{point.system}, {_megabytes(point.megabytes)}"
             axes.plot([point.cost], [point.quality], shape, color=colour, markersize=8, label=label)
         axes.set(xscale="log", xlabel=x, ylabel=y)
-        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.xaxis.set_major_formatter(lambda value, _: _short(value))
         costs = [point.cost for point in points]
         axes.xaxis.set_minor_formatter("{x:,g}" if max(costs) < 8 * min(costs) else NullFormatter())
         axes.margins(0.15, 0.15)
