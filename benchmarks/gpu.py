@@ -23,7 +23,7 @@ import torch
 from gpu_paper import PaperPipeline
 from gpu_world import Size, make_card, make_queries
 
-from citadel.index.codebook import Codebook
+from citadel.config import CODECS
 from citadel.search.card.engine import CardEngine
 from citadel.search.plan import CANDIDATES, PROBES, Options, Plan
 
@@ -106,14 +106,6 @@ def stages(engine: CardEngine, plan: Plan, options: Options) -> None:
         print(f"  {spent:9.1f} µs  {count:5.1f} ×  {name[:90]}")
 
 
-def book_of(codec: str, size: Size) -> Codebook | None:
-    """Any codebook: search does not ask whether it is a good one."""
-    if codec != "pq2":
-        return None
-    centroids = np.random.default_rng(2).standard_normal((size.dimension // 4, 256, 4), np.float32)
-    return Codebook(centroids, np.zeros(0, np.uint32), np.zeros(0, np.float32), 1.0)
-
-
 def check(engine: CardEngine, plans: Sequence[Plan], options: Options) -> None:
     """The kernels against plain torch on the same card: equal numbers and scores."""
     kernels = engine.kernels
@@ -164,7 +156,7 @@ def paper(engine: CardEngine, plans: Sequence[Plan], size: Size, k: int) -> dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--codec", default="int8", choices=["fp16", "int8", "pq2"])
+    parser.add_argument("--codec", default="int8", choices=CODECS)
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("-k", type=int, default=1000)
     parser.add_argument("--batches", type=int, nargs="*", default=list(BATCHES))
@@ -181,7 +173,7 @@ def main() -> None:
     start = time.perf_counter()
     card = make_card(size, device, asked.codec)
     wait(device)
-    engine = CardEngine(card, True, book_of(asked.codec, size), size.documents, "synthetic")
+    engine = CardEngine(card, True, size.documents, "synthetic")
     [lists] = card.lists
     assert lists is not None
     plans = make_queries(size, lists.sizes, asked.queries)

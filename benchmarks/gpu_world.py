@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from citadel.config import SUBVECTOR
 from citadel.search.card.lists import TYPES, Lists, Rows
 from citadel.search.card.memory import Card, make_ranges, range_width
 from citadel.search.card.probes import Probe
@@ -80,7 +81,7 @@ def make_card(size: Size, device: torch.device, codec: str = "int8") -> Card:
     """The index."""
     sizes = list_sizes(size)
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    total, width = int(starts[-1]), size.dimension if codec != "pq2" else size.dimension // 4
+    total, width = int(starts[-1]), size.dimension // SUBVECTOR.get(codec, 1)
     span, documents, rows = range_width(size.documents), _documents(size.documents, starts, device), skip_rows(sizes)
     ranges = Ranges(-(-size.documents // span), span)
     lists = Lists(
@@ -97,7 +98,15 @@ def make_card(size: Size, device: torch.device, codec: str = "int8") -> Card:
     pooled = Rows("int8", _codes("int8", size.documents, size.semantic, device), _scales(size.documents, device))
     borders = make_ranges([0], [size.documents], span, device)
     probe = _probe(size, device)
-    return Card(device, size.documents, 0, (0,), (size.documents,), (lists,), pooled, (probe,), None, span, *borders)
+    one = (0,), (size.documents,), (lists,), pooled, (probe,), None
+    return Card(device, size.documents, 0, *one, span, *borders, _centroids(size, codec, device))
+
+
+def _centroids(size: Size, codec: str, device: torch.device) -> Tensor | None:
+    """Any codebook's: search does not ask whether it is a good one."""
+    if codec not in SUBVECTOR:
+        return None
+    return torch.randn(size.dimension // SUBVECTOR[codec], SUBVECTOR[codec], 256, device=device)
 
 
 def _codes(codec: str, rows: int, width: int, device: torch.device) -> Tensor:

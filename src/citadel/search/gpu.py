@@ -34,7 +34,7 @@ class GpuEngine:
         for place, found in enumerate(devices):
             with card_memory(where):
                 card = load_card(snapshot, found, width, borders[place : place + 2], memory)
-            self.cards.append(CardEngine(card, floor, snapshot.codebook, _live(card), where))
+            self.cards.append(CardEngine(card, floor, _live(card), where))
 
     def prepare(self, plan: Plan) -> Plan:
         """A query as `search` takes it; each card looks its lists up."""

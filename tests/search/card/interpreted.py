@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import torch
+
+from citadel.index.codebook import Codebook
 from citadel.search.card import skips
+from citadel.search.card.tables import centroids_on, room_for_tables
+from citadel.search.card.tabulate import table_kernel
 from citadel.search.plan import Options
+from citadel.types import Floats
 from tests.property.worlds import World
+from tests.search.card import whole_steps
 from tests.search.card.same import check
 
+CPU = torch.device("cpu")
 CASES = (
     (World("static", "int8", 8, "int8", seed=3, count=20, tied=True), Options(3, "rerank", 4, 4)),
     (World("dynamic", "fp16", 33, "fp16", seed=1, count=20), Options(5, "exact", 9, 9, weight_floor=40)),
@@ -16,7 +24,26 @@ CASES = (
     (World("none", "int8", 1, "int8", seed=6, count=20), Options(2, "rerank", 3, 3)),
 )
 
+
+def check_tables(book: Codebook, vectors: Floats) -> None:
+    """The kernel's tables; the last token is behind the queries'."""
+    tables, centroids = room_for_tables(torch.from_numpy(vectors), len(book.centroids)), centroids_on(CPU, book)
+    assert centroids is not None
+    tables.rows.fill_(7)
+    ends, (parts, sub, _) = torch.tensor([0, 1, len(vectors) - 1]), centroids.shape
+    table_kernel[(len(vectors),)](centroids, tables.vectors, ends, tables.rows, tables.steps, 2, PARTS=parts, SUB=sub)
+    for token, vector in enumerate(vectors[:-1]):
+        whole, step = whole_steps.table(book, vector)
+        assert tables.rows[token].tolist() == whole.reshape(-1).tolist(), (token, centroids.shape)
+        assert tables.steps[token].item() == step, (token, centroids.shape)
+    assert set(tables.rows[-1].tolist()) == {7}
+
+
 if __name__ == "__main__":
+    for parts, sub in whole_steps.SHAPES:
+        check_tables(whole_steps.book(parts, parts, sub), whole_steps.vectors(sub, 8, parts * sub))
+    half_book, one = whole_steps.halves()
+    check_tables(half_book, one.repeat(2, axis=0))
     for long in (3, 512):  # with skips in most lists, and in none
         skips.LONG = long
         for world, options in CASES:

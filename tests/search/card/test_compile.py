@@ -15,7 +15,7 @@ import warnings
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from citadel.search.card import choose, kernels, shared
+from citadel.search.card import choose, kernels, shared, tabulate
 
 F, I, N = "*fp32", "*i64", "*i32"
 TYPES = {
@@ -23,13 +23,13 @@ TYPES = {
     "scores": F, "dirty": N, "maxima": N, "weights": "*u8", "scales": "*fp16", "alive": "*u8", "limits": N,
     "found": N, "reported": N, "candidates": I, "ranked": I, "borders": I, "spans": I, "values": N, "centroids": F,
     "packed": I, "skip_rows": I, "skips": N, "nearest": I, "ends": N, "members": I, "by_tokens": I, "near_values": N,
-    "near_documents": N,
+    "near_documents": N, "vectors": F, "rows": "*i16", "steps": F,
 }
 CODES = {"int8": "*i8", "int8x4": "*i32", "fp16": "*fp16", "pq": "*u8"}
 
 def compiled(kernel, warps, **given):
     codec = given.get("CODEC", "int8")
-    types = dict(TYPES, codes=CODES[codec], query=CODES[codec] if codec[:4] == "int8" else F)
+    types = dict(TYPES, codes=CODES[codec], query={"fp16": F, "pq": "*i16"}.get(codec, CODES[codec]))
     if kernel is choose.probe_kernel:
         types["query"] = F
     signature = {name: "constexpr" if name in given else types.get(name, "i32") for name in kernel.arg_names}
@@ -38,6 +38,10 @@ def compiled(kernel, warps, **given):
     options = {"enable_fp_fusion": False, "num_warps": warps}
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert "fma.rn.f32" not in made.asm["ptx"], kernel  # a product is rounded before it is added
+    if kernel is tabulate.table_kernel:
+        assert "div.rn.f32" in made.asm["ptx"]
+        assert "div.full" not in made.asm["ptx"]
+        assert ".ftz" not in made.asm["ptx"]  # small products are numbers, too
 
 part = dict(RANGE=2048, SUB=512)
 for codec, width, row in (("int8", 32, 32), ("int8x4", 32, 32), ("fp16", 32, 32), ("pq", 8, 2048)):
@@ -52,6 +56,8 @@ for codec in ("int8", "int8x4", "fp16"):
     shape = dict(WIDTH=128, PADDED=128, CODEC=codec)
     compiled(choose.members_kernel, 2, **shape, ALIVE=True, BLOCK=32)
     compiled(choose.combine_kernel, 1, **shape, RANGE=2048, BLOCK=32)
+for parts, sub in ((8, 4), (3, 8)):
+    compiled(tabulate.table_kernel, 8, PARTS=parts, SUB=sub)
 compiled(choose.limit_kernel, 32, PADDED=16384, BLOCK=1024)
 compiled(choose.collect_kernel, 1, **part, TILE=512)
 compiled(choose.pick_kernel, 4, BLOCK=512)

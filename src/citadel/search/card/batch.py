@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from citadel.index.codebook import Codebook
+from citadel.config import SUBVECTOR
 from citadel.search.card.cold import stage
 from citadel.search.card.lists import Lists
+from citadel.search.card.tables import Tables, room_for_tables
 from citadel.search.plan import Plan
 from citadel.types import Floats
 
@@ -52,30 +53,16 @@ class Form:
     factors: Floats
 
 
-def form(codec: str, vectors: Floats, book: Codebook | None) -> Form:
-    """fp16: as they are; int8: codes and scales; pq: tables in whole steps, and the steps (docs/search.md).
+def form(codec: str, vectors: Floats) -> Form:
+    """fp16: as they are; int8: codes and scales (docs/search.md). For pq the card makes tables of them (tables.py).
 
-    >>> form("int8", np.array([[127, -2.5]], np.float32), None).rows.tolist()
+    >>> form("int8", np.array([[127, -2.5]], np.float32)).rows.tolist()
     [[127.0, -2.0]]
     """
     if codec == "fp16":
         return Form(vectors, np.ones(len(vectors), np.float32))
-    if codec == "int8":
-        scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(127)  # [n]
-        return Form(np.rint(vectors / np.where(scales > 0, scales, np.float32(1))[:, None]), scales)
-    assert book is not None
-    parts = book.centroids * vectors.reshape(-1, len(book.centroids), 1, book.centroids.shape[2])  # [n, S, 256, sub]
-    table = parts[..., 0]
-    for place in range(1, parts.shape[-1]):
-        table = table + parts[..., place]  # [n, S, 256]
-    largest = np.abs(table).max(axis=2)  # [n, S]
-    total = largest[:, 0]
-    for place in range(1, largest.shape[1]):
-        total = total + largest[:, place]
-    steps = total / np.float32(32767 - table.shape[1])  # [n]
-    steps = np.where(steps < np.finfo(np.float32).tiny, np.float32(0), steps)
-    whole = np.rint(table / np.where(steps > 0, steps, np.float32(np.inf))[:, None, None])
-    return Form(whole.reshape(len(vectors), table.shape[1] * 256), steps)
+    scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(127)  # [n]
+    return Form(np.rint(vectors / np.where(scales > 0, scales, np.float32(1))[:, None]), scales)
 
 
 @dataclass(frozen=True)
@@ -97,6 +84,7 @@ class Batch:
     size: int
     token_starts: Tensor  # [B + 1]
     tokens: tuple[Tokens | None, ...]  # one a segment; None where it has no lists
+    tables: Tables | None  # the rows and factors of pq segments; whoever searches makes them first
     semantic: Tensor | None  # [B, s], as given
     semantic_rows: Tensor | None  # [B, s], as the semantic codec multiplies them
     semantic_factors: Tensor | None  # [B]
@@ -136,7 +124,7 @@ class Desk:
 
     def __init__(self, shape: Shape, lists: Sequence[Lists | None], semantic_codec: str) -> None:
         self.shape, self._parts, self.bytes = shape, dict[str, tuple[int, Any, tuple[int, ...]]](), 0
-        self._codecs = [None if own is None else own.rows.codec for own in lists]
+        self._codecs, self._subvectors = [None if own is None else own.rows.codec for own in lists], 0
         self._add("token_starts", np.int64, shape.queries + 1)
         for place, own in enumerate(lists):
             if own is not None:
@@ -147,18 +135,22 @@ class Desk:
             self._add("semantic_factors", np.float32, shape.queries)
 
     def _segment(self, place: int, own: Lists) -> None:
-        """Segments of one codec share their rows."""
+        """Segments of one codec share their rows; an index has one codebook, so those of pq share their tables."""
         codec, width, room = own.rows.codec, own.rows.codes.shape[1], self.shape.tokens
         for name in ("starts", "stops", "skips"):
             self._add(f"{name} {place}", np.int64, room)
         self._add(f"scales {place}", np.float32, room)
-        if f"rows {codec}" not in self._parts:
-            self._add(f"rows {codec}", _kind(codec), room, width * 256 if codec[:2] == "pq" else width)
+        if codec in SUBVECTOR:
+            self._subvectors = width
+            self._add("vectors", np.float32, room, width * SUBVECTOR[codec])
+        else:
+            self._add(f"rows {codec}", _kind(codec), room, width)
             self._add(f"factors {codec}", np.float32, room)
 
     def _add(self, name: str, kind: Any, *shape: int) -> None:
-        self._parts[name] = self.bytes, kind, shape
-        self.bytes += -(-int(np.prod(shape)) * np.dtype(kind).itemsize // 16) * 16
+        if name not in self._parts:
+            self._parts[name] = self.bytes, kind, shape
+            self.bytes += -(-int(np.prod(shape)) * np.dtype(kind).itemsize // 16) * 16
 
     def here(self, block: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         """The parts of a block on the host."""
@@ -168,26 +160,26 @@ class Desk:
         }
 
     def there(self, block: Tensor) -> Batch:
-        """The queries in a block on the card."""
+        """The queries in a block on the card; room for their tables is beside it."""
         kinds, parts = {np.int64: torch.int64, np.float32: torch.float32, np.int8: torch.int8}, {}
         for name, (start, kind, shape) in self._parts.items():
             size = int(np.prod(shape)) * np.dtype(kind).itemsize
             parts[name] = block[start : start + size].view(kinds[kind]).view(shape)
+        tables = room_for_tables(parts["vectors"], self._subvectors) if "vectors" in parts else None
         tokens = [
-            None
-            if codec is None
-            else Tokens(
-                parts[f"starts {place}"],
-                parts[f"stops {place}"],
-                parts[f"skips {place}"],
-                parts[f"rows {codec}"],
-                parts[f"factors {codec}"],
-                parts[f"scales {place}"],
-            )
-            for place, codec in enumerate(self._codecs)
+            None if codec is None else _tokens(place, codec, parts, tables) for place, codec in enumerate(self._codecs)
         ]
         pooled = (parts.get(name) for name in ("semantic", "semantic_rows", "semantic_factors"))
-        return Batch(self.shape.queries, parts["token_starts"], tuple(tokens), *pooled)
+        return Batch(self.shape.queries, parts["token_starts"], tuple(tokens), tables, *pooled)
+
+
+def _tokens(place: int, codec: str, parts: dict[str, Tensor], tables: Tables | None) -> Tokens:
+    """The parts of one segment."""
+    starts, stops, skips, scales = (parts[f"{name} {place}"] for name in ("starts", "stops", "skips", "scales"))
+    if codec not in SUBVECTOR:
+        return Tokens(starts, stops, skips, parts[f"rows {codec}"], parts[f"factors {codec}"], scales)
+    assert tables is not None
+    return Tokens(starts, stops, skips, tables.rows, tables.steps, scales)
 
 
 @dataclass(frozen=True)
@@ -205,16 +197,10 @@ class Laid:
             lists.columns.copy(slice(at, at + size), lists.cold.columns, slice(start, start + size))
 
 
-def lay_out(
-    asked: Asked,
-    lists: Sequence[Lists | None],
-    book: Codebook | None,
-    semantic_codec: str,
-    parts: dict[str, NDArray[Any]],
-) -> Laid:
+def lay_out(asked: Asked, lists: Sequence[Lists | None], semantic_codec: str, parts: dict[str, NDArray[Any]]) -> Laid:
     """Write some queries into the parts of a block."""
     if len(asked.plans) == 1:
-        return _lay_out_one(asked, lists, book, semantic_codec, parts)
+        return _lay_out_one(asked, lists, semantic_codec, parts)
     parts["token_starts"][1:] = np.cumsum([len(plan.keys) for plan in asked.plans])
     owners = asked.owners
     products, staged = np.zeros(len(asked.plans), np.int64), list[tuple[Lists, int, int]]()
@@ -222,7 +208,7 @@ def lay_out(
         if own is not None:
             spans = _spans(own, asked.lists[place], staged, parts, place)
             products += np.bincount(owners, spans, len(products)).astype(np.int64)
-    _put_rows(lists, np.concatenate([_vectors(plan) for plan in asked.plans]), book, parts)
+    _put_rows(lists, np.concatenate([_vectors(plan) for plan in asked.plans]), parts)
     if "semantic" in parts:
         given = np.stack([plan.semantic for plan in asked.plans if plan.semantic is not None])
         _put_semantic(given, semantic_codec, parts)
@@ -230,11 +216,7 @@ def lay_out(
 
 
 def _lay_out_one(
-    asked: Asked,
-    lists: Sequence[Lists | None],
-    book: Codebook | None,
-    semantic_codec: str,
-    parts: dict[str, NDArray[Any]],
+    asked: Asked, lists: Sequence[Lists | None], semantic_codec: str, parts: dict[str, NDArray[Any]]
 ) -> Laid:
     """The same for one query: the card waits for it, and every call of numpy is a microsecond."""
     [plan] = asked.plans
@@ -243,7 +225,7 @@ def _lay_out_one(
     for place, own in enumerate(lists):
         if own is not None:
             products += int(_spans(own, asked.lists[place], staged, parts, place).sum())
-    _put_rows(lists, _vectors(plan), book, parts)
+    _put_rows(lists, _vectors(plan), parts)
     if "semantic" in parts and plan.semantic is not None:
         _put_semantic(plan.semantic[None], semantic_codec, parts)
     return Laid([products], staged)
@@ -267,22 +249,23 @@ def _spans(
     first[:count] = starts
     np.add(starts, sizes, out=last[:count])
     parts[f"skips {place}"][:count] = own.padded_skip_rows[chosen]
-    if own.rows.codec[:2] == "pq":
+    if own.rows.codec in SUBVECTOR:
         parts[f"scales {place}"][:count] = own.padded_scales[chosen]
     return sizes
 
 
-def _put_rows(
-    lists: Sequence[Lists | None], vectors: Floats, book: Codebook | None, parts: dict[str, NDArray[Any]]
-) -> None:
+def _put_rows(lists: Sequence[Lists | None], vectors: Floats, parts: dict[str, NDArray[Any]]) -> None:
     """Segments of one codec share their rows."""
     for codec in {own.rows.codec for own in lists if own is not None}:
-        _put(form(codec, vectors, book), parts[f"rows {codec}"], parts[f"factors {codec}"])
+        if codec in SUBVECTOR:
+            parts["vectors"][: len(vectors)] = vectors
+        else:
+            _put(form(codec, vectors), parts[f"rows {codec}"], parts[f"factors {codec}"])
 
 
 def _put_semantic(given: Floats, codec: str, parts: dict[str, NDArray[Any]]) -> None:
     parts["semantic"][:] = given
-    _put(form(codec, given, None), parts["semantic_rows"], parts["semantic_factors"])
+    _put(form(codec, given), parts["semantic_rows"], parts["semantic_factors"])
 
 
 def _put(made: Form, rows: NDArray[Any], factors: NDArray[Any]) -> None:

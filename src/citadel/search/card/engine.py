@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from citadel.errors import Cancelled
-from citadel.index.codebook import Codebook
 from citadel.search.card.batch import Asked, Desk, Laid, Shape, find_lists, lay_out, shape_of
 from citadel.search.card.cold import staged_size
 from citadel.search.card.device import card_memory, use_triton
@@ -55,8 +54,8 @@ class SharedRoom:
 class CardEngine:
     """Threads that share it take turns; `live` documents of the card are not deleted, `where` names the index."""
 
-    def __init__(self, card: Card, floor: bool, book: Codebook | None, live: int, where: str) -> None:
-        self.card, self._book, self._live, self._where = card, book, live, where
+    def __init__(self, card: Card, floor: bool, live: int, where: str) -> None:
+        self.card, self._live, self._where = card, live, where
         self._plain = PlainSearch(card, floor)
         self.kernels: Search = _fused(card, floor) if use_triton(card.device) else self._plain
         self._semantic_codec = card.semantic.codec if card.semantic else ""
@@ -127,7 +126,7 @@ class CardEngine:
         return nullcontext() if self._index is None else torch.cuda.device(self._index)  # by number: found in no time
 
     def _start(self, recorded: Recorded, places: list[int], asked: Asked) -> UnderWay:
-        laid = lay_out(asked, self.card.lists, self._book, self._semantic_codec, recorded.next().parts)
+        laid = lay_out(asked, self.card.lists, self._semantic_codec, recorded.next().parts)
         return UnderWay(places, asked, laid, recorded, recorded.start(laid))
 
     def _finish(self, part: UnderWay, options: Options) -> dict[int, Scored]:

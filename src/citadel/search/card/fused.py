@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from citadel.search.card import choose, kernels, shared
+from citadel.search.card import choose, kernels, shared, tabulate
 from citadel.search.card.batch import Batch, Tokens
 from citadel.search.card.lists import Lists, Rows
 from citadel.search.card.memory import Card
@@ -18,6 +18,7 @@ from citadel.search.card.rooms import COMBINED, Chosen, Near, Room, make_room
 from citadel.search.plan import PROBED_LISTS, Options
 
 POSTINGS, WARPS = 64, 1  # of a list, that a program looks at together
+TABLE_WARPS = 8  # that make the table of a token
 SWEPT = 512  # scores that a program looks at together
 SCANNED, SCAN_WARPS, STAGES = 128, 8, 2  # semantic vectors that a program looks at together, and blocks under way
 SHARED = 16  # queries that share a semantic scan: the narrowest product of the matrix units
@@ -88,6 +89,7 @@ class FusedSearch:
         """The best k of each query, packed, and how many candidates there were [B, k + 1]."""
         exact = options.semantic == "exact"
         self._fork()
+        self._tabulate(batch)
         self._score(room, batch, options.weight_floor, exact)  # first: the others are launched while it works
         if room.near is not None:
             with self._beside():
@@ -117,6 +119,15 @@ class FusedSearch:
     def _join(self) -> None:
         if self._side is not None:
             torch.cuda.current_stream(self._card.device).wait_stream(self._side)
+
+    def _tabulate(self, batch: Batch) -> None:
+        """Make the tables of pq before scores read them."""
+        tables, centroids = batch.tables, self._card.centroids
+        if tables is not None and centroids is not None:
+            tabulate.table_kernel[(len(tables.vectors),)](
+                centroids, tables.vectors, batch.token_starts, tables.rows, tables.steps, batch.size,
+                PARTS=centroids.shape[0], SUB=centroids.shape[1], num_warps=TABLE_WARPS, **EXACT,
+            )  # fmt: skip
 
     def _score(self, room: Room, batch: Batch, weight_floor: int, every: bool) -> None:
         """Add up the token scores of every document that meets a query token."""

@@ -76,10 +76,11 @@ def products(codes, scales, query, at, there, WIDTH: tl.constexpr, PADDED: tl.co
         halves = tl.sum(tl.reshape(halves, (at.shape[0], 2, 2)), axis=1)
         found = tl.sum(halves, axis=1)
     else:  # sums of whole steps, at most 32,767
-        found = tl.zeros((at.shape[0],), tl.float32)
+        steps = tl.zeros((at.shape[0],), tl.int32)
         for part in range(WIDTH):
             code = tl.load(codes + place + part, mask=there, other=0).to(tl.int32)
-            found += tl.load(query + part * 256 + code)
+            steps += tl.load(query + part * 256 + code).to(tl.int32)
+        found = steps.to(tl.float32)
     return found
 
 

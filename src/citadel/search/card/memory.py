@@ -12,6 +12,7 @@ from torch import Tensor
 from citadel.index.snapshot import Snapshot
 from citadel.search.card.lists import Lists, Part, Rows, load_lists, load_semantic
 from citadel.search.card.probes import Probe, load_probe
+from citadel.search.card.tables import centroids_on
 
 RANGES = 4096  # programs a query has: as many as a card's multiprocessors hold together
 WIDEST, NARROWEST = 1 << 11, 1 << 8  # documents a range may have
@@ -33,6 +34,7 @@ class Card:
     width: int  # documents a range has
     borders: Tensor  # [R], the first document of each range
     spans: Tensor  # [R]
+    centroids: Tensor | None = None  # [S, sub, 256], of pq
 
     @property
     def bytes(self) -> int:
@@ -108,6 +110,7 @@ def load_card(
         None if bool(mask.all()) else mask.to(device),
         width,
         *make_ranges(bases, sizes, width, device),
+        centroids_on(device, snapshot.codebook),
     )
 
 

@@ -10,6 +10,7 @@ from citadel.search.card.lists import Lists, Rows
 from citadel.search.card.memory import Card
 from citadel.search.card.probes import Probe
 from citadel.search.card.select import documents_of, pack, top
+from citadel.search.card.tables import tabulate
 from citadel.search.plan import PROBED_LISTS, Options
 
 LANES = 16
@@ -30,8 +31,8 @@ def products(rows: Rows, at: Tensor | slice, query: Tensor, factor: Tensor, key_
             lanes = lanes[:, :half] + lanes[:, half : 2 * half]
         return lanes[:, 0]
     table = query.view(-1, 256)  # [S, 256]
-    sums = table[torch.arange(len(table), device=table.device), codes.long()].sum(1)
-    return sums * factor * key_scale
+    sums = table[torch.arange(len(table), device=table.device), codes.long()].sum(1)  # whole: exact in any order
+    return sums.float() * factor * key_scale
 
 
 class PlainSearch:
@@ -53,6 +54,8 @@ class PlainSearch:
 
     def _best(self, scores: Tensor, batch: Batch, options: Options) -> Tensor:
         scores.fill_(float("-inf"))
+        if batch.tables is not None and self._card.centroids is not None:
+            tabulate(batch.tables, self._card.centroids)
         self.score(scores, batch, options.weight_floor)
         if options.semantic != "rerank":
             return self.select(scores, batch, options.k, options.semantic == "exact")
