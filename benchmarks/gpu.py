@@ -25,6 +25,8 @@ from gpu_world import Size, make_card, make_queries
 
 from citadel.config import CODECS
 from citadel.search.card.engine import CardEngine
+from citadel.search.card.memory import Card
+from citadel.search.card.tables import room_for_tables, tabulate
 from citadel.search.plan import CANDIDATES, PROBES, Options, Plan
 
 TOY = Size(20_000, 400_000, 500, 32, 128, 3_000, 9)
@@ -120,6 +122,18 @@ def check(engine: CardEngine, plans: Sequence[Plan], options: Options) -> None:
         assert found.scores.tolist() == wanted.scores.tolist(), f"{options.semantic}: other scores"
 
 
+def check_tables(card: Card, plans: Sequence[Plan]) -> None:
+    """Tables of pq that plain torch makes on the card, which `check` holds the kernel to, against the CPU's."""
+    if card.centroids is None:
+        return
+    vectors = torch.from_numpy(np.concatenate([plan.vectors for plan in plans if plan.vectors is not None]))
+    made = [room_for_tables(vectors.to(device), len(card.centroids)) for device in ("cpu", card.device)]
+    for tables in made:
+        tabulate(tables, card.centroids.to(tables.rows.device))
+    assert torch.equal(made[0].rows, made[1].rows.cpu()), "other tables than the CPU's"
+    assert torch.equal(made[0].steps, made[1].steps.cpu()), "other steps than the CPU's"
+
+
 def measure(engine: CardEngine, plans: Sequence[Plan], speed: float, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """One row a mode."""
     rows = []
@@ -182,6 +196,7 @@ def main() -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU: a rehearsal"
     print(f"{name}; copy {speed / 1e12:.2f} TB/s; {asked.codec}; index {card.bytes / 1e9:.1f} GB, made in", end=" ")
     print(f"{time.perf_counter() - start:.0f} s; {products:,.0f} token products a query; k {asked.k}", flush=True)
+    check_tables(card, plans)
     rows = measure(engine, plans, speed, asked)
     beside = {} if asked.skip_paper else paper(engine, plans, size, asked.k)
     for row in rows:

@@ -12,7 +12,7 @@ from citadel.search.plan import Options
 from citadel.types import Floats
 from tests.property.worlds import World
 from tests.search.card import whole_steps
-from tests.search.card.same import check
+from tests.search.card.same import check, check_mixed
 
 CPU = torch.device("cpu")
 CASES = (
@@ -44,6 +44,7 @@ if __name__ == "__main__":
         check_tables(whole_steps.book(parts, parts, sub), whole_steps.vectors(sub, 8, parts * sub))
     half_book, one = whole_steps.halves()
     check_tables(half_book, one.repeat(2, axis=0))
+    check_mixed(World("static", "pq2", 12, "int8", seed=8, count=14), Options(6, "rerank", 4, 4))
     for long in (3, 512):  # with skips in most lists, and in none
         skips.LONG = long
         for world, options in CASES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import citadel
 from citadel.search.card.device import use_triton
@@ -42,8 +43,27 @@ def check(world: World, options: Options, cuts: Sequence[int] = (), gone: Sequen
     with built(world, parts) as index:
         index.delete([f"d{number}" for number in gone])
         index.commit()
-        slow, fast = engines(index, world.router, width)
-        queries = [world.query(number) for number in range(4)]
-        wanted = answers(slow, index, queries, options)
-        for count in (4, 3, 4):  # the others in the room that the first has left
-            assert answers(fast, index, queries[:count], options) == wanted[:count], (world, options)
+        compare(index, world, options, width)
+
+
+def check_mixed(world: World, options: Options) -> None:
+    """The same for an index whose first segment was written before its codebook was made: int8, then pq."""
+    documents = world.documents()
+    with built(world, []) as index:
+        for floor, part in ((1 << 16, documents[:5]), (1, documents[5:])):
+            with mock.patch("citadel.index.writer.SAMPLE_FLOOR", floor):
+                world.add(index, part)
+                index.commit()
+        compare(index, world, options, 256, ["int8", world.codec])
+
+
+def compare(
+    index: citadel.Index, world: World, options: Options, width: int, codecs: Sequence[str] | None = None
+) -> None:
+    slow, fast = engines(index, world.router, width)
+    if codecs is not None:
+        assert [own.rows.codec for own in fast.cards[0].card.lists if own is not None] == codecs
+    queries = [world.query(number) for number in range(4)]
+    wanted = answers(slow, index, queries, options)
+    for count in (4, 3, 4, 1):  # the others in the room that the first has left
+        assert answers(fast, index, queries[:count], options) == wanted[:count], (world, options)

@@ -20,7 +20,7 @@ from citadel.errors import Cancelled, ResourceError, UsageError
 from citadel.search.card import cold, engine
 from citadel.search.plan import Options
 from tests.property.worlds import World, answers, built, worlds
-from tests.search.card.same import check
+from tests.search.card.same import check, check_mixed
 from tests.support.children import ROOT, environment
 
 VECTORS = ("static", "dynamic", "all_to_all", "none", "sparse")
@@ -43,6 +43,11 @@ def test_few_candidates_tau_and_deletions(mode: str) -> None:
     for tied in (False, True):
         world = World("dynamic", "int8", 8, "int8", seed=7, count=60, tied=tied)
         check(world, Options(4, mode, 6, 6, weight_floor=30), cuts=[20, 41], gone=[0, 3, 59], width=16)
+
+
+@pytest.mark.parametrize("codec", ["pq2", "pq1"])
+def test_segments_from_before_and_after_the_codebook(codec: str) -> None:
+    check_mixed(World("dynamic", codec, 16, "int8", seed=3, count=14), Options(6, "exact"))
 
 
 def test_the_kernels_in_the_interpreter() -> None:

@@ -123,11 +123,13 @@ class FusedSearch:
     def _tabulate(self, batch: Batch) -> None:
         """Make the tables of pq before scores read them."""
         tables, centroids = batch.tables, self._card.centroids
-        if tables is not None and centroids is not None:
-            tabulate.table_kernel[(len(tables.vectors),)](
-                centroids, tables.vectors, batch.token_starts, tables.rows, tables.steps, batch.size,
-                PARTS=centroids.shape[0], SUB=centroids.shape[1], num_warps=TABLE_WARPS, **EXACT,
-            )  # fmt: skip
+        if tables is None:
+            return
+        assert centroids is not None
+        tabulate.table_kernel[(len(tables.vectors),)](
+            centroids, tables.vectors, batch.token_starts, tables.rows, tables.steps, batch.size,
+            PARTS=centroids.shape[0], SUB=centroids.shape[1], num_warps=TABLE_WARPS, **EXACT,
+        )  # fmt: skip
 
     def _score(self, room: Room, batch: Batch, weight_floor: int, every: bool) -> None:
         """Add up the token scores of every document that meets a query token."""

@@ -54,7 +54,8 @@ class PlainSearch:
 
     def _best(self, scores: Tensor, batch: Batch, options: Options) -> Tensor:
         scores.fill_(float("-inf"))
-        if batch.tables is not None and self._card.centroids is not None:
+        if batch.tables is not None:
+            assert self._card.centroids is not None
             tabulate(batch.tables, self._card.centroids)
         self.score(scores, batch, options.weight_floor)
         if options.semantic != "rerank":
