@@ -59,20 +59,20 @@ def test_the_kernels_in_the_interpreter() -> None:
     assert ended.stdout == "equal\n", ended.stderr
 
 
-def test_a_batch_in_parts_is_one_by_one() -> None:
+@pytest.mark.parametrize("capacity", [30, -1])  # enough, and so little that each part is searched again behind the next
+def test_a_batch_in_parts_is_one_by_one(capacity: int) -> None:
     world = World("dynamic", "int8", 8, "int8", seed=2, count=30)
     with built(world, [world.documents()]) as index:
-        searcher = index.searcher(engine="gpu")
         queries = {str(number): world.query(number) for number in range(7)}
-        for capacity in (30, -1):  # enough, and so little that each part is searched again behind the next one
-            with (
-                mock.patch.object(engine, "bytes_a_query", return_value=engine.ROOM // 2),  # two at a time
-                mock.patch.object(engine, "capacity", return_value=capacity),
-            ):
-                ranking = searcher.search_vectors_batch(queries, k=9)
-            for name, hits in ranking:
-                alone = searcher.search_vectors(**queries[name], k=9)
-                assert [(hit.id, hit.score) for hit in hits] == list(zip(alone.ids, alone.scores, strict=True))
+        with (
+            mock.patch.object(engine, "bytes_a_query", return_value=engine.ROOM // 2),  # two at a time
+            mock.patch.object(engine, "capacity", return_value=capacity),
+        ):
+            ranking = index.searcher(engine="gpu").search_vectors_batch(queries, k=9)
+        searcher = index.searcher(engine="gpu")
+        for name, hits in ranking:
+            alone = searcher.search_vectors(**queries[name], k=9)
+            assert [(hit.id, hit.score) for hit in hits] == list(zip(alone.ids, alone.scores, strict=True))
 
 
 def test_equal_scores_without_room_are_still_ordered() -> None:

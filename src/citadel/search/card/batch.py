@@ -33,6 +33,8 @@ class Asked:
 
     def have_lists(self) -> NDArray[np.bool_]:
         """Which queries have a list at all [B]."""
+        if len(self.plans) == 1:
+            return np.array([any((chosen >= 0).any() for chosen in self.lists)])
         found = np.zeros(sum(len(plan.keys) for plan in self.plans), bool)
         for chosen in self.lists:
             found |= chosen >= 0

@@ -77,8 +77,8 @@ class CardEngine:
         found: dict[int, Scored] = {}
         with self._turn, card_memory(self._where), self._current():
             self._search(dict(enumerate(queries)), options, found, cancel)
-            rest = {place: query for place, query in enumerate(queries) if place not in found}
-            self._search(rest, options._replace(semantic="exact"), found, cancel)
+            if rest := {place: query for place, query in enumerate(queries) if place not in found}:
+                self._search(rest, options._replace(semantic="exact"), found, cancel)
         return [found[place] for place in range(len(queries))]
 
     def _search(self, queries: dict[int, Plan], options: Options, found: dict[int, Scored], cancel: Any) -> None:
@@ -103,7 +103,7 @@ class CardEngine:
 
     def _at_once(self, queries: Sequence[Plan], options: Options) -> Asked:
         """So many of the next queries that what they need and their waiting lists have room."""
-        most = 1 if self._index is not None and len(queries) < FEW else self._most(options)
+        most = 1 if len(queries) < (2 if self._index is None else FEW) else self._most(options)
         asked = find_lists(queries[:most], self.card.lists)
         while len(asked.plans) > 1 and not self._can_stage(asked):
             asked = find_lists(asked.plans[: len(asked.plans) // 2], self.card.lists)
@@ -132,7 +132,7 @@ class CardEngine:
     def _finish(self, part: UnderWay, options: Options) -> dict[int, Scored]:
         """Its answers by place."""
         found = part.recorded.wait(part.way)
-        if max(found[:, -1].tolist()) > capacity(self.card, options):  # so many equal scores that they had no room
+        if max(found[:, -1].tolist()) > part.recorded.capacity:  # so many equal scores that they had no room
             found = part.recorded.again(part.way, self._plain)
         scored = dict(zip(part.places, self._scored(found[:, :-1], part.laid.dot_products, options), strict=True))
         if options.semantic != "rerank":
@@ -150,7 +150,7 @@ class CardEngine:
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
             desk = Desk(shape, self.card.lists, self._semantic_codec)
-            self._shapes[key] = Recorded(self.card, search, room, desk, options)
+            self._shapes[key] = Recorded(self.card, search, room, desk, options, capacity(self.card, options))
         return self._shapes[key]
 
     def _shared_room(self, search: Search, queries: int, options: Options) -> Any:

@@ -43,9 +43,11 @@ class Way:
 class Recorded:
     """The way of every query of one shape from the host to the card and back.
 
-    A batch has two: while the card works on the queries of one block, the host writes those of the other."""
+    A batch has two: while the card works on the queries of one block, the host writes those of the other. A query with
+    more candidates than `capacity` has to go another way."""
 
-    def __init__(self, card: Card, search: Search, room: Any, desk: Desk, options: Options) -> None:
+    def __init__(self, card: Card, search: Search, room: Any, desk: Desk, options: Options, capacity: int) -> None:
+        self.capacity = capacity
         self._card, self._search, self._room, self._options = card, search, room, options
         self._gpu, queries = card.device.type == "cuda", desk.shape.queries
         self._ways = [self._way(desk) for _ in range(1 if queries == 1 else 2)]
