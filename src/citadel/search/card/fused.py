@@ -17,7 +17,7 @@ from citadel.search.card.memory import Card
 from citadel.search.card.rooms import COMBINED, Chosen, Near, Room, make_room
 from citadel.search.plan import PROBED_LISTS, Options
 
-POSTINGS, WARPS = 64, 1  # of a list, that a program looks at together
+POSTINGS, ALONE, WARPS = 64, 32, 1  # of a list, that a program looks at together; and of a query that is alone
 TABLE_WARPS = 8  # that make the table of a token
 SWEPT = 512  # scores that a program looks at together
 SCANNED, SCAN_WARPS, STAGES = 128, 8, 2  # semantic vectors that a program looks at together, and blocks under way
@@ -159,8 +159,8 @@ class FusedSearch:
             card.bases[place], weight_floor, lists.halvings,
             **_shape(rows), ROW=_asked(rows, tokens.rows).shape[1], FLOOR=self._floor, WEIGHTS=weighed,
             ALIVE=card.alive is not None, EVERY=every, RANGE=card.width, SUB=room.part,
-            TILE=min(self._swept, room.part), BLOCK=self._postings, num_warps=WARPS,
-            SHARED=self._shared, **EXACT,
+            TILE=min(self._swept, room.part), SHARED=self._shared, num_warps=WARPS,
+            BLOCK=self._postings if batch.size > 1 else min(self._postings, ALONE), **EXACT,
         )  # fmt: skip
 
     def _or_nothing(self, part: Tensor | None) -> Tensor:
