@@ -177,6 +177,18 @@ def test_a_batch_is_cut_where_its_waiting_lists_have_no_room() -> None:
         assert [hits[0].id for _, hits in ranking] == ["d8", "d9", "d10", "d11"]
 
 
+def test_a_part_that_is_searched_again_finds_its_waiting_lists() -> None:
+    """The next part's lists have taken their room meanwhile."""
+    documents = [{"id": f"d{n}", "keys": [n % 8], "weights": [1.0 + n]} for n in range(24)]
+    queries = {str(key): {"keys": [key]} for key in range(8)}
+    with built(World("sparse"), []) as index:
+        index.add_vectors(documents)
+        with mock.patch.object(cold, "STAGED", 2), mock.patch.object(engine, "capacity", return_value=-1):
+            searcher = index.commit().searcher(engine="gpu", card_memory=6 * 7)  # room for two lists, so two queries
+            ranking = searcher.search_vectors_batch(queries, k=1)
+        assert [hits[0].id for _, hits in ranking] == [f"d{16 + key}" for key in range(8)]
+
+
 def test_too_little_card_memory_is_one_sentence() -> None:
     world = World("static", "int8", 8, seed=4, count=40)
     with (

@@ -1,4 +1,4 @@
-"""Searches over one card: prepared queries in, the best documents of each out."""
+"""Searches over one card: planned queries in, the best documents of each out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from citadel.types import Floats, Scored
 
 MOST = 4096  # documents that the kernels put in order, by counting; beyond that plain torch sorts
 FEW = 6  # queries below which each alone, replayed from a recording, is faster than all together
-SHAPES = 8  # of single queries, each with its own room, that stay recorded
+SHAPES = 8  # that stay recorded; of single queries each has its own room
 ROOM = 4 << 30  # bytes that a batch may take besides the index, most of them scores: 4 a query and document
 
 
@@ -74,6 +74,8 @@ class CardEngine:
             return [Scored(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
         if queries and queries[0].semantic is None:
             options = options._replace(semantic="off")
+        if options.semantic == "rerank" and all(own is None for own in self.card.lists):
+            options = options._replace(semantic="exact")  # nothing but semantic vectors
         found: dict[int, Scored] = {}
         with self._turn, card_memory(self._where), self._current():
             self._search(dict(enumerate(queries)), options, found, cancel)
@@ -86,20 +88,22 @@ class CardEngine:
 
         With `rerank`, queries without a list or with too few documents are left out: all must be scanned for them."""
         places, under_way = list(queries), None
-        while places:
-            if cancel is not None and cancel.is_set():
-                raise Cancelled("the search was cancelled")
-            asked = self._at_once([queries[place] for place in places], options)
-            recorded = self._recorded(shape_of(asked.plans, options.semantic != "off"), options)
-            if under_way is not None and recorded.next() is under_way.way:  # single queries have one block
-                found.update(self._finish(under_way, options))
-                under_way = None
-            started = self._start(recorded, places[: len(asked.plans)], asked)
+        try:
+            while places:
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled("the search was cancelled")
+                asked = self._at_once([queries[place] for place in places], options)
+                recorded = self._recorded(shape_of(asked.plans, options.semantic != "off"), options)
+                if under_way is not None and recorded.next() is under_way.way:  # single queries have one block
+                    found.update(self._finish(under_way, options))
+                    under_way = None
+                started = self._start(recorded, places[: len(asked.plans)], asked)
+                if under_way is not None:
+                    found.update(self._finish(under_way, options))
+                places, under_way = places[len(asked.plans) :], started
+        finally:  # after an error, too: nobody is to find the card at work on what was given up
             if under_way is not None:
                 found.update(self._finish(under_way, options))
-            places, under_way = places[len(asked.plans) :], started
-        if under_way is not None:
-            found.update(self._finish(under_way, options))
 
     def _at_once(self, queries: Sequence[Plan], options: Options) -> Asked:
         """So many of the next queries that what they need and their waiting lists have room."""
@@ -133,7 +137,7 @@ class CardEngine:
         """Its answers by place."""
         found = part.recorded.wait(part.way)
         if max(found[:, -1].tolist()) > part.recorded.capacity:  # so many equal scores that they had no room
-            found = part.recorded.again(part.way, self._plain)
+            found = part.recorded.again(part.way, part.laid, self._plain)
         scored = dict(zip(part.places, self._scored(found[:, :-1], part.laid.dot_products, options), strict=True))
         if options.semantic != "rerank":
             return scored
@@ -156,7 +160,8 @@ class CardEngine:
     def _shared_room(self, search: Search, queries: int, options: Options) -> Any:
         """One room for batches of all sizes: most of what they need is as large as the index has documents."""
         if self._room is None or self._room.options != options or self._room.queries < queries:
-            self._shapes, self._room = {}, None  # before there are two
+            self._room = None  # before there are two
+            self._shapes = {key: kept for key, kept in self._shapes.items() if key[0].queries == 1}
             size = min(1 << (queries - 1).bit_length(), max(self._most(options), queries))
             self._room = SharedRoom(options, size, search.room(size, options))
         return self._room.room

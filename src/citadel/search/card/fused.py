@@ -21,7 +21,7 @@ POSTINGS, ALONE, WARPS = 64, 32, 1  # of a list, that a program looks at togethe
 TABLE_WARPS = 8  # that make the table of a token
 SWEPT = 512  # scores that a program looks at together
 SCANNED, SCAN_WARPS, STAGES = 128, 8, 2  # semantic vectors that a program looks at together, and blocks under way
-SHARED = 16  # queries that share a semantic scan: the narrowest product of the matrix units
+TOGETHER = 16  # queries that share a semantic scan: the narrowest product of the matrix units
 COLLECTED = 256  # scores that a program looks at together for candidates
 COUNTED, OTHERS, COUNT_WARPS = 8, 1024, 4  # candidates whose places a program counts, against so many at a time
 COUNTING = 256  # programs of a query that count
@@ -170,12 +170,12 @@ class FusedSearch:
         """Add every document's semantic product."""
         card, rows = self._card, self._card.semantic
         assert rows is not None
-        shared = SHARED if rows.codec == "int8" else 1
-        kernels.scan_kernel[(room.maxima.shape[1], triton.cdiv(batch.size, shared))](
+        together = TOGETHER if rows.codec == "int8" else 1
+        kernels.scan_kernel[(room.maxima.shape[1], triton.cdiv(batch.size, together))](
             room.scores, self._or_nothing(card.alive), rows.codes, self._or_nothing(rows.scales), batch.semantic_rows,
             batch.semantic_factors, room.maxima, card.borders, card.spans, batch.size, len(card.borders),
             **_shape(rows, 32), ALIVE=card.alive is not None, RANGE=card.width,
-            SUB=room.part, BLOCK=self._scanned, QUERIES=shared, STAGES=STAGES, num_warps=SCAN_WARPS, **EXACT,
+            SUB=room.part, BLOCK=self._scanned, QUERIES=together, STAGES=STAGES, num_warps=SCAN_WARPS, **EXACT,
         )  # fmt: skip
 
     def _choose(self, room: Room, batch: Batch) -> None:

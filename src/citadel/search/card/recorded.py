@@ -89,8 +89,9 @@ class Recorded:
         assert way.answer is not None
         return way.answer.numpy()
 
-    def again(self, way: Way, search: Search) -> NDArray[np.int64]:
-        """The same queries once more, in another manner."""
+    def again(self, way: Way, laid: Laid, search: Search) -> NDArray[np.int64]:
+        """The same queries once more, in another manner; their waiting lists may have made room for the next ones'."""
+        laid.copy_staged()
         self._run(way, search, search.room(self.batch.size, self._options))
         if way.ended is not None:
             way.ended.record()

@@ -25,7 +25,7 @@ class CardSearch:
         self._device = self._engine.cards[0].card.device
 
     def prepare(self, plan: Plan) -> Any:
-        """A plan with its lists found."""
+        """A query as `search` takes it."""
         return self._engine.prepare(plan)
 
     def search(self, query: Any, options: Options) -> Scored:
