@@ -41,25 +41,35 @@ class Point(NamedTuple):
 
 
 def figure_1(found: Found) -> list[Picture]:
-    """Cost, quality and size of every system, a picture a collection; the paper's own first."""
+    """Cost, quality and size of every system, pictures of each collection; the paper's own first."""
     pictures = [_papers_figure_1()]
-    for collection in collections(found):
-        chosen = [each for name in systems(found) if (each := usual(found, name, collection)) is not None]
+    for name in collections(found):
+        chosen = [each for system in systems(found) if (each := usual(found, system, name)) is not None]
         timed = [each for each in chosen if latency_ms(each.record) is not None]
-        by_time = len(timed) >= 2
-        points = [point for each in (timed if by_time else chosen) if (point := _point(each, by_time)) is not None]
-        label = "latency of one search, one core (ms)" if by_time else "dot products a query"
-        left_out = [each.record.system for each in chosen if by_time and each not in timed]
-        note = "The shaded area is that of the index: lists and semantic vectors." + (
-            (f" Not timed: {', '.join(left_out)}." if left_out else "")
-            if by_time
-            else " Latency was not measured: dot products stand for it."
-        )
-        draw = _scatter(points, label, "nDCG@10") if len(points) >= 2 else None
-        pictures.append(
-            Picture(f"figure1-{collection}", f"Figure 1. Cost against quality, {collection}", draw, [note], WIDE)
-        )
+        if len(timed) >= 2:
+            pictures.append(_by_time(name, timed, [each for each in chosen if each not in timed]))
+        if len(timed) < len(chosen):
+            pictures.append(_by_products(name, chosen))
     return pictures
+
+
+AREA = "The shaded area is that of the index: lists and semantic vectors."
+
+
+def _by_time(collection: str, timed: Found, left_out: Found) -> Picture:
+    others = f" Not timed: {', '.join(each.record.system for each in left_out)}." if left_out else ""
+    points = [point for each in timed if (point := _point(each, latency_ms(each.record))) is not None]
+    draw = _scatter(points, "latency of one search, one core (ms)", "nDCG@10") if len(points) >= 2 else None
+    title = f"Figure 1. Latency against quality, {collection}"
+    return Picture(f"figure1-{collection}", title, draw, [AREA + others], WIDE)
+
+
+def _by_products(collection: str, chosen: Found) -> Picture:
+    """Where latency was not measured of all."""
+    points = [point for each in chosen if (point := _point(each, each.record.dot_products)) is not None]
+    draw = _scatter(points, "dot products a query", "nDCG@10") if len(points) >= 2 else None
+    title = f"Figure 1. Dot products against quality, {collection}"
+    return Picture(f"figure1-products-{collection}", title, draw, [AREA + " Latency was not measured of all."], WIDE)
 
 
 def _papers_figure_1() -> Picture:
@@ -75,9 +85,8 @@ def _papers_figure_1() -> Picture:
     return Picture("figure1-paper", "Figure 1. Cost against quality, the paper's", draw, [paper.GPU_NOTE], WIDE)
 
 
-def _point(each: Measured, by_time: bool) -> Point | None:
+def _point(each: Measured, cost: float | None) -> Point | None:
     one = each.record
-    cost = latency_ms(one) if by_time else one.dot_products
     measure = one.measures.get("nDCG@10")
     if not cost or measure is None:
         return None
