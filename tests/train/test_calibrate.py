@@ -152,7 +152,15 @@ def test_masked_tokens_are_hidden_from_the_backbone(model: Citadel, monkeypatch:
 
     monkeypatch.setattr(model, "forward", noted)
     monkeypatch.setattr(F, "cross_entropy", lambda z, ids: torch.tensor(float(len(ids))))
-    asked = masked_token_loss(model, inputs, 0, FP32)  # how many tokens it asks for
+    asked = masked_token_loss(model, inputs, 0, FP32, RouterPart())  # how many tokens it asks for
     hidden = seen[0] != inputs.ids
     assert seen[0][hidden].eq(model.config.mask_id).all() and not (hidden & ~inputs.routed).any()
     assert 0 < int(hidden.sum()) < asked < int(inputs.routed.sum())
+    shown = RouterPart(warm_up_masked=0.0, warm_up_shown=1.0)
+    assert masked_token_loss(model, inputs, 0, FP32, shown) == int(inputs.routed.sum()) and seen[1].equal(inputs.ids)
+
+
+@pytest.mark.parametrize("shares", [(0.0, 0.0), (0.6, 0.5), (-0.1, 0.5)])
+def test_the_shares_of_warm_up_are_checked(shares: tuple[float, float]) -> None:
+    with pytest.raises(InputError, match="warm_up_masked"):
+        RouterPart(warm_up_masked=shares[0], warm_up_shown=shares[1])

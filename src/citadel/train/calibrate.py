@@ -22,7 +22,6 @@ from citadel.train.tokens import pad
 
 Sample = Callable[[], Inputs]
 
-MASKED, SHOWN = 0.15, 0.05  # shares of tokens to predict: behind [MASK], and as they stand
 _SAMPLE = 256  # passages to calibrate with
 _SAMPLE_PCA = 2048
 _WARM_UP, _CALIBRATE, _PCA = 11, 12, 13  # streams of random numbers apart from the batches'
@@ -58,7 +57,7 @@ def warm_up(
     with meter("Warming up the router", "steps", part.warm_up_steps) as progress:
         for step in range(part.warm_up_steps):
             inputs = _sample(data, marker, part.warm_up_batch, (seed, _WARM_UP, step))
-            loss = masked_token_loss(model, inputs, seed * 1_000_003 + step, dtype)
+            loss = masked_token_loss(model, inputs, seed * 1_000_003 + step, dtype, part)
             loss.backward()  # type: ignore[no-untyped-call]
             for group in optimizer.param_groups:
                 group["lr"] = part.warm_up_lr * (1 - step / part.warm_up_steps)
@@ -68,12 +67,12 @@ def warm_up(
     return float(loss.detach())
 
 
-def masked_token_loss(model: Citadel, inputs: Inputs, seed: int, dtype: torch.dtype) -> Tensor:
+def masked_token_loss(model: Citadel, inputs: Inputs, seed: int, dtype: torch.dtype, part: RouterPart) -> Tensor:
     """Cross-entropy of the router's logits at hidden and some shown tokens; gradients reach the head only."""
     assert model.router is not None
     draw = torch.rand(inputs.ids.shape, generator=torch.Generator().manual_seed(seed)).to(inputs.ids.device)  # [n, T]
-    hidden_tokens = inputs.routed & (draw < MASKED)
-    asked = inputs.routed & (draw < MASKED + SHOWN)
+    hidden_tokens = inputs.routed & (draw < part.warm_up_masked)
+    asked = inputs.routed & (draw < part.warm_up_masked + part.warm_up_shown)
     with torch.no_grad():
         hidden = model(inputs.ids.masked_fill(hidden_tokens, model.config.mask_id), inputs.mask, dtype)  # [n, T, h]
     x = model.router(hidden[asked])  # [m, h]

@@ -170,6 +170,8 @@ class RouterPart:
     warm_up_steps: int = 0  # of masked-token prediction, the head alone
     warm_up_lr: float = 1e-3
     warm_up_batch: int = 256
+    warm_up_masked: float = 0.15  # share of tokens to predict behind [MASK] …
+    warm_up_shown: float = 0.05  # … and as they stand: the more, the nearer keys start to a token's own word
     active_keys: int = 8  # logits are shifted until about so many keys a token are active; 0: no shift
     semantic_start: str = "random"
     semantic_scale: float = 1.0
@@ -183,6 +185,10 @@ class RouterPart:
         _within("router.warm_up_batch", self.warm_up_batch, 1, math.inf)
         _within("router.active_keys", self.active_keys, 0, 1 << 16)
         _above("router.warm_up_lr", self.warm_up_lr)
+        for name in ("warm_up_masked", "warm_up_shown"):
+            _within(f"router.{name}", getattr(self, name), 0, 1)
+        if not 0 < self.warm_up_masked + self.warm_up_shown <= 1:
+            raise InputError("router.warm_up_masked + router.warm_up_shown must be above 0 and at most 1")
 
 
 @dataclass(frozen=True, slots=True)
