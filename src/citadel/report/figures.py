@@ -57,7 +57,8 @@ AREA = "The shaded area is that of the index: lists and semantic vectors."
 
 
 def _by_time(collection: str, timed: Found, left_out: Found) -> Picture:
-    others = f" Not timed: {', '.join(each.record.system for each in left_out)}." if left_out else ""
+    names = ", ".join(each.record.system for each in left_out).rstrip(".")  # one ends with "reg."
+    others = f" Not timed: {names}." if left_out else ""
     points = [point for each in timed if (point := _point(each, latency_ms(each.record))) is not None]
     draw = _scatter(points, "latency of one search, one core (ms)", "nDCG@10") if len(points) >= 2 else None
     title = f"Figure 1. Latency against quality, {collection}"
