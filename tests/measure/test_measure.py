@@ -202,6 +202,9 @@ def test_latency_goes_into_the_measurement(tmp_path: Path) -> None:
     assert found["queries"] == 2 and found["traffic"]["semantic_products"] == 3
     assert {"encode", "token retrieval", "sort", "ids", "whole"} <= set(found["milliseconds"])
     assert measured(Plan("bm25", timed=2), tmp_path / "b.json").latency == {}
+    several = measure(Plan(folder, taus=(0.0, 0.1), timed=2, device="cpu"), DATASET, tmp_path / "s.json")
+    stages = [read_measurement(file).latency["milliseconds"] for file in several]  # alike, so that they compare
+    assert len(stages) == 2 and not any("encode" in each for each in stages)
 
 
 def test_a_codec_without_vectors_enough_says_how_it_was_stored(tmp_path: Path) -> None:
