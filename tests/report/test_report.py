@@ -82,6 +82,19 @@ def test_a_sweep_varies_one_setting(found: list[Measured]) -> None:
     assert list(keys_sweep(found, "tiny")) == [1, 5]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_with_one_setting_the_one_timed_as_a_sweep_is_counts(order: int) -> None:
+    stages = {"search": {"mean": 1.0}}
+    alone, swept = (
+        Measured(
+            Path(name),
+            Measurement("CITADEL", "tiny", 1, 1, settings={"tau": 0.9}, latency={"milliseconds": stages | extra}),
+        )
+        for name, extra in (("alone.json", {"encode": {"mean": 9.0}}), ("swept.json", {}))
+    )
+    assert varied([alone, swept][::order], "CITADEL", "tiny", "tau") == [swept]
+
+
 def test_table_1_has_every_system_of_the_paper_and_dashes_for_ours(found: list[Measured]) -> None:
     table = tables.table_1(found)
     assert len(row(table, "CITADEL")) == len(table.columns)
