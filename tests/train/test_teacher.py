@@ -106,6 +106,21 @@ def test_bm25_changes_what_is_distilled_but_not_the_anchor(config: Configs, back
     assert without["anchor"] == fused["anchor"] and without["distillation"] != fused["distillation"]
 
 
+def test_a_teacher_beside_itself_counts_twice(config: Configs, backbone: Path, tmp_path: Path) -> None:
+    twin = shutil.copytree(backbone, tmp_path / "twin")
+    loss = {"teacher": str(backbone), "distillation": "kl", "anchor": 1.0}
+    more_of: dict[str, dict[str, Any]] = {
+        "once": {},
+        "both": {"teachers": {str(twin): 1.0}},
+        "twice": {"teacher_temperature": 0.5},
+    }
+    for name, more in more_of.items():
+        train(tiny_run(config, loss=loss | more), tmp_path / name)
+    once, both, twice = (_terms(tmp_path / name)[0] for name in ("once", "both", "twice"))
+    for term in ("anchor", "distillation"):
+        assert both[term] == pytest.approx(twice[term], rel=1e-5) and both[term] != pytest.approx(once[term], rel=1e-5)
+
+
 def test_a_teacher_with_another_vocabulary_is_refused(config: Configs, backbone: Path, tmp_path: Path) -> None:
     other = shutil.copytree(backbone, tmp_path / "other")
     text = (other / "tokenizer.json").read_text()
@@ -121,7 +136,10 @@ def test_a_teacher_with_another_vocabulary_is_refused(config: Configs, backbone:
     [
         ({"loss": {"teacher": "t"}}, "loss.teacher is not used"),
         ({"loss": {"bm25": 0.1}}, "need loss.teacher"),
+        ({"loss": {"teachers": {"t": 1.0}}}, "need loss.teacher"),
         ({"loss": {"teacher": "t", "distillation": "kl", "bm25": -1.0}}, "loss.bm25 is -1.0"),
+        ({"loss": {"teacher": "t", "distillation": "kl", "teachers": {"s": -1}}}, "loss.teachers.s is -1"),
+        ({"loss": {"teacher": "t", "distillation": "kl", "teachers": {"t": 1}}}, "names loss.teacher again"),
         ({"loss": {"teacher": "t", "distillation": "kl"}, "data": {"scores": "s.jsonl"}}, "two teachers"),
     ],
 )

@@ -126,6 +126,9 @@ class LossPart:
     soft_label: float = 1.0
     distillation: str = "none"
     teacher: str = ""  # a sentence encoder that scores every passage of the batch as it comes
+    teachers: Mapping[str, float] = field(
+        default_factory=dict
+    )  # further ones → times their cosine, added to its logits
     bm25: float = 0.0  # times BM25 over tokens, added to that teacher's logits
     anchor: float = 0.0  # of the divergence of the semantic part alone from that teacher
     teacher_temperature: float = 1.0  # teacher scores are divided by it
@@ -151,8 +154,11 @@ class LossPart:
         _within("loss.ramp_power", self.ramp_power, 1, 8)
         if self.teacher and self.distillation == "none" and not self.anchor:
             raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or loss.anchor")
-        if not self.teacher and (self.bm25 or self.anchor):
-            raise InputError("loss.bm25 and loss.anchor need loss.teacher: name the folder of a sentence encoder")
+        _weights("loss.teachers", self.teachers)
+        if not self.teacher and (self.bm25 or self.anchor or self.teachers):
+            raise InputError("loss.bm25, anchor and teachers need loss.teacher: name the folder of a sentence encoder")
+        if self.teacher in self.teachers:
+            raise InputError(f"loss.teachers names loss.teacher again: {self.teacher!r}; give other sentence encoders")
         weights = ("alpha", "beta", "router_contrastive", "hard_label", "soft_label", "flops_query", "flops_passage")
         for name in (*weights, "bm25", "anchor"):
             _within(f"loss.{name}", getattr(self, name), 0, math.inf)

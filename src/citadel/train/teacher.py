@@ -1,4 +1,4 @@
-"""A teacher that scores every passage of a batch as it comes: a sentence encoder, with BM25 beside it where asked.
+"""A teacher that scores every passage of a batch as it comes: sentence encoders, with BM25 beside them where asked.
 
 Scores from a file cover a query's own group; here the student learns from the whole batch, crops of sentences included.
 """
@@ -31,7 +31,7 @@ K1, B = 0.9, 0.4
 
 
 class Taught(NamedTuple):
-    """The teacher's scores of one batch, as logits: cosines divided by its temperature."""
+    """The teacher's scores of one batch, as logits: cosines times the encoders' weights."""
 
     dense: Tensor  # [B, D]
     fused: Tensor  # [B, D], with BM25
@@ -41,7 +41,7 @@ class Taught(NamedTuple):
 class BatchTeacher:
     """Scores a batch of token ids. The teacher reads the student's tokens, so they must share a vocabulary."""
 
-    model: Citadel
+    models: tuple[tuple[Citadel, float], ...]  # and what their cosines are multiplied with
     lexical: TokenBm25
     loss: LossPart
     dtype: torch.dtype
@@ -49,21 +49,25 @@ class BatchTeacher:
 
     @torch.no_grad()
     def __call__(self, batch: Batch, world: World) -> Taught:
-        queries = self._vectors(batch.query_ids, batch.query_mask, world)  # [B, h]
-        passages = self._vectors(batch.passage_ids, batch.passage_mask, world)  # [D, h]
-        dense = queries @ passages.T / self.loss.teacher_temperature
+        first, *more = (self._cosines(model, batch, world) * weight for model, weight in self.models)
+        dense = sum(more, first)
         if not self.loss.bm25:
             return Taught(dense, dense)
         ids = (torch.from_numpy(side).to(dense.device) for side in (batch.query_ids, batch.passage_ids))
         return Taught(dense, dense + self.loss.bm25 * self.lexical(*ids))
 
-    def _encode(self, texts: Inputs) -> Encoded:
-        return self.model.encode(*texts, learning=False, dtype=self.dtype)
+    def _cosines(self, model: Citadel, batch: Batch, world: World) -> Tensor:
+        queries = self._vectors(model, batch.query_ids, batch.query_mask, world)  # [B, h]
+        return queries @ self._vectors(model, batch.passage_ids, batch.passage_mask, world).T  # [B, D]
 
-    def _vectors(self, ids: Ids, mask: Ids, world: World) -> Tensor:
+    def _vectors(self, model: Citadel, ids: Ids, mask: Ids, world: World) -> Tensor:
         """Unit vectors of all texts; every process encodes its share."""
+
+        def encode(texts: Inputs) -> Encoded:
+            return model.encode(*texts, learning=False, dtype=self.dtype)
+
         whole = Inputs(*(torch.from_numpy(side).to(world.device) for side in (ids, mask, mask > 0)))
-        found = encode_by_length(world.share(whole), self._encode, self.groups)
+        found = encode_by_length(world.share(whole), encode, self.groups)
         vectors = world.gather(found).semantic
         assert vectors is not None
         return vectors.float()
@@ -138,8 +142,14 @@ def find_batch_teacher(
     loss = config.loss
     if not loss.teacher:
         return None
-    model, folder = dense_model(expand(loss.teacher))
+    weights = {loss.teacher: 1 / loss.teacher_temperature, **loss.teachers}
+    models = tuple((_sentence_encoder(name, vocabulary).to(device), weight) for name, weight in weights.items())
+    lexical = TokenBm25.of(data.passages, models[0][0].config.backbone.vocabulary, silent, device)
+    return BatchTeacher(models, lexical, loss, dtype, config.run.groups)
+
+
+def _sentence_encoder(name: str, vocabulary: dict[str, int]) -> Citadel:
+    model, folder = dense_model(expand(name))
     if load_tokenizer(folder).get_vocab() != vocabulary:
-        raise InputError("loss.teacher has another vocabulary than the backbone: score with `citadel score`", folder)
-    lexical = TokenBm25.of(data.passages, model.config.backbone.vocabulary, silent, device)
-    return BatchTeacher(model.to(device).requires_grad_(False), lexical, loss, dtype, config.run.groups)
+        raise InputError("a teacher has another vocabulary than the backbone: score with `citadel score`", folder)
+    return model.requires_grad_(False)
