@@ -3,9 +3,9 @@
 A synthetic index of 8.84 M documents and 540 M postings is made in the card's memory (gpu_world.py). Every figure is
 taken from numbers on the host to a ranking on the host, synchronised. The floor is the bytes that must be read once
 (codes, scales, document numbers of the query's lists, and for `exact` all semantic vectors) over the measured copy
-bandwidth of the card.
+bandwidth of the card. "× paper" is the ratio of the medians of a loop that takes both query by query in turn.
 
-    python benchmarks/gpu.py [--codec int8] [--queries 200] [--skip-paper] [--out FILE.json]
+    python benchmarks/gpu.py [--codec int8] [--queries 200] [--repeat 5] [--skip-paper] [--out FILE.json]
     TRITON_INTERPRET=0 python benchmarks/gpu.py --anyway          # a rehearsal on a CPU, in plain torch, at toy size
 """
 
@@ -14,13 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from gpu_paper import PaperPipeline
+from gpu_turns import Times, alone, in_turn, medians, timed, wait
 from gpu_world import Size, make_card, make_queries
 
 from citadel.config import CODECS
@@ -34,29 +36,11 @@ MODES = ("off", "exact", "rerank")
 BATCHES = (2, 8, 32, 64, 128, 256, 512, 1024)
 
 
-def wait(device: torch.device) -> None:
-    """Until everything that was started has ended."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def bandwidth(device: torch.device) -> float:
     """Bytes a second that a large copy reads and writes."""
     count = 1 << (30 if device.type == "cuda" else 24)
     one, other = (torch.ones(count, dtype=torch.int32, device=device) for _ in range(2))
     return 2 * 4 * count / min(timed(lambda: other.copy_(one), device, 10))
-
-
-def timed(run: Callable[[], Any], device: torch.device, rounds: int) -> list[float]:
-    """Seconds of each round."""
-    seconds = []
-    for _ in range(rounds):
-        wait(device)
-        start = time.perf_counter()
-        run()
-        wait(device)
-        seconds.append(time.perf_counter() - start)
-    return seconds
 
 
 def floor_bytes(engine: CardEngine, plan: Plan, mode: str) -> int:
@@ -66,17 +50,6 @@ def floor_bytes(engine: CardEngine, plan: Plan, mode: str) -> int:
     posting = lists.rows.bytes // len(lists.documents) + 4
     tokens = int(lists.sizes[plan.keys].sum()) * posting
     return tokens + (card.semantic.bytes if mode == "exact" else 0)
-
-
-def latency(engine: CardEngine, plans: Sequence[Plan], options: Options) -> list[float]:
-    """Seconds of each query alone; recording and compiling were done before."""
-
-    def search(plan: Plan) -> None:
-        engine.search_batch([engine.prepare(plan)], options)
-
-    for plan in plans[:3]:
-        search(plan)
-    return [timed(lambda plan=plan: search(plan), engine.card.device, 1)[0] for plan in plans]  # type: ignore[misc]
 
 
 def rates(engine: CardEngine, plans: Sequence[Plan], options: Options, batches: Sequence[int]) -> dict[int, float]:
@@ -142,39 +115,62 @@ def check_batch(engine: CardEngine, plans: Sequence[Plan], options: Options) -> 
         assert found.scores.tolist() == wanted.scores.tolist(), f"{options.semantic}: other scores in a batch"
 
 
-def measure(engine: CardEngine, plans: Sequence[Plan], speed: float, asked: argparse.Namespace) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Bench:
+    """What is measured: an engine, its queries, and in turn with it the paper's pipeline."""
+
+    engine: CardEngine
+    plans: Sequence[Plan]
+    pipeline: PaperPipeline | None
+    k: int
+
+    def options(self, mode: str) -> Options:
+        """As `plan_options` settles them."""
+        return Options(self.k, mode, *(max(times * self.k, 1000) for times in (CANDIDATES, PROBES)))
+
+    def check(self) -> None:
+        """Every answer, before any is timed."""
+        for mode in MODES:
+            check(self.engine, self.plans[:2], self.options(mode))
+            check_batch(self.engine, self.plans[:70], self.options(mode))
+
+    def times(self, mode: str) -> Times:
+        """Each query alone; then again, in turn with the paper's pipeline."""
+        options, pipeline, device = self.options(mode), self.pipeline, self.engine.card.device
+
+        def search(plan: Plan) -> None:
+            self.engine.search_batch([self.engine.prepare(plan)], options)
+
+        lone = alone(search, self.plans, device)
+        if pipeline is None:
+            return Times(lone)
+        both = in_turn(search, lambda plan: pipeline.search(plan, self.k, mode != "off"), self.plans, device)
+        return Times(lone, *both)
+
+    def floor(self, mode: str, speed: float) -> float:
+        """Milliseconds that reading what must be read takes on average."""
+        return 1e3 * float(np.mean([floor_bytes(self.engine, plan, mode) for plan in self.plans])) / speed
+
+
+def measure(bench: Bench, speed: float, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """One row a mode."""
+    rounds: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
+    for _ in range(asked.repeat):
+        for mode in MODES:
+            rounds[mode].append(bench.times(mode).figures())
+            print(
+                f"{mode:7s}" + "".join(f"  {name} {value:.3f}" for name, value in rounds[mode][-1].items()), flush=True
+            )
     rows = []
     for mode in MODES:
-        options = Options(asked.k, mode, *(max(times * asked.k, 1000) for times in (CANDIDATES, PROBES)))
-        check(engine, plans[:2], options)
-        check_batch(engine, plans[:70], options)
-        spent = latency(engine, plans, options)
-        floor = float(np.mean([floor_bytes(engine, plan, mode) for plan in plans])) / speed
-        p50, p95 = np.percentile(spent, [50, 95]).tolist()
-        rows.append({"mode": mode, "p50_ms": p50 * 1e3, "p95_ms": p95 * 1e3, "floor_ms": floor * 1e3})
-        print(f"{mode:7s} p50 {p50 * 1e3:8.3f} ms  p95 {p95 * 1e3:8.3f}  floor {floor * 1e3:8.3f}", flush=True)
+        rows.append({"mode": mode, "floor_ms": bench.floor(mode, speed), **medians(rounds[mode])})
+        if asked.repeat > 1:
+            rows[-1]["rounds"] = rounds[mode]
+        print(mode)
         if asked.stages:
-            stages(engine, plans[0], options)
-        rows[-1]["rates"] = rates(engine, plans, options, asked.batches)
+            stages(bench.engine, bench.plans[0], bench.options(mode))
+        rows[-1]["rates"] = rates(bench.engine, bench.plans, bench.options(mode), asked.batches)
     return rows
-
-
-def paper(engine: CardEngine, plans: Sequence[Plan], size: Size, k: int) -> dict[str, float]:
-    """The p50 milliseconds of the paper's pipeline with and without the semantic part."""
-    [lists] = engine.card.lists
-    assert lists is not None
-    pipeline, found = PaperPipeline(lists, size.dimension, size.documents, size.semantic), {}
-    for semantic in (False, True):
-        for plan in plans[:3]:
-            pipeline.search(plan, k, semantic)
-        each = [
-            timed(lambda plan=plan: pipeline.search(plan, k, semantic), engine.card.device, 1)[0]  # type: ignore[misc] # noqa: B023
-            for plan in plans
-        ]
-        found["exact" if semantic else "off"] = float(np.median(each)) * 1e3
-        print(f"paper's pipeline, semantic {semantic}: p50 {np.median(each) * 1e3:.3f} ms", flush=True)
-    return found
 
 
 def main() -> None:
@@ -184,6 +180,7 @@ def main() -> None:
     parser.add_argument("-k", type=int, default=1000)
     parser.add_argument("--batches", type=int, nargs="*", default=list(BATCHES))
     parser.add_argument("--stages", action="store_true", help="time of each kernel, from the profiler")
+    parser.add_argument("--repeat", type=int, default=1, help="times that latencies are taken; medians are reported")
     parser.add_argument("--skip-paper", action="store_true")
     parser.add_argument("--anyway", action="store_true", help="on a CPU, at toy size: a rehearsal, no figures")
     parser.add_argument("--out", default="")
@@ -206,10 +203,10 @@ def main() -> None:
     print(f"{name}; copy {speed / 1e12:.2f} TB/s; {asked.codec}; index {card.bytes / 1e9:.1f} GB, made in", end=" ")
     print(f"{time.perf_counter() - start:.0f} s; {products:,.0f} token products a query; k {asked.k}", flush=True)
     check_tables(card, plans)
-    rows = measure(engine, plans, speed, asked)
-    beside = {} if asked.skip_paper else paper(engine, plans, size, asked.k)
-    for row in rows:
-        row["paper_ms"] = beside.get("off" if row["mode"] == "off" else "exact")
+    beside = None if asked.skip_paper else PaperPipeline(lists, size.dimension, size.documents, size.semantic)
+    bench = Bench(engine, plans, beside, asked.k)
+    bench.check()
+    rows = measure(bench, speed, asked)
     table(rows)
     if asked.out:
         record = {"card": name, "copy_bytes_a_second": speed, "codec": asked.codec, "products": products, "rows": rows}
@@ -218,14 +215,12 @@ def main() -> None:
 
 def table(rows: Sequence[dict[str, Any]]) -> None:
     """The figures, last, where a log's end shows them."""
-    print(
-        f"\n{'mode':8s}{'p50 ms':>10s}{'p95 ms':>10s}{'floor ms':>10s}{'÷ floor':>9s}{'paper ms':>10s}{'× paper':>9s}"
-    )
+    names = ("p50 ms", "p95 ms", "floor ms", "÷ floor", "in turn", "p95", "paper ms", "× paper")
+    print(f"\n{'mode':8s}" + "".join(f"{name:>10s}" for name in names))
     for row in rows:
-        p50, floor = row["p50_ms"], row["floor_ms"]
-        print(f"{row['mode']:8s}{p50:10.3f}{row['p95_ms']:10.3f}{floor:10.3f}{p50 / floor:9.1f}", end="")
-        beside = row["paper_ms"]
-        print(f"{beside:10.3f}{beside / p50:9.1f}" if beside else f"{'–':>10s}{'–':>9s}")
+        cells = [row["p50_ms"], row["p95_ms"], row["floor_ms"], row["p50_ms"] / row["floor_ms"]]
+        cells += [row[name] for name in ("turn_p50_ms", "turn_p95_ms", "paper_ms", "times_paper") if name in row]
+        print(f"{row['mode']:8s}" + "".join(f"{cell:10.3f}" for cell in cells))
 
 
 if __name__ == "__main__":

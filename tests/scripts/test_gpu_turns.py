@@ -1,0 +1,53 @@
+"""How benchmarks/gpu.py takes the ratio to the paper's pipeline."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
+
+import gpu_turns
+
+from citadel.search.plan import Plan
+
+CPU = torch.device("cpu")
+
+
+def plan(key: int) -> Plan:
+    return Plan(np.array([key], np.uint32), np.ones(1, np.float32))
+
+
+def test_both_take_the_same_queries_in_turn_after_a_warm_up() -> None:
+    seen: list[tuple[str, int]] = []
+    plans = [plan(1), plan(2)]
+    ours, paper = gpu_turns.in_turn(
+        lambda one: seen.append(("ours", int(one.keys[0]))),
+        lambda one: seen.append(("paper", int(one.keys[0]))),
+        plans,
+        CPU,
+    )
+    order = [("ours", 1), ("paper", 1), ("ours", 2), ("paper", 2)]
+    assert seen == order + order
+    assert len(ours) == len(paper) == 2
+
+
+def test_the_ratio_is_of_the_medians_taken_in_turn() -> None:
+    found = gpu_turns.Times([0.001, 0.002, 0.003], [0.002, 0.004, 0.009], [0.04, 0.008, 0.02]).figures()
+    assert found == pytest.approx(
+        {"p50_ms": 2, "p95_ms": 2.9, "turn_p50_ms": 4, "turn_p95_ms": 8.5, "paper_ms": 20, "times_paper": 5}
+    )
+    assert set(gpu_turns.Times([0.001]).figures()) == {"p50_ms", "p95_ms"}
+
+
+def test_medians_over_rounds() -> None:
+    rounds = [
+        {"p50_ms": 3.0, "times_paper": 7.0},
+        {"p50_ms": 1.0, "times_paper": 9.0},
+        {"p50_ms": 2.0, "times_paper": 8.0},
+    ]
+    assert gpu_turns.medians(rounds) == {"p50_ms": 2.0, "times_paper": 8.0}
