@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import torch
+import triton
+import triton.language as tl
 
 from citadel.index.codebook import Codebook
-from citadel.search.card import skips
+from citadel.search.card import fused, kernels, skips
+from citadel.search.card.lists import Rows
 from citadel.search.card.tables import centroids_on, room_for_tables
 from citadel.search.card.tabulate import table_kernel
 from citadel.search.plan import Options
@@ -23,6 +28,28 @@ CASES = (
     (World("sparse", "fp16", 1, None, seed=4, count=20), Options(7)),
     (World("none", "int8", 1, "int8", seed=6, count=20), Options(2, "rerank", 3, 3)),
 )
+
+FOURS = (
+    (World("dynamic", "int8", 32, "int8", seed=7, count=20), Options(5, "exact", weight_floor=40)),
+    (World("static", "int8", 20, "int8", seed=8, count=20), Options(3, "rerank", 4, 4)),
+    (World("dynamic", "int8", 64, None, seed=9, count=20), Options(4)),
+)
+
+
+@triton.jit
+def dp4a(row, asked):
+    """What the instruction of that name does, which the interpreter has not."""
+    found = tl.zeros_like(row)
+    for byte in tl.static_range(4):
+        found += (row << (24 - 8 * byte) >> 24) * (asked << (24 - 8 * byte) >> 24)
+    return found
+
+
+def fours(rows: Rows) -> Rows:
+    """int8 codes four at a time, not on a GPU alone."""
+    if rows.codec != "int8" or rows.codes.shape[1] % 4:
+        return rows
+    return Rows("int8x4", rows.codes.view(torch.int32), rows.scales)
 
 
 def check_tables(book: Codebook, vectors: Floats) -> None:
@@ -48,5 +75,8 @@ if __name__ == "__main__":
     for long in (3, 512):  # with skips in most lists, and in none
         skips.LONG = long
         for world, options in CASES:
+            check(world, options, cuts=[11], gone=[3, 12], width=32)
+    with mock.patch.object(kernels, "_fours", dp4a), mock.patch.object(fused, "_fours", fours):
+        for world, options in FOURS:
             check(world, options, cuts=[11], gone=[3, 12], width=32)
     print("equal")
