@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,9 +18,10 @@ from citadel.search.card.tables import Tables, room_for_tables
 from citadel.search.plan import Plan
 from citadel.types import Floats
 
+LEAST = np.finfo(np.float32).smallest_subnormal  # what a vector of zeros is divided by
 
-@dataclass(frozen=True)
-class Asked:
+
+class Asked(NamedTuple):
     """Some queries, and the list of each of their tokens in each segment, -1 for none."""
 
     plans: Sequence[Plan]
@@ -47,24 +48,22 @@ def find_lists(plans: Sequence[Plan], lists: Sequence[Lists | None]) -> Asked:
     return Asked(plans, tuple(np.full(len(keys), -1) if own is None else own.find(keys) for own in lists))
 
 
-@dataclass(frozen=True)
-class Form:
-    """Query vectors as one codec multiplies them: [n, width], and a factor for each [n]."""
+def put(codec: str, vectors: Floats, rows: NDArray[Any], factors: Floats) -> None:
+    """Write query vectors [n, d] as a codec multiplies them, and a factor for each; pq's tables are the card's work.
 
-    rows: Floats
-    factors: Floats
+    fp16: as they are; int8: codes and scales (docs/search.md).
 
-
-def form(codec: str, vectors: Floats) -> Form:
-    """fp16: as they are; int8: codes and scales (docs/search.md). For pq the card makes tables of them (tables.py).
-
-    >>> form("int8", np.array([[127, -2.5]], np.float32)).rows.tolist()
-    [[127.0, -2.0]]
+    >>> rows, factors = np.zeros((2, 2), np.int8), np.zeros(2, np.float32)
+    >>> put("int8", np.array([[127, -2.5]], np.float32), rows, factors)
+    >>> rows.tolist(), factors.tolist()
+    ([[127, -2], [0, 0]], [1.0, 0.0])
     """
+    rows, factors = rows[: len(vectors)], factors[: len(vectors)]
     if codec == "fp16":
-        return Form(vectors, np.ones(len(vectors), np.float32))
-    scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(127)  # [n]
-    return Form(np.rint(vectors / np.where(scales > 0, scales, np.float32(1))[:, None]), scales)
+        rows[:], factors[:] = vectors, 1
+        return
+    np.divide(np.maximum.reduce(np.abs(vectors), axis=1, initial=0), np.float32(127), out=factors)
+    np.rint(vectors / np.maximum(factors, LEAST)[:, None], out=rows, casting="unsafe")
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,7 @@ def padded(tokens: int) -> int:
     return max(16, 1 << (tokens - 1).bit_length()) if tokens else 16
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """How many queries, room for how many tokens in all, and the semantic vectors' dimension or 0."""
 
     queries: int
@@ -139,8 +137,7 @@ class Desk:
     def _segment(self, place: int, own: Lists) -> None:
         """Segments of one codec share their rows; an index has one codebook, so those of pq share their tables."""
         codec, width, room = own.rows.codec, own.rows.codes.shape[1], self.shape.tokens
-        for name in ("starts", "stops", "skips"):
-            self._add(f"{name} {place}", np.int64, room)
+        self._add(f"spans {place}", np.int64, 3, room)
         self._add(f"scales {place}", np.float32, room)
         if codec in SUBVECTOR:
             self._subvectors = width
@@ -177,15 +174,14 @@ class Desk:
 
 def _tokens(place: int, codec: str, parts: dict[str, Tensor], tables: Tables | None) -> Tokens:
     """The parts of one segment."""
-    starts, stops, skips, scales = (parts[f"{name} {place}"] for name in ("starts", "stops", "skips", "scales"))
+    (starts, stops, skips), scales = parts[f"spans {place}"].unbind(), parts[f"scales {place}"]
     if codec not in SUBVECTOR:
         return Tokens(starts, stops, skips, parts[f"rows {codec}"], parts[f"factors {codec}"], scales)
     assert tables is not None
     return Tokens(starts, stops, skips, tables.rows, tables.steps, scales)
 
 
-@dataclass(frozen=True)
-class Laid:
+class Laid(NamedTuple):
     """What is known of queries once they are laid out."""
 
     dot_products: list[int]  # of the tokens of each query
@@ -226,7 +222,7 @@ def _lay_out_one(
     products, staged = 0, list[tuple[Lists, int, int]]()
     for place, own in enumerate(lists):
         if own is not None:
-            products += int(_spans(own, asked.lists[place], staged, parts, place).sum())
+            products += sum(_spans(own, asked.lists[place], staged, parts, place).tolist())
     _put_rows(lists, _vectors(plan), parts)
     if "semantic" in parts and plan.semantic is not None:
         _put_semantic(plan.semantic[None], semantic_codec, parts)
@@ -241,18 +237,15 @@ def _spans(
     place: int,
 ) -> NDArray[np.int64]:
     """Each token's part of the postings; how many they are [T]."""
-    count = len(chosen)
-    starts, sizes = own.padded_starts[chosen], own.padded_sizes[chosen]  # of list -1: the one behind the last, empty
+    count, spans = len(chosen), own.spans.take(chosen, axis=1)  # [3, T]; list -1 is the one behind the last
     if own.cold is not None:
         for number, at in stage(own.cold, chosen, own.sizes).items():
-            starts = np.where(chosen == number, at, starts)
+            spans[:2, chosen == number] += at - own.starts[number]
             staged.append((own, number, at))
-    first, last = parts[f"starts {place}"], parts[f"stops {place}"]
-    first[:count] = starts
-    np.add(starts, sizes, out=last[:count])
-    parts[f"skips {place}"][:count] = own.padded_skip_rows[chosen]
+    parts[f"spans {place}"][:, :count] = spans
     if own.rows.codec in SUBVECTOR:
         parts[f"scales {place}"][:count] = own.padded_scales[chosen]
+    sizes: NDArray[np.int64] = spans[1] - spans[0]
     return sizes
 
 
@@ -262,17 +255,12 @@ def _put_rows(lists: Sequence[Lists | None], vectors: Floats, parts: dict[str, N
         if codec in SUBVECTOR:
             parts["vectors"][: len(vectors)] = vectors
         else:
-            _put(form(codec, vectors), parts[f"rows {codec}"], parts[f"factors {codec}"])
+            put(codec, vectors, parts[f"rows {codec}"], parts[f"factors {codec}"])
 
 
 def _put_semantic(given: Floats, codec: str, parts: dict[str, NDArray[Any]]) -> None:
     parts["semantic"][:] = given
-    _put(form(codec, given), parts["semantic_rows"], parts["semantic_factors"])
-
-
-def _put(made: Form, rows: NDArray[Any], factors: NDArray[Any]) -> None:
-    rows[: len(made.rows)] = made.rows
-    factors[: len(made.factors)] = made.factors
+    put(codec, given, parts["semantic_rows"], parts["semantic_factors"])
 
 
 def _vectors(plan: Plan) -> Floats:

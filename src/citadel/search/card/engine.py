@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,8 +31,7 @@ SHAPES = 8  # that stay recorded; of single queries each has its own room
 ROOM = 4 << 30  # bytes that a batch may take besides the index, most of them scores: 4 a query and document
 
 
-@dataclass(frozen=True)
-class UnderWay:
+class UnderWay(NamedTuple):
     """Queries that the card is working on."""
 
     places: list[int]
@@ -148,14 +147,16 @@ class CardEngine:
     def _recorded(self, shape: Shape, options: Options) -> Recorded:
         """Searches of this shape are recorded once; a few shapes are kept."""
         key = (shape, options)
-        if key not in self._shapes:
-            search = self.kernels if options.k <= MOST else self._plain
-            room = search.room(1, options) if shape.queries == 1 else self._shared_room(search, shape.queries, options)
-            if len(self._shapes) >= SHAPES:
-                self._shapes.clear()
-            desk = Desk(shape, self.card.lists, self._semantic_codec)
-            self._shapes[key] = Recorded(self.card, search, room, desk, options, capacity(self.card, options))
-        return self._shapes[key]
+        if (kept := self._shapes.get(key)) is not None:
+            return kept
+        search = self.kernels if options.k <= MOST else self._plain
+        room = search.room(1, options) if shape.queries == 1 else self._shared_room(search, shape.queries, options)
+        if len(self._shapes) >= SHAPES:
+            self._shapes.clear()
+        desk = Desk(shape, self.card.lists, self._semantic_codec)
+        made = Recorded(self.card, search, room, desk, options, capacity(self.card, options))
+        self._shapes[key] = made
+        return made
 
     def _shared_room(self, search: Search, queries: int, options: Options) -> Any:
         """One room for batches of all sizes: most of what they need is as large as the index has documents."""

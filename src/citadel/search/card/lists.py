@@ -23,6 +23,7 @@ from citadel.search.card.cold import Cold, Columns, choose_cold, staging_room
 from citadel.search.card.skips import Ranges, make_skips, skip_rows
 
 CHUNK = 1 << 22  # postings or documents copied at a time
+TABLED = 1 << 22  # keys below it are looked up in a table
 TYPES = {"fp16": torch.float16, "int8": torch.int8, "pq2": torch.uint8, "pq1": torch.uint8}
 
 
@@ -72,24 +73,19 @@ class Lists:
         return int(self.sizes[self.skip_rows < 0].max(initial=0)).bit_length()
 
     @cached_property
-    def padded_keys(self) -> NDArray[np.int64]:
-        """`keys`, and behind them -1, which no key is."""
-        return np.append(self.keys.astype(np.int64), np.int64(-1))
+    def by_key(self) -> NDArray[np.int64] | None:
+        """The list of each key, -1 for none, as it is behind the largest; None where that would be a large table."""
+        largest = int(self.keys[-1]) if len(self.keys) else -1
+        if largest >= TABLED:
+            return None
+        found = np.full(largest + 2, -1)
+        found[self.keys] = np.arange(len(self.keys))
+        return found
 
     @cached_property
-    def padded_starts(self) -> NDArray[np.int64]:
-        """`starts`, and behind them, for list -1, 0."""
-        return np.append(self.starts, np.int64(0))
-
-    @cached_property
-    def padded_sizes(self) -> NDArray[np.int64]:
-        """`sizes`, and behind them, for list -1, 0."""
-        return np.append(self.sizes, np.int64(0))
-
-    @cached_property
-    def padded_skip_rows(self) -> NDArray[np.int64]:
-        """`skip_rows`, and behind them, for list -1, -1."""
-        return np.append(self.skip_rows, np.int64(-1))
+    def spans(self) -> NDArray[np.int64]:
+        """Each list's first posting, the one behind its last, and its row of skips [3, K + 1]; list -1 is empty."""
+        return np.append([self.starts, self.starts + self.sizes, self.skip_rows], [[0], [0], [-1]], axis=1)
 
     @cached_property
     def padded_scales(self) -> NDArray[np.float32]:
@@ -98,8 +94,10 @@ class Lists:
 
     def find(self, keys: NDArray[np.uint32]) -> NDArray[np.int64]:
         """The list of each key, -1 where there is none."""
-        place = np.searchsorted(self.keys, keys)
-        return np.where(self.padded_keys[place] == keys, place, -1)
+        if self.by_key is not None:
+            return self.by_key.take(keys, mode="clip")
+        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[place] == keys, place, -1)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,21 @@ class Way:
     block: Tensor
     parts: dict[str, NDArray[Any]]
     answer: Tensor | None = None
+    found: NDArray[np.int64] | None = None  # the answer's memory, for numpy
     ended: torch.cuda.Event | None = None  # everything that was started with this block
+    waiting: bool = False  # for that to happen
+
+    def wait(self) -> None:
+        """Until the card has done with this block."""
+        if self.waiting and self.ended is not None:
+            self.ended.synchronize()
+        self.waiting = False
+
+    def record(self) -> None:
+        """What was started up to here is what `wait` waits for."""
+        if self.ended is not None:
+            self.ended.record()
+        self.waiting = True
 
 
 class Recorded:
@@ -63,8 +77,7 @@ class Recorded:
     def next(self) -> Way:
         """The block to write queries into; nobody reads it any more."""
         way = self._ways[0]
-        if way.ended is not None:
-            way.ended.synchronize()
+        way.wait()
         return way
 
     def start(self, laid: Laid) -> Way:
@@ -78,23 +91,20 @@ class Recorded:
             self._graph.replay()
         else:
             self._run(way, self._search, self._room)
-        if way.ended is not None:
-            way.ended.record()
+        way.record()
         return way
 
     def wait(self, way: Way) -> NDArray[np.int64]:
         """The best documents of each query, packed, and how many candidates there were [B, k + 1], on the host."""
-        if way.ended is not None:
-            way.ended.synchronize()
-        assert way.answer is not None
-        return way.answer.numpy()
+        way.wait()
+        assert way.found is not None
+        return way.found
 
     def again(self, way: Way, laid: Laid, search: Search) -> NDArray[np.int64]:
         """The same queries once more, in another manner; their waiting lists may have made room for the next ones'."""
         laid.copy_staged()
         self._run(way, search, search.room(self.batch.size, self._options))
-        if way.ended is not None:
-            way.ended.record()
+        way.record()
         return self.wait(way)
 
     @torch.inference_mode()
@@ -104,4 +114,5 @@ class Recorded:
         found = search.run(room, self.batch, self._options)
         if way.answer is None:
             way.answer = torch.empty(found.shape, dtype=torch.int64, pin_memory=self._gpu)
+            way.found = way.answer.numpy()
         way.answer.copy_(found, non_blocking=True)

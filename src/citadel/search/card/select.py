@@ -44,9 +44,13 @@ def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
 
 
 def decode(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
-    """Document numbers and scores of an array of any shape that holds no NOTHING."""
-    order = (packed >> 32).astype(np.int32)
-    return _LOW - (packed & _LOW), (order ^ ((order >> 31) & 0x7FFFFFFF)).view(np.float32)
+    """Document numbers and scores of rows that hold no NOTHING, largest first."""
+    halves = packed.view(np.int32)  # a number's low half, which is the document's, stands first
+    numbers = np.invert(halves[..., ::2]).view(np.uint32).astype(np.int64)
+    order = halves[..., 1::2].copy()  # the room that they came in is written again
+    if packed.size and (packed[-1] if packed.ndim == 1 else packed[:, -1].min()) < 0:  # the least of all
+        order ^= (order >> 31) & 0x7FFFFFFF
+    return numbers, order.view(np.float32)
 
 
 def top(packed: Tensor, k: int) -> Tensor:
