@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from citadel.index.codebook import Codebook
-from citadel.search.card import fused, kernels, skips
+from citadel.search.card import fused, skips, words
 from citadel.search.card.lists import Rows
 from citadel.search.card.tables import centroids_on, room_for_tables
 from citadel.search.card.tabulate import table_kernel
@@ -45,6 +45,13 @@ def dp4a(row, asked):
     return found
 
 
+@triton.jit
+def four(place, there):
+    """What a load of four words does."""
+    w0, w1 = tl.load(place, mask=there, other=0), tl.load(place + 1, mask=there, other=0)
+    return w0, w1, tl.load(place + 2, mask=there, other=0), tl.load(place + 3, mask=there, other=0)
+
+
 def fours(rows: Rows) -> Rows:
     """int8 codes four at a time, not on a GPU alone."""
     if rows.codec != "int8" or rows.codes.shape[1] % 4:
@@ -76,7 +83,8 @@ if __name__ == "__main__":
         skips.LONG = long
         for world, options in CASES:
             check(world, options, cuts=[11], gone=[3, 12], width=32)
-    with mock.patch.object(kernels, "_fours", dp4a), mock.patch.object(fused, "_fours", fours):
+    words_as_here = mock.patch.multiple(words, fours=dp4a, four=four)
+    with words_as_here, mock.patch.object(fused, "_fours", fours):
         for world, options in FOURS:
             check(world, options, cuts=[11], gone=[3, 12], width=32)
     print("equal")

@@ -37,12 +37,13 @@ def _column(begin, end, BYTES: tl.constexpr, HOW: tl.constexpr):  # type: ignore
     if HOW == "bulk":  # Hopper and later
         _bulk(begin, end)
     else:
-        lines: tl.constexpr = triton.next_power_of_2((POSTINGS * BYTES + LINE - 1) // LINE)
-        at = (begin & -LINE)[:, None] + (tl.arange(0, lines) * LINE)[None, :]
-        tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.lt.s64 p, $1, $2; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }",
-            "=r,l,l", [at, end[:, None]], dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+        pair = tl.arange(0, 2) * LINE
+        for start in tl.static_range(0, POSTINGS * BYTES, 2 * LINE):
+            at = (begin & -LINE)[:, None] + (start + pair)[None, :]
+            tl.inline_asm_elementwise(
+                "{ .reg .pred p; setp.lt.s64 p, $1, $2; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }",
+                "=r,l,l", [at, end[:, None]], dtype=tl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
 
 
 @triton.jit

@@ -22,7 +22,7 @@ TABLE_WARPS = 8  # that make the table of a token
 SWEPT = 512  # scores that a program looks at together
 SCANNED, SCAN_WARPS, STAGES = 128, 8, 2  # semantic vectors that a program looks at together, and blocks under way
 TOGETHER = 16  # queries that share a semantic scan: the narrowest product of the matrix units
-COLLECTED = 256  # scores that a program looks at together for candidates
+COLLECTED, COLLECT_WARPS = 256, 1  # scores that a program looks at together for candidates
 COUNTED, OTHERS, COUNT_WARPS = 8, 1024, 4  # candidates whose places a program counts, against so many at a time
 COUNTING = 256  # programs of a query that count
 SELECTED = 1 << 14  # candidates that one program can hold to choose from
@@ -192,7 +192,8 @@ class FusedSearch:
         parts = room.maxima.shape[1]
         choose.collect_kernel[(parts * batch.size,)](
             room.scores, room.maxima, chosen.limits, chosen.found, chosen.candidates, card.borders, batch.size, parts,
-            chosen.candidates.shape[1], RANGE=card.width, SUB=room.part, TILE=min(COLLECTED, room.part), num_warps=1,
+            chosen.candidates.shape[1], RANGE=card.width, SUB=room.part, TILE=min(COLLECTED, room.part),
+            num_warps=COLLECT_WARPS,
         )  # fmt: skip
         if room.near is not None and batch.size >= SELECTING and chosen.candidates.shape[1] <= SELECTED:
             _select(chosen, batch.size)  # whole scores will order them

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from citadel.search.card import ahead, rooms, shared
+from citadel.search.card import ahead, rooms, shared, words
 
 NONE = tl.constexpr(rooms.NONE)
 GAP = tl.constexpr(shared.SKEW)
@@ -32,14 +32,6 @@ def _later(left_document, left, right_document, right):  # type: ignore[no-untyp
     """The running maximum within a document."""
     same = left_document == right_document
     return right_document, tl.where(same, tl.maximum(left, right), right)
-
-
-@triton.jit
-def _fours(row, asked):  # type: ignore[no-untyped-def]
-    """Products of whole numbers, four a 32-bit number, added up."""
-    return tl.inline_asm_elementwise(
-        "dp4a.s32.s32 $0, $1, $2, 0;", "=r,r,r", [row, asked], dtype=tl.int32, is_pure=True, pack=1
-    )
 
 
 @triton.jit
@@ -64,20 +56,16 @@ def products(codes, scales, query, at, there, WIDTH: tl.constexpr, PADDED: tl.co
         found = tl.sum(row.to(tl.int32) * asked, axis=1).to(tl.float32)
         found = found * tl.load(scales + at, mask=there, other=0.0).to(tl.float32)
     elif CODEC == "int8x4":  # four of them in a 32-bit number
-        words: tl.constexpr = WIDTH // 4
-        together: tl.constexpr = 4 if words <= 8 else PADDED // 4  # a short row is one lane's: no other is waited for
-        column = tl.arange(0, together)
-        place = codes + at.to(tl.int64)[:, None] * words + column[None, :]
-        row = tl.load(place, mask=there[:, None] & (column < words)[None, :], other=0)
-        behind = there[:, None] & (together + column < words)[None, :]
-        rest = tl.load(place + together, mask=behind, other=0) if words > together else row
-        scale = tl.load(scales + at, mask=there, other=0.0)
-        tl.debug_barrier()  # or products of the first would be waited for before the last is asked for
-        whole = tl.sum(_fours(row, _asked(query, column, column < words, there)), axis=1)
-        if words > together:
-            column += together
-            whole += tl.sum(_fours(rest, _asked(query, column, column < words, there)), axis=1)
-        found = whole.to(tl.float32) * scale.to(tl.float32)
+        scale = tl.load(scales + at, mask=there, other=0.0).to(tl.float32)
+        if (len(query.shape) == 1) and (WIDTH % 16 == 0) and (WIDTH <= 64):
+            whole = words.products(codes, query, at, there, WIDTH // 4)
+        else:
+            column = tl.arange(0, PADDED // 4)
+            inside = column < WIDTH // 4
+            place = codes + at.to(tl.int64)[:, None] * (WIDTH // 4) + column[None, :]
+            row = tl.load(place, mask=there[:, None] & inside[None, :], other=0)
+            whole = tl.sum(words.fours(row, _asked(query, column, inside, there)), axis=1)
+        found = whole.to(tl.float32) * scale
     elif CODEC == "fp16":
         lane = tl.arange(0, 16)
         lanes = tl.zeros((at.shape[0], 16), tl.float32)
