@@ -15,8 +15,7 @@ import triton.language as tl
 from citadel.search.card import select
 from citadel.search.card.kernels import NONE, ordered, products
 
-SLACK = tl.constexpr(1 << 15)  # of the smallest steps, that a limit may lie too low
-CUTS = tl.constexpr(4)  # parts that a round divides what is left into: a round is waited for, counting is not
+SLACK = tl.constexpr(4096)  # of the smallest steps, that a limit may lie too low
 NOTHING = tl.constexpr(select.NOTHING)
 LOW = tl.constexpr(0xFFFFFFFF)
 
@@ -32,11 +31,10 @@ def limit_kernel(values, limits, found, ranked, count, wanted, PADDED: tl.conste
     if tl.sum((value > NONE).to(tl.int32), axis=0) >= wanted:
         low = tl.min(tl.where(value > NONE, value, 0x7FFFFFFF), axis=0).to(tl.int64)
         while high - low > SLACK:
-            step = (high - low + CUTS - 1) // CUTS
-            cuts = tl.minimum(low + step * (1 + tl.arange(0, CUTS)), 0x7FFFFFFF).to(tl.int32)
-            reached = tl.sum((value[None, :] >= cuts[:, None]).to(tl.int32), axis=1)  # [CUTS], falling
-            low += step * tl.sum((reached >= wanted).to(tl.int32), axis=0)
-            high = tl.minimum(high, low + step)
+            middle = (low + high) // 2
+            enough = tl.sum((value >= middle.to(tl.int32)).to(tl.int32), axis=0) >= wanted
+            low = tl.where(enough, middle, low)
+            high = tl.where(enough, high, middle)
     tl.store(limits + number, low.to(tl.int32))
     tl.store(found + number, 0)
     for start in range(0, wanted, BLOCK):
