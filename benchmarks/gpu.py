@@ -3,7 +3,7 @@
 A synthetic index of 8.84 M documents and 540 M postings is made in the card's memory (gpu_world.py). Every figure is
 taken from numbers on the host to a ranking on the host, synchronised. The floor is the bytes that must be read once
 (codes, scales, document numbers of the query's lists, and for `exact` all semantic vectors) over the measured copy
-bandwidth of the card. "× paper" is the ratio of the medians of a loop that takes both query by query in turn.
+bandwidth of the card. "× paper" is the ratio of the medians of loops that take turns, of all queries or of `--turn` some.
 
     python benchmarks/gpu.py [--codec int8] [--queries 200] [--repeat 5] [--skip-paper] [--out FILE.json]
     TRITON_INTERPRET=0 python benchmarks/gpu.py --anyway          # a rehearsal on a CPU, in plain torch, at toy size
@@ -117,12 +117,13 @@ def check_batch(engine: CardEngine, plans: Sequence[Plan], options: Options) -> 
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured: an engine, its queries, and in turn with it the paper's pipeline."""
+    """What is measured: an engine, its queries, and in turns with it the paper's pipeline."""
 
     engine: CardEngine
     plans: Sequence[Plan]
     pipeline: PaperPipeline | None
     k: int
+    turn: int  # queries a turn
 
     def options(self, mode: str) -> Options:
         """As `plan_options` settles them."""
@@ -135,7 +136,7 @@ class Bench:
             check_batch(self.engine, self.plans[:70], self.options(mode))
 
     def times(self, mode: str) -> Times:
-        """Each query alone; then again, in turn with the paper's pipeline."""
+        """Each query alone; then again, in turns with the paper's pipeline."""
         options, pipeline, device = self.options(mode), self.pipeline, self.engine.card.device
 
         def search(plan: Plan) -> None:
@@ -144,7 +145,7 @@ class Bench:
         lone = alone(search, self.plans, device)
         if pipeline is None:
             return Times(lone)
-        both = in_turn(search, lambda plan: pipeline.search(plan, self.k, mode != "off"), self.plans, device)
+        both = in_turn(search, lambda plan: pipeline.search(plan, self.k, mode != "off"), self.plans, device, self.turn)
         return Times(lone, *both)
 
     def floor(self, mode: str, speed: float) -> float:
@@ -181,6 +182,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=list(BATCHES))
     parser.add_argument("--stages", action="store_true", help="time of each kernel, from the profiler")
     parser.add_argument("--repeat", type=int, default=1, help="times that latencies are taken; medians are reported")
+    parser.add_argument("--turn", type=int, default=0, help="queries before it is the paper's turn; 0: all of them")
     parser.add_argument("--skip-paper", action="store_true")
     parser.add_argument("--anyway", action="store_true", help="on a CPU, at toy size: a rehearsal, no figures")
     parser.add_argument("--out", default="")
@@ -200,16 +202,26 @@ def main() -> None:
     speed = bandwidth(device)
     products = float(np.mean([lists.sizes[plan.keys].sum() for plan in plans]))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU: a rehearsal"
-    print(f"{name}; copy {speed / 1e12:.2f} TB/s; {asked.codec}; index {card.bytes / 1e9:.1f} GB, made in", end=" ")
+    print(
+        f"{time.strftime('%Y-%m-%d')}; {name}; copy {speed / 1e12:.2f} TB/s; {asked.codec}; index {card.bytes / 1e9:.1f} GB, made in",
+        end=" ",
+    )
     print(f"{time.perf_counter() - start:.0f} s; {products:,.0f} token products a query; k {asked.k}", flush=True)
     check_tables(card, plans)
     beside = None if asked.skip_paper else PaperPipeline(lists, size.dimension, size.documents, size.semantic)
-    bench = Bench(engine, plans, beside, asked.k)
+    bench = Bench(engine, plans, beside, asked.k, asked.turn or len(plans))
     bench.check()
     rows = measure(bench, speed, asked)
     table(rows)
     if asked.out:
-        record = {"card": name, "copy_bytes_a_second": speed, "codec": asked.codec, "products": products, "rows": rows}
+        record = {
+            "card": name,
+            "date": time.strftime("%Y-%m-%d"),
+            "copy_bytes_a_second": speed,
+            "codec": asked.codec,
+            "products": products,
+            "rows": rows,
+        }
         Path(asked.out).write_text(json.dumps(record, indent=1) + "\n")
 
 

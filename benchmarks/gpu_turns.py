@@ -1,4 +1,4 @@
-"""Times of a search and of the paper's pipeline, taken query by query in turn: what slows the host down slows both."""
+"""Times of a search and of the paper's pipeline, taken in turns: what slows the host down slows both."""
 
 from __future__ import annotations
 
@@ -60,16 +60,21 @@ def alone(search: Ask, plans: Sequence[Plan], device: torch.device) -> list[floa
     return [timed(lambda plan=plan: search(plan), device)[0] for plan in plans]  # type: ignore[misc]
 
 
-def in_turn(search: Ask, paper: Ask, plans: Sequence[Plan], device: torch.device) -> tuple[list[float], list[float]]:
-    """Seconds of each query, ours and then the paper's."""
+def in_turn(
+    search: Ask, paper: Ask, plans: Sequence[Plan], device: torch.device, size: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of each query, ours and the paper's; a turn takes `size` queries.
+
+    In turns of one, each finds the caches full of what the other has read."""
     for plan in plans[:WARM_UPS]:
         search(plan)
         paper(plan)
-    both = [
-        (timed(lambda plan=plan: search(plan), device)[0], timed(lambda plan=plan: paper(plan), device)[0])  # type: ignore[misc]
-        for plan in plans
-    ]
-    return [ours for ours, _ in both], [theirs for _, theirs in both]
+    ours, theirs = list[float](), list[float]()
+    for start in range(0, len(plans), size):
+        for found, ask in ((ours, search), (theirs, paper)):
+            for plan in plans[start : start + size]:
+                found += timed(lambda ask=ask, plan=plan: ask(plan), device)  # type: ignore[misc]
+    return ours, theirs
 
 
 def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -22,17 +22,17 @@ def plan(key: int) -> Plan:
     return Plan(np.array([key], np.uint32), np.ones(1, np.float32))
 
 
-def test_both_take_the_same_queries_in_turn_after_a_warm_up() -> None:
-    seen: list[tuple[str, int]] = []
-    plans = [plan(1), plan(2)]
-    ours, paper = gpu_turns.in_turn(
-        lambda one: seen.append(("ours", int(one.keys[0]))),
-        lambda one: seen.append(("paper", int(one.keys[0]))),
-        plans,
-        CPU,
-    )
-    order = [("ours", 1), ("paper", 1), ("ours", 2), ("paper", 2)]
-    assert seen == order + order
+@pytest.mark.parametrize(
+    ("size", "order"), [(1, "ours 1 paper 1 ours 2 paper 2"), (2, "ours 1 ours 2 paper 1 paper 2")]
+)
+def test_both_take_the_same_queries_in_turns_after_a_warm_up(size: int, order: str) -> None:
+    seen: list[str] = []
+
+    def asked(who: str) -> gpu_turns.Ask:
+        return lambda one: seen.append(f"{who} {one.keys[0]}")
+
+    ours, paper = gpu_turns.in_turn(asked("ours"), asked("paper"), [plan(1), plan(2)], CPU, size)
+    assert " ".join(seen) == "ours 1 paper 1 ours 2 paper 2 " + order
     assert len(ours) == len(paper) == 2
 
 

@@ -38,9 +38,6 @@ def compiled(kernel, warps, **given):
     options = {"enable_fp_fusion": False, "num_warps": warps}
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert "fma.rn.f32" not in made.asm["ptx"], kernel  # a product is rounded before it is added
-    asking = {"": "no prefetch", "lines": "prefetch.global.L2 ", "bulk": "cp.async.bulk.prefetch.L2.global "}
-    for how, instruction in asking.items():
-        assert (instruction in made.asm["ptx"]) == (how != "" and how == given.get("AHEAD")), (kernel, how)
     if kernel is tabulate.table_kernel:
         assert "div.rn.f32" in made.asm["ptx"]
         assert "div.full" not in made.asm["ptx"]
@@ -49,14 +46,9 @@ def compiled(kernel, warps, **given):
 part = dict(RANGE=2048, SUB=512)
 for codec, width, row in (("int8", 32, 32), ("int8x4", 32, 32), ("fp16", 32, 32), ("pq", 8, 2048)):
     shape = dict(WIDTH=width, PADDED=width, ROW=row, CODEC=codec, FLOOR=True, WEIGHTS=True)
-    for room, how in (("", ""), (shared.declaration(2048), ""), (shared.declaration(2048), "lines")):
-        made = dict(ALIVE=True, EVERY=False, TILE=512, BLOCK=64, SHARED=room, AHEAD=how)
+    for room in ("", shared.declaration(2048)):
+        made = dict(ALIVE=True, EVERY=False, TILE=512, BLOCK=64, SHARED=room)
         compiled(kernels.score_kernel, 1, **shape, **part, **made)
-shape = dict(WIDTH=32, PADDED=32, ROW=8, CODEC="int8x4", FLOOR=True, WEIGHTS=False, ALIVE=False, EVERY=False)
-for block in (32, 64):
-    compiled(
-        kernels.score_kernel, 1, **shape, **part, TILE=512, BLOCK=block, SHARED=shared.declaration(2048), AHEAD="bulk"
-    )
 for codec, queries in (("int8", 16), ("fp16", 1)):
     shape = dict(WIDTH=128, PADDED=128, CODEC=codec, ALIVE=True)
     compiled(scan.scan_kernel, 4, **shape, **part, BLOCK=128, QUERIES=queries, STAGES=3)

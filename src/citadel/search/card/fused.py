@@ -17,7 +17,7 @@ from citadel.search.card.memory import Card
 from citadel.search.card.rooms import COMBINED, Chosen, Near, Room, make_room
 from citadel.search.plan import PROBED_LISTS, Options
 
-POSTINGS, ALONE, WARPS = 64, 64, 1  # of lists, that a program looks at together; and of a query that is alone
+POSTINGS, WARPS = 64, 1  # of lists, that a program looks at together
 TABLE_WARPS = 8  # that make the table of a token
 SWEPT = 512  # scores that a program looks at together
 SCANNED, SCAN_WARPS, STAGES = 128, 8, 2  # semantic vectors that a program looks at together, and blocks under way
@@ -76,7 +76,6 @@ class FusedSearch:
         self._card, self._floor, self._postings, self._swept = card, floor, postings, swept
         self._scanned = min(SCANNED, 2 * swept)
         self._shared = shared.declaration(card.width) if card.device.type == "cuda" else ""
-        self._bulk = bool(self._shared) and torch.cuda.get_device_capability(card.device) >= (9, 0)
         self._nothing = torch.zeros(1, device=card.device)
         self._rows = [None if own is None else _fours(own.rows) for own in card.lists]
         self._semantic = None if card.semantic is None else _fours(card.semantic)
@@ -160,15 +159,9 @@ class FusedSearch:
             card.bases[place], weight_floor, lists.halvings,
             **_shape(rows), ROW=_asked(rows, tokens.rows).shape[1], FLOOR=self._floor, WEIGHTS=weighed,
             ALIVE=card.alive is not None, EVERY=every, RANGE=card.width, SUB=room.part,
-            TILE=min(self._swept, room.part), SHARED=self._shared, AHEAD=self._ahead(batch), num_warps=WARPS,
-            BLOCK=self._postings if batch.size > 1 else min(self._postings, ALONE), **EXACT,
+            TILE=min(self._swept, room.part), SHARED=self._shared, num_warps=WARPS,
+            BLOCK=self._postings, **EXACT,
         )  # fmt: skip
-
-    def _ahead(self, batch: Batch) -> str:
-        """How what a program will read is asked for: a batch has others to work on while one waits."""
-        if not self._shared or batch.size > 1:
-            return ""
-        return "bulk" if self._bulk else "lines"
 
     def _or_nothing(self, part: Tensor | None) -> Tensor:
         return self._nothing if part is None else part

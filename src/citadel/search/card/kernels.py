@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from citadel.search.card import ahead, rooms, shared, words
+from citadel.search.card import rooms, shared, words
 
 NONE = tl.constexpr(rooms.NONE)
 GAP = tl.constexpr(shared.SKEW)
@@ -201,7 +201,7 @@ def score_kernel(  # type: ignore[no-untyped-def]
     list_scale, scores, dirty, maxima, queries, before, own_ranges, ranges, size, base, weight_floor, halvings,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, ROW: tl.constexpr, CODEC: tl.constexpr, FLOOR: tl.constexpr,
     WEIGHTS: tl.constexpr, ALIVE: tl.constexpr, EVERY: tl.constexpr, RANGE: tl.constexpr, SUB: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, SHARED: tl.constexpr, AHEAD: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """One program a range and query: dot, maximum within a document, floor, and the sum over query tokens (Eq. 5).
 
@@ -219,8 +219,6 @@ def score_kernel(  # type: ignore[no-untyped-def]
         bound = _bounds(documents, starts, stops, skip_rows, skips, chunk, end, owned, own_ranges, halvings, RANGE)
         low, high = tl.split(tl.reshape(bound, (SEARCHED, 2)))
         if tl.sum(high - low, axis=0) > 0:
-            if AHEAD != "":
-                ahead.fetch(documents, codes, scales, weights, low, high, WIDTH, CODEC, WEIGHTS, AHEAD)
             if met == 0:
                 if SHARED != "":
                     shared.clear(room, RANGE, GAP)
