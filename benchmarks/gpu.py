@@ -3,7 +3,7 @@
 A synthetic index of 8.84 M documents and 540 M postings is made in the card's memory (gpu_world.py). Every figure is
 taken from numbers on the host to a ranking on the host, synchronised. The floor is the bytes that must be read once
 (codes, scales, document numbers of the query's lists, and for `exact` all semantic vectors) over the measured copy
-bandwidth of the card. "× paper" is the ratio of the medians of loops that take turns, of all queries or of `--turn` some.
+bandwidth of the card. "× paper" is the ratio of medians of loops that take turns, of all queries or `--turn` of them.
 
     python benchmarks/gpu.py [--codec int8] [--queries 200] [--repeat 5] [--skip-paper] [--out FILE.json]
     TRITON_INTERPRET=0 python benchmarks/gpu.py --anyway          # a rehearsal on a CPU, in plain torch, at toy size
@@ -202,8 +202,9 @@ def main() -> None:
     speed = bandwidth(device)
     products = float(np.mean([lists.sizes[plan.keys].sum() for plan in plans]))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU: a rehearsal"
+    today = time.strftime("%Y-%m-%d")
     print(
-        f"{time.strftime('%Y-%m-%d')}; {name}; copy {speed / 1e12:.2f} TB/s; {asked.codec}; index {card.bytes / 1e9:.1f} GB, made in",
+        f"{today}; {name}; copy {speed / 1e12:.2f} TB/s; {asked.codec}; index {card.bytes / 1e9:.1f} GB, made in",
         end=" ",
     )
     print(f"{time.perf_counter() - start:.0f} s; {products:,.0f} token products a query; k {asked.k}", flush=True)
@@ -216,7 +217,7 @@ def main() -> None:
     if asked.out:
         record = {
             "card": name,
-            "date": time.strftime("%Y-%m-%d"),
+            "date": today,
             "copy_bytes_a_second": speed,
             "codec": asked.codec,
             "products": products,
