@@ -23,7 +23,7 @@ TYPES = {
     "scores": F, "dirty": N, "maxima": N, "weights": "*u8", "scales": "*fp16", "alive": "*u8", "limits": N,
     "found": N, "reported": N, "candidates": I, "ranked": I, "borders": I, "spans": I, "values": N, "centroids": F,
     "packed": I, "skip_rows": I, "skips": N, "nearest": I, "ends": N, "members": I, "by_tokens": I, "near_values": N,
-    "near_documents": N, "vectors": F, "rows": "*i16", "steps": F,
+    "near_documents": N, "vectors": F, "rows": "*i16", "steps": F, "answer": I,
 }
 CODES = {"int8": "*i8", "int8x4": "*i32", "fp16": "*fp16", "pq": "*u8"}
 
@@ -61,6 +61,7 @@ for parts, sub in ((8, 4), (3, 8)):
 compiled(choose.limit_kernel, 32, PADDED=16384, BLOCK=1024)
 compiled(choose.collect_kernel, 1, **part, TILE=512)
 compiled(choose.pick_kernel, 4, BLOCK=512)
+compiled(choose.bring_kernel, 4, BLOCK=256)
 compiled(choose.rank_kernel, 4, BLOCK=16, OTHERS=1024)
 compiled(choose.select_kernel, 32, PADDED=16384)
 compiled(choose.probe_kernel, 1, WIDTH=128, BLOCK=32)

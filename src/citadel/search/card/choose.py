@@ -263,3 +263,10 @@ def combine_kernel(  # type: ignore[no-untyped-def]
     tl.store(values + number * slots + slot, order, mask=slot < slots)
     tl.store(documents + number * slots + slot, document.to(tl.int32), mask=slot < slots)
     tl.store(maxima + number * tl.num_programs(0) + program, tl.max(order, axis=0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def bring_kernel(ranked, answer, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Write an answer into the host's pinned memory."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(answer + at, tl.load(ranked + at, mask=at < count, other=0), mask=at < count)

@@ -27,6 +27,7 @@ COUNTED, OTHERS, COUNT_WARPS = 8, 1024, 4  # candidates whose places a program c
 COUNTING = 256  # programs of a query that count
 SELECTED = 1 << 14  # candidates that one program can hold to choose from
 SELECTING = 4  # queries from which on one program each chooses: one alone waits longer for it than for many that count
+BROUGHT = 256  # places of an answer that a program writes
 EXACT: dict[str, Any] = {"enable_fp_fusion": False}  # a product is rounded before it is added, as on the CPU
 
 
@@ -101,6 +102,14 @@ class FusedSearch:
             return room.chosen.ranked[: batch.size]
         self._join()
         return self._both(room, room.near, batch)
+
+    def bring(self, found: Tensor, answer: Tensor) -> None:
+        """Write what was found into the host's memory; for a lone query a kernel is sooner there than a copy."""
+        if len(found) > 1 or self._card.device.type != "cuda":
+            answer.copy_(found, non_blocking=True)
+            return
+        count = found.shape[1]
+        choose.bring_kernel[(triton.cdiv(count, BROUGHT),)](found, answer, count, BLOCK=BROUGHT, num_warps=4)
 
     def _fork(self) -> None:
         """What is done beside begins here."""

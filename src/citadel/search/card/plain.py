@@ -52,6 +52,10 @@ class PlainSearch:
         best = self._best(room[: batch.size], batch, options)
         return torch.cat([best, best.new_zeros(len(best), 1)], 1)
 
+    def bring(self, found: Tensor, answer: Tensor) -> None:
+        """Copy what was found into the host's memory."""
+        answer.copy_(found, non_blocking=True)
+
     def _best(self, scores: Tensor, batch: Batch, options: Options) -> Tensor:
         scores.fill_(float("-inf"))
         if batch.tables is not None:

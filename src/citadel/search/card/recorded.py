@@ -28,6 +28,7 @@ class Search(Protocol):
 
     def room(self, queries: int, options: Options) -> Any: ...
     def run(self, room: Any, batch: Batch, options: Options) -> Tensor: ...
+    def bring(self, found: Tensor, answer: Tensor) -> None: ...
 
 
 @dataclass
@@ -115,4 +116,4 @@ class Recorded:
         if way.answer is None:
             way.answer = torch.empty(found.shape, dtype=torch.int64, pin_memory=self._gpu)
             way.found = way.answer.numpy()
-        way.answer.copy_(found, non_blocking=True)
+        search.bring(found, way.answer)
