@@ -5,18 +5,16 @@ from __future__ import annotations
 from unittest import mock
 
 import torch
-import triton
-import triton.language as tl
 
 from citadel.index.codebook import Codebook
-from citadel.search.card import fused, skips, words
+from citadel.search.card import fused, shared, skips
 from citadel.search.card.lists import Rows
 from citadel.search.card.tables import centroids_on, room_for_tables
 from citadel.search.card.tabulate import table_kernel
 from citadel.search.plan import Options
 from citadel.types import Floats
 from tests.property.worlds import World
-from tests.search.card import whole_steps
+from tests.search.card import ptx, whole_steps
 from tests.search.card.same import check, check_mixed
 
 CPU = torch.device("cpu")
@@ -34,22 +32,6 @@ FOURS = (
     (World("static", "int8", 20, "int8", seed=8, count=20), Options(3, "rerank", 4, 4)),
     (World("dynamic", "int8", 64, None, seed=9, count=20), Options(4)),
 )
-
-
-@triton.jit
-def dp4a(row, asked):
-    """What the instruction of that name does, which the interpreter has not."""
-    found = tl.zeros_like(row)
-    for byte in tl.static_range(4):
-        found += (row << (24 - 8 * byte) >> 24) * (asked << (24 - 8 * byte) >> 24)
-    return found
-
-
-@triton.jit
-def four(place, there):
-    """What a load of four words does."""
-    w0, w1 = tl.load(place, mask=there, other=0), tl.load(place + 1, mask=there, other=0)
-    return w0, w1, tl.load(place + 2, mask=there, other=0), tl.load(place + 3, mask=there, other=0)
 
 
 def fours(rows: Rows) -> Rows:
@@ -83,8 +65,8 @@ if __name__ == "__main__":
         skips.LONG = long
         for world, options in CASES:
             check(world, options, cuts=[11], gone=[3, 12], width=32)
-    words_as_here = mock.patch.multiple(words, fours=dp4a, four=four)
-    with words_as_here, mock.patch.object(fused, "_fours", fours):
-        for world, options in FOURS:
-            check(world, options, cuts=[11], gone=[3, 12], width=32)
+    on_a_gpu = mock.patch.multiple(fused, _fours=fours, _room_of=lambda card: shared.declaration(card.width))
+    with ptx.understood(), on_a_gpu:
+        for world, options in (*FOURS, *CASES[:4]):
+            check(world, options, cuts=[11], gone=[3, 12], width=64)
     print("equal")

@@ -44,6 +44,11 @@ def _fours(rows: Rows) -> Rows:
     return Rows("int8x4", rows.codes.view(torch.int32), rows.scales) if possible else rows
 
 
+def _room_of(card: Card) -> str:
+    """PTX that makes room in shared memory, which only a GPU has."""
+    return shared.declaration(card.width) if card.device.type == "cuda" else ""
+
+
 def _asked(rows: Rows, query: Tensor) -> Tensor:
     """Query vectors in fours where rows are."""
     return query.view(torch.int32) if rows.codec == "int8x4" else query
@@ -76,7 +81,7 @@ class FusedSearch:
     def __init__(self, card: Card, floor: bool, postings: int = POSTINGS, swept: int = SWEPT) -> None:
         self._card, self._floor, self._postings, self._swept = card, floor, postings, swept
         self._scanned = min(SCANNED, 2 * swept)
-        self._shared = shared.declaration(card.width) if card.device.type == "cuda" else ""
+        self._shared = _room_of(card)
         self._nothing = torch.zeros(1, device=card.device)
         self._rows = [None if own is None else _fours(own.rows) for own in card.lists]
         self._semantic = None if card.semantic is None else _fours(card.semantic)
