@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,10 @@ SEED = int(os.environ.setdefault("CITADEL_SEED", str(random.randrange(1, 1 << 31
 
 # Most tests are about the engine, where BM25 is faster and easier to check; those of the default model name it.
 os.environ["CITADEL_MODEL"] = "bm25"
+
+# A job behind a shell's prompt ignores Ctrl-C, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: a slow machine is not a failure.
 settings.register_profile("day", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])

@@ -27,7 +27,9 @@ def test_the_five_percent_column_of_the_t_table(t: float, freedom: int) -> None:
 
 @given(st.floats(0, 1), st.floats(0.5, 200), st.floats(0.5, 200))
 def test_incomplete_beta_and_its_mirror_make_one(x: float, a: float, b: float) -> None:
-    assert incomplete_beta(a, b, x) + incomplete_beta(b, a, 1 - x) == pytest.approx(1, abs=1e-9)
+    mirrored = 1 - x
+    x = 1 - mirrored  # exactly, which the x given need not be: at a = 0.5 the least of it shows
+    assert incomplete_beta(a, b, x) + incomplete_beta(b, a, mirrored) == pytest.approx(1, abs=1e-9)
 
 
 @given(st.lists(st.floats(-1, 1).map(lambda value: round(value, 4)), min_size=2, max_size=60))

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.native.test_sanitizers import COMPILER, ROOT, has_runtime, run
+from tests.support.seeds import NIGHT
 
 SANITIZERS = "address,undefined"
+LONGEST = 4 * 3600 if NIGHT else 900  # seconds
 TESTS = ("tests/property", "tests/native/test_native_module.py", "tests/native/test_native_errors.py")
 # An editable install finds its module by a hook of its own, before any path: it has to go.
 START = """
@@ -64,6 +66,8 @@ def test_the_property_tests_are_clean(package: Path) -> None:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     command = [sys.executable, "-c", START, str(package), "-q", "-p", "no:cacheprovider", "-x", *TESTS]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert "passed" in done.stdout
