@@ -126,9 +126,7 @@ class LossPart:
     soft_label: float = 1.0
     distillation: str = "none"
     teacher: str = ""  # a sentence encoder that scores every passage of the batch as it comes
-    teachers: Mapping[str, float] = field(
-        default_factory=dict
-    )  # further ones → times their cosine, added to its logits
+    teachers: Mapping[str, float] = field(default_factory=dict)  # further ones → times their cosine, added to logits
     bm25: float = 0.0  # times BM25 over tokens, added to that teacher's logits
     anchor: float = 0.0  # of the divergence of the semantic part alone from that teacher
     teacher_temperature: float = 1.0  # teacher scores are divided by it
