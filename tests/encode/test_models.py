@@ -74,5 +74,14 @@ def test_the_default_model_is_small_and_says_where_it_comes_from() -> None:
     assert folder is not None
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 40e6
     card = (folder / "README.md").read_text(encoding="utf-8")
-    for part in ("License of the weights", "Non-commercial", "CC BY-NC-SA 4.0", "CC BY-SA", "GFDL", "gte-small", "## Recipe", "## Limits"):
+    for part in (
+        "License of the weights",
+        "Non-commercial",
+        "CC BY-NC-SA 4.0",
+        "CC BY-SA",
+        "GFDL",
+        "gte-small",
+        "## Recipe",
+        "## Limits",
+    ):
         assert part in card
