@@ -56,6 +56,14 @@ def test_text_with_a_model(tiny_model: ModelFolder, citadel: Citadel) -> None:
     assert query["side"] == "query"
 
 
+def test_text_with_the_model_that_text_goes_through(
+    tiny_model: ModelFolder, citadel: Citadel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = citadel("explain", "--text", "rome", "--model", tiny_model(), "--json").out
+    monkeypatch.setenv("CITADEL_MODEL", str(tiny_model()))
+    assert citadel("explain", "--text", "rome", "--json").out == named
+
+
 def test_text_with_an_index(index: Path, citadel: Citadel) -> None:
     assert "gravit" in citadel("explain", index, "--text", "the gravity").out
 

@@ -28,7 +28,7 @@ def explain(
         str, typer.Option(metavar="auto|exact|rerank|off", help="How semantic vectors are used.")
     ] = "auto",
     model: Annotated[
-        str | None, typer.Option(metavar="DIR", help="The model of --text; or where the index's model is now.")
+        str | None, typer.Option(metavar="DIR", help="The model of --text (default: the one text goes through); or where the index's model is now.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/explain.md).")] = False,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write one HTML file; - prints it.")] = None,
@@ -77,10 +77,13 @@ def _text(
     json: bool,
     html: str | None,
 ) -> None:
-    """A text alone, through the model of an index or a model's folder."""
+    """A text alone, through the model of an index, a model's folder or the default model."""
+    from citadel.encode.models import text_model
     from citadel.text.parse import check_text
 
     text = check_text(text, "the text")
+    if not given:
+        model = model or text_model(None)
     if len(given) > 1 or (not given and model is None):
         raise UsageError("--text needs either an INDEX, whose model is used, or --model DIR")
     if given:
