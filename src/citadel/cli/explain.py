@@ -28,7 +28,11 @@ def explain(
         str, typer.Option(metavar="auto|exact|rerank|off", help="How semantic vectors are used.")
     ] = "auto",
     model: Annotated[
-        str | None, typer.Option(metavar="DIR", help="The model of --text (default: the one text goes through); or where the index's model is now.")
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="The model of --text (default: the one text goes through); or where the index's model is now.",
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/explain.md).")] = False,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write one HTML file; - prints it.")] = None,
