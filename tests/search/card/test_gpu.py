@@ -75,6 +75,28 @@ def test_a_batch_in_parts_is_one_by_one(capacity: int) -> None:
             assert [(hit.id, hit.score) for hit in hits] == list(zip(alone.ids, alone.scores, strict=True))
 
 
+def test_a_part_that_fails_leaves_no_other_behind() -> None:
+    """The next part has been started by then; it is waited for, and the failed one is not taken up again."""
+    world, finished = World("static", "int8", 8, seed=2, count=30), list[list[int]]()
+
+    def finish(self: engine.CardEngine, part: engine.UnderWay, options: object) -> dict[int, object]:
+        finished.append(part.places)
+        part.recorded.wait(part.way)
+        if len(finished) == 1:
+            raise RuntimeError("the card fell off the bus")
+        return {}
+
+    queries = {str(number): world.query(number) for number in range(7)}
+    with (
+        built(world, [world.documents()]) as index,
+        mock.patch.object(engine, "bytes_a_query", return_value=engine.ROOM // 2),  # two at a time
+        mock.patch.object(engine.CardEngine, "_finish", finish),
+        pytest.raises(RuntimeError, match="fell off"),
+    ):
+        index.searcher(engine="gpu").search_vectors_batch(queries, k=9)
+    assert finished == [[0, 1], [2, 3]]
+
+
 def test_equal_scores_without_room_are_still_ordered() -> None:
     """More documents of one score than candidates have room for."""
     with built(World("sparse"), []) as index:

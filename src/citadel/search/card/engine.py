@@ -86,7 +86,9 @@ class CardEngine:
         """What the options find for queries by their places; the host lays the next ones out while the card works.
 
         With `rerank`, queries without a list or with too few documents are left out: all must be scanned for them."""
-        places, under_way = list(queries), None
+        places = list(queries)
+        under_way: UnderWay | None = None
+        before: UnderWay | None
         try:
             while places:
                 if cancel is not None and cancel.is_set():
@@ -94,12 +96,12 @@ class CardEngine:
                 asked = self._at_once([queries[place] for place in places], options)
                 recorded = self._recorded(shape_of(asked.plans, options.semantic != "off"), options)
                 if under_way is not None and recorded.next() is under_way.way:  # single queries have one block
-                    found.update(self._finish(under_way, options))
-                    under_way = None
-                started = self._start(recorded, places[: len(asked.plans)], asked)
-                if under_way is not None:
-                    found.update(self._finish(under_way, options))
-                places, under_way = places[len(asked.plans) :], started
+                    before, under_way = under_way, None
+                    found.update(self._finish(before, options))
+                before, under_way = under_way, self._start(recorded, places[: len(asked.plans)], asked)
+                places = places[len(asked.plans) :]
+                if before is not None:
+                    found.update(self._finish(before, options))
         finally:  # after an error, too: nobody is to find the card at work on what was given up
             if under_way is not None:
                 found.update(self._finish(under_way, options))
