@@ -102,3 +102,14 @@ def test_a_fresh_router_head_is_the_identity() -> None:
     model = Citadel(tiny_config("dynamic"))
     assert model.router is not None
     assert torch.equal(model.router.dense.weight, torch.eye(32)) and model.router.bias.eq(0).all()
+
+
+def test_weights_kept_in_the_precision_of_a_forward_change_nothing() -> None:
+    model = tiny_citadel("none")
+    ids, mask, routed = tiny_texts(model, 3, 0)
+    before = model.encode(ids, mask, routed, dtype=torch.bfloat16).semantic
+    model.keep_in(torch.bfloat16)
+    after = model.encode(ids, mask, routed, dtype=torch.bfloat16).semantic
+    assert before is not None and after is not None and torch.equal(before, after)
+    kept = {name for name, tensor in model.named_parameters() if tensor.dtype == torch.bfloat16}
+    assert {"layers.0.attention.qkv.weight", "embeddings.norm.weight"} <= kept and "embeddings.word" not in kept

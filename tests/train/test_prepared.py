@@ -98,7 +98,7 @@ def test_whatever_decides_the_data_has_a_file_of_its_own(
 
 
 def test_what_is_drawn_later_shares_a_file(config: Configs, folder: Path, made: list[str]) -> None:
-    for change in ({}, {"group": 2}, {"crops": 0.5}):
+    for change in ({}, {"group": 2}, {"crops": 0.5}, {"titled": 0.5}):
         load(config(data={"cache": str(folder / "kept"), **change}))
     assert made == ["tiny"]
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from citadel.errors import InputError, UsageError
 from citadel.train.inputs import Inputs
 from citadel.train.processes import SIZES, World, count_processes
+from scripts.smoke_data import HIDDEN
 from tests.support.training import Configs, Trainer, complaint, order, the_trainer, tiny_run
 
 pytest.importorskip("accelerate", reason="accelerate is not installed: the extra [train] brings it")
@@ -56,7 +57,16 @@ def same_weights(out: Path, reference: Path) -> None:
         {"loss": {"alpha": 0.1, "beta": 0.01, "flops_passage": 0.1}},
         {"optimizer": {"steps": 3, "batch": 4, "cache": 2, "accumulate": 2, "average": 0.0}},
         {"model": {"router": "all_to_all", "token_dimension": 4, "semantic_dimension": 0}},
-        {"loss": {"teacher": "the backbone", "distillation": "kl", "bm25": 0.3, "anchor": 0.5}},
+        {
+            "model": {"semantic_dimension": HIDDEN},
+            "loss": {
+                "teacher": "the backbone",
+                "distillation": "kl",
+                "bm25": 0.3,
+                "anchor": 0.5,
+                "anchor_vectors": 0.5,
+            },
+        },
     ],
     ids=["dynamic", "cached and accumulated", "all_to_all", "teacher"],
 )
@@ -64,7 +74,7 @@ def test_two_are_as_one(
     changes: dict[str, dict[str, Any]], tiny: Configs, backbone: Path, trainer: Trainer, tmp_path: Path
 ) -> None:
     if "teacher" in changes.get("loss", {}):
-        changes = {"loss": changes["loss"] | {"teacher": str(backbone)}}
+        changes = {**changes, "loss": changes["loss"] | {"teacher": str(backbone)}}
     steps = {"steps": 3, "batch": 4, "lr": 1e-3, "average": 0.5}
     config = tiny(**{"optimizer": steps, **changes})
     alone, both = tmp_path / "alone", tmp_path / "both"

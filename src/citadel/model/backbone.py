@@ -114,6 +114,12 @@ class Backbone(nn.Module):
             for part in (self.embeddings, *self.layers[:layers]):
                 part.requires_grad_(False)
 
+    def keep_in(self, dtype: torch.dtype) -> None:
+        """Lay the layers' weights out once in the precision of a forward, which casts them otherwise; nothing it says
+        changes. For a model that only speaks: what is lost of the weights is lost."""
+        self.embeddings.norm.to(dtype)
+        self.layers.to(dtype)
+
     def speed_up(self) -> None:
         """Compile each layer; all layers share one compiled graph, so this takes seconds, not minutes."""
         for layer in self.layers:

@@ -7,20 +7,20 @@ import threading
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError
 from citadel.train.config import TrainConfig
-from citadel.train.crops import crop
+from citadel.train.crops import cloze, crop, titled
 from citadel.train.data import Data
 from citadel.train.ragged import Ragged, Rows
 from citadel.train.tokens import Ids, pad
 
 AHEAD = 4  # batches made before they are asked for
-_ORDER, _DRAW = 0, 1  # the two uses of the seed
+_ORDER, _DRAW, _TITLED = 0, 1, 2  # the uses of the seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,15 @@ class Batch:
     teacher: NDArray[np.float32] | None  # [B, G]; NaN where the teacher has not scored
 
 
+class Drawn(NamedTuple):
+    """A query with its group of passages."""
+
+    query: NDArray[Any]  # tokens
+    rows: Rows  # [G] of Data.passages
+    texts: list[NDArray[Any]]  # [G], their tokens
+    scores: NDArray[np.float32]  # [G], the teacher's
+
+
 class Batches:
     """Draws batches. `rank` of `world` processes gets its share of each; all shares together are one batch."""
 
@@ -47,6 +56,8 @@ class Batches:
         self._fixed = fixed
         self.epoch_size = max(1, round(float(data.examples.weight.sum())))
         self._order = lru_cache(maxsize=2)(self._new_order)
+        self._title = np.full(len(data.passages), -1)  # [P]: the query whose positive it is, the first of several
+        self._title[data.examples.positive[::-1]] = data.examples.query[::-1]
 
     def batch(self, step: int) -> Batch:
         """The batch of one forward pass, counted from 0."""
@@ -54,11 +65,11 @@ class Batches:
         places = np.arange(start, start + self._share)
         drawn = [self._draw(int(place)) for place in places]
         chosen = np.array([self.example(int(place)) for place in places])
-        passages = np.concatenate([rows for _, rows, _ in drawn])  # [B·G]
-        query_ids, query_mask = self._pad([query for query, _, _ in drawn], self._part.query_length)
-        texts = [self.data.passages[row] for row in passages.tolist()]
+        passages = np.concatenate([each.rows for each in drawn])  # [B·G]
+        query_ids, query_mask = self._pad([each.query for each in drawn], self._part.query_length)
+        texts = [text for each in drawn for text in each.texts]
         passage_ids, passage_mask = self._pad(texts, self._part.passage_length)
-        teacher = np.stack([scores for _, _, scores in drawn]) if self.data.teacher else None  # [B, G]
+        teacher = np.stack([each.scores for each in drawn]) if self.data.teacher else None  # [B, G]
         return Batch(query_ids, query_mask, passage_ids, passage_mask, self._allowed(chosen, passages), teacher)
 
     def _pad(self, rows: list[NDArray[Any]], length: int) -> tuple[Ids, Ids]:
@@ -115,19 +126,39 @@ class Batches:
 
     # -- which passages ----------------------------------------------------------------------------------------------
 
-    def _draw(self, place: int) -> tuple[NDArray[Any], Rows, NDArray[np.float32]]:
-        """The query's tokens, its group of passages, and the teacher's scores of them, at a place of the stream."""
+    def _draw(self, place: int) -> Drawn:
+        """The query at a place of the stream and its group of passages."""
         data, part = self.data, self._part
         rng = np.random.default_rng((self._seed, _DRAW, place))
         example = self.example(place)
         query, positive = int(data.examples.query[example]), int(data.examples.positive[example])
         rows, scores = self._group(example, query, positive, rng)
-        tokens = data.queries[query]
+        drawn = Drawn(data.queries[query], rows, [data.passages[row] for row in rows.tolist()], scores)
+        if part.titled and np.random.default_rng((self._seed, _TITLED, place // self._batch)).random() < part.titled:
+            return self._under_titles(drawn, rng)
         if part.crops and rng.random() < part.crops:
-            cropped = crop(data.passages[positive], data.sentence_ends, part.query_length, rng)
+            cropped = crop(drawn.texts[0], data.sentence_ends, part.query_length, rng)
             if cropped is not None:
-                return cropped, rows, np.full(part.group, np.nan, np.float32)  # the teacher saw another query
-        return tokens, rows, scores
+                return drawn._replace(query=cropped, scores=_unknown(part.group))
+        return drawn
+
+    def _under_titles(self, drawn: Drawn, rng: np.random.Generator) -> Drawn:
+        """A sentence of the positive asks for the rest of it; each passage stands under the query of its own pair.
+
+        Collections have titles, and these pairs have none: what would be the title is the query. Whole batches are
+        made so, lest a title give the positive away; a passage of one sentence keeps its query and has no title.
+        """
+        part = self._part
+        made = cloze(drawn.texts[0], self.data.sentence_ends, part.query_length, rng)
+        if made is None:
+            return drawn
+        texts = [made[1], *drawn.texts[1:]]
+        titles = self._title[drawn.rows].tolist()
+        under = [self._under(title, text) for title, text in zip(titles, texts, strict=True)]
+        return drawn._replace(query=made[0], texts=under, scores=_unknown(part.group))
+
+    def _under(self, title: int, text: NDArray[Any]) -> NDArray[Any]:
+        return titled(self.data.queries[title], text, self._part.passage_length) if title >= 0 else text
 
     def _group(self, example: int, query: int, positive: int, rng: np.random.Generator) -> tuple[Rows, Any]:
         """The positive, hard negatives in random choice, then random passages where there are too few."""
@@ -174,6 +205,11 @@ class Batches:
             allowed[queries[place], order[low[place] : high[place]]] = False
         allowed[np.arange(size), np.arange(size) * self._part.group] = True
         return allowed
+
+
+def _unknown(group: int) -> NDArray[np.float32]:
+    """No scores: the teacher saw another query."""
+    return np.full(group, np.nan, np.float32)  # [G]
 
 
 def _lists(table: Ragged, rows: Rows) -> tuple[Rows, Rows]:

@@ -87,7 +87,8 @@ def _labels(run: Run, batch: Batch) -> Labels:
     if run.teacher is not None:
         taught = run.teacher(batch, run.world)
         anchor = taught.dense if run.config.loss.anchor else None
-        return Labels(run.config.data.group, allowed, taught.fused, anchor)
+        vectors = taught.vectors if run.config.loss.anchor_vectors else None
+        return Labels(run.config.data.group, allowed, taught.fused, anchor, vectors)
     teacher = None if batch.teacher is None else torch.from_numpy(batch.teacher).to(run.world.device)
     return Labels(run.config.data.group, allowed, teacher)
 

@@ -61,6 +61,15 @@ def load_balancing_loss(texts: Encoded, over: str = "argmax") -> Tensor:
     return (counts.to(texts.mass.dtype) / len(texts)) @ (texts.mass / len(texts))
 
 
+def vector_anchor_loss(vectors: Tensor, kept: Tensor) -> Tensor:
+    """How far vectors have turned from those they are to keep: 1 − their cosine, the mean over texts.
+
+    >>> vector_anchor_loss(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
+    0.5
+    """
+    return 1 - F.cosine_similarity(vectors, kept.to(vectors.dtype), dim=-1).mean()
+
+
 def flops_loss(pooled: Tensor) -> Tensor:
     """SPLADE's regulariser: Σ_k (mean over texts of Φ_k)², the expected number of products a pair costs.
 

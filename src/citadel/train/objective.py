@@ -20,6 +20,7 @@ class Labels:
     allowed: Tensor | None = None  # [B, D]
     teacher: Tensor | None = None  # [B, G] or [B, D]
     anchor: Tensor | None = None  # [B, D]: logits the semantic part is to keep
+    vectors: tuple[Tensor, Tensor] | None = None  # [B, s] and [D, s]: semantic vectors the texts are to keep
 
 
 def objective(
@@ -45,6 +46,10 @@ def objective(
             terms["router_distillation"] = loss.soft_label * _distill(routed, labels, loss)
     if labels.anchor is not None and semantic is not None:
         terms["anchor"] = loss.anchor * losses.kl_distillation_loss(semantic / loss.temperature, labels.anchor)
+    if labels.vectors is not None and queries.semantic is not None and passages.semantic is not None:
+        sides = zip((queries.semantic, passages.semantic), labels.vectors, strict=True)
+        turned = [losses.vector_anchor_loss(found, kept) for found, kept in sides]
+        terms["anchor_vectors"] = loss.anchor_vectors * (turned[0] + turned[1]) / 2
     ramp = min(1.0, progress / loss.ramp) ** loss.ramp_power if loss.ramp else 1.0
     return terms | {name: ramp * term for name, term in _regularisers(model, queries, passages, loss).items()}
 

@@ -91,6 +91,7 @@ class DataPart:
     kinds: Mapping[str, float] = field(default_factory=dict)  # kind of query → weight; 0 leaves it out
     sources: Mapping[str, float] = field(default_factory=dict)  # source of the positive → weight
     crops: float = 0.0  # share of queries replaced by a sentence of their positive
+    titled: float = 0.0  # share of batches with queries for titles: see Batches._under_titles
     margin: float = -math.inf  # mined passages that score above the positive − margin count as false negatives
     held_out: bool = True
     max_pairs: int = 0
@@ -104,6 +105,7 @@ class DataPart:
         _within("data.query_length", self.query_length, 3, 1 << 20)
         _within("data.passage_length", self.passage_length, 3, 1 << 20)
         _within("data.crops", self.crops, 0, 1)
+        _within("data.titled", self.titled, 0, 1)
         _within("data.max_pairs", self.max_pairs, 0, math.inf)
 
 
@@ -129,6 +131,7 @@ class LossPart:
     teachers: Mapping[str, float] = field(default_factory=dict)  # further ones → times their cosine, added to logits
     bm25: float = 0.0  # times BM25 over tokens, added to that teacher's logits
     anchor: float = 0.0  # of the divergence of the semantic part alone from that teacher
+    anchor_vectors: float = 0.0  # of the angle between the semantic vector of each text and that teacher's
     teacher_temperature: float = 1.0  # teacher scores are divided by it
     temperature: float = 1.0  # student scores are divided by it
     distill_router: bool = False
@@ -150,15 +153,17 @@ class LossPart:
         _within("loss.ramp", self.ramp, 0, 1)
         _within("loss.prune", self.prune, 0, 1)
         _within("loss.ramp_power", self.ramp_power, 1, 8)
-        if self.teacher and self.distillation == "none" and not self.anchor:
+        anchored = self.anchor or self.anchor_vectors
+        if self.teacher and self.distillation == "none" and not anchored:
             raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or loss.anchor")
         _weights("loss.teachers", self.teachers)
-        if not self.teacher and (self.bm25 or self.anchor or self.teachers):
-            raise InputError("loss.bm25, anchor and teachers need loss.teacher: name the folder of a sentence encoder")
+        if not self.teacher and (self.bm25 or anchored or self.teachers):
+            reason = "loss.bm25, anchor, anchor_vectors and teachers need loss.teacher"
+            raise InputError(f"{reason}: name the folder of a sentence encoder")
         if self.teacher in self.teachers:
             raise InputError(f"loss.teachers names loss.teacher again: {self.teacher!r}; give other sentence encoders")
         weights = ("alpha", "beta", "router_contrastive", "hard_label", "soft_label", "flops_query", "flops_passage")
-        for name in (*weights, "bm25", "anchor"):
+        for name in (*weights, "bm25", "anchor", "anchor_vectors"):
             _within(f"loss.{name}", getattr(self, name), 0, math.inf)
 
 

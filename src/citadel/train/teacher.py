@@ -35,6 +35,7 @@ class Taught(NamedTuple):
 
     dense: Tensor  # [B, D]
     fused: Tensor  # [B, D], with BM25
+    vectors: tuple[Tensor, Tensor]  # [B, h] and [D, h], of the first encoder
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,18 @@ class BatchTeacher:
 
     @torch.no_grad()
     def __call__(self, batch: Batch, world: World) -> Taught:
-        first, *more = (self._cosines(model, batch, world) * weight for model, weight in self.models)
+        found = [(self._both(model, batch, world), weight) for model, weight in self.models]
+        first, *more = (queries @ passages.T * weight for (queries, passages), weight in found)
         dense = sum(more, first)
         if not self.loss.bm25:
-            return Taught(dense, dense)
+            return Taught(dense, dense, found[0][0])
         ids = (torch.from_numpy(side).to(dense.device) for side in (batch.query_ids, batch.passage_ids))
-        return Taught(dense, dense + self.loss.bm25 * self.lexical(*ids))
+        return Taught(dense, dense + self.loss.bm25 * self.lexical(*ids), found[0][0])
 
-    def _cosines(self, model: Citadel, batch: Batch, world: World) -> Tensor:
-        queries = self._vectors(model, batch.query_ids, batch.query_mask, world)  # [B, h]
-        return queries @ self._vectors(model, batch.passage_ids, batch.passage_mask, world).T  # [B, D]
+    def _both(self, model: Citadel, batch: Batch, world: World) -> tuple[Tensor, Tensor]:
+        """The vectors of the queries [B, h] and of the passages [D, h]."""
+        queries = self._vectors(model, batch.query_ids, batch.query_mask, world)
+        return queries, self._vectors(model, batch.passage_ids, batch.passage_mask, world)
 
     def _vectors(self, model: Citadel, ids: Ids, mask: Ids, world: World) -> Tensor:
         """Unit vectors of all texts; every process encodes its share."""
@@ -143,13 +146,18 @@ def find_batch_teacher(
     if not loss.teacher:
         return None
     weights = {loss.teacher: 1 / loss.teacher_temperature, **loss.teachers}
-    models = tuple((_sentence_encoder(name, vocabulary).to(device), weight) for name, weight in weights.items())
+    models = tuple((_sentence_encoder(name, vocabulary, dtype).to(device), weight) for name, weight in weights.items())
+    width, own = models[0][0].config.semantic_dimension, config.model.effective()["semantic_dimension"]
+    if loss.anchor_vectors and own != width:
+        reason = f"loss.anchor_vectors needs model.semantic_dimension {width}, as the teacher has, not {own}"
+        raise InputError(f"{reason}: set it, or use loss.anchor")
     lexical = TokenBm25.of(data.passages, models[0][0].config.backbone.vocabulary, silent, device)
     return BatchTeacher(models, lexical, loss, dtype, config.run.groups)
 
 
-def _sentence_encoder(name: str, vocabulary: dict[str, int]) -> Citadel:
+def _sentence_encoder(name: str, vocabulary: dict[str, int], dtype: torch.dtype) -> Citadel:
     model, folder = dense_model(expand(name))
     if load_tokenizer(folder).get_vocab() != vocabulary:
         raise InputError("a teacher has another vocabulary than the backbone: score with `citadel score`", folder)
+    model.keep_in(dtype)  # 12 casts a layer and pass less
     return model.requires_grad_(False)
