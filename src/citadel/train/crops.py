@@ -11,18 +11,13 @@ from numpy.typing import NDArray
 SHORTEST = 5  # tokens; shorter ones are numbers of lists and abbreviations
 
 
-def sentences(row: NDArray[Any], ends: NDArray[Any]) -> list[NDArray[Any]]:
-    """The sentences of a passage's tokens, [CLS] and [SEP] left out; the last may lack its end.
+def bounds(row: NDArray[Any], ends: NDArray[Any]) -> list[tuple[int, int]]:
+    """Where the sentences of a passage's tokens begin and end, [CLS] and [SEP] left out; the last may lack its end.
 
     >>> ids = np.array([101, 5, 6, 7, 8, 9, 3, 5, 3, 6, 7, 8, 9, 5, 102])
-    >>> [each.tolist() for each in sentences(ids, ends=np.array([3]))]
+    >>> [ids[low:high].tolist() for low, high in bounds(ids, ends=np.array([3]))]
     [[5, 6, 7, 8, 9, 3], [6, 7, 8, 9, 5]]
     """
-    return [row[low:high] for low, high in _bounds(row, ends)]
-
-
-def _bounds(row: NDArray[Any], ends: NDArray[Any]) -> list[tuple[int, int]]:
-    """Where sentences of some length begin and end in the passage."""
     stops = np.flatnonzero(np.isin(row[1:-1], ends)) + 2
     edges = [1, *stops.tolist(), len(row) - 1]
     return [(low, high) for low, high in pairwise(edges) if high - low >= SHORTEST]
@@ -49,7 +44,7 @@ def cloze(
     >>> [each.tolist() for each in cloze(ids, np.array([3]), 9, np.random.default_rng(1))]
     [[101, 5, 6, 7, 8, 9, 3, 102], [101, 6, 7, 8, 9, 5, 102]]
     """
-    found = _bounds(row, ends)
+    found = bounds(row, ends)
     if len(found) < 2:
         return None
     low, high = found[int(rng.integers(len(found)))]
