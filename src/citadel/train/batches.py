@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,8 +56,6 @@ class Batches:
         self._fixed = fixed
         self.epoch_size = max(1, round(float(data.examples.weight.sum())))
         self._order = lru_cache(maxsize=2)(self._new_order)
-        self._title = np.full(len(data.passages), -1)  # [P]: the query whose positive it is, the first of several
-        self._title[data.examples.positive[::-1]] = data.examples.query[::-1]
 
     def batch(self, step: int) -> Batch:
         """The batch of one forward pass, counted from 0."""
@@ -156,6 +154,13 @@ class Batches:
         titles = self._title[drawn.rows].tolist()
         under = [self._under(title, text) for title, text in zip(titles, texts, strict=True)]
         return drawn._replace(query=made[0], texts=under, scores=_unknown(part.group))
+
+    @cached_property
+    def _title(self) -> Rows:
+        """[P]: the query each passage answers, the first of several; −1 where there is none. Kept only if asked for."""
+        found = np.full(len(self.data.passages), -1)
+        found[self.data.examples.positive[::-1]] = self.data.examples.query[::-1]
+        return found
 
     def _under(self, title: int, text: NDArray[Any]) -> NDArray[Any]:
         return titled(self.data.queries[title], text, self._part.passage_length) if title >= 0 else text

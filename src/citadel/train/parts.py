@@ -91,7 +91,7 @@ class DataPart:
     kinds: Mapping[str, float] = field(default_factory=dict)  # kind of query → weight; 0 leaves it out
     sources: Mapping[str, float] = field(default_factory=dict)  # source of the positive → weight
     crops: float = 0.0  # share of queries replaced by a sentence of their positive
-    titled: float = 0.0  # share of batches with queries for titles: see Batches._under_titles
+    titled: float = 0.0  # share of batches where sentences ask for passages that stand under the query of their pair
     margin: float = -math.inf  # mined passages that score above the positive − margin count as false negatives
     held_out: bool = True
     max_pairs: int = 0
@@ -155,7 +155,7 @@ class LossPart:
         _within("loss.ramp_power", self.ramp_power, 1, 8)
         anchored = self.anchor or self.anchor_vectors
         if self.teacher and self.distillation == "none" and not anchored:
-            raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or loss.anchor")
+            raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or an anchor")
         _weights("loss.teachers", self.teachers)
         if not self.teacher and (self.bm25 or anchored or self.teachers):
             reason = "loss.bm25, anchor, anchor_vectors and teachers need loss.teacher"
