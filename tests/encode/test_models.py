@@ -76,10 +76,10 @@ def test_the_default_model_is_small_and_says_where_it_comes_from() -> None:
     card = (folder / "README.md").read_text(encoding="utf-8")
     for part in (
         "License of the weights",
-        "Non-commercial",
-        "CC BY-NC-SA 4.0",
+        "No text licensed for non-commercial use alone",
         "CC BY-SA",
         "GFDL",
+        "GPL",
         "gte-small",
         "## Recipe",
         "## Limits",
