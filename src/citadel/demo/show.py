@@ -28,9 +28,9 @@ QUERIES = (
     "keep only the newest items in a list of fixed size",
     "find the longest matching lines of two texts",
 )
-HITS = 3
+HITS = 5
 REASONS = 4
-SNIPPET = 160  # characters
+SNIPPET = 110  # characters
 WIDE = 100  # columns: from here on the two answers stand side by side
 ANALYSER = "english"
 
