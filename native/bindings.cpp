@@ -16,6 +16,7 @@
 #include "citadel/dispatch.hpp"
 #include "citadel/quantize.hpp"
 #include "citadel/radix.hpp"
+#include "citadel/router.hpp"
 #include "citadel/search.hpp"
 
 namespace nb = nanobind;
@@ -276,6 +277,23 @@ nb::object quantize(Array<float, 2> vectors) {
                         to_numpy(std::move(coded.scales), {vectors.shape(0)}, kHalf));
 }
 
+void make_router(Router* self, Array<std::int8_t, 2> table, Array<float, 1> scales, Array<float, 1> biases, float step, std::uint8_t zero) {
+  const std::size_t keys = table.shape(0);
+  if (scales.shape(0) != keys || biases.shape(0) != keys) throw std::invalid_argument("table, scales and biases must have as many keys");
+  new (self) Router(table.data(), scales.data(), biases.data(), keys, table.shape(1), step, zero);
+}
+
+nb::object best_keys(const Router& self, Array<std::uint8_t, 2> states, std::size_t most) {
+  if (states.shape(1) != self.width()) throw std::invalid_argument("states must have " + std::to_string(self.width()) + " numbers each");
+  const std::size_t n = states.shape(0);
+  BestKeys found;
+  {
+    const nb::gil_scoped_release release;
+    found = self.best(states.data(), n, most);
+  }
+  return nb::make_tuple(to_numpy(std::move(found.keys), {n, most}), to_numpy(std::move(found.weights), {n, most}));
+}
+
 nb::object assign(Array<float, 2> vectors, Array<float, 3> centroids) {
   const std::size_t n = vectors.shape(0), subvectors = centroids.shape(0), sub = centroids.shape(2);
   if (centroids.shape(1) != kCentroids) throw std::invalid_argument("centroids must be [S, 256, d/S]");
@@ -341,6 +359,9 @@ NB_MODULE(_native, m) {
   nb::class_<Cancel>(m, "Cancel").def(nb::init<>()).def("set", &Cancel::set).def("is_set", &Cancel::is_set);
   nb::class_<Codebook>(m, "Codebook")
       .def("__init__", &make_codebook, "centroids"_a, "scale_keys"_a, "key_scales"_a, "global_scale"_a);
+  nb::class_<Router>(m, "Router")
+      .def("__init__", &make_router, "table"_a, "scales"_a, "biases"_a, "step"_a, "zero"_a)
+      .def("best", &best_keys, "states"_a, "most"_a);
   nb::class_<PySegment>(m, "Segment")
       .def("__init__", &make_segment, "name"_a, "documents"_a, "kind"_a, "dimension"_a, "codec"_a, "semantic_dimension"_a,
            "semantic_codec"_a, "sections"_a, "deleted"_a.none(), "codebook"_a.none());

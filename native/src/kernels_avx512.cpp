@@ -1,6 +1,8 @@
 // AVX-512 with byte dot products (VNNI).
 #include <immintrin.h>
 
+#include <utility>
+
 #include "citadel/bits.hpp"
 #include "citadel/half.hpp"
 #include "citadel/kernels.hpp"
@@ -286,12 +288,13 @@ std::size_t collect_avx512(float* accumulators, std::size_t n, float threshold, 
   return found + rest;
 }
 
+#include "kernels_router.hpp"
 #include "kernels_vbmi.hpp"
 
 }  // namespace
 
-const Kernels kAvx512Kernels = {"avx512vnni", 32, int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx512, collect_avx512, unpack_documents, unpack_counts};
+const Kernels kAvx512Kernels = {"avx512vnni", 32, int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx512, collect_avx512, unpack_documents, unpack_counts, byte_products_avx512<>, logits_avx512};
 const Kernels kAvx512VbmiKernels = {"avx512vnni", 32, int8, fp16_avx512, fp32, pq_vbmi, pq_table_planes, pq_assign, sparse, bm25,
-                                    finish_avx512, collect_avx512, unpack_documents_vbmi, unpack_counts_vbmi};
+                                    finish_avx512, collect_avx512, unpack_documents_vbmi, unpack_counts_vbmi, byte_products_avx512<>, logits_avx512};
 
 }  // namespace citadel

@@ -273,3 +273,27 @@ inline bool any_lane(Ints lanes) {
     out[i] = (static_cast<float>(sum) * half_to_float(scale)) * q.scale;
   }
 }
+
+// ---- the router's product ---------------------------------------------------------------------------------------------
+
+[[maybe_unused]] void byte_products(const std::uint32_t* states, std::size_t rows, const std::int8_t* codes, std::size_t groups, std::size_t,
+                                    std::int32_t* sums) {
+  for (std::size_t i = 0; i < rows * kKeyBlock; ++i) sums[i] = 0;
+  for (std::size_t group = 0; group < groups; ++group, states += rows, codes += 4 * kKeyBlock)
+    for (std::size_t row = 0; row < rows; ++row) {
+      std::uint8_t state[4];
+      __builtin_memcpy(state, states + row, 4);
+      for (std::size_t key = 0; key < kKeyBlock; ++key)
+        for (std::size_t i = 0; i < 4; ++i) sums[row * kKeyBlock + key] += state[i] * codes[4 * key + i];
+    }
+}
+
+[[maybe_unused]] void logits(const std::int32_t* sums, std::size_t rows, KeyNumbers numbers, const float* least, float* out,
+                             std::uint32_t* above) {
+  for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock, out += kKeyBlock) {
+    for (std::size_t key = 0; key < kKeyBlock; ++key)
+      out[key] = static_cast<float>(sums[key] - numbers.offsets[key]) * numbers.scales[key] + numbers.biases[key];
+    above[row] = 0;
+    for (std::size_t key = 0; key < kKeyBlock; ++key) above[row] |= static_cast<std::uint32_t>(out[key] > least[row]) << key;
+  }
+}

@@ -12,6 +12,7 @@
 #include "citadel/half.hpp"
 #include "citadel/quantize.hpp"
 #include "citadel/radix.hpp"
+#include "citadel/router.hpp"
 #include "citadel/topk.hpp"
 #include "fixture.hpp"
 
@@ -207,6 +208,45 @@ void test_top_k() {
     }
 }
 
+// Every number of rows a tile can have, widths and numbers of keys that fill no group and no block, and few values: many ties.
+void test_router() {
+  constexpr float step = 0.5f;
+  constexpr std::uint8_t zero = 17;
+  for (std::size_t width : {1, 4, 6, 64})
+    for (std::size_t keys : {1, 31, 32, 100}) {
+      const fixture::Bytes table = fixture::random_bytes(keys * width, 5);
+      std::vector<float> scales(keys), biases(keys);
+      for (std::size_t key = 0; key < keys; ++key) scales[key] = key % 3 == 0 ? 0.25f : 0.0f, biases[key] = static_cast<float>(key % 5) - 2.0f;
+      const Router router(reinterpret_cast<const std::int8_t*>(table.data()), scales.data(), biases.data(), keys, width, step, zero);
+      for (std::size_t n = 0; n <= 30; ++n) {
+        const fixture::Bytes states = fixture::random_bytes(n * width, 11);
+        const std::size_t most = std::min<std::size_t>(keys, 5);
+        std::vector<std::int64_t> want;
+        std::vector<float> weights;
+        for (std::size_t row = 0; row < n; ++row) {
+          std::vector<Scored> all;
+          for (std::size_t key = 0; key < keys; ++key) {
+            std::int32_t sum = 0;
+            for (std::size_t i = 0; i < width; ++i) sum += (states[row * width + i] - zero) * static_cast<std::int8_t>(table[key * width + i]);
+            all.push_back({static_cast<float>(sum) * (step * scales[key]) + biases[key], key});
+          }
+          std::sort(all.begin(), all.end(), better);
+          for (std::size_t i = 0; i < most; ++i) {
+            want.push_back(static_cast<std::int64_t>(all[i].number));
+            weights.push_back(static_cast<float>(std::log(1.0 + std::max(all[i].score, 0.0f))));
+          }
+        }
+        for (const std::string& name : instruction_sets()) {
+          use_instruction_set(name);
+          const BestKeys found = router.best(states.data(), n, most);
+          CHECK(found.keys == want && found.weights == weights);
+        }
+      }
+      CHECK_THROWS(std::invalid_argument, router.best(nullptr, 0, 0));
+      CHECK_THROWS(std::invalid_argument, router.best(nullptr, 0, keys + 1));
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -220,5 +260,6 @@ int main() {
   test_kernels_agree_and_stay_inside();
   test_finish_and_collect();
   test_top_k();
+  test_router();
   std::puts("parts: ok");
 }

@@ -58,6 +58,15 @@ class Codebook:
     def __init__(self, centroids: F32, scale_keys: U32, key_scales: F32, global_scale: float) -> None:
         """centroids [S, 256, d/S]; scale_keys sorted [m], key_scales [m]."""
 
+class Router:
+    """A table of keys of signed bytes, with which states of unsigned bytes are multiplied."""
+
+    def __init__(self, table: NDArray[np.int8], scales: F32, biases: F32, step: float, zero: int) -> None:
+        """table [V, h], scales and biases [V]; a state's number is (byte - zero) · step. ValueError when not finite."""
+
+    def best(self, states: U8, most: int) -> tuple[I64, F32]:
+        """The keys of the largest z and their φ(z), [n, h] → [n, most] each, best first; equal ones by lower key."""
+
 class Segment:
     def __init__(
         self,

@@ -24,6 +24,16 @@ struct PqTable {
   float step;
 };
 
+// What a block of keys has beside its codes: logit = (float)(Σ − offset) · scale + bias.
+struct KeyNumbers {
+  const std::int32_t* offsets;  // [32], as all three
+  const float* scales;
+  const float* biases;
+};
+
+constexpr std::size_t kKeyBlock = 32;
+constexpr std::size_t kTileRows = 14;  // tokens whose sums with 32 keys fit the registers of AVX-512
+
 constexpr std::size_t kAhead = 3 * 128;  // postings between what is prefetched and what is read
 
 struct Kernels {
@@ -55,6 +65,12 @@ struct Kernels {
   std::uint64_t (*unpack_documents)(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::uint32_t first,
                                     std::size_t count, std::uint32_t* out);
   void (*unpack_counts)(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::size_t count, std::uint32_t* out);
+  // sums[r, k] = Σ_g Σ_i states[g, r, i] · codes[g, k, i] of `rows` ≤ 14 tokens and 32 keys, exact; states are unsigned bytes
+  // in fours, codes signed and on a bound of 64. The codes `ahead` bytes further are asked for.
+  void (*byte_products)(const std::uint32_t* states, std::size_t rows, const std::int8_t* codes, std::size_t groups, std::size_t ahead,
+                        std::int32_t* sums);
+  // out[r, k] and the bits of the keys whose logit is above least[r]
+  void (*logits)(const std::int32_t* sums, std::size_t rows, KeyNumbers numbers, const float* least, float* out, std::uint32_t* above);
 };
 
 extern const Kernels kPortableKernels;

@@ -21,7 +21,7 @@ from citadel.errors import InputError, UsageError
 from citadel.routing import get_router
 from citadel.types import Floats, RoutedTokens, TokenVectors
 
-TOKENS_A_BATCH = 512  # with 30,522 keys a token their activations take 62 MB
+TOKENS_A_BATCH = 512  # where the graph is run whole, 30,522 activations a token take 62 MB
 
 
 class Encoder:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
+from citadel.encode.key_router import shorten
 from citadel.encode.pages import prefer_large_pages
 from citadel.errors import InputError, ResourceError
 
@@ -28,13 +29,17 @@ class Session:
         options.enable_mem_pattern = False  # every batch has a shape of its own
         options.log_severity_level = 4  # what goes wrong comes as an exception
         self._path = path
+        short = shorten(contents, config)
+        self._router = short.router if short else None
+        graph = short.graph if short else contents
         try:
-            self._session = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's errors share no narrower parent
             raise InputError(f"cannot be run ({_first_line(error)}): export the model again", path) from None
         self._names = [output.name for output in self._session.get_outputs()]
         self._inputs = {given.name for given in self._session.get_inputs()}
-        if self._inputs - {MASK} != input_names(config) or set(self._names) != output_names(config):
+        given = set(self._names) - {self._router.states} | {"keys", "weights"} if self._router else set(self._names)
+        if self._inputs - {MASK} != input_names(config) or given != output_names(config):
             raise InputError("this is not the graph that config.json describes: export the model again", path)
         prefer_large_pages()
 
@@ -44,9 +49,12 @@ class Session:
         if MASK in self._inputs:
             given[MASK] = np.ones_like(inputs["input_ids"])
         try:
-            return dict(zip(self._names, self._session.run(None, given), strict=True))
+            found = dict(zip(self._names, self._session.run(None, given), strict=True))
+            if self._router:
+                found |= self._router.choose(found.pop(self._router.states), inputs["input_ids"].shape[1])
         except Exception as error:
             raise ResourceError(f"{self._path}: a batch could not be encoded ({_first_line(error)})") from None
+        return found
 
 
 def input_names(config: ModelConfig) -> set[str]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from citadel.encode.key_router import STEP, ZERO
 from citadel.model.graph import Graph
 from citadel.types import Floats
 
@@ -70,8 +71,8 @@ class Int8:
         matrix, scales = self._store(graph, name, table)
         turned = graph.node("Transpose", matrix, perm=[1, 0])  # [h, V]
         size = (span.high - span.low) / 255
-        step = graph.initialiser("keys.step", np.array(size, np.float32))
-        zero = graph.initialiser("keys.zero", np.array(round(-span.low / size), np.uint8))
+        step = graph.initialiser(STEP, np.array(size, np.float32))
+        zero = graph.initialiser(ZERO, np.array(round(-span.low / size), np.uint8))
         codes = graph.node("QuantizeLinear", x, step, zero)
         return graph.node("ms.MatMulIntegerToFloat", codes, turned, step, scales, zero, "", bias)
 

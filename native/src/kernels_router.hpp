@@ -1,0 +1,42 @@
+// The router's product with bytes; included by kernels_avx512.cpp.
+
+// Two registers of sums a row stay where they are while a block's codes pass by once. They are named by a pack, and leave as
+// they are: GCC 12 keeps an array in memory that a loop goes through, and stores what a longer end would need at every step.
+template <std::size_t... row>
+__attribute__((noinline)) void tile_products(std::index_sequence<row...>, const std::uint32_t* states, const std::int8_t* codes, std::size_t groups,
+                                             std::size_t ahead, std::int32_t* sums) {
+  __m512i low[sizeof...(row)], high[sizeof...(row)];
+  ((low[row] = high[row] = _mm512_setzero_si512()), ...);
+  for (std::size_t group = 0; group < groups; ++group, states += sizeof...(row), codes += 128) {
+    const __m512i first = _mm512_load_si512(codes), second = _mm512_load_si512(codes + 64);
+    __builtin_prefetch(codes + ahead), __builtin_prefetch(codes + ahead + 64);
+    (
+        [&] {
+          const __m512i state = _mm512_set1_epi32(static_cast<int>(states[row]));
+          low[row] = _mm512_dpbusd_epi32(low[row], state, first);
+          high[row] = _mm512_dpbusd_epi32(high[row], state, second);
+        }(),
+        ...);
+  }
+  ((_mm512_store_si512(sums + 32 * row, low[row]), _mm512_store_si512(sums + 32 * row + 16, high[row])), ...);
+}
+
+template <std::size_t Rows = kTileRows>
+void byte_products_avx512(const std::uint32_t* states, std::size_t rows, const std::int8_t* codes, std::size_t groups, std::size_t ahead,
+                          std::int32_t* sums) {
+  if (rows == Rows) return tile_products(std::make_index_sequence<Rows>{}, states, codes, groups, ahead, sums);
+  if constexpr (Rows > 1) byte_products_avx512<Rows - 1>(states, rows, codes, groups, ahead, sums);
+}
+
+inline __m512 sixteen_logits(const std::int32_t* sums, const KeyNumbers& numbers, std::size_t at) {
+  const __m512i exact = _mm512_sub_epi32(_mm512_load_si512(sums + at), _mm512_loadu_si512(numbers.offsets + at));
+  return _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(exact), _mm512_loadu_ps(numbers.scales + at)), _mm512_loadu_ps(numbers.biases + at));
+}
+
+void logits_avx512(const std::int32_t* sums, std::size_t rows, KeyNumbers numbers, const float* least, float* out, std::uint32_t* above) {
+  for (std::size_t row = 0; row < rows; ++row, sums += 32, out += 32) {
+    const __m512 low = sixteen_logits(sums, numbers, 0), high = sixteen_logits(sums, numbers, 16), bound = _mm512_set1_ps(least[row]);
+    _mm512_store_ps(out, low), _mm512_store_ps(out + 16, high);
+    above[row] = _mm512_cmp_ps_mask(low, bound, _CMP_GT_OQ) | static_cast<std::uint32_t>(_mm512_cmp_ps_mask(high, bound, _CMP_GT_OQ)) << 16;
+  }
+}

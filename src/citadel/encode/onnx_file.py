@@ -1,0 +1,144 @@
+"""Parts of an ONNX file, found in its bytes and left as they are, so that a graph can be run without its last nodes.
+
+The `onnx` library, which nothing else of the core needs, would parse and copy all weights for it. An ONNX file is a
+message of protocol buffers: fields, each a number, a kind and a value, and a message within one is bytes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Set
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5  # kinds of field
+_GRAPH = 7  # of a model
+_NODE, _INITIALISER, _OUTPUT = 1, 5, 12  # of a graph
+_NODE_INPUT, _NODE_OUTPUT = 1, 2
+_TENSOR_NAME, _TENSOR_BYTES = 8, 9
+_OUTPUT_NAME, _OUTPUT_TYPE = 1, 2
+_UNSIGNED_BYTES = bytes.fromhex("0a020802")  # a tensor type whose element type is 2
+
+
+class Field(NamedTuple):
+    """One field of a message."""
+
+    number: int
+    whole: memoryview  # as it stands in the message
+    value: memoryview  # of text, bytes or a message within; empty for a number
+
+
+class Node(NamedTuple):
+    """What a node of a graph reads and writes."""
+
+    inputs: list[str]
+    outputs: list[str]
+
+
+class OnnxFile:
+    """The graph in a file's bytes; a ValueError says that they are none."""
+
+    def __init__(self, contents: bytes) -> None:
+        self._around = list(fields(memoryview(contents)))
+        graphs = [field.value for field in self._around if field.number == _GRAPH]
+        if len(graphs) != 1:
+            raise ValueError("no ONNX model, or one in pieces")
+        self._fields = list(fields(graphs[0]))
+
+    def nodes(self) -> list[Node]:
+        """All nodes, each behind those whose results it reads."""
+        return [_node(field) for field in self._fields if field.number == _NODE]
+
+    def array(self, name: str, kind: type[np.generic]) -> NDArray[Any]:
+        """The numbers of an initialiser, without its shape; a ValueError says that there is none of this name."""
+        for field in self._fields:
+            if field.number == _INITIALISER and _texts(field.value, _TENSOR_NAME) == [name]:
+                stored = [part.value for part in fields(field.value) if part.number == _TENSOR_BYTES]
+                return np.frombuffer(stored[0] if stored else b"", kind)
+        raise ValueError(f"no initialiser {name}")
+
+    def cut(self, name: str, without: Set[str]) -> bytes:
+        """The file with `name`, unsigned bytes, as a further output and only the nodes that its outputs now need."""
+        outputs = [field for field in self._fields if field.number == _OUTPUT]
+        kept = [field for field in outputs if without.isdisjoint(_texts(field.value, _OUTPUT_NAME))]
+        wanted = {name}.union(*(_texts(field.value, _OUTPUT_NAME) for field in kept))
+        nodes = []
+        for field in reversed([field for field in self._fields if field.number == _NODE]):
+            inputs, results = _node(field)
+            if not wanted.isdisjoint(results):
+                wanted |= set(inputs)
+                nodes.append(field)
+        others = [field for field in self._fields if field.number not in (_NODE, _OUTPUT)]
+        new = _field(_OUTPUT, _field(_OUTPUT_NAME, name.encode()) + _field(_OUTPUT_TYPE, _UNSIGNED_BYTES))
+        graph = [field.whole for field in (*reversed(nodes), *others, *kept)]
+        before = _before(_GRAPH, sum(map(len, graph)) + len(new))
+        around = [field.whole for field in self._around if field.number != _GRAPH]
+        return b"".join([*around, before, *graph, new])
+
+
+def fields(message: memoryview) -> Iterator[Field]:
+    """The fields of a message; a ValueError says that it is none.
+
+    >>> [(field.number, bytes(field.value)) for field in fields(memoryview(b"\\x0a\\x03two\\x10\\x07"))]
+    [(1, b'two'), (2, b'')]
+    """
+    at = 0
+    while at < len(message):
+        start = at
+        tag, at = _varint(message, at)
+        skip = _SKIP.get(tag & 7)
+        if skip is None:
+            raise ValueError(f"no kind of field is {tag & 7}")
+        first, at = skip(message, at)
+        if at > len(message):
+            raise ValueError("the last field ends too early")
+        yield Field(tag >> 3, message[start:at], message[first:at] if tag & 7 == _BYTES else message[:0])
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    """A whole number, seven bits a byte, the lowest first, and where it ends."""
+    value = 0
+    for place, byte in enumerate(message[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, at + place + 1
+    raise ValueError("a number does not end")
+
+
+def _after_bytes(message: memoryview, at: int) -> tuple[int, int]:
+    size, first = _varint(message, at)
+    return first, first + size
+
+
+_SKIP: dict[int, Callable[[memoryview, int], tuple[int, int]]] = {
+    _VARINT: _varint,
+    _EIGHT: lambda _, at: (at, at + 8),
+    _BYTES: _after_bytes,
+    _FOUR: lambda _, at: (at, at + 4),
+}
+
+
+def _field(number: int, value: bytes) -> bytes:
+    return _before(number, len(value)) + value
+
+
+def _before(number: int, size: int) -> bytes:
+    """What stands before a field's bytes."""
+    return _number(number << 3 | _BYTES) + _number(size)
+
+
+def _number(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _texts(message: memoryview, number: int) -> list[str]:
+    return [bytes(field.value).decode() for field in fields(message) if field.number == number]
+
+
+def _node(field: Field) -> Node:
+    return Node(_texts(field.value, _NODE_INPUT), _texts(field.value, _NODE_OUTPUT))
