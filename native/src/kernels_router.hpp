@@ -1,5 +1,7 @@
 // The router's product with bytes; included by kernels_avx512.cpp.
 
+static_assert(kKeyBlock == 32);  // two registers of 16 sums
+
 // Two registers of sums a row stay where they are while a block's codes pass by once. They are named by a pack, and leave as
 // they are: GCC 12 keeps an array in memory that a loop goes through, and stores what a longer end would need at every step.
 template <std::size_t... row>

@@ -14,7 +14,7 @@
 namespace citadel {
 namespace {
 
-constexpr std::size_t kWidest = 1 << 16;  // 255 · 127 · 2^16 < 2^31
+constexpr std::size_t kWidest = 1 << 16;  // 255 · 128 · 2^16 < 2^31
 constexpr std::size_t kGroup = 4;
 constexpr std::size_t kBlocksAhead = 2;
 constexpr float kNever = -std::numeric_limits<float>::infinity();
@@ -80,12 +80,12 @@ float activation(float logit) { return static_cast<float>(std::log(static_cast<d
 Router::Router(const std::int8_t* table, const float* scales, const float* biases, std::size_t keys, std::size_t width, float step,
                std::uint8_t zero)
     : keys_(keys), width_(width), groups_(divide_up(width, kGroup)), blocks_(divide_up(keys, kKeyBlock)) {
-  if (width > kWidest) throw std::invalid_argument("a state of " + std::to_string(width) + " numbers is too wide");
-  if (!std::isfinite(step)) throw std::invalid_argument("the step is not finite");
-  require_finite(scales, keys, "scale"), require_finite(biases, keys, "bias");
   if (keys == 0 || width == 0) throw std::invalid_argument("a table has at least one key and one number");
+  if (width > kWidest) throw std::invalid_argument("a state of " + std::to_string(width) + " numbers is too wide");
   codes_.resize(blocks_ * groups_ * kKeyBlock * kGroup / sizeof(Line));
-  offsets_.resize(blocks_ * kKeyBlock), scales_.resize(blocks_ * kKeyBlock), biases_.resize(blocks_ * kKeyBlock, kNever);
+  offsets_.resize(blocks_ * kKeyBlock);
+  scales_.resize(blocks_ * kKeyBlock);
+  biases_.resize(blocks_ * kKeyBlock, kNever);
   for (std::size_t key = 0; key < keys; ++key) {
     std::int8_t* column = codes_.front().bytes + key / kKeyBlock * groups_ * kKeyBlock * kGroup + key % kKeyBlock * kGroup;
     std::int32_t sum = 0;
@@ -95,6 +95,8 @@ Router::Router(const std::int8_t* table, const float* scales, const float* biase
     }
     offsets_[key] = zero * sum, scales_[key] = step * scales[key], biases_[key] = biases[key];
   }
+  require_finite(scales_.data(), keys, "scale");
+  require_finite(biases_.data(), keys, "bias");
 }
 
 BestKeys Router::best(const std::uint8_t* states, std::size_t n, std::size_t most) const {

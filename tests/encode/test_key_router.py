@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from citadel import _native
+from citadel.encode import key_router
 from citadel.encode.config import load_config
 from citadel.encode.encoder import Encoder
 from citadel.encode.key_router import BIASES, shorten
+from citadel.encode.session import Session
 from citadel.encode.tokenizer import Encoding
 from citadel.errors import InputError
 from citadel.model.matrices import Int8
@@ -103,6 +111,56 @@ def test_a_table_that_is_not_finite_stays_in_the_graph(tiny_model: ModelFolder) 
     state = dict(tiny_state(config))
     state[BIASES] = np.full_like(state[BIASES], np.nan)
     assert shorten(build(config, state, Int8()).SerializeToString(), config) is None
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"document_keys": 7},  # the graph was made for five
+        {"document_keys": 2, "query_keys": 1},
+        {"backbone": replace(tiny_config("dynamic").backbone, hidden=12)},
+    ],
+)
+def test_a_graph_that_config_does_not_describe_stays_whole(change: dict[str, Any], tiny_model: ModelFolder) -> None:
+    folder = tiny_model("dynamic", "int8")
+    assert shorten(contents(folder), replace(load_config(folder), **change)) is None
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("change", ["no output", "another bias", "another reader"])
+def test_a_graph_with_another_end_stays_whole(change: str, tiny_model: ModelFolder) -> None:
+    folder = tiny_model("dynamic", "int8")
+    model = onnx.load(folder / "model.onnx")
+    product = next(node for node in model.graph.node if BIASES in node.input)
+    if change == "no output":
+        del model.graph.output[-1]
+    elif change == "another bias":
+        product.input[-1] = "another"
+    else:
+        model.graph.node.append(onnx.helper.make_node("Identity", product.output, ["logits"]))
+    assert shorten(model.SerializeToString(), load_config(folder)) is None
+
+
+@pytest.mark.usefixtures("fast")
+def test_keys_too_many_to_be_put_in_order_one_by_one_stay_in_the_graph(
+    tiny_model: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_model("dynamic", "int8")
+    monkeypatch.setattr(key_router, "_MOST", 4)
+    assert shorten(contents(folder), load_config(folder)) is None
+
+
+@pytest.mark.usefixtures("fast")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 10**6), byte=st.integers(0, 255))
+def test_a_damaged_file_runs_or_is_refused_in_a_sentence(place: int, byte: int, tiny_model: ModelFolder) -> None:
+    folder = tiny_model("dynamic", "int8")
+    damaged = bytearray(contents(folder))
+    names = damaged.rindex(b"keys.step") if place % 2 else damaged.rindex(b"weights")  # where the graph is recognised
+    damaged[(names + place % 400 - 200) % len(damaged)] = byte
+    with suppress(InputError):
+        Session(bytes(damaged), load_config(folder), "model.onnx")
 
 
 def test_with_other_instructions_the_graph_is_run_whole(tiny_model: ModelFolder) -> None:

@@ -36,7 +36,9 @@ def small_model() -> onnx.ModelProto:
 def test_nodes_and_arrays_are_those_of_the_file() -> None:
     file = OnnxFile(small_model().SerializeToString())
     assert file.nodes() == [Node(list(node.input), list(node.output)) for node in small_model().graph.node]
+    assert file.outputs() == ["y", "z"]
     assert file.array("long", np.float32).tolist() == list(range(300))
+    assert file.array("long", np.float32).flags.aligned
     assert file.array("zero", np.uint8).tolist() == [3]
     with pytest.raises(ValueError, match="no initialiser lost"):
         file.array("lost", np.float32)

@@ -16,7 +16,7 @@ from tests.support.seeds import NIGHT
 
 SANITIZERS = "address,undefined"
 LONGEST = 4 * 3600 if NIGHT else 900  # seconds
-TESTS = ("tests/property", "tests/native/test_native_module.py", "tests/native/test_native_errors.py")
+TESTS = ("tests/property", *(f"tests/native/test_native_{name}.py" for name in ("module", "errors", "router")))
 # An editable install finds its module by a hook of its own, before any path: it has to go.
 START = """
 import sys

@@ -1,5 +1,6 @@
 """The router's product outside of ONNX Runtime: the best keys are taken as they come, and V activations a token are
-never written. The same bits as from the graph, and the graph is run whole where this would not be faster."""
+never written. The graph is run whole where this would not be faster; keys and logits are the same bits either way, and
+weights but for the logarithm's last one, where two libraries may round apart (one of 100,663,296 numbers tried)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ TABLE, SCALES, BIASES = "embeddings.word", "embeddings.word.scale", "router.bias
 STEP, ZERO = "keys.step", "keys.zero"  # of the states, as bytes
 _CHOSEN = {"keys", "weights"}  # the outputs that come from here instead
 _FAST = "avx512vnni"  # byte products in registers; with other instructions ONNX Runtime is faster
+_MOST = 64  # keys a token; they are put in order one by one, so with many more ONNX Runtime is faster, too
 
 
 class KeyRouter:
@@ -51,9 +53,11 @@ class Shortened(NamedTuple):
 def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
     """A `model.onnx` without its router's product; None where that must stay in the graph.
 
-    It must in a graph that is no int8 graph of a dynamic router, and on machines without AVX-512 and VNNI.
+    It must in a graph that is no int8 graph of a dynamic router as config.json describes it, and on machines without
+    AVX-512 and VNNI.
     """
-    if config.router != "dynamic":
+    most = min(max(config.query_keys, config.document_keys), config.backbone.vocabulary)
+    if config.router != "dynamic" or most > _MOST:
         return None
     try:
         from citadel._native import Router, instruction_set
@@ -63,14 +67,25 @@ def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
         return None
     try:
         file = OnnxFile(contents)
-        states = next(node.outputs[0] for node in file.nodes() if node.inputs[1:] == [STEP, ZERO])
-        size = config.backbone.vocabulary, config.backbone.hidden
-        table, scales, biases = (
-            file.array(name, kind) for name, kind in ((TABLE, np.int8), (SCALES, np.float32), (BIASES, np.float32))
-        )
+        states = find_states(file, most)
+        table = file.array(TABLE, np.int8).reshape(config.backbone.vocabulary, config.backbone.hidden)
+        scales, biases = (file.array(name, np.float32) for name in (SCALES, BIASES))
         step, zero = file.array(STEP, np.float32).item(), file.array(ZERO, np.uint8).item()
-        router = Router(table.reshape(size), scales, biases, step, zero)
-    except (ValueError, StopIteration):  # not a file of ours: ONNX Runtime says what it is, if anything
+        router = Router(table, scales, biases, step, zero)
+        return Shortened(file.cut(states, _CHOSEN), KeyRouter(states, router, most))
+    except ValueError:  # not a file of ours: ONNX Runtime says what it is, if anything
         return None
-    most = min(max(config.query_keys, config.document_keys), config.backbone.vocabulary)
-    return Shortened(file.cut(states, _CHOSEN), KeyRouter(states, router, most))
+
+
+def find_states(file: OnnxFile, most: int) -> str:
+    """The bytes that enter the router's product; a ValueError where not that product and its top keys follow."""
+    nodes = file.nodes()
+    [[states]] = [node.outputs for node in nodes if node.inputs[1:] == [STEP, ZERO]]
+    [product] = [node for node in nodes if states in node.inputs]
+    [logits] = product.outputs
+    [chosen] = [node for node in nodes if logits in node.inputs]
+    if product.inputs[2:] != [STEP, SCALES, ZERO, "", BIASES] or chosen.inputs != [logits, f"shape_{most}"]:
+        raise ValueError("not the router's product")
+    if not _CHOSEN.issubset(file.outputs()):
+        raise ValueError("not the outputs of a dynamic router")
+    return states

@@ -50,12 +50,16 @@ class OnnxFile:
         """All nodes, each behind those whose results it reads."""
         return [_node(field) for field in self._fields if field.number == _NODE]
 
+    def outputs(self) -> list[str]:
+        """The names of the graph's outputs."""
+        return [name for field in self._fields if field.number == _OUTPUT for name in _texts(field.value, _OUTPUT_NAME)]
+
     def array(self, name: str, kind: type[np.generic]) -> NDArray[Any]:
         """The numbers of an initialiser, without its shape; a ValueError says that there is none of this name."""
         for field in self._fields:
             if field.number == _INITIALISER and _texts(field.value, _TENSOR_NAME) == [name]:
                 stored = [part.value for part in fields(field.value) if part.number == _TENSOR_BYTES]
-                return np.frombuffer(stored[0] if stored else b"", kind)
+                return np.frombuffer(stored[0] if stored else b"", kind).copy()  # in the file it lies on any bound
         raise ValueError(f"no initialiser {name}")
 
     def cut(self, name: str, without: Set[str]) -> bytes:

@@ -38,8 +38,10 @@ class Session:
             raise InputError(f"cannot be run ({_first_line(error)}): export the model again", path) from None
         self._names = [output.name for output in self._session.get_outputs()]
         self._inputs = {given.name for given in self._session.get_inputs()}
-        given = set(self._names) - {self._router.states} | {"keys", "weights"} if self._router else set(self._names)
-        if self._inputs - {MASK} != input_names(config) or given != output_names(config):
+        results = set(self._names)
+        if self._router:
+            results = results - {self._router.states} | {"keys", "weights"}
+        if self._inputs - {MASK} != input_names(config) or results != output_names(config):
             raise InputError("this is not the graph that config.json describes: export the model again", path)
         prefer_large_pages()
 

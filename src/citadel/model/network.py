@@ -109,7 +109,10 @@ class Network:
             self._top_keys(logits)
 
     def _between(self, x: str) -> str:
-        """The states without [CLS], and without [SEP] if it is last and has no key; of an empty text one is left."""
+        """The states without [CLS], and without [SEP] if it is last and has no key; of an empty text one is left.
+
+        `encode/key_router.py`, which may take the product over from here, puts its keys at the same places.
+        """
         graph = self._graph
         shorter = graph.node("Sub", self._length, graph.shape(self._ends))
         self._stop = graph.node("Max", shorter, graph.shape(2))  # [1]
