@@ -44,7 +44,8 @@ std::vector<std::uint32_t> pack_states(const std::uint8_t* states, std::size_t n
 // The best keys of each row so far.
 class Leaders {
  public:
-  Leaders(std::size_t n, std::size_t most) : most_(most), found_{std::vector<std::int64_t>(n * most), std::vector<float>(n * most, kNever)}, least_(n, kNever) {}
+  Leaders(std::size_t n, std::size_t most)
+      : most_(most), found_{std::vector<std::int64_t>(n * most), std::vector<float>(n * most, kNever)}, least_(n, kNever) {}
 
   const float* least(std::size_t row) const { return &least_[row]; }  // a logit must be above it
   BestKeys& found() { return found_; }

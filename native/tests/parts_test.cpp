@@ -208,38 +208,61 @@ void test_top_k() {
     }
 }
 
-// Every number of rows a tile can have, widths and numbers of keys that fill no group and no block, and few values: many ties.
+struct Table {
+  std::size_t keys, width;
+  float step;
+  std::uint8_t zero;
+  fixture::Bytes codes;  // signed
+  std::vector<float> scales, biases;
+
+  Router router() const {
+    return Router(reinterpret_cast<const std::int8_t*>(codes.data()), scales.data(), biases.data(), keys, width, step, zero);
+  }
+};
+
+// Few different logits: many ties.
+Table table_of(std::size_t keys, std::size_t width) {
+  Table table{keys, width, 0.5f, 17, fixture::random_bytes(keys * width, 5), {}, {}};
+  for (std::size_t key = 0; key < keys; ++key) {
+    table.scales.push_back(key % 3 == 0 ? 0.25f : 0.0f);
+    table.biases.push_back(static_cast<float>(key % 5) - 2.0f);
+  }
+  return table;
+}
+
+BestKeys best_keys(const Table& table, const fixture::Bytes& states, std::size_t n, std::size_t most) {
+  BestKeys best;
+  for (std::size_t row = 0; row < n; ++row) {
+    std::vector<Scored> all;
+    for (std::size_t key = 0; key < table.keys; ++key) {
+      std::int32_t sum = 0;
+      for (std::size_t i = 0; i < table.width; ++i)
+        sum += (states[row * table.width + i] - table.zero) * static_cast<std::int8_t>(table.codes[key * table.width + i]);
+      all.push_back({static_cast<float>(sum) * (table.step * table.scales[key]) + table.biases[key], key});
+    }
+    std::sort(all.begin(), all.end(), better);
+    for (std::size_t i = 0; i < most; ++i) {
+      best.keys.push_back(static_cast<std::int64_t>(all[i].number));
+      best.weights.push_back(static_cast<float>(std::log(1.0 + std::max(all[i].score, 0.0f))));
+    }
+  }
+  return best;
+}
+
+// Every number of rows a tile can have, and widths and numbers of keys that fill no group and no block.
 void test_router() {
-  constexpr float step = 0.5f;
-  constexpr std::uint8_t zero = 17;
   for (std::size_t width : {1, 4, 6, 64})
     for (std::size_t keys : {1, 31, 32, 100}) {
-      const fixture::Bytes table = fixture::random_bytes(keys * width, 5);
-      std::vector<float> scales(keys), biases(keys);
-      for (std::size_t key = 0; key < keys; ++key) scales[key] = key % 3 == 0 ? 0.25f : 0.0f, biases[key] = static_cast<float>(key % 5) - 2.0f;
-      const Router router(reinterpret_cast<const std::int8_t*>(table.data()), scales.data(), biases.data(), keys, width, step, zero);
+      const Table table = table_of(keys, width);
+      const Router router = table.router();
+      const std::size_t most = std::min<std::size_t>(keys, 5);
       for (std::size_t n = 0; n <= 30; ++n) {
         const fixture::Bytes states = fixture::random_bytes(n * width, 11);
-        const std::size_t most = std::min<std::size_t>(keys, 5);
-        std::vector<std::int64_t> want;
-        std::vector<float> weights;
-        for (std::size_t row = 0; row < n; ++row) {
-          std::vector<Scored> all;
-          for (std::size_t key = 0; key < keys; ++key) {
-            std::int32_t sum = 0;
-            for (std::size_t i = 0; i < width; ++i) sum += (states[row * width + i] - zero) * static_cast<std::int8_t>(table[key * width + i]);
-            all.push_back({static_cast<float>(sum) * (step * scales[key]) + biases[key], key});
-          }
-          std::sort(all.begin(), all.end(), better);
-          for (std::size_t i = 0; i < most; ++i) {
-            want.push_back(static_cast<std::int64_t>(all[i].number));
-            weights.push_back(static_cast<float>(std::log(1.0 + std::max(all[i].score, 0.0f))));
-          }
-        }
+        const BestKeys want = best_keys(table, states, n, most);
         for (const std::string& name : instruction_sets()) {
           use_instruction_set(name);
           const BestKeys found = router.best(states.data(), n, most);
-          CHECK(found.keys == want && found.weights == weights);
+          CHECK(found.keys == want.keys && found.weights == want.weights);
         }
       }
       CHECK_THROWS(std::invalid_argument, router.best(nullptr, 0, 0));

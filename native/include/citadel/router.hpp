@@ -23,7 +23,6 @@ class Router {
   Router(const std::int8_t* table, const float* scales, const float* biases, std::size_t keys, std::size_t width, float step,
          std::uint8_t zero);
 
-  std::size_t keys() const { return keys_; }
   std::size_t width() const { return width_; }
 
   // states [n, width]; most is within 1 and the number of keys.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TABLE, SCALES, BIASES = "embeddings.word", "embeddings.word.scale", "router.bias"  # initialisers of an int8 graph
 STEP, ZERO = "keys.step", "keys.zero"  # of the states, as bytes
-_CHOSEN = {"keys", "weights"}  # the outputs that come from here instead
+CHOSEN = {"keys", "weights"}  # the outputs that come from here instead
 _FAST = "avx512vnni"  # byte products in registers; with other instructions ONNX Runtime is faster
 _MOST = 64  # keys a token; they are put in order one by one, so with many more ONNX Runtime is faster, too
 
@@ -72,7 +72,7 @@ def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
         scales, biases = (file.array(name, np.float32) for name in (SCALES, BIASES))
         step, zero = file.array(STEP, np.float32).item(), file.array(ZERO, np.uint8).item()
         router = Router(table, scales, biases, step, zero)
-        return Shortened(file.cut(states, _CHOSEN), KeyRouter(states, router, most))
+        return Shortened(file.cut(states, CHOSEN), KeyRouter(states, router, most))
     except ValueError:  # not a file of ours: ONNX Runtime says what it is, if anything
         return None
 
@@ -86,6 +86,6 @@ def find_states(file: OnnxFile, most: int) -> str:
     [chosen] = [node for node in nodes if logits in node.inputs]
     if product.inputs[2:] != [STEP, SCALES, ZERO, "", BIASES] or chosen.inputs != [logits, f"shape_{most}"]:
         raise ValueError("not the router's product")
-    if not _CHOSEN.issubset(file.outputs()):
+    if not CHOSEN.issubset(file.outputs()):
         raise ValueError("not the outputs of a dynamic router")
     return states

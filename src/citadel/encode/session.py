@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
-from citadel.encode.key_router import shorten
+from citadel.encode.key_router import CHOSEN, shorten
 from citadel.encode.pages import prefer_large_pages
 from citadel.errors import InputError, ResourceError
 
@@ -40,7 +40,7 @@ class Session:
         self._inputs = {given.name for given in self._session.get_inputs()}
         results = set(self._names)
         if self._router:
-            results = results - {self._router.states} | {"keys", "weights"}
+            results = results - {self._router.states} | CHOSEN
         if self._inputs - {MASK} != input_names(config) or results != output_names(config):
             raise InputError("this is not the graph that config.json describes: export the model again", path)
         prefer_large_pages()
@@ -74,7 +74,7 @@ def output_names(config: ModelConfig) -> set[str]:
     >>> sorted(output_names(ModelConfig("dynamic")))
     ['keys', 'semantic', 'vectors', 'weights']
     """
-    routing = {"dynamic": {"keys", "weights"}, "sparse": {"activations"}}.get(config.router, set())
+    routing = {"dynamic": CHOSEN, "sparse": {"activations"}}.get(config.router, set())
     heads = {"vectors": config.has_token_vectors, "semantic": config.has_semantic}
     return routing | {name for name, has in heads.items() if has}
 
