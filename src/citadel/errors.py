@@ -69,6 +69,11 @@ class LockHeldError(CitadelError):
     exit_code = 5
 
 
+class OwnershipError(LockHeldError):
+    """This writer no longer owns the index: its folder was moved, removed or replaced, its LOCK file was deleted,
+    or the process forked. Nothing was written."""
+
+
 class ResourceError(CitadelError):
     """Out of disk space or memory, or the device failed; what was committed before is intact."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 from citadel.config import DEFAULT_MEMORY, Field, Settings
 from citadel.encode.models import chosen_model, find_model, fingerprint, require_fingerprint, text_model
 from citadel.errors import InputError, UsageError
+from citadel.forks import no_fork
 from citadel.index import check as checking
 from citadel.index.create import create_index
 from citadel.index.encoded import encoded_batches
 from citadel.index.manifest import Build
+from citadel.index.snapshot import Snapshot
 from citadel.index.stats import statistics
 from citadel.index.storage import FolderStorage, Storage
 from citadel.index.vectors import VectorBatch, batches
@@ -34,6 +37,8 @@ Path = str | os.PathLike[str]
 class Index:
     """An index in a folder. Changes wait until `commit`; searchers see committed generations only.
 
+    Threads may share an Index. A forked child can search with it, but must open its own to change anything.
+
     >>> import tempfile
     >>> with Index.create(tempfile.mkdtemp()) as index:
     ...     added = index.add([{"id": "d1", "text": "E = mc²", "year": 1905}])
@@ -51,6 +56,7 @@ class Index:
         encoder: Encoder | None = None,
     ) -> None:
         self._storage, self._memory = storage, memory
+        self._loading = threading.Lock()  # taken inside `no_fork` alone
         self._writer = Writer(storage, memory)
         self._model, self._threads = _same_kind(self._writer.settings, model), threads
         self._encoder = encoder
@@ -58,6 +64,12 @@ class Index:
 
     def __repr__(self) -> str:
         return f"Index({self._storage.location!r}, {len(self):,} documents, router {self.settings.router})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its path: the copy opens the newest generation."""
+        if self.has_changes:
+            raise UsageError(f"{self._storage.location}: changes wait, which a copy would not have; commit them first")
+        return _reopened, (self._storage, self._memory, self._model, self._threads)
 
     @classmethod
     def create(
@@ -121,8 +133,8 @@ class Index:
     def add(self, documents: Iterable[Document | Mapping[str, Any]]) -> int:
         """Add documents from a list or a stream; an id that is there already is replaced. How many were taken in.
 
-        A document that is refused raises InputError; those before it wait for `commit` or `rollback`. After any other
-        failure nothing waits."""
+        A document that is refused raises InputError; those before it wait for `commit` or `rollback`. Any other
+        failure drops the documents of this call, and no others."""
         self._writable()
         if isinstance(documents, (str, bytes, Mapping, Document)) or not isinstance(documents, Iterable):
             raise UsageError("add takes several documents: put a single one into a list")
@@ -167,6 +179,11 @@ class Index:
         """Drop every change that was not committed."""
         self._writer.rollback()
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything waits to be committed."""
+        return self._writer.changed
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def searcher(
@@ -176,9 +193,16 @@ class Index:
 
         `device="cuda"` copies the index to a GPU and searches there; its model encodes queries there too.
         Lists beyond `card_memory` bytes wait in the machine's memory."""
+        return self._searcher(self._writer.snapshot, threads, engine, device, card_memory)
+
+    def _searcher(
+        self, snapshot: Snapshot, threads: int | None, engine: str, device: str, card_memory: int | None
+    ) -> Searcher:
         encoder = self._encode if self.settings.model else None
         there = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
-        return Searcher(self._writer.snapshot, threads, engine, encoder, device, there, card_memory)
+        searcher = Searcher(snapshot, threads, engine, encoder, device, there, card_memory)
+        searcher.recipe = _restored, (self._memory, self._model, self._threads, threads, engine, device, card_memory)
+        return searcher
 
     def refresh(self) -> Self:
         """See what other processes have committed since."""
@@ -242,11 +266,15 @@ class Index:
     def _encode(self) -> Encoder:
         """The model of this index, loaded when text first needs it."""
         if self._encoder is None:
-            settings = self.settings
-            encoder = _load(self._model or settings.model or "", settings.tau, self._threads)
-            require_fingerprint(encoder.fingerprint, settings.fingerprint, encoder.folder)
-            self._encoder = encoder
+            with no_fork, self._loading:
+                self._encoder = self._encoder or self._loaded()
         return self._encoder
+
+    def _loaded(self) -> Encoder:
+        settings = self.settings
+        encoder = _load(self._model or settings.model or "", settings.tau, self._threads)
+        require_fingerprint(encoder.fingerprint, settings.fingerprint, encoder.folder)
+        return encoder
 
     def encoder_on(self, device: str) -> QueryEncoder:
         """The model of this index on a card, for queries; each call loads it."""
@@ -284,6 +312,16 @@ def _storage(path: Path | Storage) -> Storage:
     if path is None or isinstance(path, (int, bytes)) or path == "":
         raise UsageError(f"an index is a folder: give its path, not {path!r}")
     return FolderStorage(path) if isinstance(path, (str, os.PathLike)) else path
+
+
+def _reopened(storage: Storage, memory: int, model: Path | None, threads: int | None) -> Index:
+    """An Index that was pickled."""
+    return Index(storage, memory, model, threads)
+
+
+def _restored(snapshot: Snapshot, memory: int, model: Path | None, threads: int | None, *options: Any) -> Searcher:
+    """A Searcher that was pickled."""
+    return Index(snapshot.storage, memory, model, threads)._searcher(snapshot, *options)
 
 
 def _checked(item: Document | Mapping[str, Any]) -> Document:

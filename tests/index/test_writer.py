@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from citadel import Index, InputError, LockHeldError, UsageError
+from citadel import Index, InputError, LockHeldError, OwnershipError, UsageError
 from citadel.index.buffer import Buffer
 
 FIELDS = {"lexical": 4}
@@ -60,16 +60,26 @@ def test_a_refused_document_leaves_those_before_it(tmp_path: Path) -> None:
     assert len(index.commit()) == 1
 
 
-def test_a_stream_that_breaks_drops_what_waits(tmp_path: Path) -> None:
-    index = Index.create(tmp_path)
+@pytest.mark.parametrize("memory", [60_000, 1 << 30])
+def test_a_stream_that_breaks_drops_its_own_documents_alone(tmp_path: Path, memory: int) -> None:
+    index = Index.create(tmp_path, memory=memory)
+    index.add([text("before"), text("replaced", "old words")])
 
     def stream() -> Iterator[dict[str, Any]]:
-        yield text("a")
+        yield text("replaced", "new words")
+        for number in range(300):
+            yield text(str(number), f"{'x' * 300} word{number}")
         raise OSError("the network is gone")
 
     with pytest.raises(OSError, match="network"):
         index.add(stream())
-    assert len(index.commit()) == 0
+    index.add([text("after")])
+    assert len(index.commit()) == 3
+    replaced = index.get("replaced")
+    assert replaced is not None
+    assert replaced.text == "old words"
+    assert not [name for name in Path(tmp_path).iterdir() if name.suffix == ".tmp"]
+    assert index.counts == {}
 
 
 @pytest.mark.parametrize("call", [lambda i: i.add([text("a")]), lambda i: i.add_vectors([vector("")])])
@@ -110,7 +120,7 @@ def test_given_vectors_keep_text_and_metadata_as_text_does(tmp_path: Path) -> No
 def test_an_index_put_in_the_place_of_another_is_not_written_to(tmp_path: Path) -> None:
     old = Index.create(tmp_path, fields=FIELDS, fingerprint="A")
     Index.create(tmp_path, fields=FIELDS, fingerprint="B", overwrite=True)
-    with pytest.raises(UsageError, match="open it again"):
+    with pytest.raises(OwnershipError, match="open it again"):
         old.add_vectors([vector("a")])
     assert len(Index.open(tmp_path)) == 0
 

@@ -50,6 +50,12 @@ class MemoryDisk:
 
     # -- the storage protocol ----------------------------------------------------------------------------------------
 
+    def make(self) -> None:
+        pass
+
+    def reopen(self) -> None:
+        pass
+
     def names(self) -> list[str]:
         return sorted(self.files)
 
@@ -75,6 +81,8 @@ class MemoryDisk:
 
     def rename(self, old: str, new: str) -> None:
         file = self._file(old)
+        if new in self.files:
+            raise FileExistsError(new)
         del self.files[old]
         self.files[new] = file
         self.log.append(Operation("rename", file.number, old, new))
@@ -133,6 +141,9 @@ class MemoryLock:
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
+
+    def check(self) -> None:
+        pass
 
     def release(self) -> None:
         self._disk.locked = False

@@ -13,7 +13,7 @@ from pathlib import Path
 from citadel.index.storage import Lock, Output, Storage
 
 Watcher = Callable[[str], None]
-WRITING = ("lock", "scratch", "create", "write", "fsync", "rename", "remove", "sync")
+WRITING = ("make", "lock", "scratch", "create", "write", "fsync", "rename", "remove", "sync")
 READING = ("names", "map", "database")
 
 
@@ -22,6 +22,13 @@ class WatchedStorage:
 
     def __init__(self, inner: Storage, watcher: Watcher) -> None:
         self._inner, self._watcher, self.location = inner, watcher, inner.location
+
+    def make(self) -> None:
+        self._watcher("make")
+        self._inner.make()
+
+    def reopen(self) -> None:
+        self._inner.reopen()
 
     def names(self) -> list[str]:
         self._watcher("names")

@@ -13,6 +13,7 @@ from citadel.encode.config import ModelConfig
 from citadel.encode.key_router import CHOSEN, shorten
 from citadel.encode.pages import prefer_large_pages
 from citadel.errors import InputError, ResourceError
+from citadel.forks import no_fork
 
 ONNX_FILE = "model.onnx"
 MASK = "attention_mask"  # an input of graphs that were exported before texts of a batch had one length
@@ -51,7 +52,9 @@ class Session:
         if MASK in self._inputs:
             given[MASK] = np.ones_like(inputs["input_ids"])
         try:
-            found = dict(zip(self._names, self._session.run(None, given), strict=True))
+            with no_fork:
+                outputs = self._session.run(None, given)
+            found = dict(zip(self._names, outputs, strict=True))
             if self._router:
                 found |= self._router.choose(found.pop(self._router.states), inputs["input_ids"].shape[1])
         except Exception as error:

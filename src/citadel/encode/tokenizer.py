@@ -13,11 +13,16 @@ from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
 from citadel.errors import InputError
+from citadel.forks import no_fork
 
 TOKENIZER_FILE = "tokenizer.json"
 _SPARE_ROWS = 64  # embeddings are often padded to a multiple of this; more rows than that are another vocabulary
 _LETTERS_A_TOKEN = 16  # English has five
 _MARKS = ("##", "Ġ", "▁")  # how vocabularies say that a token continues or begins a word
+
+
+# The library's threads do not survive a fork; left to itself it says so on stderr and goes on with one.
+os.register_at_fork(after_in_child=lambda: os.environ.setdefault("TOKENIZERS_PARALLELISM", "false"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,10 @@ class Tokenizer:
         return str(self._library.id_to_token(id) or "")
 
     def _encode(self, texts: Sequence[str], length: int, padding: int) -> list[Encoding]:
+        with no_fork:
+            return self._encoded(texts, length, padding)
+
+    def _encoded(self, texts: Sequence[str], length: int, padding: int) -> list[Encoding]:
         most = length - 2
         enough = most * _LETTERS_A_TOKEN
         found = self._tokenise([whole[:enough] for whole in texts])

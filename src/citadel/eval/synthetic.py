@@ -161,6 +161,7 @@ def synthetic_index(
     real = like.segments[0].meta
     meta = replace(real, documents=documents, postings=int(sizes.sum()))
     storage = FolderStorage(folder)
+    storage.make()
     contents = ScaledLists(meta, np.array(chosen, np.uint32), sizes, progress)
     record = write_segment(storage, _ID, _FILE, contents, random_probe)
     return SyntheticSnapshot(SyntheticSegment(CitFile(storage, record, "segment", _ID), meta, len(chosen)), like)

@@ -108,7 +108,7 @@ class Buffer:
 
     def add_batch(self, batch: VectorBatch) -> int:
         """Add documents with given vectors; how many replaced a waiting one."""
-        self._check(batch)
+        self.check(batch)
         metadata = [metadata_json(document) for document in batch.documents]
         owners = np.repeat(np.arange(len(batch)), np.diff(batch.offsets))
         kept = batch.weights > (self.settings.tau if self.settings.router == "dynamic" else 0)
@@ -124,7 +124,7 @@ class Buffer:
             self._append_encoded("SEMANTIC_", encode(self.settings.semantic.codec, batch.semantic))
         return sum(map(self._take, batch.documents, metadata))
 
-    def _check(self, batch: VectorBatch) -> None:
+    def check(self, batch: VectorBatch) -> None:
         """Refuse what cannot be stored, with the id of the document that has it."""
         limit = limit_of(self.codec)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -163,11 +163,12 @@ class Buffer:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def contents(self, codebook: Codebook | None) -> MemoryContents:
-        """All that waits, ready to be written; `codebook` may have been trained since it came in."""
+        """All that waits, ready to be written; `codebook` may have been trained since it came in.
+
+        The buffer keeps it, for a write may fail; nothing may be added while the contents are in use."""
         if self.settings.router == "bm25" and len(self._lengths) > self._staged:
             self._stage()
         columns = {name: column.values() for name, column in self._columns.items()}
-        self._columns = {}
         return MemoryContents(self, columns, codebook)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from citadel.errors import CorruptIndexError
 from citadel.index.manifest import generations, read_manifest
@@ -22,14 +22,16 @@ def unfinished(name: str) -> bool:
     return name.endswith(TEMPORARY) and name.startswith(_UNFINISHED)
 
 
-def collect(storage: Storage, keep: int = KEPT_GENERATIONS) -> None:
-    """Remove old manifests first, then the files that no kept one names, so that no manifest ever lacks a file."""
+def collect(storage: Storage, keep: int = KEPT_GENERATIONS, spare: Collection[str] = ()) -> None:
+    """Remove old manifests first, then the files that no kept one names, so that no manifest ever lacks a file.
+
+    `spare` names files that the next generation may need."""
     numbers = generations(storage)
     for number in numbers[:-keep]:
         storage.remove(f"gen.{number:08d}")
     if numbers[:-keep]:
         storage.sync()
-    needed = _needed(storage, numbers[-keep:])
+    needed = _needed(storage, numbers[-keep:]) | set(spare)
     for name in storage.names():
         if unfinished(name) or (name not in needed and name.startswith(PREFIXES)):
             storage.remove(name)

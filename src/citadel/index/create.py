@@ -17,6 +17,7 @@ def create_index(storage: Storage, settings: Settings, overwrite: bool = False, 
     """Write the first, empty generation; `overwrite` puts it after the last one of the index that is there."""
     with resource_errors(storage.location), contextlib.ExitStack() as stack:
         _refuse_foreign(storage)  # before the lock, which leaves a file
+        storage.make()
         stack.callback(storage.lock().release)
         numbers = generations(storage)
         if numbers and not overwrite:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from citadel.errors import CorruptIndexError, InputError
+from citadel.forks import no_fork
 from citadel.index.checksum import crc32c
 from citadel.index.format import FORMAT, DurableFile, FileRecord
 from citadel.index.storage import Storage
@@ -22,6 +24,7 @@ SCHEMA = (
 )
 _COLUMNS = "number, id, title, text, metadata, crc"
 _COPY = 1 << 20
+_ROWS_PER_INSERT = 256
 _VARIABLES = 500  # numbers asked for in one query; SQLite allows 999 at least
 
 _decode = json.JSONDecoder().raw_decode  # half the time of json.loads, which looks for white space on both sides
@@ -75,19 +78,27 @@ def write_documents(storage: Storage, index_id: str, file_id: str, rows: Iterabl
 
 
 def _build(path: Path, index_id: str, file_id: str, rows: Iterable[Row]) -> None:
-    connection = sqlite3.connect(path, isolation_level=None)
+    with no_fork:
+        connection = sqlite3.connect(path, isolation_level=None)
     try:
-        # No journal and no sync: a scratch file that is thrown away after any failure.
-        for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-4096", "temp_store=FILE"):
-            connection.execute(f"PRAGMA {pragma}")
-        connection.execute("BEGIN")
-        for statement in SCHEMA:
-            connection.execute(statement)
-        connection.execute("INSERT INTO citadel VALUES (?, ?, ?)", (index_id, file_id, FORMAT))
-        connection.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", rows)
-        connection.execute("COMMIT")
+        with no_fork:
+            # No journal and no sync: a scratch file that is thrown away after any failure.
+            for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-4096", "temp_store=FILE"):
+                connection.execute(f"PRAGMA {pragma}")
+            connection.execute("BEGIN")
+            for statement in SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO citadel VALUES (?, ?, ?)", (index_id, file_id, FORMAT))
+        remaining = iter(rows)
+        for first in remaining:  # some rows at a time, so that no fork waits long
+            part = itertools.chain([first], itertools.islice(remaining, _ROWS_PER_INSERT - 1))
+            with no_fork:
+                connection.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", part)
+        with no_fork:
+            connection.execute("COMMIT")
     finally:
-        connection.close()
+        with no_fork:
+            connection.close()
 
 
 class DocumentStore:
@@ -98,8 +109,9 @@ class DocumentStore:
         try:
             if len(storage.map(record.name)) != record.length:
                 raise self._corrupt("file", "its length differs from the manifest's")
-            self._connection = storage.database(record.name)
-            self._validate(index_id, documents)
+            with no_fork:
+                self._connection = storage.database(record.name)
+                self._validate(index_id, documents)
         except FileNotFoundError as error:
             raise self._corrupt("file", "it is missing") from error
         except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -136,7 +148,7 @@ class DocumentStore:
     def _select(self, numbers: list[int]) -> list[Any]:
         marks = ",".join("?" * len(numbers))
         try:
-            with self._lock:
+            with no_fork, self._lock:
                 return self._connection.execute(
                     f"SELECT {_COLUMNS} FROM documents WHERE number IN ({marks})", numbers
                 ).fetchall()
@@ -175,7 +187,8 @@ class DocumentStore:
         return found
 
     def close(self) -> None:
-        self._connection.close()
+        with no_fork:
+            self._connection.close()
 
     def __del__(self) -> None:
         """A connection refers to itself through its cache: its descriptor would stay open until the collector runs."""

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from citadel.config import SUBVECTOR, Settings
-from citadel.errors import CorruptIndexError, FingerprintError, UsageError
+from citadel.errors import CorruptIndexError, FingerprintError, OwnershipError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
 from citadel.index.documents import write_documents
 from citadel.index.lists import write_segment
-from citadel.index.manifest import Build, SegmentRecord, write_manifest
+from citadel.index.manifest import Build, Manifest, SegmentRecord, newest_manifest, write_manifest
 from citadel.index.merge import MergedContents, choose_merge
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot, open_snapshot
@@ -67,6 +67,7 @@ class Publisher:
 
     def _write(self, contents: MemoryContents | MergedContents) -> Segment:
         """Write lists and documents as two files and open them."""
+        self._require_lock()
         index_id, file_id = self.snapshot.manifest.index_id, uuid.uuid4().hex
         file = write_segment(self._storage, index_id, file_id, contents)
         documents = write_documents(self._storage, index_id, file_id, contents.document_rows())
@@ -87,8 +88,33 @@ class Publisher:
 
     # -- generations -------------------------------------------------------------------------------------------------
 
+    def _require_lock(self) -> None:
+        assert self._lock is not None  # every change begins with it
+        self._lock.check()
+
+    def _require_newest(self) -> None:
+        """Raise OwnershipError unless the generation on disk is the one that the next one was made from."""
+        self._require_lock()
+        newest, own = newest_manifest(self._storage), self.snapshot.manifest
+        if (newest.index_id, newest.generation) != (own.index_id, own.generation):
+            raise self._overtaken()
+
+    def _overtaken(self) -> OwnershipError:
+        return OwnershipError(
+            f"{self._storage.location}: another writer has committed since these changes began, so nothing was "
+            "written; open the index again and add the changes again"
+        )
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        self._require_newest()
+        try:
+            write_manifest(self._storage, manifest)
+        except FileExistsError as error:  # it never replaces one
+            raise self._overtaken() from error
+
     def _publish(self, segments: Sequence[Segment], build: Build | None = None, **changes: Any) -> None:
         """Write the next generation; nobody sees any of it before its manifest has its name."""
+        self._require_lock()
         manifest = self.snapshot.manifest
         tombstones = self._tombstones(segments)
         deleted = sum(len(part.documents) for part in tombstones.values())
@@ -110,7 +136,7 @@ class Publisher:
             **changes,
         )
         self._storage.sync()  # the new files' names, before a manifest names them
-        write_manifest(self._storage, following)
+        self._write_manifest(following)
         self._advance(Snapshot(self._storage, following, self.snapshot, segments))
 
     def _advance(self, snapshot: Snapshot) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from citadel.config import SUBVECTOR
-from citadel.errors import CorruptIndexError
+from citadel.errors import CorruptIndexError, IndexNotFoundError
 from citadel.index.codebook import Codebook, read_codebook
 from citadel.index.documents import DocumentStore, Fields
-from citadel.index.manifest import Manifest, newest_manifest
+from citadel.index.manifest import Manifest, newest_manifest, read_manifest
 from citadel.index.segment import Meta, Segment, id_hashes
 from citadel.index.storage import Storage, resource_errors
 from citadel.index.tombstones import Deleted, Tombstones, read_tombstones
@@ -35,6 +37,10 @@ class Snapshot:
         self.tombstones = self._read_tombstones()
         sizes = [segment.documents for segment in self.segments]
         self.bases = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64))]).astype(np.int64)  # [segments + 1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by the folder's path and the generation: the same files are opened again."""
+        return open_generation, (self.storage, self.manifest.index_id, self.manifest.generation)
 
     def _open_segments(self, already: Sequence[Segment]) -> None:
         """Segments that are open already, in the previous generation or as just written, are shared."""
@@ -156,3 +162,27 @@ def open_snapshot(storage: Storage, previous: Snapshot | None = None) -> Snapsho
                 if newer.generation == manifest.generation:
                     raise
                 manifest = newer
+
+
+_PICKLED: weakref.WeakValueDictionary[tuple[str, str, int], Snapshot] = weakref.WeakValueDictionary()
+
+
+def open_generation(storage: Storage, index_id: str, generation: int) -> Snapshot:
+    """A snapshot that was pickled, here or elsewhere; copies in one process share it."""
+    key = (storage.location, index_id, generation)
+    snapshot = _PICKLED.get(key)
+    if snapshot is None:
+        with resource_errors(storage.location):
+            snapshot = Snapshot(storage, _manifest_of(storage, index_id, generation))
+        _PICKLED[key] = snapshot
+    return snapshot
+
+
+def _manifest_of(storage: Storage, index_id: str, generation: int) -> Manifest:
+    with contextlib.suppress(FileNotFoundError):
+        manifest = read_manifest(storage, generation)
+        if manifest.index_id == index_id:
+            return manifest
+    raise IndexNotFoundError(
+        f"{storage.location}: generation {generation} is no longer there; open the index again for the newest one"
+    )

@@ -13,17 +13,29 @@ import os
 import shutil
 import sqlite3
 import stat
-import tempfile
+import threading
+import uuid
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from citadel.errors import CorruptIndexError, LockHeldError, ResourceError
+from citadel.errors import (
+    CitadelError,
+    CorruptIndexError,
+    IndexNotFoundError,
+    LockHeldError,
+    OwnershipError,
+    ResourceError,
+)
+from citadel.forks import no_fork
 
 LOCK = "LOCK"
 TEMPORARY = ".tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM, errno.EROFS}
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # file systems without hard links
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Output(Protocol):
@@ -37,6 +49,10 @@ class Output(Protocol):
 class Lock(Protocol):
     """The one writer's right to write."""
 
+    def check(self) -> None:
+        """Raise OwnershipError when somebody else may write by now."""
+        ...
+
     def release(self) -> None: ...
 
 
@@ -45,11 +61,16 @@ class Storage(Protocol):
 
     location: str
 
+    def make(self) -> None: ...
+    def reopen(self) -> None: ...
     def names(self) -> list[str]: ...
     def map(self, name: str) -> memoryview: ...
     def database(self, name: str) -> sqlite3.Connection: ...
     def create(self, name: str) -> Output: ...
-    def rename(self, old: str, new: str) -> None: ...
+    def rename(self, old: str, new: str) -> None:
+        """Give a file its final name; FileExistsError where that name is taken."""
+        ...
+
     def remove(self, name: str) -> None: ...
     def sync(self) -> None: ...
     def lock(self) -> Lock: ...
@@ -57,7 +78,8 @@ class Storage(Protocol):
 
 
 class FolderStorage:
-    """A folder on a real disk.
+    """A folder on a real disk, held by a descriptor: when its path leads elsewhere later, its files stay in reach
+    and the files of others out of reach.
 
     >>> import tempfile
     >>> FolderStorage(tempfile.mkdtemp()).names()
@@ -65,15 +87,73 @@ class FolderStorage:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self.location = str(path)
+        self.path = Path(os.path.abspath(path))  # a later chdir must not change what is meant
+        self.location = os.fspath(path)
+        self._descriptor = -1
+        self._opening = threading.Lock()
+        _STORAGES.add(self)
+
+    def __reduce__(self) -> tuple[type[FolderStorage], tuple[str]]:
+        return type(self), (str(self.path),)
+
+    def _folder(self) -> int:
+        """The descriptor of the folder, opened on first use."""
+        if self._descriptor < 0:
+            with self._opening:
+                if self._descriptor < 0:
+                    self._descriptor = os.open(self.path, _DIRECTORY)
+        return self._descriptor
+
+    def make(self) -> None:
+        """Create the folder and its missing parents, each with a durable entry in its own parent."""
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            _sync_folder(folder.parent)
+        self._folder()
+
+    def reopen(self) -> None:
+        """Follow the path again: another folder may have taken the place of the one that was opened."""
+        if self._descriptor >= 0 and not self._is_in_place():
+            try:
+                fresh = os.open(self.path, _DIRECTORY)
+            except (FileNotFoundError, NotADirectoryError):
+                raise IndexNotFoundError(f"{self.location}: the folder was moved or removed") from None
+            try:
+                os.dup2(fresh, self._descriptor, inheritable=False)  # one step: other threads read meanwhile
+            finally:
+                os.close(fresh)
+
+    def _is_in_place(self) -> bool:
+        """Whether the path still leads to the folder that was opened."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._folder()))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def require_in_place(self) -> None:
+        """Raise OwnershipError when the folder was moved, removed or replaced."""
+        if not self._is_in_place():
+            raise OwnershipError(
+                f"{self.location}: the folder was moved, removed or replaced since it was opened, so nothing was "
+                "written; open the index again where it is now"
+            )
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def names(self) -> list[str]:
-        """The names of all files, sorted; a folder that is not there has none."""
+        """The names of all files, sorted; a folder that does not exist has none."""
         try:
-            return sorted(os.listdir(self.path))
+            own = os.open(".", _DIRECTORY, dir_fd=self._folder())  # listings of one descriptor share a position
         except (FileNotFoundError, NotADirectoryError):
             return []
+        try:
+            return sorted(os.listdir(own))
+        finally:
+            os.close(own)
 
     def map(self, name: str) -> memoryview:
         """The file's bytes, mapped; they stay readable when the file is removed."""
@@ -89,7 +169,7 @@ class FolderStorage:
             raise CorruptIndexError(name, "name", "a file name must not lead out of the index folder")
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            descriptor = os.open(self.path / name, flags)
+            descriptor = os.open(name, flags, dir_fd=self._folder())
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK):
                 raise CorruptIndexError(name, "file", "it is a symbolic link, which an index never holds") from error
@@ -106,46 +186,66 @@ class FolderStorage:
     def database(self, name: str) -> sqlite3.Connection:
         """A read-only SQLite connection that promises SQLite that nobody writes."""
         with self._regular(name):
-            uri = f"{(self.path / name).absolute().as_uri()}?mode=ro&immutable=1"
+            uri = f"{(self._reachable() / name).as_uri()}?mode=ro&immutable=1"
             return sqlite3.connect(uri, uri=True, check_same_thread=False)
+
+    def _reachable(self) -> Path:
+        """A path of the folder that was opened, for libraries that take paths only."""
+        held = Path(f"/proc/self/fd/{self._folder()}")
+        return held if held.exists() else self.path
 
     def create(self, name: str) -> Output:
         """A new file; its name must not be taken."""
-        self.path.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        return FileOutput(os.open(self.path / name, flags, 0o644))
+        return FileOutput(os.open(name, flags, 0o644, dir_fd=self._folder()))
 
     def rename(self, old: str, new: str) -> None:
-        os.rename(self.path / old, self.path / new)
+        """Give a file its final name; FileExistsError where that name is taken."""
+        folder = self._folder()
+        try:
+            os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINKS or new in self.names():
+                raise
+            os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            os.unlink(old, dir_fd=folder)
 
     def remove(self, name: str) -> None:
         """Remove a file or a scratch folder; one that is gone already is no error."""
-        path = self.path / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        try:
+            os.unlink(name, dir_fd=self._folder())
+        except FileNotFoundError:
+            pass
+        except (IsADirectoryError, PermissionError):  # macOS says the second of a folder
+            shutil.rmtree(name, ignore_errors=True, dir_fd=self._folder())
 
     def sync(self) -> None:
         """Make names durable: what was created, renamed and removed in this folder."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        os.fsync(self._folder())
 
     def lock(self) -> Lock:
-        self.path.mkdir(parents=True, exist_ok=True)
-        return FolderLock(self.path / LOCK)
+        self.require_in_place()
+        return FolderLock(self)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """A folder of the writer's own for databases being built; on the same disk as the index."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            suffix=TEMPORARY, prefix="scratch-", dir=self.path, ignore_cleanup_errors=True
-        ) as folder:
-            yield Path(folder)
+        process, name = os.getpid(), f"scratch-{uuid.uuid4().hex}{TEMPORARY}"
+        os.mkdir(name, 0o700, dir_fd=self._folder())
+        try:
+            yield self._reachable() / name
+        finally:
+            if os.getpid() == process:  # a forked child leaves it to its parent
+                shutil.rmtree(name, ignore_errors=True, dir_fd=self._folder())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, _DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class FileOutput:
@@ -179,21 +279,83 @@ class FolderLock:
 
     _descriptor = -1
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    def __init__(self, storage: FolderStorage) -> None:
+        self._storage, self._process = storage, os.getpid()
+        _LOCKS.add(self)
+        while not self._acquire():
+            pass  # the file that was locked was deleted meanwhile: lock the new one
+
+    def _acquire(self) -> bool:
+        """Lock the file; False when it is no longer the folder's LOCK."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with no_fork:  # a child must know of the descriptor to close it
+            self._descriptor = os.open(LOCK, flags, 0o644, dir_fd=self._storage._folder())
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.release()
-            message = f"{path.parent}: another writer, here or in another process, has changes waiting; let it end"
-            raise LockHeldError(message) from error
+            raise _lock_error(self._storage.location, error) from error
+        if self._is_current():
+            return True
+        self.release()
+        return False
+
+    def _is_current(self) -> bool:
+        try:
+            named = os.stat(LOCK, dir_fd=self._storage._folder(), follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(named, os.fstat(self._descriptor))
+
+    def check(self) -> None:
+        """Raise OwnershipError when the folder or the lock is not this process's any more."""
+        if os.getpid() != self._process or self._descriptor < 0:
+            raise OwnershipError(forked(self._storage.location))
+        self._storage.require_in_place()
+        if not self._is_current():
+            raise OwnershipError(
+                f"{self._storage.location}: its LOCK file was deleted while changes waited, and another writer may "
+                "have come since; nothing was written: add the changes again, and leave LOCK alone"
+            )
 
     def release(self) -> None:
         if self._descriptor >= 0:
+            if os.getpid() == self._process:  # closing alone frees nothing while a forked child has a copy
+                with contextlib.suppress(OSError):
+                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
 
     __del__ = release  # a writer that was dropped without a commit must not lock others out
+
+
+def forked(location: str) -> str:
+    """The sentence for a writer that was carried over into a forked process."""
+    return f"{location}: this Index was opened before the process forked; open it again in this process to change it"
+
+
+def _lock_error(location: str, error: OSError) -> CitadelError:
+    if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+        return LockHeldError(f"{location}: another writer, here or in another process, has changes waiting; let it end")
+    reason = os.strerror(error.errno or 0).lower()
+    return ResourceError(
+        f"{location}: its file system cannot lock files ({reason}); move the index to a local disk to change it"
+    )
+
+
+# A child process must not keep a lock alive that its parent gives back, nor wait for a thread that it does not have.
+_LOCKS: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+_STORAGES: weakref.WeakSet[FolderStorage] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for lock in list(_LOCKS):
+        lock.release()
+    for storage in list(_STORAGES):
+        storage._opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class resource_errors(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a statement

@@ -1,64 +1,86 @@
-"""The one writer of an index: takes documents in, spills them as segments, and commits generations."""
+"""The one writer of an index: takes documents in, spills them as segments, and commits generations.
+
+Threads may share a writer. A mutex guards all of its state; streams are read and texts encoded outside of it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from citadel.config import DEFAULT_MEMORY, SUBVECTOR
-from citadel.errors import CorruptIndexError, InputError, ResourceError, UsageError
+from citadel.errors import CorruptIndexError, InputError, OwnershipError, ResourceError, UsageError
 from citadel.index.buffer import Buffer, stored_codec
+from citadel.index.changes import AnalysedDocument, ChangeSet, Item, add_item, check_item
 from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
-from citadel.index.collect import collect
+from citadel.index.collect import KEPT_GENERATIONS, collect
 from citadel.index.manifest import Build
 from citadel.index.merge import choose_merge
 from citadel.index.publish import Publisher, sizes_of
 from citadel.index.retrain import sample_vectors
 from citadel.index.sample import Sample
-from citadel.index.segment import id_hashes
+from citadel.index.segment import Segment, id_hashes
 from citadel.index.snapshot import Snapshot, open_snapshot
-from citadel.index.storage import Storage, resource_errors
+from citadel.index.storage import Storage, forked, resource_errors
 from citadel.index.tombstones import Deleted
 from citadel.index.vectors import VectorBatch
 from citadel.types import Document
 
-KEPT_GENERATIONS = 2  # the newest and, for `check --repair`, the one before
 _BUFFER_SHARE = 2  # of the memory bound that waits unsorted
+_ITEMS_SHARE, _ITEMS_LIMIT = 32, 4 << 20  # of the memory bound that a call keeps before it uses a buffer of its own
+_IDS_PER_LOOKUP = 10_000
 
 
 class Writer(Publisher):
     """Changes to one index that wait to be committed. Holds the lock from its first change to its commit."""
 
     def __init__(self, storage: Storage, memory: int = DEFAULT_MEMORY) -> None:
+        self._process, self._mutex = os.getpid(), threading.RLock()
+        self._calls: list[ChangeSet] = []  # of `add` calls that have not returned
         super().__init__(storage, memory)
         self._reset()
+        _WRITERS.add(self)
 
     def _reset(self) -> None:
-        """Forget all that waits."""
+        """Forget all that waits; documents of running calls stay."""
+        codebook = (self._codebook, self._codebook_record)
         self._forget()
+        if self._calls:  # their codes may need it
+            self._codebook, self._codebook_record = codebook
         field = self.settings.lexical
         wants_sample = field is not None and field.dimension and field.codec in SUBVECTOR and self._codebook is None
         self._sample = Sample(field.dimension) if wants_sample and field is not None else None
-        self._buffer = Buffer(self.settings, self._codebook, self._sample)
+        self._buffer = self._new_buffer()
+
+    def _new_buffer(self) -> Buffer:
+        return Buffer(self.settings, self._codebook, self._sample)
 
     @property
     def changed(self) -> bool:
         """Whether anything waits to be committed."""
-        return bool(self._pending or self._gone or self._counts or self._buffer.documents)
+        with self._mutex:
+            return bool(self._pending or self._gone or self._counts or self._buffer.documents)
 
     def refresh(self) -> None:
         """Move to the newest generation, unless changes of our own wait."""
-        if self._lock is None:
-            self.snapshot = open_snapshot(self._storage, self.snapshot)
-            self._reset()
+        with self._mutex:
+            if self._lock is None:
+                self._storage.reopen()
+                self.snapshot = open_snapshot(self._storage, self.snapshot)
+                self._reset()
 
-    # -- changes -----------------------------------------------------------------------------------------------------
+    # -- ownership ---------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Take the lock; the generation may have moved on since we looked, and a dead writer may have left files."""
+        if os.getpid() != self._process:
+            raise OwnershipError(forked(self._storage.location))
         if self._lock is not None:
             return
         try:
@@ -66,74 +88,160 @@ class Writer(Publisher):
                 self._lock = self._storage.lock()
                 newest = open_snapshot(self._storage, self.snapshot)
                 if newest.manifest.index_id != self.snapshot.manifest.index_id:
-                    raise UsageError(
+                    raise OwnershipError(
                         f"{self._storage.location}: another index was put in this one's place; open it again"
                     )
                 self.snapshot = newest
                 self._reset()
-                collect(self._storage)
+                self._collect()
         except BaseException:
             self.release()
             raise
 
-    def add(self, documents: Iterable[Document]) -> int:
-        """Add documents with text; how many were taken in."""
-        analyser, count = self._analyser(), 0
-        with self._refusing():
-            for document in documents:
-                self.begin()  # each time: the stream itself may commit
-                terms = analyser.terms(document.encoded_text)
-                self._count("replaced", self._buffer.add_terms(document, terms))
-                self._spill_if_full()
-                count += 1
-        return count
+    def _collect(self, keep: int = KEPT_GENERATIONS) -> None:
+        """Remove files that nobody needs, as long as they are ours to remove."""
+        if self._lock is not None:
+            self._lock.check()
+            collect(self._storage, keep, self._uncommitted_files())
 
-    @contextlib.contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """A refused document changes nothing; any other failure may leave half a change, so all of them are dropped."""
-        try:
-            self.begin()
-            with resource_errors(self._storage.location):
-                yield
-        except InputError:
-            if not self.changed:
-                self.release()
-            raise
-        except BaseException:
-            self.rollback()
-            raise
+    def _uncommitted_files(self) -> set[str]:
+        spilled = [*self._pending, *(segment for call in self._calls for segment in call.segments)]
+        names = {name for segment in spilled for name in _file_names(segment)}
+        return names | ({self._codebook_record.name} if self._codebook_record else set())
+
+    def _release_if_idle(self) -> None:
+        """Give the lock back unless a running call still needs it."""
+        if not self._calls:
+            self.release()
+
+    # -- adding ------------------------------------------------------------------------------------------------------
+
+    def add(self, documents: Iterable[Document]) -> int:
+        """Add documents with text; the number taken in."""
+        terms = self._analyser().terms
+        return self._take_in(AnalysedDocument(document, terms(document.encoded_text)) for document in documents)
 
     def add_vectors(self, batches: Iterable[VectorBatch]) -> int:
-        """Add documents with given vectors; how many were taken in."""
-        count = 0
-        with self._refusing():
-            for batch in batches:
-                self.begin()
-                self._count("replaced", self._buffer.add_batch(batch))
-                self._spill_if_full()
-                count += len(batch)
+        """Add documents with given vectors; the number taken in."""
+        return self._take_in(batches)
+
+    def _take_in(self, items: Iterable[Item]) -> int:
+        """Add all items of a stream; after a refused document those before it, after any other failure none."""
+        call, count, succeeded = self._start_call(), 0, False
+        try:
+            with resource_errors(self._storage.location):
+                for item in items:
+                    count += self._keep(call, item)
+                self._finish_call(call)
+            succeeded = True
+        except InputError:
+            with resource_errors(self._storage.location):
+                self._finish_call(call)
+            raise
+        finally:
+            self._end_call(call, succeeded)
         return count
+
+    def _start_call(self) -> ChangeSet:
+        with self._mutex:
+            self.begin()
+            call = ChangeSet()
+            self._calls.append(call)
+            return call
+
+    def _end_call(self, call: ChangeSet, succeeded: bool) -> None:
+        """Drop what a failed call has left."""
+        with self._mutex:
+            self._drop_call(call)
+            self._calls = [each for each in self._calls if each is not call]
+            if not succeeded and not self.changed and not self._calls:
+                self.rollback()
+
+    def _keep(self, call: ChangeSet, item: Item) -> int:
+        """Add an item to its call; the number of its documents."""
+        with self._mutex:
+            self.begin()
+            check_item(self._buffer, item)
+            call.append(item)
+            if call.buffer is not None or call.item_bytes > min(self._memory // _ITEMS_SHARE, _ITEMS_LIMIT):
+                call.fill(call.buffer or self._new_buffer())
+            self._spill_if_full(call)
+        return 1 if isinstance(item, AnalysedDocument) else len(item)
+
+    def _finish_call(self, call: ChangeSet) -> None:
+        """Let the documents of a call wait for the next commit, together with those of earlier calls."""
+        with self._mutex:
+            self.begin()
+            if not call.is_small or self._buffer.bytes + call.bytes > self._memory // _BUFFER_SHARE:
+                self._spill()
+            try:
+                if call.is_small:
+                    for item in call.items:
+                        self._count("replaced", add_item(self._buffer, item))
+                else:
+                    self._adopt_call(call)
+                for what, how_many in call.counts.items():
+                    self._count(what, how_many)
+                call.clear()
+            except BaseException:  # half of it is in: nothing that waits can be trusted
+                self.rollback()
+                raise
+
+    def _adopt_call(self, call: ChangeSet) -> None:
+        """The segments and the buffer of a call become those of the writer."""
+        for segment in call.segments:
+            live = Deleted(np.array(sorted(call.gone.get(segment.file_id, ())), np.uint32)).alive(segment.documents)
+            numbers = np.flatnonzero(live)
+            for start in range(0, len(numbers), _IDS_PER_LOOKUP):
+                ids = segment.ids(numbers[start : start + _IDS_PER_LOOKUP].tolist())
+                self._count("replaced", len(self._bury(ids)))
+        self._pending += call.segments
+        self._gone |= call.gone
+        self._buffer = call.buffer or self._buffer
+
+    def _drop_call(self, call: ChangeSet) -> None:
+        """Forget the documents of a call and remove its spilled files, if they are still ours to remove."""
+        segments = call.segments
+        call.clear()
+        with contextlib.suppress(OSError, OwnershipError):  # the next writer removes what is left
+            if segments and self._lock is not None:
+                self._lock.check()
+                for segment in segments:
+                    self._remove_segment(segment)
+
+    def _own_calls(self) -> list[ChangeSet]:
+        """The calls that this thread is in: a stream may commit, delete or roll back while it is read."""
+        return [call for call in self._calls if call.thread == threading.get_ident()]
+
+    # -- deleting ----------------------------------------------------------------------------------------------------
 
     def delete(self, ids: Iterable[str]) -> int:
         """Delete documents by id; how many there were."""
-        self.begin()
-        unique = list(dict.fromkeys(ids))
-        waiting = {id for id in unique if self._buffer.discard(id)}
-        return len(waiting | self._bury(unique))
+        with self._mutex:
+            self.begin()
+            for call in self._own_calls():
+                self._finish_call(call)
+            unique = list(dict.fromkeys(ids))
+            waiting = {id for id in unique if self._buffer.discard(id)}
+            return len(waiting | self._bury(unique))
 
     def _bury(self, ids: Sequence[str]) -> set[str]:
-        """Mark ids in written segments as deleted; those that were there."""
+        """Mark ids in written segments as deleted; those that were in one."""
+        segments = [*self.snapshot.segments, *self._pending]
+        return self._mark(ids, segments, self._gone) if segments else set()
+
+    def _mark(self, ids: Sequence[str], segments: Sequence[Segment], marks: dict[str, set[int]]) -> set[str]:
         hashes = id_hashes(ids)
-        found: set[str] = set()
-        for segment in [*self.snapshot.segments, *self._pending]:
+        marked: set[str] = set()
+        for segment in segments:
             known = segment.find(ids, hashes)
-            gone = self._gone.get(segment.file_id, set())
+            gone = marks.get(segment.file_id, set())
             committed = set(self.snapshot.deleted(segment).documents.tolist()) if known else set()
             fresh = {id: number for id, number in known.items() if number not in committed and number not in gone}
             if fresh:
-                self._gone[segment.file_id] = gone.union(fresh.values())
-                found.update(fresh)
-        return found
+                marks[segment.file_id] = gone.union(fresh.values())
+                marked.update(fresh)
+        return marked
 
     def _count(self, what: str, how_many: int) -> None:
         if how_many:
@@ -141,42 +249,66 @@ class Writer(Publisher):
 
     def count(self, what: str, how_many: int) -> None:
         """Add to a running figure that `stats` shows (documents skipped, cut)."""
-        self.begin()
-        self._count(what, how_many)
+        with self._mutex:
+            self.begin()
+            if own := self._own_calls():
+                own[-1].counts[what] += how_many
+            else:
+                self._count(what, how_many)
 
     # -- spilling ----------------------------------------------------------------------------------------------------
 
-    def _spill_if_full(self) -> None:
-        if self._buffer.bytes > self._memory // _BUFFER_SHARE:
-            with self._all_or_nothing():  # a spill that fails has used its buffer up
-                self._spill()
+    def _spill_if_full(self, call: ChangeSet) -> None:
+        """Keep what waits, in this call, in others and before them, within its share of the memory bound."""
+        limit = self._memory // _BUFFER_SHARE
+        if self._buffer.bytes + sum(each.bytes for each in self._calls) <= limit:
+            return
+        if self._buffer.bytes >= call.bytes:
+            self._spill()
+        elif call.bytes > limit // (2 * len(self._calls)):  # smaller ones leave it to a larger call
+            self._spill_call(call)
+
+    def _spill_call(self, call: ChangeSet) -> None:
+        """Write what a call holds in memory as a segment of its own."""
+        call.fill(call.buffer or self._new_buffer())
+        assert call.buffer is not None
+        self._train_if_ready()
+        call.counts["replaced"] += len(self._mark(list(call.buffer.numbers), call.segments, call.gone))
+        if len(call.buffer):
+            call.segments.append(self._write(call.buffer.contents(self._codebook)))
+        call.buffer = self._new_buffer()
+        self._join_spills(call.segments, call.gone)
 
     def _spill(self) -> None:
-        """Write what waits in memory as a segment of the generation to come."""
+        """Write what waits in memory as a segment of the generation to come; if that fails, it still waits."""
         if not self._buffer.documents:
             return
         self._train_if_ready()
+        segment = self._write(self._buffer.contents(self._codebook)) if len(self._buffer) else None
         self._count("replaced", len(self._bury(list(self._buffer.numbers))))
-        if len(self._buffer):
-            contents = self._buffer.contents(self._codebook)
-            self._pending.append(self._write(contents))
-        self._buffer = Buffer(self.settings, self._codebook, self._sample)
-        self._join_spills()
+        if segment is not None:
+            self._pending.append(segment)
+        self._buffer = self._new_buffer()
+        self._join_spills(self._pending, self._gone)
 
-    def _join_spills(self) -> None:
+    def _join_spills(self, segments: list[Segment], marks: dict[str, set[int]]) -> None:
         """Join spills by tiers as commits are, or a long stream would hold hundreds of files open."""
         while True:
-            gone = [Deleted(np.array(sorted(self._gone.get(s.file_id, ())), np.uint32)) for s in self._pending]
-            chosen = choose_merge(*sizes_of(self._pending, gone))
-            old = self._pending[chosen]
+            gone = [Deleted(np.array(sorted(marks.get(each.file_id, ())), np.uint32)) for each in segments]
+            chosen = choose_merge(*sizes_of(segments, gone))
+            old = segments[chosen]
             if len(old) < 2:
                 return
-            self._pending[chosen] = self._joined(old, gone[chosen])
+            segments[chosen] = self._joined(old, gone[chosen])
             for segment in old:
-                self._gone.pop(segment.file_id, None)
-                segment.close()
-                self._storage.remove(segment.record.file.name)
-                self._storage.remove(segment.record.documents_file.name)
+                marks.pop(segment.file_id, None)
+                self._remove_segment(segment)
+
+    def _remove_segment(self, segment: Segment) -> None:
+        """Remove the files of a segment that no generation names."""
+        segment.close()
+        for name in _file_names(segment):
+            self._storage.remove(name)
 
     def _train_if_ready(self) -> None:
         """Train the codebook as soon as this spill and the segments before it hold enough vectors."""
@@ -196,15 +328,18 @@ class Writer(Publisher):
 
     def commit(self, build: Build | None = None) -> Snapshot:
         """Make every change durable as the next generation, then merge by tiers and collect what is not needed."""
-        if self._lock is None and build is None:
+        with self._mutex:
+            if self._lock is None and build is None:
+                return self.snapshot
+            self.begin()
+            with self._all_or_nothing():
+                for call in self._own_calls():
+                    self._finish_call(call)
+                self._spill()
+                if self._pending or self._gone or self._counts or build is not None:
+                    self._publish([*self.snapshot.segments, *self._pending], build)
+            self._tidy()
             return self.snapshot
-        self.begin()
-        with self._all_or_nothing():
-            self._spill()
-            if self._pending or self._gone or self._counts or build is not None:
-                self._publish([*self.snapshot.segments, *self._pending], build)
-        self._tidy()
-        return self.snapshot
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -217,35 +352,40 @@ class Writer(Publisher):
             raise
 
     def _tidy(self) -> None:
-        """Merge and collect after a commit. That one is durable: a full disk here is told, not raised."""
+        """Merge and collect after a commit, which is durable: a failure here is logged, not raised."""
         try:
             with self._all_or_nothing():
                 self._merge_by_tiers()
-                collect(self._storage)
-                self.release()
-        except ResourceError as error:
+                self._collect()
+                self._release_if_idle()
+        except (ResourceError, OwnershipError) as error:
             logging.getLogger("citadel").warning("the commit is durable, but merging has to wait: %s", error)
 
     # -- merging -----------------------------------------------------------------------------------------------------
 
     def merge(self, retrain: bool = False) -> Snapshot:
         """Commit what waits, then join all segments into one; `retrain` makes a new codebook first."""
-        self.commit()
-        self.begin()
-        with self._all_or_nothing():
-            everything, deleted = slice(0, len(self.snapshot.segments)), self.snapshot.manifest.deleted
-            old_codebook = self._retrain() if retrain else None
-            codecs = {segment.meta.codec for segment in self.snapshot.segments}
-            if (
-                len(self.snapshot.segments) > 1
-                or deleted
-                or old_codebook
-                or codecs - {stored_codec(self.settings, self._codebook)}
-            ):
-                self._merge(everything, old_codebook)
-            collect(self._storage, keep=1)
-            self.release()
-        return self.snapshot
+        with self._mutex:
+            if retrain and self._calls:
+                raise UsageError(
+                    f"{self._storage.location}: documents are being added, so the codebook cannot be retrained now; "
+                    "wait until add has returned"
+                )
+            self.commit()
+            self.begin()
+            with self._all_or_nothing():
+                old_codebook = self._retrain() if retrain else None
+                if old_codebook or self._is_scattered():
+                    self._merge(slice(0, len(self.snapshot.segments)), old_codebook)
+                self._collect(keep=1)
+                self._release_if_idle()
+            return self.snapshot
+
+    def _is_scattered(self) -> bool:
+        """Whether a merge would change anything."""
+        segments = self.snapshot.segments
+        outdated = {segment.meta.codec for segment in segments} - {stored_codec(self.settings, self._codebook)}
+        return len(segments) > 1 or bool(self.snapshot.manifest.deleted) or bool(outdated)
 
     def _retrain(self) -> Codebook | None:
         """A codebook from the vectors as they are stored now; the one it replaces."""
@@ -263,9 +403,30 @@ class Writer(Publisher):
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def rollback(self) -> None:
-        """Drop every change that waits."""
-        if self._lock is not None:
-            self._reset()
-            with contextlib.suppress(OSError, CorruptIndexError):  # what is left over, the next writer removes
-                collect(self._storage)
-            self.release()
+        """Drop every change that waits, and those of a call that this thread is in."""
+        with self._mutex:
+            if os.getpid() != self._process:
+                self._calls = []
+                self._reset()  # the files are the parent's
+            elif self._lock is not None:
+                for call in self._own_calls():
+                    self._drop_call(call)
+                self._reset()
+                with contextlib.suppress(OSError, CorruptIndexError, OwnershipError):  # left to the next writer
+                    self._collect()
+                self._release_if_idle()
+
+
+def _file_names(segment: Segment) -> tuple[str, str]:
+    return segment.record.file.name, segment.record.documents_file.name
+
+
+_WRITERS: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for writer in list(_WRITERS):
+        writer._mutex = threading.RLock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)

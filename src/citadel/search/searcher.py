@@ -57,6 +57,7 @@ class Searcher:
         card_memory: int | None = None,
     ) -> None:
         self._query_encoder = query_encoder
+        self.recipe: tuple[Callable[..., Searcher], tuple[Any, ...]] | None = None  # how a copy is made elsewhere
         self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
         self.statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
         floor = get_router(self.settings.router).floor
@@ -65,6 +66,13 @@ class Searcher:
         if device != "cpu" and engine == "native":
             engine = "gpu"
         self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads(), (device, card_memory))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by the index's path and generation, and the options it was made with."""
+        if self.recipe is None:
+            raise UsageError("only a searcher made by Index.searcher() can be pickled: open the index there instead")
+        rebuild, arguments = self.recipe
+        return rebuild, (self.snapshot, *arguments)
 
     def __len__(self) -> int:
         return len(self.snapshot)

@@ -1,0 +1,90 @@
+"""The documents of one `add` call, kept apart until the call succeeds: one that fails leaves nothing behind."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from typing import NamedTuple
+
+from citadel.index.buffer import Buffer
+from citadel.index.documents import metadata_json
+from citadel.index.segment import Segment
+from citadel.index.vectors import VectorBatch
+from citadel.types import Document
+
+_TERM_BYTES = 64  # a term as a string in a list
+_DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
+
+
+class AnalysedDocument(NamedTuple):
+    """A document of a bm25 index with its terms."""
+
+    document: Document
+    terms: list[str]
+
+
+Item = AnalysedDocument | VectorBatch
+
+
+def add_item(buffer: Buffer, item: Item) -> int:
+    """Add documents to a buffer; the number that replaced one already in it."""
+    if isinstance(item, AnalysedDocument):
+        return int(buffer.add_terms(item.document, item.terms))
+    return buffer.add_batch(item)
+
+
+def check_item(buffer: Buffer, item: Item) -> None:
+    """Refuse with InputError what this buffer could not store."""
+    if isinstance(item, AnalysedDocument):
+        metadata_json(item.document)
+    else:
+        buffer.check(item)
+
+
+def size_of(item: Item) -> int:
+    """Bytes that an item takes while it is kept."""
+    documents = [item.document] if isinstance(item, AnalysedDocument) else item.documents
+    size = sum(_DOCUMENT_BYTES + sys.getsizeof(document.text) + sys.getsizeof(document.title) for document in documents)
+    if isinstance(item, AnalysedDocument):
+        return size + _TERM_BYTES * len(item.terms)
+    arrays = (item.keys, item.weights, item.vectors, item.semantic)
+    return size + sum(array.nbytes for array in arrays if array is not None)
+
+
+class ChangeSet:
+    """What one call has added so far: items as they came, or a buffer and spilled segments once they are many."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything; spilled files are the caller's to remove."""
+        self.items: list[Item] = []
+        self.item_bytes = 0
+        self.buffer: Buffer | None = None
+        self.segments: list[Segment] = []
+        self.gone: dict[str, set[int]] = {}  # replaced within this call, by segment
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def bytes(self) -> int:
+        return self.item_bytes + (self.buffer.bytes if self.buffer else 0)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it still consists of items alone."""
+        return self.buffer is None and not self.segments
+
+    def append(self, item: Item) -> None:
+        """Keep an item that was checked."""
+        self.items.append(item)
+        self.item_bytes += size_of(item)
+
+    def fill(self, buffer: Buffer) -> None:
+        """Move all items into a buffer, which this call uses from now on."""
+        self.buffer = buffer
+        for item in self.items:
+            self.counts["replaced"] += add_item(buffer, item)
+        self.items, self.item_bytes = [], 0

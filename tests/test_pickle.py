@@ -1,0 +1,97 @@
+"""Indexes, searchers and what they give can be sent to another process."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler  # what worker pools send things with
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from citadel import Index, IndexNotFoundError, Ranking, Searcher, UsageError
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    index = Index.create(tmp_path / "index")
+    index.add({"id": f"d{n}", "text": f"rome word{n}", "n": n} for n in range(20))
+    return index.commit()
+
+
+def copied(value: Any) -> Any:
+    return ForkingPickler.loads(ForkingPickler.dumps(value))
+
+
+def test_an_index_is_opened_again_by_its_path(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = ForkingPickler.dumps(Index.open("index"))
+    monkeypatch.chdir("/")
+    copy = ForkingPickler.loads(data)
+    copy.add([{"id": "new", "text": "rome"}])
+    assert len(copy.commit()) == 21
+
+
+def test_an_index_with_waiting_changes_is_not_copied(index: Index) -> None:
+    index.add([{"id": "new", "text": "rome"}])
+    with pytest.raises(UsageError, match="commit them first"):
+        ForkingPickler.dumps(index)
+
+
+def test_a_searcher_keeps_its_generation(index: Index) -> None:
+    searcher = index.searcher(threads=1)
+    data = ForkingPickler.dumps(searcher)
+    index.delete(["d7"])
+    index.commit()
+    copy: Searcher = ForkingPickler.loads(data)
+    assert len(copy) == 20
+    assert copy.search("word7", k=1).ids == searcher.search("word7", k=1).ids == ["d7"]
+
+
+def test_a_generation_that_is_gone_is_named(index: Index) -> None:
+    data = ForkingPickler.dumps(index.searcher())
+    index.delete(["d7"])
+    index.merge()
+    with pytest.raises(IndexNotFoundError, match="generation 2 is no longer there"):
+        ForkingPickler.loads(data)
+
+
+def test_another_index_at_the_same_path_is_not_taken_for_it(index: Index, tmp_path: Path) -> None:
+    data = ForkingPickler.dumps(index.searcher())
+    (tmp_path / "index").rename(tmp_path / "old")
+    other = Index.create(tmp_path / "index")
+    other.add([{"id": "d1", "text": "rome"}])
+    other.commit()
+    with pytest.raises(IndexNotFoundError):
+        ForkingPickler.loads(data)
+
+
+def test_hits_and_rankings_keep_ids_scores_and_texts(index: Index) -> None:
+    searcher = index.searcher()
+    hits = searcher.search("rome word7", k=3)
+    copy = copied(hits)
+    assert (copy.ids, copy.scores, copy[0].text, copy[0].metadata) == (hits.ids, hits.scores, "rome word7", {"n": 7})
+    assert copied(hits[0]).text == "rome word7"
+    ranking = copied(searcher.search_batch({"q1": "word1", "q2": "word2"}, k=5))
+    assert isinstance(ranking, Ranking)
+    assert [hits.ids for hits in ranking.hits] == [["d1"], ["d2"]]  # type: ignore[attr-defined]
+
+
+def test_a_model_goes_with_its_searcher(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:
+    index = Index.create(tmp_path / "index", model=tiny_model())
+    index.add({"id": f"d{n}", "text": f"rome word{n}"} for n in range(5))
+    index.commit()
+    searcher = Index.open(tmp_path / "index", model=tiny_model()).searcher()
+    assert copied(searcher).search("rome", k=3).scores == searcher.search("rome", k=3).scores
+
+
+def _search(searcher: Searcher) -> Any:
+    return searcher.search("word7", k=1)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_pool_of_processes_searches_with_a_pickled_searcher(index: Index, method: str) -> None:
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        [hits] = pool.map(_search, [index.searcher()])
+    assert hits[0].text == "rome word7"
