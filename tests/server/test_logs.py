@@ -16,12 +16,12 @@ def test_a_request_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     caplog.set_level(logging.INFO, "citadel.server")
     with running(text_index(tmp_path / "i"), access_log=True) as server:
         server.post("/v1/search", {"query": "a secret question"}, **{"X-Request-Id": "mine-1"})
-        server.post("/v1/commit", {}, Authorization=f"Bearer {TOKEN}")
+        server.post("/v1/delete", {"ids": ["d9"]}, Authorization=f"Bearer {TOKEN}")
         server.post("/v1/nothing/secret", {"query": "secret"})
     lines = [json.loads(JsonLines().format(record)) for record in caplog.records if record.message == "request"]
     assert [(line["route"], line["method"], line["status"]) for line in lines] == [
         ("/v1/search", "POST", 200),
-        ("/v1/commit", "POST", 200),
+        ("/v1/delete", "POST", 200),
         ("other", "POST", 404),
     ]
     assert lines[0]["request_id"] == "mine-1" and lines[0]["ms"] > 0 and lines[0]["bytes_out"] > 0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from citadel.types import RoutedTokens
 
 SIDES = ("document", "query")
+_LARGEST_TAU = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _keys(encoder: Encoder, routed: RoutedTokens, tau: float, side: str) -> list
     most, repeated = encoder.config.key_postings, np.zeros(len(routed), np.bool_)
     if side == "document" and most:
         repeated = ~best_of_keys(routed, most)
-    kept = (routed.weights > np.float32(tau)) & ~repeated
+    kept = (routed.weights > np.float32(min(tau, _LARGEST_TAU))) & ~repeated
     if side == "query" and encoder.config.router == "dynamic" and routed.tokens is not None:
         ranks = np.arange(len(routed)) - np.searchsorted(routed.tokens, routed.tokens)
         kept = ranks < encoder.config.query_keys

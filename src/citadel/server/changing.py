@@ -22,7 +22,8 @@ from citadel.server.schema import (
 from citadel.text.parse import MAX_ID
 
 router = APIRouter(route_class=JsonRoute, responses=ERRORS, tags=["documents"])
-_NOTHING = CommitRequest()
+_NOTHING = CommitRequest(changes=None)
+Commit = Annotated[bool, Query(description="commit in the same request, as the body's `commit`")]
 Id = Annotated[str, Query(min_length=1, max_length=MAX_ID, description="of the document", examples=["d1"])]
 
 
@@ -42,22 +43,22 @@ async def get_document(id: Id, request: Request) -> Response:
 
 
 @router.post("/v1/documents", response_model=Added)
-async def add(body: AddRequest, request: Request) -> Response:
+async def add(body: AddRequest, request: Request, commit: Commit = False) -> Response:
     """Add documents, all or none; an id that is there is replaced."""
     server = parts(request)
     within(server.config.limits, "documents", len(body.documents), "documents in one request")
-    return json_response(await server.service.add(body.documents, body.commit))
+    return json_response(await server.service.add(body.documents, commit or body.commit, body.changes))
 
 
 @router.post("/v1/delete", response_model=Deleted)
-async def delete(body: DeleteRequest, request: Request) -> Response:
+async def delete(body: DeleteRequest, request: Request, commit: Commit = False) -> Response:
     """Delete documents by id; unknown ids are passed over."""
     server = parts(request)
     within(server.config.limits, "documents", len(body.ids), "ids in one request")
-    return json_response(await server.service.delete(body.ids, body.commit))
+    return json_response(await server.service.delete(body.ids, commit or body.commit, body.changes))
 
 
 @router.post("/v1/commit", response_model=Committed)
-async def commit(request: Request, body: CommitRequest = _NOTHING) -> Response:  # noqa: ARG001 - described by it
+async def commit(request: Request, body: CommitRequest = _NOTHING) -> Response:
     """Make all changes durable and visible. The body may be left out."""
-    return json_response(await parts(request).service.commit())
+    return json_response(await parts(request).service.commit(body.tokens))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -103,6 +104,10 @@ class Search:
             else:
                 ready, mode = job.searcher.prepare_vectors(*_arrays(query.vectors)), _mode(query.vectors, mode)
             hits = job.searcher.search_prepared(ready, asked.k, semantic_mode=mode, tau=asked.tau, cancel=job.cancel)
+            if query.vectors is not None and not all(map(math.isfinite, hits.scores)):
+                raise ServerError(
+                    422, "fields", "the query's vectors are so large that a score is infinite: scale them"
+                )
             found.append(hits)
         return found
 
