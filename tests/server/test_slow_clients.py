@@ -82,17 +82,14 @@ def test_what_a_slow_client_is_told(server: Running) -> None:
 
 
 def test_an_answer_that_is_never_read(server: Running) -> None:
-    body = b'{"query": "elephant"}'
-    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    with connections(server, request, 4) as opened:
+    with connections(server, b"GET /v1/documents?id=large HTTP/1.1\r\nHost: x\r\n\r\n", 4) as opened:
         wait_until(lambda: len(server.server.server_state.connections) >= 4)
         trickle(server, opened, b"", lambda: server.client.search("physics", k=1)[0])
 
 
 def test_a_large_answer_that_is_read_in_time(server: Running) -> None:
     """Reading pauses longer than the bound in all, but goes on before each time is over."""
-    body = b'{"query": "elephant"}'
-    request = HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    request = b"GET /v1/documents?id=large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(request)
         read = 0

@@ -99,6 +99,9 @@ class Semantic:
 class Explanation:
     """Why a document has the score it has for a query: the gains of `matches` and `semantic` add up to `score`.
 
+    `text` is the document's text, or the part that was analysed where that is longer than 100,000 characters:
+    `text_cut` says so, and `text_start` where the part begins. Offsets are into `text`.
+
     >>> import citadel, tempfile
     >>> index = citadel.Index.create(tempfile.mkdtemp())
     >>> index.add([{"id": "d1", "text": "Einstein proposed relativity"}])
@@ -126,6 +129,8 @@ class Explanation:
     query_tokens: tuple[Token, ...]
     document_tokens: tuple[Token, ...]
     matches: tuple[Match, ...]
+    text_start: int = 0
+    text_cut: bool = False
 
     def spans(self, field: str = "text") -> tuple[Span, ...]:
         """The parts of `text` or `title` that added to the score, in order."""

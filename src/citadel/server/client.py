@@ -60,9 +60,9 @@ class RemoteHits(Sequence[Hit]):
 
     def _document(self, rank: int) -> Document:
         row = self._rows[rank - 1]
-        if "text" in row:
+        if "text" in row and not row.get("text_cut"):
             return Document(row["id"], row["text"], row["title"], row["metadata"])
-        found = self._client.get(row["id"])  # asked for without documents: fetched one by one
+        found = self._client.get(row["id"])  # asked for without documents, or cut: fetched one by one
         if found is None:
             raise InputError(f"document {row['id']!r} was deleted since the search")
         return found

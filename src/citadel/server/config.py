@@ -26,6 +26,7 @@ class Limits:
     k: int = 1000
     batch: int = 100  # queries in one request
     hits: int = 10_000  # k times queries
+    hit_characters: int = 100_000  # of the title and of the text of a hit; longer ones are cut
     answer_characters: int = 32 << 20  # of titles and texts in one answer
     explained: int = 20  # hits with an explanation each
     tokens: int = 1024  # rows of a query given as vectors

@@ -129,6 +129,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self._idle_since = next(_ORDER)
         self._watch_leaving()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_leaving()
+
+    def resume_writing(self) -> None:
+        """The client has read most of what waited: an answer that is sent in pieces goes on."""
+        super().resume_writing()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._leaving = stopped(self._leaving)
+
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP, or beyond the bounds of a head."""
         self._answer(self._refusal or ServerError(400, "request", "this is not an HTTP/1.1 request: send it again"))

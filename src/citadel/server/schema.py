@@ -108,6 +108,7 @@ class Hit(Answer):
     score: float
     title: str | None = None
     text: str | None = None
+    text_cut: bool | None = Field(None, description="true: title or text is cut; GET /v1/documents has the whole")
     metadata: dict[str, Any] | None = None
     explanation: dict[str, Any] | None = None
 
