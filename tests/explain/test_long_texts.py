@@ -10,6 +10,7 @@ import pytest
 
 import citadel
 from citadel.cli.show import _body
+from citadel.encode.encoder import Encoder
 from citadel.explain import reading
 from citadel.text import highlight
 from citadel.text.analyser import fold, get_analyser
@@ -34,34 +35,42 @@ def searcher(tmp_path: Path) -> citadel.Searcher:
 
 
 def test_the_part_around_the_matches(searcher: citadel.Searcher) -> None:
-    found = searcher.explain("who proposed relativity", "end")
+    explanation = searcher.explain("who proposed relativity", "end")
     whole = searcher.snapshot.get("end")
     assert whole is not None
-    assert found.text_cut and found.text == whole.text[found.text_start :] and len(found.text) <= LIMIT
-    assert [found.text[span.start : span.end] for span in found.spans()] == ["proposed", "relativity"]
-    assert found.snippet.text.endswith("proposed relativity.")
+    assert (
+        explanation.text_cut
+        and explanation.text == whole.text[explanation.text_start :]
+        and len(explanation.text) <= LIMIT
+    )
+    assert [explanation.text[span.start : span.end] for span in explanation.spans()] == ["proposed", "relativity"]
+    assert explanation.snippet.text.endswith("proposed relativity.")
     scores = {hit.id: hit.score for hit in searcher.search("who proposed relativity")}
-    assert found.score == scores["end"]
-    told = found.to_json()
-    assert (told["text_start"], told["text_cut"]) == (found.text_start, True)
+    assert explanation.score == scores["end"]
+    told = explanation.to_json()
+    assert (told["text_start"], told["text_cut"]) == (explanation.text_start, True)
 
 
 def test_a_short_document_is_whole(searcher: citadel.Searcher) -> None:
-    found = searcher.explain("who proposed relativity", "short")
-    assert (found.text, found.text_start, found.text_cut) == ("Einstein proposed relativity.", 0, False)
+    explanation = searcher.explain("who proposed relativity", "short")
+    assert (explanation.text, explanation.text_start, explanation.text_cut) == (
+        "Einstein proposed relativity.",
+        0,
+        False,
+    )
 
 
 @pytest.mark.parametrize("id", ["often", "title"])
 def test_what_an_answer_holds_is_bounded(searcher: citadel.Searcher, id: str) -> None:
-    found = searcher.explain("relativity", id)
-    assert found.text_cut and len(found.text) <= LIMIT and len(found.title) <= LIMIT
-    assert 0 < len(found.document_tokens) <= LIMIT // len("relativity")
-    assert found.matches[0].postings[0].count == (100_000 if id == "often" else 20_000)
+    explanation = searcher.explain("relativity", id)
+    assert explanation.text_cut and len(explanation.text) <= LIMIT and len(explanation.title) <= LIMIT
+    assert 0 < len(explanation.document_tokens) <= LIMIT // len("relativity")
+    assert explanation.matches[0].postings[0].count == (100_000 if id == "often" else 20_000)
 
 
 def test_a_text_alone_is_bounded(searcher: citadel.Searcher) -> None:
-    found = searcher.explain_text("relativity " * 100_000)
-    assert found.cut and len(found.text) == LIMIT and len(found.tokens) <= LIMIT // 10
+    explanation = searcher.explain_text("relativity " * 100_000)
+    assert explanation.cut and len(explanation.text) == LIMIT and len(explanation.tokens) <= LIMIT // 10
     assert not searcher.explain_text("relativity").cut
 
 
@@ -94,12 +103,14 @@ def test_a_model_reads_the_beginning(
     searcher = index.commit().searcher()
     lengths: list[int] = []
     names = reading.model_names
-    monkeypatch.setattr(
-        "citadel.explain.match.model_names",
-        lambda encoder, document: lengths.append(len(document.encoded_text)) or names(encoder, document),  # type: ignore[func-returns-value]
-    )
-    found = searcher.explain("relativity", "d1")
-    assert lengths == [LIMIT] and found.text == text[:LIMIT] and found.text_cut
+
+    def measured(encoder: Encoder, document: citadel.Document) -> reading.Names:
+        lengths.append(len(document.encoded_text))
+        return names(encoder, document)
+
+    monkeypatch.setattr("citadel.explain.match.model_names", measured)
+    explanation = searcher.explain("relativity", "d1")
+    assert lengths == [LIMIT] and explanation.text == text[:LIMIT] and explanation.text_cut
     assert len(searcher.explain_text(text).text) == LIMIT
 
 
@@ -119,3 +130,10 @@ def test_a_long_hit_on_a_terminal() -> None:
     assert body.plain.startswith("… ") and body.plain.endswith("Einstein proposed relativity.")
     assert plain.plain.endswith(" …") and len(plain.plain) < 250
     assert peak < 64_000_000
+
+
+def test_a_threshold_beyond_all_weights(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """A warning of numpy is an error here."""
+    index = citadel.Index.create(tmp_path / "m", model=tiny_model())
+    tokens = index.searcher().explain_text("relativity", tau=1e300).tokens
+    assert tokens and all(token.pruned for token in tokens)

@@ -19,8 +19,8 @@ OTHER = {"id": "d5", "text": "Bohr proposed atoms."}
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Running]:
-    with running(text_index(tmp_path / "i")) as found:
-        yield found
+    with running(text_index(tmp_path / "i")) as serving:
+        yield serving
 
 
 def another(server: Running) -> citadel.Client:

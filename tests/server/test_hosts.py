@@ -18,8 +18,9 @@ BODY = b'{"query": "physics"}'
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(text_index(tmp_path_factory.mktemp("hosts") / "i"), host_names=("search.example.org",)) as found:
-        yield found
+    index = text_index(tmp_path_factory.mktemp("hosts") / "i")
+    with running(index, host_names=("search.example.org",)) as serving:
+        yield serving
 
 
 def ask(server: Running, *hosts: str, version: str = "1.1", path: str = "/v1/search") -> tuple[int, str]:
@@ -85,10 +86,18 @@ def test_a_host_name_that_is_none(name: str, tmp_path: Path) -> None:
     assert host_name(name) != name
 
 
-def test_names_from_the_command_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [
+        (["--host-name", "one.example", "--host-name", "two.example"], {}),
+        ([], {"CITADEL_HOST_NAME": "one.example two.example"}),
+    ],
+)
+def test_names_from_the_command_line(tmp_path: Path, options: list[str], environment: dict[str, str]) -> None:
     text_index(tmp_path / "i").close()
-    with command(tmp_path / "i", "--host-name", "one.example", "--host-name", "two.example") as (_, client):
+    with command(tmp_path / "i", *options, **environment) as (_, client):
         port = int(client.url.rpartition(":")[2])
-        found = Running(client, None, None, port)  # type: ignore[arg-type]
-        assert [ask(found, name)[0] for name in ("one.example", "two.example", "three.example")] == [200, 200, 421]
+        server = Running(client, None, None, port)  # type: ignore[arg-type]
+        names = ("one.example", "two.example", "three.example")
+        assert [ask(server, name)[0] for name in names] == [200, 200, 421]
     assert in_process("serve", tmp_path / "i", "--port", 0, "--host-name", "http://x").code == 2

@@ -56,14 +56,14 @@ def test_explanations_of_a_long_document_leave_searches_alone(eight_megabytes: P
 
         with ThreadPoolExecutor(3) as pool:
             searching = pool.submit(search)
-            found = [one.result() for one in [pool.submit(client.explain, QUERY, "long") for _ in range(2)]]
+            answers = [one.result() for one in [pool.submit(client.explain, QUERY, "long") for _ in range(2)]]
             over.set()
             searching.result()
         assert set(answered) == {"d2"}
         assert high_water(process.pid) - before < 2 * 64 * MEGABYTE
-    assert found[0] == found[1] and found[0]["text_cut"] and len(found[0]["text"]) <= 100_000
-    assert found[0]["snippet"]["text"].endswith("Einstein proposed relativity.")
-    assert [found[0]["text"][span["start"] : span["end"]] for span in found[0]["text_spans"]] == [
+    assert answers[0] == answers[1] and answers[0]["text_cut"] and len(answers[0]["text"]) <= 100_000
+    assert answers[0]["snippet"]["text"].endswith("Einstein proposed relativity.")
+    assert [answers[0]["text"][span["start"] : span["end"]] for span in answers[0]["text_spans"]] == [
         "proposed",
         "relativity",
     ]
@@ -71,11 +71,11 @@ def test_explanations_of_a_long_document_leave_searches_alone(eight_megabytes: P
 
 def test_a_search_with_explanations_of_a_long_document(eight_megabytes: Path) -> None:
     with running(citadel.Index.open(eight_megabytes)) as server:
-        found = server.client.call("POST", "/v1/search", {"query": QUERY, "k": 4, "explain": True})
-        [long] = [hit for hit in found["hits"] if hit["id"] == "long"]
+        answers = server.client.call("POST", "/v1/search", {"query": QUERY, "k": 4, "explain": True})
+        [long] = [hit for hit in answers["hits"] if hit["id"] == "long"]
         assert long["text_cut"] is True and len(long["text"]) == 100_000
         assert long["explanation"]["score"] == long["score"]
-        assert "text_cut" not in next(hit for hit in found["hits"] if hit["id"] == "d1")
+        assert "text_cut" not in next(hit for hit in answers["hits"] if hit["id"] == "d1")
 
 
 @pytest.fixture(scope="module")

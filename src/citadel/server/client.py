@@ -205,8 +205,9 @@ class Client:
     def commit(self) -> int:
         """Make all changes durable and visible; the number of the generation.
 
-        Raises ChangesLostError when a change of this client is gone, because the server restarted or another commit
-        failed: add again what was added since the last commit that returned.
+        Raises ChangesLostError when a change of this client is gone, because the server restarted or a commit
+        failed: add again what was added since the last commit that returned. A client that has changed nothing
+        commits the changes of others, and gets ServerError (`nothing_waiting`) when there are none.
         """
         tokens = self._uncommitted.tokens()
         return int(self._committing("/v1/commit", {}, tokens)["generation"])

@@ -90,6 +90,7 @@ class Service:
         except BaseException:
             if not self.index.has_changes:
                 self._dropped()
+                self.index.rollback()  # releases the lock
             raise
         token = self._ledger.accept()
         if not self.index.has_changes:  # nothing to lose: an unknown id was deleted, or an added document again
