@@ -144,6 +144,18 @@ def test_a_commit_whose_answer_was_lost_can_be_sent_again(server: Running, monke
     assert client.commit() == server.service.generation and server.service.commits == 1
 
 
+def test_changes_that_the_index_has_dropped(server: Running) -> None:
+    for call in (server.client.commit, lambda: server.client.add([OTHER], commit=True)):
+        server.client.add([NEW])
+        server.service.index.rollback()
+        with pytest.raises(citadel.ChangesLostError):
+            call()
+    _, answer = post(server, "/v1/documents", {"documents": [NEW]})
+    server.service.index.rollback()
+    assert post(server, "/v1/commit", {})[1]["error"]["code"] == "nothing_waiting"
+    assert post(server, "/v1/commit", {"changes": answer["changes"]})[1]["error"]["code"] == "lost"
+
+
 def test_tokens_over_http(server: Running) -> None:
     _, first = post(server, "/v1/documents", {"documents": [NEW]})
     _, second = post(server, "/v1/delete", {"ids": ["d1"]})

@@ -84,12 +84,13 @@ class Service:
 
     def _change(self, change: Callable[[], dict[str, Any]], commit: bool, covers: Sequence[str]) -> dict[str, Any]:
         """Make a change, give it a token, and commit it if asked to."""
+        self._notice_losses()
         self._ledger.is_durable(covers)  # raises when one is lost
         try:
             done = change()
         except BaseException:
+            self._notice_losses()
             if not self.index.has_changes:
-                self._dropped()
                 self.index.rollback()  # releases the lock
             raise
         token = self._ledger.accept()
@@ -112,6 +113,7 @@ class Service:
         return {"deleted": deleted}
 
     def _commit_covering(self, covers: Sequence[str]) -> dict[str, Any]:
+        self._notice_losses()
         if not covers:
             self._ledger.require_waiting()
         if not covers or not self._ledger.is_durable(covers):
@@ -128,6 +130,11 @@ class Service:
         self._settled()
         self.commits += 1
         self.searcher = self._searcher(self.searcher)
+
+    def _notice_losses(self) -> None:
+        """The index itself says whether anything waits: what it has dropped is not committed in silence."""
+        if not self.index.has_changes:
+            self._dropped()
 
     def _settled(self) -> None:
         self.waiting = 0
