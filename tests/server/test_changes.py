@@ -100,7 +100,7 @@ def test_a_restart_between_add_and_commit_is_told(tmp_path: Path) -> None:
             client.commit()
         status, answer = post(server, "/v1/commit", {})
         assert (status, answer["error"]["code"]) == (409, "nothing_waiting")
-        assert "add them again" in answer["error"]["message"]
+        assert "add it again" in answer["error"]["message"]
         client.add([NEW])
         client.commit()
         assert client.get("d4") is not None

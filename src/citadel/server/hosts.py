@@ -1,4 +1,4 @@
-"""The Host header: which names a server answers for, so that a foreign web page cannot reach it under its own name."""
+"""The Host header: which names a server answers for, so that a foreign web page cannot reach it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FOREIGN = (
 class Hosts:
     """The names and addresses a server answers for.
 
-    Without this, a page of evil.example.com whose name is made to resolve to 127.0.0.1 could read a local index through
-    a visitor's browser. A browser sends the page's own name as Host, and a page cannot change that. An address is not
-    such a name, so a server that listens on every address answers for any address literal.
+    Without this, a page of evil.example.com whose name is made to resolve to 127.0.0.1 could read a local
+    index through a visitor's browser. A browser sends the page's own name as Host, and a page cannot change
+    that. An address is not such a name, so a server that listens on every address answers for any literal.
 
     >>> hosts = Hosts("127.0.0.1", ["search.example.org"])
     >>> [hosts.answers(name) for name in ("localhost", "search.example.org", "evil.example.com", "10.0.0.7")]

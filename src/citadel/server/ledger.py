@@ -12,7 +12,7 @@ TOKEN_PATTERN = r"^[0-9a-f]{16}-[0-9]{1,18}$"  # noqa: S105 - the form of a toke
 _KEPT_EPOCHS = 256  # ended epochs whose committed changes are still known
 
 _LOST = "changes that this commit covers were lost (the server restarted, or a commit failed): add them again"
-_NOTHING = "nothing waits to be committed: changes added before a restart of the server are lost, so add them again"
+_NOTHING = "nothing waits to be committed: what was added before a restart of the server is lost, so add it again"
 
 
 class Ledger:

@@ -56,8 +56,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _make_room(self) -> bool:
         """Close the connection that has been idle longest; where none is idle, take one of the reserve.
 
-        A connection is idle until a whole head has arrived. So neither idle nor slow connections keep others out, and
-        while requests of others fill the limit, health can still be asked.
+        A connection is idle until a whole head has arrived. So neither idle nor slow connections keep others
+        out, and while requests of others fill the limit, health can still be asked.
         """
         others = [one for one in self._open_connections() if one is not self]
         idle = [one for one in others if one.is_idle]

@@ -151,7 +151,7 @@ def bare_rows(hits: Hits) -> list[dict[str, Any]]:
 
 
 class Reader:
-    """Hits with title, text and metadata, read a few at a time and cut: long documents must not fill the memory."""
+    """Hits with title, text and metadata; read a few at a time and cut, to bound the memory."""
 
     def __init__(self, limits: Limits) -> None:
         self._limit, self._left = limits.hit_characters, limits.answer_characters

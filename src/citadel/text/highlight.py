@@ -36,8 +36,8 @@ class Snippet:
 def snippet(text: str, terms: Collection[str], analyser: Analyser, width: int = 200) -> Snippet:
     """The window of at most `width` characters with most different terms, then most matches, then nearest the start.
 
-    `terms` are the query's, as the same analyser gives them. Of a text longer than `ANALYSED` characters only its
-    `best_part` is analysed.
+    `terms` are the query's, as the same analyser gives them. Of a text longer than `ANALYSED` characters
+    only its `best_part` is analysed.
 
     >>> from citadel.text.analyser import get_analyser
     >>> english = get_analyser("english")
@@ -62,9 +62,10 @@ def best_part(
     limit: int = ANALYSED,
     check: Callable[[], None] = lambda: None,
 ) -> Span:
-    """The part of at most `limit` characters around the piece with most different terms; a shorter text as a whole.
+    """The part of at most `limit` characters around the piece with most different terms.
 
-    `check` is called for every piece, and stops the search by raising.
+    A text that is not longer is its own best part. `check` is called for every piece, and stops the search
+    by raising.
 
     >>> from citadel.text.analyser import get_analyser
     >>> english = get_analyser("english")
@@ -86,8 +87,8 @@ def best_part(
 def _best_piece(text: str, terms: Collection[str], analyser: Analyser, length: int, check: Callable[[], None]) -> int:
     """Where the first piece with most different terms begins.
 
-    A piece is analysed only if it holds the beginnings of more terms than the best so far: most of a long text costs
-    no more than a search for a few strings.
+    A piece is analysed only if it holds the beginnings of more terms than the best so far: most of a long
+    text costs no more than a search for a few strings.
     """
     wanted = set(sorted(terms, key=len, reverse=True)[:_MAX_TERMS])
     beginnings = {_beginning(term) for term in wanted}
