@@ -91,7 +91,8 @@ def test_of_a_long_text_only_a_part_is_analysed() -> None:
 
 def test_terms_that_begin_like_many_words_cost_no_more_than_the_limit() -> None:
     analyser = Counting()
-    found = snippet("consecrated " * 2_000_000, ["consecut", "zebra"], analyser, 40)
+    words = " ".join(f"consecrated{n}" for n in range(1_200_000))  # all different
+    found = snippet(words, ["consecut", "zebra"], analyser, 40)
     assert found.start == 0 and not found.spans and analyser.read <= (8 << 20) + 2 * ANALYSED
 
 
@@ -99,6 +100,8 @@ def test_the_part_with_most_different_terms() -> None:
     text = "fox " + FILLER * 20_000 + "fox hound " + FILLER * 20_000 + "hound"
     assert marked(find(text, "fox hound", 40)) == ["fox", "hound"]
     assert find(text, "absent", 11) == Snippet("fox lorem", 0, ())
+    words = "जल " + "हिन्दी " * 40_000 + "में जलवायु जल हिन्दी, नदी"
+    assert marked(snippet(words, ENGLISH.terms("नदी जल"), ENGLISH, 30)) == ["जल", "नदी"]
     words = "Ｆｏｘ naïve " + "λόγος " * 40_000 + "an ﬁne fox"
     assert marked(find(words, "fine fox", 30)) == ["ﬁne", "fox"]
 
@@ -122,4 +125,6 @@ def test_looking_for_a_part_can_be_stopped() -> None:
 
     with pytest.raises(Cancelled):
         best_part(FILLER * 100_000, ["absent"], ENGLISH, check=stop)
+    assert looked == 3
+    best_part(FILLER * 100_000, [], ENGLISH, check=stop)  # a query without terms: nothing to look for
     assert looked == 3

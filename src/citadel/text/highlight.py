@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -87,20 +88,23 @@ def best_part(
 def _best_piece(text: str, terms: Collection[str], analyser: Analyser, length: int, check: Callable[[], None]) -> int:
     """Where the first piece with most different terms begins.
 
-    A piece is analysed only if it holds the beginnings of more terms than the best so far: most of a long
-    text costs no more than a search for a few strings.
+    Of a piece that holds the beginnings of more terms than the best so far, the words with these beginnings are
+    analysed: most of a long text costs no more than a search for a few strings.
     """
     wanted = set(sorted(terms, key=len, reverse=True)[:_MAX_TERMS])
-    beginnings = {_beginning(term) for term in wanted}
+    if not wanted:
+        return 0
+    beginnings = sorted({_beginning(term) for term in wanted})
+    words = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, beginnings))})\S*")
     best, at, tried = 0, 0, 0
     for start in range(0, len(text), length):
         check()
-        piece = text[start : start + length]
-        folded = fold(piece)
+        folded = fold(text[start : start + length])
         if sum(beginning in folded for beginning in beginnings) <= best:
             continue
-        tried += len(piece)
-        if (count := len(wanted.intersection(analyser.terms(piece)))) > best:
+        likely = " ".join(set(words.findall(folded)))
+        tried += len(likely)
+        if (count := len(wanted.intersection(analyser.terms(likely)))) > best:
             best, at = count, start
         if best == len(wanted) or tried > _TRIED:
             break
