@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from citadel.config import Field, Settings
     from citadel.errors import (
         Cancelled,
+        ChangesLostError,
         CitadelError,
         CorruptIndexError,
         FingerprintError,
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CancelFlag",
     "Cancelled",
+    "ChangesLostError",
     "CitadelError",
     "Client",
     "CorruptIndexError",

@@ -99,3 +99,11 @@ class ServerError(CitadelError):
     def __init__(self, status: int, code: str, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.status, self.code, self.retry_after = status, code, retry_after
+
+
+class ChangesLostError(ServerError):
+    """Changes that waited on a server are gone; add them again. Adding a document twice does no harm.
+
+    >>> ChangesLostError(409, "lost", "add them again").status
+    409
+    """

@@ -27,7 +27,8 @@ def test_a_match_as_json(index: Path, citadel: Citadel) -> None:
     assert sum(match["share"] for match in found["matches"]) == pytest.approx(1)
     assert set(found) == {
         "format", "query", "id", "title", "text", "router", "codec", "tau", "semantic_mode", "score", "semantic", "cut",
-        "query_tokens", "document_tokens", "matches", "title_spans", "text_spans", "snippet",
+        "query_tokens", "document_tokens", "matches", "title_spans", "text_spans", "snippet", "text_start",
+        "text_cut",
     }  # fmt: skip
     assert set(found["matches"][1]) == {"query_tokens", "key", "name", "weight", "gain", "share", "postings"}
     assert set(found["matches"][1]["postings"][0]) == {"document_tokens", "weight", "count", "product"}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import citadel
+from citadel.server.answers import as_server_error
 from citadel.server.config import Limits
 from tests.support.serving import DOCUMENTS, TOKEN, Running, running, text_index
 
@@ -182,6 +183,52 @@ def test_given_vectors_over_http(tmp_path: Path) -> None:
             server.client.search("text")
         assert server.client.stats()["largest_keys"][0] == {"key": 7, "word": None, "postings": 2}
         assert TOKEN not in str(server.client.stats())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"keys": [7], "weights": [1], "vectors": [[1, 0, 0, 0], [1]]}, "cannot be read as numbers"),
+        ({"keys": [7, 9], "weights": [1, 1], "vectors": [[1, 0, 0, 0], [1, 0, 0]]}, "cannot be read as numbers"),
+        ({"keys": [7], "weights": [1], "vectors": [[1e300, 0, 0, 0]]}, "infinite"),
+        ({"keys": [7], "weights": [1e300], "vectors": [[1, 0, 0, 0]]}, "infinite"),
+        ({"keys": [7], "weights": [2], "vectors": [[3e38, 0, 0, 0]]}, "infinite"),
+        ({"keys": [7], "weights": [1], "vectors": [[3e38, 0, 0, 0]]}, "score is infinite"),
+        ({"semantic": [1e300, 0]}, "infinite"),
+        ({"semantic": [3e38, 0]}, "score is infinite"),
+    ],
+)
+def test_vectors_that_do_not_fit_are_told(tmp_path: Path, given: dict[str, Any], words: str) -> None:
+    """In a sentence, with nothing in the log: a warning of numpy is an error here."""
+    fields = {"lexical": citadel.Field(dimension=4, codec="fp16"), "semantic": citadel.Field(2, "fp16")}
+    index = citadel.Index.create(tmp_path / "v", fields=fields, fingerprint="x")
+    index.add_vectors([{"id": "v1", "keys": [7], "weights": [1.0], "vectors": [[9, 0, 0, 0]], "semantic": [9, 0]}])
+    with running(index.commit()) as server:
+        for body in ({"vectors": given}, {"queries": [{"vectors": given}]}):
+            status, answer = server.post("/v1/search/batch" if "queries" in body else "/v1/search", body)
+            assert (status, answer["error"]["code"]) == (422, "fields"), answer
+            assert words in answer["error"]["message"]
+
+
+def test_a_key_that_stands_twice_is_named(server: Running) -> None:
+    _, answer = server.post("/v1/search", b'{"query": "x", "query": "y"}')
+    assert "'query' stands twice" in answer["error"]["message"]
+    assert server.post("/v1/search", {"query": 'a "colon": here', "k": 1})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("location", "message", "told"),
+    [
+        ("t", "t: the latest state is intact", "the index: the latest state is intact"),
+        ("t", "the latest state is not there", "the latest state is not there"),
+        ("index", "cannot open the index: index is damaged", "cannot open the index: index is damaged"),
+        ("/srv/t", "/srv/t: no space on /srv/tmp", "the index: no space on /srv/tmp"),
+        ("/srv/t", "no space for '/srv/t/seg-1.cit'", "no space for 'the index/seg-1.cit'"),
+        ("", "no index", "no index"),
+    ],
+)
+def test_a_message_without_the_folder(location: str, message: str, told: str) -> None:
+    assert str(as_server_error(citadel.ResourceError(message), location)) == told
 
 
 # ---- explanations, and an index with a model -------------------------------------------------------------------------

@@ -18,7 +18,7 @@ CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
     "response_headers_conformance,negative_data_rejection"
 )
-PATHS = ("documents", "commit", "search", "search/batch", "explain", "explain/text", "delete")
+PATHS = ("documents", "search", "search/batch", "explain", "explain/text", "delete", "commit")
 EXAMPLES = 5000 if NIGHT else 200
 
 

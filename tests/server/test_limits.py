@@ -69,6 +69,12 @@ BODIES: list[tuple[str, object, int, str]] = [
     ("/v1/search", {"query": "x", "explain": True, "k": 21}, 422, "limit"),
     ("/v1/search", {"vectors": {"keys": [1] * 5}}, 422, "limit"),
     ("/v1/search", {"vectors": {"keys": ["1"]}}, 422, "fields"),
+    ("/v1/search", b'{"query": "x", "k": 3, "k": 3}', 422, "fields"),
+    ("/v1/search", b'{"vectors": {"keys": [1], "keys": [1]}}', 422, "fields"),
+    ("/v1/search/batch", b'{"queries": [{"query": "x", "query": "y"}]}', 422, "fields"),
+    ("/v1/documents", b'{"documents": [{"id": "x", "text": "t", "a": {"b": 1, "b": 2}}]}', 422, "fields"),
+    ("/v1/delete", b'{"ids": ["a"], "ids": ["b"]}', 422, "fields"),
+    ("/v1/commit", b'{"changes": null, "changes": null}', 422, "fields"),
     ("/v1/search", {"query": "x", "vectors": {"keys": [1]}}, 422, "fields"),
     ("/v1/search", {"query": "x", "model": "/etc/passwd"}, 422, "fields"),
     ("/v1/search/batch", queries(4), 422, "limit"),
@@ -132,8 +138,10 @@ RAW: list[tuple[str, bytes, int, str]] = [
 
 @pytest.mark.parametrize(("request_bytes", "status", "code"), [case[1:] for case in RAW], ids=[case[0] for case in RAW])
 def test_what_is_refused_by_its_head(server: Running, request_bytes: bytes, status: int, code: str) -> None:
-    found, answer = parsed(server.raw(request_bytes))
+    raw = server.raw(request_bytes)
+    found, answer = parsed(raw)
     assert (found, answer["error"]["code"]) == (status, code), answer
+    assert f"x-request-id: {answer['error']['request_id']}\r\n".encode() in raw
 
 
 def test_refusals_leave_no_memory_behind(server: Running) -> None:

@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from citadel.server.config import ServerConfig
+from citadel.server.gate import Gate
 from citadel.server.logs import JsonLines
-from tests.support.serving import TOKEN, running, text_index
+from citadel.server.metrics import Metrics
+from tests.support.serving import TOKEN, parsed, running, text_index
 
 
 def test_a_request_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "citadel.server")
     with running(text_index(tmp_path / "i"), access_log=True) as server:
         server.post("/v1/search", {"query": "a secret question"}, **{"X-Request-Id": "mine-1"})
-        server.post("/v1/commit", {}, Authorization=f"Bearer {TOKEN}")
+        server.post("/v1/delete", {"ids": ["d9"]}, Authorization=f"Bearer {TOKEN}")
         server.post("/v1/nothing/secret", {"query": "secret"})
     lines = [json.loads(JsonLines().format(record)) for record in caplog.records if record.message == "request"]
     assert [(line["route"], line["method"], line["status"]) for line in lines] == [
         ("/v1/search", "POST", 200),
-        ("/v1/commit", "POST", 200),
+        ("/v1/delete", "POST", 200),
         ("other", "POST", 404),
     ]
     assert lines[0]["request_id"] == "mine-1" and lines[0]["ms"] > 0 and lines[0]["bytes_out"] > 0
     text = json.dumps(lines)
     assert "secret" not in text and TOKEN not in text
+
+
+def test_a_request_that_is_no_http_is_one_line_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "citadel.server")
+    with running(text_index(tmp_path / "i"), access_log=True) as server:
+        status, answer = parsed(server.raw(b"secret\r\n\r\n"))
+    [line] = [json.loads(JsonLines().format(record)) for record in caplog.records if record.message == "refused"]
+    assert status == 400 and (line["status"], line["code"], line["client"]) == (400, "request", "127.0.0.1")
+    assert line["request_id"] == answer["error"]["request_id"] and "secret" not in json.dumps(line)
+
+
+def test_a_request_that_is_cancelled_at_the_end_has_its_answer() -> None:
+    """The server stops and does not wait any longer."""
+
+    async def stopped(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    gate = Gate(stopped, ServerConfig(access_log=False), Metrics(), frozenset(), "")
+    scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
+    asyncio.run(gate(scope, send, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 503 and b"x-request-id" in dict(sent[0]["headers"])
+    assert json.loads(sent[1]["body"])["error"]["code"] == "stopping"
 
 
 def test_an_id_that_could_break_a_line_is_replaced(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ import psutil
 import pytest
 
 import citadel
+from citadel.server.config import Limits
+from citadel.server.protocol import RESERVE
 from tests.support.serving import DOCUMENTS, Running, command, parsed, running, text_index, wait_until
 
 SLOW = 20  # connections of each kind
@@ -75,22 +77,19 @@ def test_a_request_that_never_arrives(server: Running, first: bytes, piece: byte
 def test_what_a_slow_client_is_told(server: Running) -> None:
     status, answer = parsed(server.raw(HEAD + b"Content-Length: 5000\r\n\r\n{"))
     assert (status, answer["error"]["code"]) == (408, "slow")
-    assert "within 0.5 seconds" in answer["error"]["message"]
+    assert "within 0.5 seconds" in answer["error"]["message"] and answer["error"]["request_id"]
     assert server.raw(b"") == b""
 
 
 def test_an_answer_that_is_never_read(server: Running) -> None:
-    body = b'{"query": "elephant"}'
-    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    with connections(server, request, 4) as opened:
+    with connections(server, b"GET /v1/documents?id=large HTTP/1.1\r\nHost: x\r\n\r\n", 4) as opened:
         wait_until(lambda: len(server.server.server_state.connections) >= 4)
         trickle(server, opened, b"", lambda: server.client.search("physics", k=1)[0])
 
 
 def test_a_large_answer_that_is_read_in_time(server: Running) -> None:
     """Reading pauses longer than the bound in all, but goes on before each time is over."""
-    body = b'{"query": "elephant"}'
-    request = HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    request = b"GET /v1/documents?id=large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(request)
         read = 0
@@ -112,15 +111,39 @@ def test_requests_at_a_walking_pace_are_answered(server: Running) -> None:
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
 
 
-def test_more_connections_than_allowed(tmp_path: Path) -> None:
-    from citadel.server.config import Limits
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+WAITING = HEAD + b"Content-Length: 5000\r\n\r\n{"  # a request whose body is on its way
 
-    with running(text_index(tmp_path / "i"), limits=Limits(connections=SLOW)) as server:
-        with connections(server, b""):
-            wait_until(lambda: len(server.server.server_state.connections) == SLOW)
-            answer = server.raw(b"GET / HTTP/1.1\r\n\r\n")
+
+@pytest.mark.parametrize("first", [b"", b"GET / HT", HEAD], ids=["nothing", "half a line", "headers"])
+def test_idle_connections_keep_nobody_out(tmp_path: Path, first: bytes) -> None:
+    """As many as allowed are open and send nothing whole: the oldest makes room for each new one."""
+    with running(text_index(tmp_path / "i"), limits=Limits(connections=512), request_seconds=60.0) as server:
+        with connections(server, first, 512) as opened:
+            wait_until(lambda: len(server.server.server_state.connections) == 512)
+            for _ in range(3):
+                assert parsed(server.raw(LIVE)) == (200, {"status": "live"})
+            assert server.client.search("physics").ids
+            assert opened[0].recv(1) == b"" and opened[-1].fileno() > 0
+            opened[-1].settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                opened[-1].recv(1)  # a young one is left alone
+        wait_until(lambda: len(server.server.server_state.connections) <= 1)
+
+
+def test_more_requests_than_connections(tmp_path: Path) -> None:
+    """None of them is idle: others are refused, and health can still be asked."""
+    with running(text_index(tmp_path / "i"), limits=Limits(connections=SLOW), request_seconds=60.0) as server:
+        protocols = server.server.server_state.connections
+        with connections(server, WAITING):
+            wait_until(lambda: sum(not one.is_idle for one in protocols) == SLOW)  # type: ignore[union-attr]
+            answer = server.raw(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             assert parsed(answer)[1]["error"]["code"] == "busy" and b"retry-after: 1" in answer
-        wait_until(lambda: not server.server.server_state.connections)
+            assert b"x-request-id: " in answer
+            assert parsed(server.raw(LIVE)) == (200, {"status": "live"})
+            with connections(server, b"GET /health/", 2 * RESERVE):  # those of the reserve make room, too
+                assert parsed(server.raw(LIVE)) == (200, {"status": "live"})
+        wait_until(lambda: not protocols)
         assert server.client.search("physics").ids
 
 

@@ -113,6 +113,19 @@ def test_another_process_commits(tmp_path: Path) -> None:
         assert server.client.search("mine").ids == ["d5"] and len(server.client) == 5
 
 
+def test_a_folder_with_a_short_name_garbles_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is called t, a letter of most messages."""
+    monkeypatch.chdir(tmp_path)
+    text_index(Path("t")).close()
+    with command(Path("t")) as (_, client), citadel.Index.open("t") as other:
+        other.add([{"id": "d4", "text": "the lock is held"}])
+        with pytest.raises(citadel.LockHeldError) as library:
+            citadel.Index.open("t").add([{"id": "d5", "text": "refused"}])
+        with pytest.raises(citadel.LockHeldError) as remote:
+            client.add([{"id": "d5", "text": "refused"}])
+        assert str(remote.value) == f"the index: {str(library.value).partition(': ')[2]}"
+
+
 def test_a_full_disk_is_told_and_nothing_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(text_index(tmp_path / "i")) as server:
 

@@ -31,7 +31,7 @@ def test_writes_need_their_token_and_reads_none(tmp_path: Path) -> None:
             for given in ("", "Bearer", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", TOKEN):
                 status, answer = server.post(path, {}, Authorization=given)
                 assert (status, answer["error"]["code"]) == (401, "token"), given
-        assert server.post("/v1/commit", {}, Authorization=f"bearer {TOKEN}")[0] == 200
+        assert server.post("/v1/delete", {"ids": ["d9"]}, Authorization=f"bearer {TOKEN}")[0] == 200
         assert citadel.Client(server.client.url).search("physics").ids
 
 

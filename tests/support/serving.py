@@ -78,11 +78,12 @@ def text_index(folder: Path, documents: Sequence[dict[str, Any]] = DOCUMENTS) ->
 
 
 @contextlib.contextmanager
-def running(index: citadel.Index, *, limits: Limits | None = None, **settings: Any) -> Iterator[Running]:
+def running(index: citadel.Index, *, limits: Limits | None = None, port: int = 0, **settings: Any) -> Iterator[Running]:
     """Serve an index from a thread, with a write token."""
-    chosen: dict[str, Any] = {"write_token": TOKEN, "access_log": False, "reload_seconds": 0.0} | settings
+    chosen: dict[str, Any] = {"write_token": TOKEN, "access_log": False, "reload_seconds": 0.0}
+    chosen |= {"host_names": ("x", "test")} | settings
     service = Service(index, ServerConfig(limits=limits or Limits(), **chosen))
-    server, listening = make_server(service), listen("127.0.0.1", 0)
+    server, listening = make_server(service), listen("127.0.0.1", port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     port = listening.getsockname()[1]
     thread.start()

@@ -71,7 +71,8 @@ def _snippet(found: Explanation, colours: list[str]) -> Text:
     body = Text(shown(cut.text))
     for span in cut.spans:
         body.stylize(f"bold {colours[span.matches[0]]}", span.start, span.end)
-    return Text.assemble("… " if cut.start else "", body, " …" if cut.end < len(found.text) else "")
+    is_end = cut.end == len(found.text) and not found.text_cut
+    return Text.assemble("… " if found.text_start + cut.start else "", body, "" if is_end else " …")
 
 
 def _alternatives(tokens: Iterable[Token]) -> Iterable[Text]:

@@ -19,6 +19,9 @@ def _option(name: str, help: str, **more: Any) -> Any:
 
 
 Host = Annotated[str, _option("HOST", "The address to listen on.")]
+HostName = Annotated[
+    list[str] | None, _option("HOST_NAME", "A name that requests may ask for; repeatable.", metavar="NAME")
+]
 Port = Annotated[int, _option("PORT", "The port; 0 takes a free one.")]
 SharePort = Annotated[bool, _option("SHARE_PORT", "Let other servers that only read listen on it, too.")]
 WriteToken = Annotated[str, _option("WRITE_TOKEN_FILE", "A token for changes; or CITADEL_WRITE_TOKEN.", metavar="FILE")]
@@ -43,6 +46,7 @@ AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
 def serve(
     index: IndexFolder,
     host: Host = "127.0.0.1",
+    host_name: HostName = None,
     port: Port = 8080,
     share_port: SharePort = False,
     model: Model = None,
@@ -71,8 +75,19 @@ def serve(
     }
     limits = {"body_bytes": max_body, "k": max_k, "batch": max_batch, "queue": queue, "connections": max_connections}
     limits["deadline_ms"] = max(round(deadline * 1000), 1)
-    settings = {"host": host, "port": port, "workers": workers, "threads": threads, "reload_seconds": reload}
-    settings |= {"share_port": share_port, "device": device, "card_memory": parse_card_memory(card_memory)}
+    settings: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "workers": workers,
+        "threads": threads,
+        "reload_seconds": reload,
+    }
+    settings |= {
+        "host_names": tuple(host_name or ()),
+        "share_port": share_port,
+        "device": device,
+        "card_memory": parse_card_memory(card_memory),
+    }
     _run(index, model, log_level, limits, settings | tokens | {"access_log": access_log})
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from citadel.cli.answers import Answer
 from citadel.cli.output import plain
 from citadel.text.analyser import Analyser
-from citadel.text.highlight import snippet
+from citadel.text.highlight import ANALYSED, best_part, snippet
 from citadel.types import Hit
 
 SNIPPET = 240  # characters
@@ -46,11 +46,16 @@ def _title(hit: Hit) -> Text:
 
 
 def _body(hit: Hit, query: str | None, analyser: Analyser | None) -> Text:
-    text = plain(hit.text)
+    whole = hit.text
     if analyser is None or query is None:
+        text = plain(whole[:ANALYSED])
         return Text(text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()} …")
-    found = snippet(text, analyser.terms(query), analyser, SNIPPET)
+    terms = analyser.terms(query)
+    before, after = best_part(whole, terms, analyser)
+    text = plain(whole[before:after])
+    found = snippet(text, terms, analyser, SNIPPET)
     body = Text(found.text)
     for start, end in found.spans:
         body.stylize("bold yellow", start, end)
-    return Text.assemble("… " if found.start else "", body, " …" if found.end < len(text) else "")
+    is_end = found.end == len(text) and after == len(whole)
+    return Text.assemble("… " if before + found.start else "", body, "" if is_end else " …")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from citadel.errors import InputError, UsageError
+from citadel.errors import Cancelled, InputError, UsageError
 from citadel.explain.asked import Asked, Row, asked_model, asked_terms, asked_vectors
 from citadel.explain.objects import Alternative, Explanation, Match, Posting, Semantic, Token
-from citadel.explain.reading import Names, model_names, term_names
+from citadel.explain.reading import Names, Part, first_part, model_names, term_names, term_part
 from citadel.explain.stored import Met, StoredDocument
 from citadel.index.segment import Segment
 from citadel.routing import get_router
@@ -19,17 +19,24 @@ from citadel.search.plan import Options, plan_options, tau_used
 from citadel.types import Document
 
 if TYPE_CHECKING:
+    from citadel._native import Cancel
     from citadel.search.searcher import Searcher
 
 
 def explain_match(
-    searcher: Searcher, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None
+    searcher: Searcher,
+    query: str,
+    id: str,
+    *,
+    semantic_mode: str = "auto",
+    tau: float | None = None,
+    cancel: Cancel | None = None,
 ) -> Explanation:
     """Why the document `id` has the score it has for a text."""
     if not isinstance(query, str):
         raise UsageError(f"a query is a text, not {type(query).__name__}")
     ask = asked_terms if searcher.statistics else asked_model
-    return _explain(searcher, lambda segment: ask(searcher, query, segment), id, semantic_mode, tau)
+    return _explain(searcher, lambda segment: ask(searcher, query, segment), id, semantic_mode, tau, cancel)
 
 
 def explain_vectors(
@@ -42,24 +49,36 @@ def explain_vectors(
     *,
     semantic_mode: str = "auto",
     tau: float | None = None,
+    cancel: Cancel | None = None,
 ) -> Explanation:
     """The same for a query given as vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
     given = {"keys": keys, "weights": weights, "vectors": vectors, "semantic": semantic}
-    return _explain(searcher, lambda segment: asked_vectors(searcher, given, segment), id, semantic_mode, tau)
+    return _explain(searcher, lambda segment: asked_vectors(searcher, given, segment), id, semantic_mode, tau, cancel)
 
 
 def _explain(
-    searcher: Searcher, ask: Callable[[Segment], Asked], id: str, semantic_mode: str, tau: float | None
+    searcher: Searcher,
+    ask: Callable[[Segment], Asked],
+    id: str,
+    semantic_mode: str,
+    tau: float | None,
+    cancel: Cancel | None,
 ) -> Explanation:
+    def check() -> None:
+        if cancel is not None and cancel.is_set():
+            raise Cancelled("the explanation was cancelled")
+
     options = plan_options(searcher.snapshot, 1, semantic_mode, tau)
     segment, number = _locate(searcher, id)
-    [document] = segment.store.get([number])
     asked = ask(segment)
+    check()
+    part = _part(searcher, segment.store.get([number])[0], asked, check)
+    check()
     norm = searcher.statistics.norm if searcher.statistics else (0.0, 0.0)
     stored = StoredDocument(searcher.snapshot, segment, number, norm)
     if asked.plan.semantic is None:
         options = options._replace(semantic="off")
-    return _assemble(searcher, document, asked, stored, options)
+    return _assemble(searcher, part, asked, stored, options)
 
 
 def _locate(searcher: Searcher, id: str) -> tuple[Segment, int]:
@@ -71,9 +90,15 @@ def _locate(searcher: Searcher, id: str) -> tuple[Segment, int]:
     return found[id]
 
 
-def _assemble(
-    searcher: Searcher, document: Document, asked: Asked, stored: StoredDocument, options: Options
-) -> Explanation:
+def _part(searcher: Searcher, document: Document, asked: Asked, check: Callable[[], None]) -> Part:
+    """What of the document is analysed; the cost of an explanation does not grow with a long text."""
+    if searcher.statistics:
+        return term_part(document, [row.name for row in asked.rows if row.name], searcher.analyser, check)
+    return first_part(document, 0 if asked.text is None else searcher.encoder.config.document_length)
+
+
+def _assemble(searcher: Searcher, part: Part, asked: Asked, stored: StoredDocument, options: Options) -> Explanation:
+    document = part.document
     settings, names = searcher.settings, _names(searcher, document, asked)
     met = stored.meet(asked.plan, asked.lists, options.weight_floor)
     gains = _gains(met, get_router(settings.router).floor)
@@ -98,6 +123,8 @@ def _assemble(
         query_tokens=_with_alternatives(asked, stored, options),
         document_tokens=tuple(token for token in names.tokens if token.place in used),
         matches=tuple(sorted(matches, key=lambda match: match.query_tokens or (len(asked.tokens),))),
+        text_start=part.text_start,
+        text_cut=part.cut,
     )
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from citadel.explain.objects import Token
+from citadel.text.highlight import ANALYSED, best_part
 from citadel.types import Document, RoutedTokens, Tokens
 
 if TYPE_CHECKING:
     from citadel.encode.encoder import Encoder
     from citadel.encode.tokenizer import Encoding
+    from citadel.text.analyser import Analyser
 
 ANY_NAME = "any"  # the one key of all_to_all
+_CHARACTERS_PER_TOKEN = 16  # what a model reads lies within its length times this
 Places = tuple[int, ...]
 
 
@@ -31,6 +34,33 @@ class Names:
         """The tokens of `count` postings; where the text gives another number of them, nobody knows which is which."""
         found = (self.by_key or {}).get(key, []) if key is not None else []
         return found if len(found) == count else [()] * count
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is analysed of a document: its title and text, or parts of them where they are long."""
+
+    document: Document
+    text_start: int = 0
+    cut: bool = False
+
+
+def term_part(document: Document, terms: Collection[str], analyser: Analyser, check: Callable[[], None]) -> Part:
+    """The part of a document around the terms of a query."""
+    start, end = best_part(document.text, terms, analyser, check=check)
+    return _part(document, start, end)
+
+
+def first_part(document: Document, document_length: int = 0) -> Part:
+    """The beginning of a document, with all that a model of this length reads."""
+    return _part(document, 0, max(ANALYSED, document_length * _CHARACTERS_PER_TOKEN))
+
+
+def _part(document: Document, start: int, end: int) -> Part:
+    if len(document.title) <= ANALYSED and end - start >= len(document.text):
+        return Part(document)
+    short = replace(document, title=document.title[:ANALYSED], text=document.text[start:end])
+    return Part(short, start, cut=True)
 
 
 def model_tokens(encoder: Encoder, text: Encoding) -> Iterator[Token]:

@@ -13,6 +13,7 @@ from citadel.errors import UsageError
 from citadel.explain.objects import FORMAT
 from citadel.explain.reading import key_name, model_tokens, row_places, term_tokens
 from citadel.explain.stored import find_terms, list_lengths
+from citadel.text.highlight import ANALYSED
 
 if TYPE_CHECKING:
     from citadel.encode.encoder import Encoder
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from citadel.types import RoutedTokens
 
 SIDES = ("document", "query")
+_LARGEST_TAU = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class TextToken:
 
 @dataclass(frozen=True, slots=True)
 class TextExplanation:
-    """A text as an index would hold it.
+    """A text as an index would hold it; the first 100,000 characters of a longer one.
 
     >>> import citadel, tempfile
     >>> index = citadel.Index.create(tempfile.mkdtemp())
@@ -91,6 +93,7 @@ def explain_text(encoder: Encoder, text: str, *, tau: float | None = None, side:
     """The keys a model gives a text; without `tau`, at the encoder's own."""
     _check(text, side)
     tau = _tau(encoder, tau, side)
+    whole_text, text = text, text[:ANALYSED]
     config, tokenizer = encoder.config, encoder.tokenizer
     [encoded] = (tokenizer.documents if side == "document" else tokenizer.queries)([text])
     [routed] = encoder.route([encoded], config.document_keys if side == "document" else config.backbone.vocabulary, 0.0)
@@ -104,7 +107,8 @@ def explain_text(encoder: Encoder, text: str, *, tau: float | None = None, side:
         for one, mask in zip(model_tokens(encoder, encoded), encoded.routed, strict=True)
     )
     whole = tuple(sorted(keys, key=lambda key: -key.weight)) if config.router == "sparse" else ()
-    return TextExplanation(text, side, config.router, tau, encoded.cut, tokens, whole)
+    cut = encoded.cut or len(text) < len(whole_text)
+    return TextExplanation(text, side, config.router, tau, cut, tokens, whole)
 
 
 def _keys(encoder: Encoder, routed: RoutedTokens, tau: float, side: str) -> list[TextKey]:
@@ -112,7 +116,7 @@ def _keys(encoder: Encoder, routed: RoutedTokens, tau: float, side: str) -> list
     most, repeated = encoder.config.key_postings, np.zeros(len(routed), np.bool_)
     if side == "document" and most:
         repeated = ~best_of_keys(routed, most)
-    kept = (routed.weights > np.float32(tau)) & ~repeated
+    kept = (routed.weights > np.float32(min(tau, _LARGEST_TAU))) & ~repeated
     if side == "query" and encoder.config.router == "dynamic" and routed.tokens is not None:
         ranks = np.arange(len(routed)) - np.searchsorted(routed.tokens, routed.tokens)
         kept = ranks < encoder.config.query_keys
@@ -128,6 +132,7 @@ def explain_terms(
     if tau is not None:
         raise UsageError("τ prunes the weights of a dynamic router; bm25 has none: leave tau out")
     assert searcher.statistics is not None
+    cut, text = len(text) > ANALYSED, text[:ANALYSED]
     found = searcher.analyser.tokens(text)
     terms = sorted({term.encode() for term in found.texts})
     lists = [find_terms(segment, terms) for segment in searcher.snapshot.segments]
@@ -139,7 +144,7 @@ def explain_terms(
         TextToken(one.place, one.token, one.field, one.start, one.end, True, (keys[one.token or ""],))
         for one in term_tokens(found)
     )
-    return TextExplanation(text, side, "bm25", 0.0, False, tokens)
+    return TextExplanation(text, side, "bm25", 0.0, cut, tokens)
 
 
 def _check(text: object, side: str) -> None:

@@ -80,7 +80,7 @@ def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, sema
     """A query given as vectors, checked against the index's fields."""
     if settings.router == "bm25":
         raise UsageError("this index holds text: search it with a text query")
-    rows = None if np.size(vectors) == 0 else _numbers(vectors, 2, "vectors")
+    rows = None if _is_empty(vectors) else _numbers(vectors, 2, "vectors")
     if settings.router == "all_to_all" and keys is None and rows is not None:
         keys = np.zeros(len(rows), np.uint32)
     named = _query_keys(keys)
@@ -120,17 +120,28 @@ def _weighted(rows: Floats, weights: Floats) -> Floats:
 
 
 def _query_keys(keys: Any) -> Keys:
-    given = np.zeros(0, np.uint32) if keys is None else np.asarray(keys)
+    try:
+        given = np.zeros(0, np.uint32) if keys is None else np.asarray(keys)
+    except ValueError:  # rows of several lengths
+        given = np.zeros((0, 0), np.uint32)
     if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= 1 << 32)):
         raise InputError("the query's keys must be a list of whole numbers from 0 to 2³² − 1")
     return given.astype(np.uint32)
+
+
+def _is_empty(rows: Any) -> bool:
+    try:
+        return bool(np.size(rows) == 0)
+    except ValueError:  # rows of several lengths
+        return False
 
 
 def _numbers(values: Any, dimensions: int, what: str) -> Floats | None:
     if values is None:
         return None
     try:
-        array = np.asarray(values, np.float32)
+        with np.errstate(over="ignore"):  # refused below
+            array = np.asarray(values, np.float32)
     except (ValueError, TypeError) as error:
         raise InputError(f"the query's {what} cannot be read as numbers ({error})") from error
     if array.ndim != dimensions:

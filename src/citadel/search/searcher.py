@@ -207,11 +207,19 @@ class Searcher:
 
     # -- why ---------------------------------------------------------------------------------------------------------
 
-    def explain(self, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None) -> Explanation:
+    def explain(
+        self,
+        query: str,
+        id: str,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Explanation:
         """Why a document has its score: which query token met which of its tokens under which key, and its share."""
         from citadel.explain.match import explain_match
 
-        return explain_match(self, query, id, semantic_mode=semantic_mode, tau=tau)
+        return explain_match(self, query, id, semantic_mode=semantic_mode, tau=tau, cancel=cancel)
 
     def explain_vectors(
         self,
@@ -223,12 +231,13 @@ class Searcher:
         *,
         semantic_mode: str = "auto",
         tau: float | None = None,
+        cancel: Cancel | None = None,
     ) -> Explanation:
         """The same for a query given as vectors, as `search_vectors` takes them."""
         from citadel.explain.match import explain_vectors
 
         given = (keys, weights, vectors, semantic)
-        return explain_vectors(self, *given, id, semantic_mode=semantic_mode, tau=tau)
+        return explain_vectors(self, *given, id, semantic_mode=semantic_mode, tau=tau, cancel=cancel)
 
     def explain_text(self, text: str, *, tau: float | None = None, side: str = "document") -> TextExplanation:
         """Every token of a text with the keys and weights it would have in this index, at any τ."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import re
+import secrets
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from fastapi import Request, Response
@@ -23,6 +28,8 @@ from citadel.errors import (
 )
 
 _JSON = (b"content-type", b"application/json")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+_PROCESS, _NUMBER = secrets.token_hex(4), count(1)  # a random id per request would release the GIL each time
 BUSY_SECONDS = 1  # what Retry-After says
 _KINDS: tuple[tuple[type[CitadelError], int, str], ...] = (
     (UsageError, 400, "usage"),
@@ -82,12 +89,37 @@ def as_server_error(error: BaseException, location: str = "") -> ServerError:
         return error
     for kind, status, code in _KINDS:
         if isinstance(error, kind):
-            text = str(error).replace(location, "the index") if location else str(error)
-            return ServerError(status, code, text)
+            return ServerError(status, code, without_location(str(error), location))
+    if isinstance(error, asyncio.CancelledError):
+        return ServerError(503, "stopping", "this server is stopping: ask another", BUSY_SECONDS)
     if isinstance(error, MemoryError):
         return ServerError(507, "resources", "out of memory; what was committed before is intact: ask for less")
     logging.getLogger("citadel.server").error("unexpected error", exc_info=error)
     return ServerError(500, "internal", _INTERNAL)
+
+
+def without_location(message: str, location: str) -> str:
+    """A message without the index's folder: at its start as it was given, elsewhere as an absolute path.
+
+    >>> without_location("t: no space left on the device", "t")
+    'the index: no space left on the device'
+    >>> without_location("cannot read /srv/t/LOCK", "/srv/t")
+    'cannot read the index/LOCK'
+    """
+    if not location:
+        return message
+    if message.startswith((f"{location}:", f"{location}{os.sep}")):
+        message = f"the index{message.removeprefix(location)}"
+    return re.sub(rf"(?<![\w.{os.sep}-]){re.escape(os.path.abspath(location))}(?![\w.-])", "the index", message)
+
+
+def request_id(given: bytes = b"") -> str:
+    """The id of a request: the client's own where it gave a valid one.
+
+    >>> request_id(b"mine-1")
+    'mine-1'
+    """
+    return given.decode() if _REQUEST_ID.fullmatch(given) else f"{_PROCESS}-{next(_NUMBER):x}"
 
 
 def error_response(error: ServerError, request_id: str | None = None) -> Response:

@@ -11,6 +11,7 @@ from typing import Any
 
 from citadel.errors import (
     Cancelled,
+    ChangesLostError,
     CorruptIndexError,
     InputError,
     LockHeldError,
@@ -59,9 +60,9 @@ class RemoteHits(Sequence[Hit]):
 
     def _document(self, rank: int) -> Document:
         row = self._rows[rank - 1]
-        if "text" in row:
+        if "text" in row and not row.get("text_cut"):
             return Document(row["id"], row["text"], row["title"], row["metadata"])
-        found = self._client.get(row["id"])  # asked for without documents: fetched one by one
+        found = self._client.get(row["id"])  # asked for without documents, or cut: fetched one by one
         if found is None:
             raise InputError(f"document {row['id']!r} was deleted since the search")
         return found
@@ -74,6 +75,30 @@ class _Http(http.client.HTTPConnection):
 
 class _Https(http.client.HTTPSConnection):
     __del__ = _Http.__del__
+
+
+class _Uncommitted:
+    """Tokens of changes that no commit has covered yet; the newest of an epoch covers those before it."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, int] = {}  # epoch → sequence number
+        self._lock = threading.Lock()
+
+    def tokens(self) -> list[str]:
+        with self._lock:
+            return [f"{epoch}-{sequence}" for epoch, sequence in self._newest.items()]
+
+    def remember(self, token: str) -> None:
+        epoch, _, sequence = token.partition("-")
+        with self._lock:
+            self._newest[epoch] = max(int(sequence), self._newest.get(epoch, 0))
+
+    def forget(self, tokens: Sequence[str]) -> None:
+        """Those up to these; another thread may have added newer ones meanwhile."""
+        with self._lock:
+            for epoch, _, sequence in (token.partition("-") for token in tokens):
+                if self._newest.get(epoch, 0) <= int(sequence):
+                    self._newest.pop(epoch, None)
 
 
 class Client:
@@ -93,6 +118,7 @@ class Client:
             self._headers["Authorization"] = f"Bearer {token}"
         self._threads = threading.local()
         self._limits: dict[str, int] | None = None
+        self._uncommitted = _Uncommitted()
 
     # -- searching -----------------------------------------------------------------------------------------------------
 
@@ -170,15 +196,38 @@ class Client:
 
     def add(self, documents: Sequence[Mapping[str, Any]], *, commit: bool = False) -> int:
         """Add documents, all or none; how many were taken in."""
-        return int(self.call("POST", "/v1/documents", {"documents": list(documents), "commit": commit})["added"])
+        return int(self._change("/v1/documents", {"documents": list(documents)}, commit)["added"])
 
     def delete(self, ids: Sequence[str], *, commit: bool = False) -> int:
         """Delete documents by id; how many there were."""
-        return int(self.call("POST", "/v1/delete", {"ids": list(ids), "commit": commit})["deleted"])
+        return int(self._change("/v1/delete", {"ids": list(ids)}, commit)["deleted"])
 
     def commit(self) -> int:
-        """Make all changes durable and visible; the number of the generation."""
-        return int(self.call("POST", "/v1/commit", {})["generation"])
+        """Make all changes durable and visible; the number of the generation.
+
+        Raises ChangesLostError when a change of this client is gone, because the server restarted or a commit
+        failed: add again what was added since the last commit that returned. A client that has changed nothing
+        commits the changes of others, and gets ServerError (`nothing_waiting`) when there are none.
+        """
+        tokens = self._uncommitted.tokens()
+        return int(self._committing("/v1/commit", {}, tokens)["generation"])
+
+    def _change(self, path: str, body: dict[str, Any], commit: bool) -> dict[str, Any]:
+        if commit:
+            return self._committing(path, {**body, "commit": True}, self._uncommitted.tokens())
+        answer = self.call("POST", path, body)
+        self._uncommitted.remember(answer["changes"])
+        return answer
+
+    def _committing(self, path: str, body: dict[str, Any], tokens: list[str]) -> dict[str, Any]:
+        """A request that commits, with the tokens of this client's earlier changes."""
+        try:
+            answer = self.call("POST", path, {**body, "changes": tokens} if tokens else body)
+        except ChangesLostError:
+            self._uncommitted.forget(tokens)  # told once
+            raise
+        self._uncommitted.forget(tokens)
+        return answer
 
     def stats(self) -> dict[str, Any]:
         """What the index holds, memory, limits."""
@@ -275,6 +324,8 @@ def _error(status: int, answer: Any, retry_after: str | None) -> Exception:
         return CorruptIndexError(*[*message.split("; ")[0].split(": ", 2), "", ""][:3])
     if kind := _KINDS.get(code):
         return kind(message)
+    if code == "lost":
+        return ChangesLostError(status, code, message)
     seconds = int(retry_after) if retry_after and retry_after.isdigit() else None
     return ServerError(status, code, message, seconds)
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from citadel.config import available_threads
 from citadel.errors import UsageError
+from citadel.server.hosts import host_name
 
 _SHORTEST_TOKEN = 16  # characters; less can be guessed
 
@@ -25,6 +26,7 @@ class Limits:
     k: int = 1000
     batch: int = 100  # queries in one request
     hits: int = 10_000  # k times queries
+    hit_characters: int = 100_000  # of the title and of the text of a hit; longer ones are cut
     answer_characters: int = 32 << 20  # of titles and texts in one answer
     explained: int = 20  # hits with an explanation each
     tokens: int = 1024  # rows of a query given as vectors
@@ -51,6 +53,7 @@ class ServerConfig:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    host_names: tuple[str, ...] = ()  # names beside localhost and `host` that a request may ask for
     share_port: bool = False  # with other servers of the same index, which only read
     write_token: str | None = field(default=None, repr=False)
     read_token: str | None = field(default=None, repr=False)
@@ -68,6 +71,9 @@ class ServerConfig:
         for name, token in (("write", self.write_token), ("read", self.read_token)):
             if token is not None and not (len(token) >= _SHORTEST_TOKEN and token.isascii() and token.isprintable()):
                 raise UsageError(f"the {name} token must be {_SHORTEST_TOKEN} or more printable ASCII characters")
+        for name in self.host_names:
+            if host_name(name) != name:
+                raise UsageError(f"--host-name {name!r} is not a host name: write it without scheme, port and path")
         if self.share_port and not self.read_only:
             raise UsageError(
                 "a server that shares its port cannot take changes, which would reach any of them: "

@@ -25,7 +25,7 @@ async def explain(body: ExplainRequest, request: Request) -> Response:
     within(server.config.limits, "query_characters", len(body.query), "characters of a query")
 
     def run(job: Job, _: list[Any]) -> bytes:
-        return _told(job, explain_document(job.searcher, body))
+        return _told(job, explain_document(job, body))
 
     return await _answer(request, run)
 
@@ -59,14 +59,14 @@ def explain_hits(job: Job, asked: SearchRequest, rows: list[dict[str, Any]]) -> 
     for row in rows:
         if job.cancel.is_set():
             raise Cancelled("the search was cancelled")
-        row["explanation"] = _explain(job.searcher, asked.query or "", row["id"], asked.semantic_mode, asked.tau)
+        row["explanation"] = _explain(job, asked.query or "", row["id"], asked.semantic_mode, asked.tau)
 
 
-def explain_document(searcher: Searcher, asked: ExplainRequest) -> dict[str, Any]:
+def explain_document(job: Job, asked: ExplainRequest) -> dict[str, Any]:
     """Why this document."""
-    if not searcher.snapshot.locate([asked.id]):
+    if not job.searcher.snapshot.locate([asked.id]):
         raise ServerError(404, "not_found", "no document has this id: take one that a search has given")
-    return _explain(searcher, asked.query, asked.id, asked.semantic_mode, asked.tau)
+    return _explain(job, asked.query, asked.id, asked.semantic_mode, asked.tau)
 
 
 def explain_any_text(searcher: Searcher, asked: TextRequest) -> dict[str, Any]:
@@ -74,5 +74,5 @@ def explain_any_text(searcher: Searcher, asked: TextRequest) -> dict[str, Any]:
     return searcher.explain_text(asked.text, tau=asked.tau, side=asked.side).to_json()
 
 
-def _explain(searcher: Searcher, query: str, id: str, mode: str, tau: float | None) -> dict[str, Any]:
-    return searcher.explain(query, id, semantic_mode=mode, tau=tau).to_json()
+def _explain(job: Job, query: str, id: str, mode: str, tau: float | None) -> dict[str, Any]:
+    return job.searcher.explain(query, id, semantic_mode=mode, tau=tau, cancel=job.cancel).to_json()

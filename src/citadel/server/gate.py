@@ -1,24 +1,23 @@
-"""What every request passes before a route sees it: an id, its token, its size; and after: the log and the metrics.
+"""What every request passes before a route sees it (id, host, token, size) and after it (log, metrics).
 
 It stands outside of FastAPI, which reads a body before anything of ours could ask who sent it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from itertools import count
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from citadel.errors import ServerError
-from citadel.server.answers import as_server_error, error_response
+from citadel.server.answers import as_server_error, error_response, request_id
 from citadel.server.config import ServerConfig
+from citadel.server.hosts import Hosts
 from citadel.server.metrics import Metrics
 from citadel.server.tokens import PERMISSIONS, READ, WRITE, Guard, permission
 
@@ -29,8 +28,6 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Handler = Callable[[Request], Awaitable[Response]]
 
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
-_PROCESS, _NUMBER = secrets.token_hex(4), count(1)  # asking the system for an id each time would let go of the GIL
 _log = logging.getLogger("citadel.server")
 
 
@@ -42,6 +39,7 @@ class Gate:
         self.direct: dict[tuple[str, str], Handler] = {}
         self.admit: Callable[[], Awaitable[None]] | None = None  # refuses searches when too many wait
         self._guard, self._limits, self._logs = Guard(config), config.limits, config.access_log
+        self._hosts = Hosts(config.host, config.host_names)
         self.draining = False
 
     def most_bytes(self, scope: Scope) -> int:
@@ -56,10 +54,11 @@ class Gate:
         start = time.perf_counter()
         exchange = _Exchange(scope, receive, send, self)
         try:
+            self._hosts.check(scope["http_version"], scope["headers"])
             self._guard.check(scope["method"], scope["path"], scope["headers"])
             exchange.check()
             await self._pass(scope, exchange)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             response = error_response(as_server_error(error, self._location), exchange.id)
             if not exchange.status:  # else the client has its answer, or a part of one and uvicorn cuts the connection
                 await response(scope, receive, exchange.send)
@@ -105,8 +104,7 @@ class _Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, gate: Gate) -> None:
         self._receive, self._send, self._most, self._gate = receive, send, gate.most_bytes(scope), gate
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        given = self._headers.get(b"x-request-id", b"")
-        self.id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{_PROCESS}-{next(_NUMBER):x}"
+        self.id = request_id(self._headers.get(b"x-request-id", b""))
         self.method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
         self.bytes_in = self.bytes_out = self.status = 0
         scope["request_id"] = self.id

@@ -71,7 +71,7 @@ def make_server(service: Service) -> DrainingServer:
     gate, config = create_app(service), service.config
     settings = uvicorn.Config(
         gate,
-        http=bounded(config.request_seconds, config.limits.connections),
+        http=bounded(config.request_seconds, config.limits.connections, config.access_log),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from citadel.server.ledger import TOKEN_PATTERN
 
 SemanticMode = Literal["auto", "exact", "rerank", "off"]
 
@@ -106,6 +108,7 @@ class Hit(Answer):
     score: float
     title: str | None = None
     text: str | None = None
+    text_cut: bool | None = Field(None, description="true: title or text is cut; GET /v1/documents has the whole")
     metadata: dict[str, Any] | None = None
     explanation: dict[str, Any] | None = None
 
@@ -214,7 +217,17 @@ _DOCUMENT: dict[str, Any] = {
 }
 
 
-class AddRequest(Body):
+ChangesToken = Annotated[str, Field(pattern=TOKEN_PATTERN, description="as an add or a delete answered it")]
+
+
+class ChangeRequest(Body):
+    """What every change of documents can ask for."""
+
+    commit: bool = Field(False, description="commit in the same request")
+    changes: list[ChangesToken] = Field([], max_length=1000, description="earlier changes that must not be lost")
+
+
+class AddRequest(ChangeRequest):
     """Documents to take in; an id that is there is replaced."""
 
     model_config = ConfigDict(
@@ -224,22 +237,28 @@ class AddRequest(Body):
     )
 
     documents: list[dict[str, Any]] = Field(min_length=1, json_schema_extra={"items": _DOCUMENT})
-    commit: bool = Field(False, description="commit in the same request")
 
 
-class DeleteRequest(Body):
+class DeleteRequest(ChangeRequest):
     """Documents to delete; unknown ids are passed over."""
 
-    model_config = ConfigDict(json_schema_extra=_example(ids=["d9"], commit=True))
+    model_config = ConfigDict(json_schema_extra=_example(ids=["d9"]))
 
     ids: list[str] = Field(min_length=1)
-    commit: bool = Field(False, description="commit in the same request")
 
 
 class CommitRequest(Body):
-    """Nothing to say."""
+    """The changes that must be durable when the commit has answered."""
 
     model_config = ConfigDict(json_schema_extra=_example())
+
+    changes: ChangesToken | Annotated[list[ChangesToken], Field(max_length=1000)] | None = Field(
+        None, description="one token or several; without one, whatever waits"
+    )
+
+    @property
+    def tokens(self) -> list[str]:
+        return [self.changes] if isinstance(self.changes, str) else self.changes or []
 
 
 class Waiting(Answer):
@@ -249,13 +268,19 @@ class Waiting(Answer):
     generation: int
 
 
-class Added(Waiting):
+class Accepted(Waiting):
+    """A change that was accepted."""
+
+    changes: str = Field(description="a token of this change, for POST /v1/commit")
+
+
+class Added(Accepted):
     """How many were taken in."""
 
     added: int
 
 
-class Deleted(Waiting):
+class Deleted(Accepted):
     """How many there were."""
 
     deleted: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
-from citadel.errors import ServerError
+from citadel.errors import Cancelled, ServerError
+from citadel.index.snapshot import Snapshot
 from citadel.search.hits import Hits
 from citadel.server.answers import JsonBytes
+from citadel.server.config import Limits
 from citadel.server.explaining import explain_hits
 from citadel.server.pool import Job
 from citadel.server.routes import ERRORS, JsonRoute, Parts, parts, within
@@ -25,7 +28,8 @@ from citadel.server.schema import (
     SearchRequest,
 )
 
-_READ_TOGETHER = 50  # documents
+_READ_TOGETHER = 50  # documents at most, fewer where they are long on average
+_READ_BYTES = 8 << 20
 
 router = APIRouter(route_class=JsonRoute, responses=ERRORS, tags=["search"])
 
@@ -77,7 +81,7 @@ class Search:
         self, asked: SearchRequest | BatchRequest, queries: Sequence[SearchRequest | BatchQuery], server: Parts
     ) -> None:
         self._asked, self._queries, self._metrics = asked, queries, server.metrics
-        self._reader = Reader(server.config.limits.answer_characters)
+        self._reader = Reader(server.config.limits)
 
     def run(self, job: Job, prepared: list[Any]) -> bytes:
         """The body of the answer."""
@@ -85,7 +89,7 @@ class Search:
         clock = _Clock(seconds)
         found = self._scan(job, prepared)
         clock.lap("scan")
-        rows = [self._reader.rows(hits) if self._asked.documents else bare_rows(hits) for hits in found]
+        rows = [self._reader.rows(hits, job) if self._asked.documents else bare_rows(hits) for hits in found]
         clock.lap("documents")
         if isinstance(self._asked, SearchRequest) and self._asked.explain:
             explain_hits(job, self._asked, rows[0])
@@ -103,6 +107,10 @@ class Search:
             else:
                 ready, mode = job.searcher.prepare_vectors(*_arrays(query.vectors)), _mode(query.vectors, mode)
             hits = job.searcher.search_prepared(ready, asked.k, semantic_mode=mode, tau=asked.tau, cancel=job.cancel)
+            if query.vectors is not None and not all(map(math.isfinite, hits.scores)):
+                raise ServerError(
+                    422, "fields", "the query's vectors are so large that a score is infinite: scale them"
+                )
             found.append(hits)
         return found
 
@@ -143,25 +151,41 @@ def bare_rows(hits: Hits) -> list[dict[str, Any]]:
 
 
 class Reader:
-    """Hits with title, text and metadata, read a few at a time: long documents must not fill the memory."""
+    """Hits with title, text and metadata; read a few at a time and cut, to bound the memory."""
 
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
+    def __init__(self, limits: Limits) -> None:
+        self._limit, self._left = limits.hit_characters, limits.answer_characters
+        self._advice = (
+            f"the hits hold more than {limits.answer_characters:,} characters: "
+            "ask for fewer hits, or for documents: false"
+        )
 
-    def rows(self, hits: Hits) -> list[dict[str, Any]]:
+    def rows(self, hits: Hits, job: Job) -> list[dict[str, Any]]:
         """All hits of a query as JSON objects."""
         rows: list[dict[str, Any]] = []
-        scores = hits.scores
+        scores, together = hits.scores, read_together(job.searcher.snapshot)
         while len(rows) < len(scores):
-            for id, title, text, metadata in hits.fields(len(rows), len(rows) + _READ_TOGETHER):
-                score = scores[len(rows)]
-                row = {"rank": len(rows) + 1, "id": id, "score": score, "title": title, "text": text}
-                rows.append(row | {"metadata": metadata})
-                self._left -= len(title) + len(text)
+            if job.cancel.is_set():
+                raise Cancelled("the search was cancelled")
+            for id, title, text, metadata in hits.fields(len(rows), len(rows) + together):
+                rows.append(self._row(len(rows) + 1, id, scores[len(rows)], title, text) | {"metadata": metadata})
             if self._left < 0:
-                advice = "ask for fewer hits, or for documents: false"
-                raise ServerError(422, "limit", f"the hits hold more than {self._most:,} characters: {advice}")
+                raise ServerError(422, "limit", self._advice)
         return rows
+
+    def _row(self, rank: int, id: str, score: float, title: str, text: str) -> dict[str, Any]:
+        row: dict[str, Any] = {"rank": rank, "id": id, "score": score, "title": title, "text": text}
+        if max(len(title), len(text)) > self._limit:
+            row |= {"title": title[: self._limit], "text": text[: self._limit], "text_cut": True}
+        self._left -= len(row["title"]) + len(row["text"])
+        return row
+
+
+def read_together(snapshot: Snapshot) -> int:
+    """How many documents of average size are read at a time."""
+    stored = sum(segment.store.record.length for segment in snapshot.segments)
+    documents = sum(segment.documents for segment in snapshot.segments)
+    return max(1, min(_READ_TOGETHER, _READ_BYTES * documents // max(stored, 1)))
 
 
 def _result(place: int, query: SearchRequest | BatchQuery, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from citadel.search.searcher import Searcher
 from citadel.server.answers import busy
 from citadel.server.config import ServerConfig
 from citadel.server.figures import IndexFigures
+from citadel.server.ledger import Ledger
 from citadel.text.parse import make_document
 from citadel.types import Document
 
@@ -30,6 +31,7 @@ class Service:
         self.index, self.config, self.started = index, config, time.monotonic()
         self.searcher, self.figures = self._searcher(), IndexFigures()
         self.waiting = 0  # changes that wait for a commit
+        self._ledger = Ledger()  # used in the writer's thread only
         self.reload_error: str | None = None
         self.commits = self.reloads = self.reload_failures = 0
         self._writer = ThreadPoolExecutor(1, "citadel-writer")
@@ -62,53 +64,86 @@ class Service:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    async def add(self, documents: Sequence[Mapping[str, Any]], commit: bool) -> dict[str, Any]:
-        """Take documents in, all or none."""
-        return await self._change(lambda: self._add(documents), commit)
+    async def add(
+        self, documents: Sequence[Mapping[str, Any]], commit: bool = False, covers: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Add documents, all or none; `covers` are tokens of earlier changes that must not be lost."""
+        return await self._in_writer(lambda: self._change(lambda: self._add(documents), commit, covers))
 
-    async def delete(self, ids: Sequence[str], commit: bool) -> dict[str, Any]:
-        """Delete by id."""
-        return await self._change(lambda: self._delete(ids), commit)
+    async def delete(self, ids: Sequence[str], commit: bool = False, covers: Sequence[str] = ()) -> dict[str, Any]:
+        """Delete by id; `covers` as for `add`."""
+        return await self._in_writer(lambda: self._change(lambda: self._delete(ids), commit, covers))
 
-    async def commit(self) -> dict[str, Any]:
-        """Make all changes durable and visible."""
-        await self._change(dict, commit=True)
-        return {"generation": self.generation, "documents": len(self.searcher), "waiting": self.waiting}
+    async def commit(self, covers: Sequence[str] = ()) -> dict[str, Any]:
+        """Make all changes durable and visible; an error when one that `covers` names is lost."""
+        return await self._in_writer(lambda: self._commit_covering(covers))
 
     async def reload(self) -> None:
         """See what other processes have committed; a broken generation is told and not served."""
         await self._in_writer(self._reload)
 
+    def _change(self, change: Callable[[], dict[str, Any]], commit: bool, covers: Sequence[str]) -> dict[str, Any]:
+        """Make a change, give it a token, and commit it if asked to."""
+        self._notice_losses()
+        self._ledger.is_durable(covers)  # raises when one is lost
+        try:
+            done = change()
+        except BaseException:
+            self._notice_losses()
+            if not self.index.has_changes:
+                self.index.rollback()  # releases the lock
+            raise
+        token = self._ledger.accept()
+        if not self.index.has_changes:  # nothing to lose: an unknown id was deleted, or an added document again
+            self._settled()
+            self.index.rollback()  # releases the lock
+        elif commit:
+            self._commit()
+        return done | {"changes": token, "waiting": self.waiting, "generation": self.generation}
+
     def _add(self, documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         checked = [_document(place, fields) for place, fields in enumerate(documents)]
-        added = self._changing(lambda: self.index.add(checked))
+        added = self.index.add(checked)
         self.waiting += added
         return {"added": added}
 
     def _delete(self, ids: Sequence[str]) -> dict[str, Any]:
-        deleted = self._changing(lambda: self.index.delete(ids))
+        deleted = self.index.delete(ids)
         self.waiting += deleted
-        if not self.waiting:
-            self.index.rollback()  # nothing has changed: let go of the lock
         return {"deleted": deleted}
 
-    def _changing(self, change: Callable[[], int]) -> int:
-        """After any failure but a refused document nothing waits any more."""
-        try:
-            return change()
-        except InputError:
-            raise
-        except BaseException:
-            self.waiting = 0
-            raise
+    def _commit_covering(self, covers: Sequence[str]) -> dict[str, Any]:
+        self._notice_losses()
+        if not covers:
+            self._ledger.require_waiting()
+        if not covers or not self._ledger.is_durable(covers):
+            self._commit()
+        return {"generation": self.generation, "documents": len(self.searcher), "waiting": self.waiting}
 
     def _commit(self) -> None:
         try:
             self.index.commit()
-        finally:
-            self.waiting = 0
+        except BaseException:
+            self.index.rollback()  # a failed commit leaves nothing behind
+            self._dropped()
+            raise
+        self._settled()
         self.commits += 1
         self.searcher = self._searcher(self.searcher)
+
+    def _notice_losses(self) -> None:
+        """The index itself says whether anything waits: what it has dropped is not committed in silence."""
+        if not self.index.has_changes:
+            self._dropped()
+
+    def _settled(self) -> None:
+        self.waiting = 0
+        self._ledger.commit()
+
+    def _dropped(self) -> None:
+        self.waiting = 0
+        if self._ledger.waits:
+            self._ledger.drop()
 
     def _reload(self) -> None:
         try:
@@ -123,15 +158,6 @@ class Service:
             if self.reload_error is None:
                 _log.error("the new generation is not served", extra={"reason": str(error)})
             self.reload_error = "the newest generation cannot be opened; the one before it is served"
-
-    async def _change(self, change: Callable[[], dict[str, Any]], commit: bool) -> dict[str, Any]:
-        def work() -> dict[str, Any]:
-            done = change()
-            if commit:
-                self._commit()
-            return done | {"waiting": self.waiting, "generation": self.generation}
-
-        return await self._in_writer(work)
 
     async def _in_writer(self, work: Callable[[], T]) -> T:
         """Run in the writer's thread, after those that came before."""

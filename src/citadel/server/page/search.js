@@ -164,8 +164,9 @@ function colour(hit) {
   const title = item.querySelector(".title");
   if (hit.title) title.replaceChildren(...marked(hit.title, [...found.title_spans, ...faint(found, "title")], found, largest));
   const body = marked(snippet.text, [...snippet.spans, ...inside], found, largest);
-  const cut = snippet.end < Array.from(found.text).length;
-  if (found.text) item.querySelector(".snippet").replaceChildren(snippet.start ? "… " : "", ...body, cut ? " …" : "");
+  const cut = found.text_cut || snippet.end < Array.from(found.text).length;
+  const later = found.text_start + snippet.start > 0;
+  if (found.text) item.querySelector(".snippet").replaceChildren(later ? "… " : "", ...body, cut ? " …" : "");
   item.querySelector(".bar").replaceChildren(...segments(found));
   if (!byId("legend").children.length) byId("legend").replaceChildren(...legend(found));
 }

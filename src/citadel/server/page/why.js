@@ -59,6 +59,7 @@ function fillPanel(panel, hit, found) {
     el("h3", {}, "In the document"),
     found.title ? el("p", { class: "text" }, el("b", {}, ...marked(found.title, [...found.title_spans, ...faint(found, "title")], found, largest))) : null,
     el("p", { class: "text body", tabindex: 0 }, ...marked(found.text, [...found.text_spans, ...faint(found, "text")], found, largest)),
+    found.text_cut ? el("p", { class: "dim small" }, "The document is long: only the part with most words of the query is shown.") : null,
     found.cut ? el("p", { class: "dim small" }, "The document is longer than the model reads; its end plays no part.") : null,
     alternatives(found) ?? "",
     metadata(hit.metadata) ?? "");
