@@ -222,11 +222,6 @@ class Index:
         return known is not None and bool(self._writer.snapshot.locate([known]))
 
     @property
-    def has_changes(self) -> bool:
-        """Whether anything waits to be committed."""
-        return self._writer.changed
-
-    @property
     def settings(self) -> Settings:
         return self._writer.settings
 

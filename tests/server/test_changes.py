@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 import citadel
+from citadel.index.storage import FolderStorage
 from citadel.server.ledger import Ledger
 from tests.support.serving import TOKEN, Running, running, text_index
+from tests.support.watched import Fail, WatchedStorage
 
 NEW = {"id": "d4", "text": "Curie proposed radioactivity."}
 OTHER = {"id": "d5", "text": "Bohr proposed atoms."}
@@ -51,6 +54,37 @@ def test_a_failed_add_leaves_the_changes_of_others(server: Running, monkeypatch:
     assert server.client.stats()["server"]["waiting"] == 1
     server.client.commit()
     assert server.client.get("d4") is not None and server.client.get("d5") is None
+
+
+def test_a_large_add_on_a_full_disk_leaves_the_changes_of_others(tmp_path: Path) -> None:
+    text_index(tmp_path / "i").close()
+    full = Fail(1 << 60, errno.ENOSPC, ("write",), forever=True)
+    index = citadel.Index.open(WatchedStorage(FolderStorage(tmp_path / "i"), full), memory=100_000)
+    with running(index) as server:
+        server.client.add([NEW])
+        full.number = full.total + 1
+        large = [{"id": f"large{n}", "text": f"{'x' * 1000} {n}"} for n in range(200)]
+        with pytest.raises(citadel.ResourceError):
+            another(server).add(large)
+        full.number = 1 << 60
+        assert full.failed > 0
+        server.client.commit()
+        assert server.client.get("d4") is not None and server.client.get("large0") is None
+
+
+def test_a_moved_folder_is_409_and_the_new_index_stays(tmp_path: Path) -> None:
+    live, new = tmp_path / "live", tmp_path / "new"
+    text_index(new, [OTHER]).close()
+    with running(text_index(live)) as server:
+        server.client.add([NEW])
+        live.rename(tmp_path / "old")
+        new.rename(live)
+        with pytest.raises(citadel.LockHeldError, match="moved, removed or replaced"):
+            server.client.commit()
+        with pytest.raises(citadel.ChangesLostError):
+            server.client.commit()
+    assert [len(citadel.Index.open(folder)) for folder in (live, tmp_path / "old")] == [1, 3]
+    citadel.Index.open(live).check(deep=True)
 
 
 def test_a_failure_that_dropped_everything_is_told_to_everybody(
