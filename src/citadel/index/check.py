@@ -35,6 +35,7 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
         _check_file(storage, segment.record.documents_file)
         _check_documents(segment)
         _check_lists(segment)
+        _check_deletions(snapshot, segment)
     for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
         if record:
             progress(record.name)
@@ -84,6 +85,19 @@ def _check_lists(segment: Segment) -> None:
             raise CorruptIndexError(segment.name, "PACKED_DOCUMENTS", "the document numbers of a list fall")
         if len(lists):
             last = int(lists[-1]), int(numbers[-1])
+
+
+def _check_deletions(snapshot: Snapshot, segment: Segment) -> None:
+    """The terms and tokens that deletions take away are those of the deleted documents (bm25)."""
+    deleted, record = snapshot.deleted(segment), snapshot.manifest.deletions
+    if segment.meta.kind != "bm25" or record is None or not len(deleted.documents):
+        return
+    if int(segment.lengths[deleted.documents].sum(dtype=np.int64)) != deleted.removed_length:
+        raise CorruptIndexError(record.name, "REMOVED_LENGTHS", "it differs from the deleted documents' lengths")
+    counts = np.diff(segment.list_starts) - Source(segment, deleted, 0).live_lengths()
+    ranks = np.flatnonzero(counts)
+    if not (np.array_equal(ranks, deleted.term_ranks) and np.array_equal(counts[ranks], deleted.term_counts)):
+        raise CorruptIndexError(record.name, "TERM_COUNTS", "it differs from the deleted documents' terms")
 
 
 def whole_generations(storage: Storage) -> list[int]:

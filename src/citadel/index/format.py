@@ -34,6 +34,7 @@ SECTIONS = {
 }  # fmt: skip
 NAMES = {number: name for name, number in SECTIONS.items()}
 MAX_SECTIONS = 32
+MAX_JSON = 1 << 16  # bytes of a section that is JSON
 ALIGNMENT = 64
 
 _HEADER = struct.Struct("<8sII16s16sI8xI")
@@ -172,6 +173,8 @@ class Section:
 
     def json(self) -> dict[str, Any]:
         """The section as a JSON object."""
+        if len(self.data) > MAX_JSON:
+            raise self.corrupt(f"it has {len(self.data)} bytes, at most {MAX_JSON} are allowed")
         try:
             value = json.loads(self.array(np.uint8).tobytes())
         except (ValueError, RecursionError) as error:

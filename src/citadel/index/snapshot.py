@@ -15,7 +15,7 @@ from citadel.index.documents import DocumentStore, Fields
 from citadel.index.manifest import Manifest, newest_manifest
 from citadel.index.segment import Meta, Segment, id_hashes
 from citadel.index.storage import Storage, resource_errors
-from citadel.index.tombstones import Deleted, Tombstones, read_tombstones
+from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones
 from citadel.routing import get_router
 from citadel.types import Document
 
@@ -58,7 +58,7 @@ class Snapshot:
     def _read_tombstones(self) -> Tombstones:
         if self.manifest.deletions is None:
             return {}
-        sizes = {segment.file_id: segment.documents for segment in self.segments}
+        sizes = {segment.file_id: _extent(segment) for segment in self.segments}
         found = read_tombstones(self.storage, self.manifest.deletions, self.manifest.index_id, sizes)
         if sum(len(part.documents) for part in found.values()) != self.manifest.deleted:
             raise CorruptIndexError(
@@ -123,6 +123,11 @@ class Snapshot:
         """The numbers, in their segment, of the documents still there."""
         numbers: list[int] = np.flatnonzero(self.deleted(segment).alive(segment.documents)).tolist()
         return numbers
+
+
+def _extent(segment: Segment) -> Extent:
+    has_terms = segment.meta.kind == "bm25"
+    return Extent(segment.documents, segment.lists * has_terms, segment.record.total_length * has_terms)
 
 
 def fits(meta: Meta, manifest: Manifest) -> bool:

@@ -211,8 +211,9 @@ class resource_errors(contextlib.AbstractContextManager[None]):  # noqa: N801 - 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        problem = _resource_problem(error)
-        if problem:
+        if failure := read_failure(self._location, error):
+            raise failure from error
+        if problem := _resource_problem(error):
             advice = "what was committed before is intact; give it room"
             raise ResourceError(f"{self._location}: {problem}; {advice}") from error
 
@@ -222,6 +223,30 @@ def _resource_problem(error: BaseException | None) -> str | None:
         return "out of memory"
     if isinstance(error, OSError) and error.errno in _FULL:
         return os.strerror(error.errno).lower()
-    if isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "I/O" in str(error)):
+    if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
         return str(error)
     return None
+
+
+def read_failure(location: str, error: BaseException | None) -> ResourceError | None:
+    """The error of a disk that failed to read or write, which says nothing of the bytes on it; else None.
+
+    >>> str(read_failure("idx", OSError(errno.EIO, "")))
+    'idx: the disk failed (input/output error); check the disk and its cables, then run it again'
+    """
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        reason = os.strerror(errno.EIO).lower()
+    elif isinstance(error, sqlite3.OperationalError) and _is_disk_failure(error):
+        reason = str(error)
+    else:
+        return None
+    advice = "check the disk and its cables, then run it again"
+    return ResourceError(f"{location}: the disk failed ({reason}); {advice}")
+
+
+def _is_disk_failure(error: sqlite3.OperationalError) -> bool:
+    """Whether SQLite could not open, read or write a file, as opposed to reading wrong bytes."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:  # raised by hand
+        return "I/O" in str(error)
+    return code & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and code != sqlite3.SQLITE_IOERR_SHORT_READ
