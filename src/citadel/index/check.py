@@ -11,6 +11,7 @@ from citadel.errors import CitadelError, CorruptIndexError
 from citadel.index.checksum import crc32c
 from citadel.index.format import CitFile, FileRecord
 from citadel.index.manifest import generations, read_manifest
+from citadel.index.mapping import require_whole, whole_files
 from citadel.index.merge import Source
 from citadel.index.segment import Segment, id_hashes
 from citadel.index.snapshot import NOTHING_DELETED, Snapshot, open_snapshot
@@ -31,11 +32,12 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
     storage, manifest = snapshot.storage, snapshot.manifest
     for segment in snapshot.segments:
         progress(segment.name)
-        segment.file.check()
-        _check_file(storage, segment.record.documents_file)
-        _check_documents(segment)
-        _check_lists(segment)
-        _check_deletions(snapshot, segment)
+        with whole_files([segment.file]):
+            segment.file.check()
+            _check_file(storage, segment.record.documents_file)
+            _check_documents(segment)
+            _check_lists(segment)
+            _check_deletions(snapshot, segment)
     for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
         if record:
             progress(record.name)
@@ -53,7 +55,9 @@ def check_new_files(snapshot: Snapshot, before: Snapshot) -> None:
 
 
 def _check_file(storage: Storage, record: FileRecord) -> None:
-    if crc32c(storage.map(record.name)) != record.crc:
+    view = storage.map(record.name)
+    if crc32c(view) != record.crc:
+        require_whole(view, record.name)
         raise CorruptIndexError(record.name, "file", "its checksum differs from the manifest's")
 
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from citadel.errors import CitadelError, CorruptIndexError, InputError
 from citadel.index.checksum import crc32c
+from citadel.index.failures import read_failure
 from citadel.index.format import FORMAT, DurableFile, FileRecord
-from citadel.index.storage import Storage, read_failure
+from citadel.index.storage import Storage
 from citadel.types import Document
 
 SCHEMA = (

@@ -141,9 +141,12 @@ class Segment:
         """The ids of these documents."""
         offsets, octets = self._id_views or self._map_ids()
         try:
-            return [str(octets[offsets[n] : offsets[n + 1]], "utf-8") for n in numbers]
+            ids = [str(octets[offsets[n] : offsets[n + 1]], "utf-8") for n in numbers]
         except UnicodeDecodeError:
+            self.file.require_whole()
             raise self._corrupt("ID_BYTES", "an id is not UTF-8") from None
+        self.file.require_whole()
+        return ids
 
     def _map_ids(self) -> tuple[memoryview, memoryview]:
         """Offsets and bytes of the ids as plain memory, which Python reads faster than arrays when it needs ten."""

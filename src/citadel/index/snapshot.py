@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from citadel.errors import CorruptIndexError
 from citadel.index.codebook import Codebook, read_codebook
 from citadel.index.documents import DocumentStore, Fields
 from citadel.index.manifest import Manifest, newest_manifest
+from citadel.index.mapping import whole_files
 from citadel.index.segment import Meta, Segment, id_hashes
 from citadel.index.storage import Storage, resource_errors
 from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones
@@ -65,6 +67,10 @@ class Snapshot:
                 self.manifest.deletions.name, "DELETED_DOCUMENTS", "its count differs from the manifest's"
             )
         return found
+
+    def whole(self) -> AbstractContextManager[None]:
+        """A context for reading: an error where a file was cut short or could not be read within it."""
+        return whole_files([segment.file for segment in self.segments])
 
     def deleted(self, segment: Segment) -> Deleted:
         """What is deleted of a segment."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import shutil
 import sqlite3
@@ -20,6 +19,8 @@ from types import TracebackType
 from typing import Protocol
 
 from citadel.errors import CorruptIndexError, LockHeldError, ResourceError
+from citadel.index.failures import read_failure
+from citadel.index.mapping import MappedFile
 
 LOCK = "LOCK"
 TEMPORARY = ".tmp"
@@ -80,7 +81,7 @@ class FolderStorage:
         with self._regular(name) as descriptor:
             if os.fstat(descriptor).st_size == 0:
                 return memoryview(b"")
-            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+            return memoryview(MappedFile(descriptor))
 
     @contextlib.contextmanager
     def _regular(self, name: str) -> Iterator[int]:
@@ -226,27 +227,3 @@ def _resource_problem(error: BaseException | None) -> str | None:
     if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
         return str(error)
     return None
-
-
-def read_failure(location: str, error: BaseException | None) -> ResourceError | None:
-    """The error of a disk that failed to read or write, which says nothing of the bytes on it; else None.
-
-    >>> str(read_failure("idx", OSError(errno.EIO, "")))
-    'idx: the disk failed (input/output error); check the disk and its cables, then run it again'
-    """
-    if isinstance(error, OSError) and error.errno == errno.EIO:
-        reason = os.strerror(errno.EIO).lower()
-    elif isinstance(error, sqlite3.OperationalError) and _is_disk_failure(error):
-        reason = str(error)
-    else:
-        return None
-    advice = "check the disk and its cables, then run it again"
-    return ResourceError(f"{location}: the disk failed ({reason}); {advice}")
-
-
-def _is_disk_failure(error: sqlite3.OperationalError) -> bool:
-    """Whether SQLite could not open, read or write a file, as opposed to reading wrong bytes."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:  # raised by hand
-        return "I/O" in str(error)
-    return code & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and code != sqlite3.SQLITE_IOERR_SHORT_READ
