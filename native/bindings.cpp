@@ -346,6 +346,10 @@ std::int64_t watch(nb::object mapped, int descriptor) {
   return slot == kUnwatched ? -1 : static_cast<std::int64_t>(slot);
 }
 
+int state(std::int64_t slot, bool exact) {
+  return static_cast<int>(mapping_state(static_cast<std::size_t>(slot), exact ? kLookNow : mapping_clock()));
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -359,7 +363,7 @@ NB_MODULE(_native, m) {
   m.def("use_instruction_set", &use_instruction_set, "name"_a);
   m.def("watch_mapping", &watch, "mapped"_a, "descriptor"_a);
   m.def("unwatch_mapping", [](std::int64_t slot) { unwatch_mapping(static_cast<std::size_t>(slot)); }, "slot"_a);
-  m.def("mapping_state", [](std::int64_t slot) { return static_cast<int>(mapping_state(static_cast<std::size_t>(slot))); }, "slot"_a);
+  m.def("mapping_state", &state, "slot"_a, "exact"_a = true);
   m.def("crc32c", &checksum, "data"_a, "value"_a = 0);
   m.def("crc32c_blocks", &checksums, "data"_a, "block"_a);
   m.def("sort_by_key", [](Array<std::uint32_t, 1> keys) { return to_numpy(sort_by_key(keys.data(), keys.size())); }, "keys"_a);

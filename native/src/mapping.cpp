@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <mutex>
 
@@ -24,6 +25,7 @@ struct Slot {
   std::atomic<std::uintptr_t> begin{0};  // 0: free
   std::atomic<std::uintptr_t> end{0};
   std::atomic<bool> unreadable{false};
+  mutable std::atomic<std::int64_t> looked{INT64_MIN / 2};  // when the file's length was last looked at
   int descriptor = -1;
   std::size_t size = 0;
 };
@@ -110,6 +112,7 @@ std::size_t watch_mapping(const std::uint8_t* begin, std::size_t size, int descr
   slot.descriptor = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   slot.size = size;
   slot.unreadable.store(false, std::memory_order_relaxed);
+  slot.looked.store(INT64_MIN / 2, std::memory_order_relaxed);
   slot.end.store(reinterpret_cast<std::uintptr_t>(begin) + size, std::memory_order_release);
   slot.begin.store(reinterpret_cast<std::uintptr_t>(begin), std::memory_order_release);
   return index;
@@ -127,17 +130,24 @@ void unwatch_mapping(std::size_t index) {
 
 std::size_t find_mapping(const std::uint8_t* bytes) { return slot_of(reinterpret_cast<std::uintptr_t>(bytes)); }
 
-MappingState mapping_state(std::size_t index) {
+std::int64_t mapping_clock() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+MappingState mapping_state(std::size_t index, std::int64_t now) {
   const Slot* slot = slot_at(index);
   if (slot == nullptr) return MappingState::whole;
+  const bool readable = !slot->unreadable.load(std::memory_order_acquire);
+  if (readable && now != kLookNow && now - slot->looked.load(std::memory_order_relaxed) < kLookMilliseconds) return MappingState::whole;
   struct stat found = {};
   const bool known = slot->descriptor >= 0 && fstat(slot->descriptor, &found) == 0;
   if (known && static_cast<std::uint64_t>(found.st_size) < slot->size) return MappingState::shorter;
-  return slot->unreadable.load(std::memory_order_acquire) ? MappingState::unreadable : MappingState::whole;
+  if (now != kLookNow) slot->looked.store(now, std::memory_order_relaxed);
+  return readable ? MappingState::whole : MappingState::unreadable;
 }
 
-void require_whole(std::size_t index, const std::string& file) {
-  switch (mapping_state(index)) {
+void require_whole(std::size_t index, const std::string& file, std::int64_t now) {
+  switch (mapping_state(index, now)) {
     case MappingState::whole: return;
     case MappingState::shorter: throw CorruptError(file, "file", "it became shorter while it was in use");
     case MappingState::unreadable: throw ReadError(file);

@@ -202,7 +202,8 @@ std::uint64_t Snapshot::live() const {
 }
 
 void Snapshot::require_whole() const {
-  for (const auto& segment : segments_) segment->require_whole();
+  const std::int64_t now = mapping_clock();
+  for (const auto& segment : segments_) segment->require_whole(now);
 }
 
 Result Snapshot::search(const Query& query, const SearchOptions& options) const {

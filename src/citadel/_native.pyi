@@ -28,8 +28,10 @@ def watch_mapping(mapped: mmap.mmap, descriptor: int) -> int:
 def unwatch_mapping(slot: int) -> None:
     """Must be called before the bytes are unmapped."""
 
-def mapping_state(slot: int) -> int:
-    """0: whole; 1: the file is shorter than it was; 2: some of it could not be read."""
+def mapping_state(slot: int, exact: bool = True) -> int:
+    """0: whole; 1: the file is shorter than it was; 2: some of it could not be read.
+
+    Unless `exact`, a length that was looked at in the last 10 ms is not looked at again."""
 
 def instruction_sets() -> list[str]:
     """Those this machine can run, slowest first: 'portable', 'avx2', 'avx512vnni'."""

@@ -21,10 +21,16 @@ void unwatch_mapping(std::size_t slot);
 // The slot of the mapping that holds these bytes, or kUnwatched.
 std::size_t find_mapping(const std::uint8_t* bytes);
 
-// Whether all bytes of the mapping could be read so far, and are still in the file.
-MappingState mapping_state(std::size_t slot);
+// Milliseconds of a clock that only goes forward.
+std::int64_t mapping_clock();
+
+// Whether all bytes of the mapping could be read so far, and are still in the file. The length of the file is looked at
+// when the last look is kLookMilliseconds old: a cut within a page makes zeros of its rest without any fault.
+constexpr std::int64_t kLookMilliseconds = 10;
+MappingState mapping_state(std::size_t slot, std::int64_t now);
+inline constexpr std::int64_t kLookNow = INT64_MAX;
 
 // Throws CorruptError or ReadError where the mapping is not whole any more.
-void require_whole(std::size_t slot, const std::string& file);
+void require_whole(std::size_t slot, const std::string& file, std::int64_t now);
 
 }  // namespace citadel

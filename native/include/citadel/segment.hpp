@@ -70,7 +70,8 @@ class Segment {
   std::optional<std::uint64_t> find_key(std::uint32_t key) const;
   std::optional<std::uint64_t> find_term(std::string_view term) const;
 
-  void require_whole() const { citadel::require_whole(mapping_, name_); }  // what was read of its file can be trusted
+  // Throws where what was read of its file cannot be trusted.
+  void require_whole(std::int64_t now) const { citadel::require_whole(mapping_, name_, now); }
 
   std::uint64_t probe_lists() const { return probe_lists_; }          // 0: no probe structure
   Span probe_list(std::uint64_t list) const;

@@ -142,16 +142,15 @@ def row_of(number: int, document: Document, metadata: str) -> Row:
 
 
 def _with_crc(number: int, id: str, title: str, text: str, metadata: str) -> Row:
-    return number, id, title, text, metadata, _row_crc(number, *(part.encode() for part in (id, title, text, metadata)))
+    crc = _row_crc(number, id.encode(), title.encode(), text.encode(), metadata.encode())
+    return number, id, title, text, metadata, crc
 
 
-def _row_crc(number: int, *parts: bytes) -> int:
-    if sum(map(len, parts)) <= _SHORT:
-        return crc32c(b"\0".join((b"%d" % number, *parts)))
-    crc = crc32c(b"%d" % number)
-    for part in parts:
-        crc = crc32c(part, crc32c(b"\0", crc))  # a long text is not copied
-    return crc
+def _row_crc(number: int, id: bytes, title: bytes, text: bytes, metadata: bytes) -> int:
+    if len(text) <= _SHORT:
+        return crc32c(b"%d\0%b\0%b\0%b\0%b" % (number, id, title, text, metadata))
+    before = crc32c(b"%d\0%b\0%b\0" % (number, id, title))
+    return crc32c(metadata, crc32c(b"\0", crc32c(text, before)))  # a long text is not copied
 
 
 def renumbered(row: Row, number: int) -> Row:
@@ -241,12 +240,22 @@ class DocumentStore:
             part = wanted[start : start + _BATCH]
             batch = self._select(part, _SHORT)
             for number in part:
-                rows = self._select([number], MAX_TEXT) if batch is None else batch
-                if rows is None:
-                    raise self._corrupt("documents", f"document {number} is too large: {_TOO_LARGE}")
-                if number not in rows:
+                if batch is None:
+                    yield self._long_row(number)
+                elif number in batch:
+                    yield self._checked(batch[number])
+                else:
                     raise self._corrupt("documents", f"document {number} is missing")
-                yield self._checked(rows.pop(number) if batch is None else rows[number])
+
+    def _long_row(self, number: int) -> Row:
+        """A row that may be long, refused where it would take too much memory."""
+        rows = self._select([number], MAX_TEXT)
+        if rows == {}:
+            raise self._corrupt("documents", f"document {number} is missing")
+        parts = [part for part in rows[number][1:5] if isinstance(part, bytes)] if rows else []
+        if rows is None or sum(map(decoding_cost, parts)) > MAX_TEXT:
+            raise self._corrupt("documents", f"document {number} is too large: {_TOO_LARGE}")
+        return self._checked(rows.pop(number))
 
     def _select(self, numbers: list[int], longest: int) -> dict[int, Any] | None:
         """Rows by number, their texts as bytes; None where a value has more than `longest` bytes."""
@@ -265,20 +274,17 @@ class DocumentStore:
                     self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHORT)
 
     def _checked(self, row: Any) -> Row:
-        number, *parts, crc = row
+        number, id, title, text, metadata, crc = row
         try:
-            fits = crc == _row_crc(number, *parts)
+            fits = crc == _row_crc(number, id, title, text, metadata)
         except TypeError:  # not all of them are texts
             fits = False
         if not fits:
             raise self._corrupt("documents", f"the checksum of document {number} does not match")
-        if sum(map(len, parts)) > MAX_TEXT // 8 and sum(map(decoding_cost, parts)) > MAX_TEXT:
-            raise self._corrupt("documents", f"document {number} is too large: {_TOO_LARGE}")
         try:
-            id, title, text, metadata = map(_decoded, parts)
+            return number, id.decode(), _decoded(title), _decoded(text), _decoded(metadata), crc
         except UnicodeDecodeError as error:
             raise self._corrupt("documents", f"document {number} is not UTF-8 ({error.reason})") from error
-        return number, id, title, text, metadata, crc
 
     def get(self, numbers: Iterable[int]) -> list[Document]:
         """The documents with these numbers, in this order."""

@@ -233,9 +233,9 @@ class CitFile:
     def __contains__(self, name: str) -> bool:
         return name in self.sections
 
-    def require_whole(self) -> None:
+    def require_whole(self, exact: bool = True) -> None:
         """Raise the error of a file that was cut short or could not be read since it was opened."""
-        require_whole(self._view, self.name)
+        require_whole(self._view, self.name, exact)
 
     def check(self) -> None:
         """Read everything: the whole file's CRC, then each block's, to name the section."""

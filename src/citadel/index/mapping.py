@@ -30,9 +30,12 @@ class MappedFile(mmap.mmap):
         mapped._slot = -1 if _native is None else _native.watch_mapping(mapped, descriptor)
         return mapped
 
-    def require_whole(self, name: str) -> None:
-        """Raise the error of a file that was cut short or could not be read since it was mapped."""
-        state = 0 if self._slot < 0 else _native.mapping_state(self._slot)
+    def require_whole(self, name: str, exact: bool = True) -> None:
+        """Raise the error of a file that was cut short or could not be read since it was mapped.
+
+        Unless `exact`, the file's length is looked at every 10 ms only: for queries, which a system call would slow.
+        """
+        state = 0 if self._slot < 0 else _native.mapping_state(self._slot, exact)
         if state == _SHORTER:
             raise CorruptIndexError(name, "file", "it became shorter while it was in use")
         if state == _UNREADABLE:
@@ -45,11 +48,11 @@ class MappedFile(mmap.mmap):
             _native.unwatch_mapping(self._slot)
 
 
-def require_whole(view: memoryview | Any, name: str) -> None:
+def require_whole(view: memoryview | None, name: str, exact: bool = True) -> None:
     """The same for a view of a mapped file; other bytes are always whole."""
-    mapped = getattr(view, "obj", None)
+    mapped = None if view is None else view.obj
     if isinstance(mapped, MappedFile):
-        mapped.require_whole(name)
+        mapped.require_whole(name, exact)
 
 
 @contextlib.contextmanager

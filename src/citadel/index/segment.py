@@ -145,7 +145,7 @@ class Segment:
         except UnicodeDecodeError:
             self.file.require_whole()
             raise self._corrupt("ID_BYTES", "an id is not UTF-8") from None
-        self.file.require_whole()
+        self.file.require_whole(exact=False)
         return ids
 
     def _map_ids(self) -> tuple[memoryview, memoryview]:
