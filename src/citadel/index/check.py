@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from citadel.errors import CitadelError, CorruptIndexError
+from citadel.errors import CitadelError, CorruptIndexError, ResourceError
 from citadel.index.checksum import crc32c
 from citadel.index.format import CitFile, FileRecord
 from citadel.index.manifest import generations, read_manifest
@@ -111,7 +111,10 @@ def whole_generations(storage: Storage) -> list[int]:
 
 def _is_whole(storage: Storage, number: int) -> bool:
     try:
-        _read_all(Snapshot(storage, read_manifest(storage, number)))
+        with resource_errors(storage.location):  # a disk that fails says nothing of the generation
+            _read_all(Snapshot(storage, read_manifest(storage, number)))
+    except ResourceError:
+        raise
     except (CitadelError, OSError):
         return False
     return True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import re
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from citadel.errors import CitadelError, CorruptIndexError, InputError
 from citadel.index.checksum import crc32c
-from citadel.index.failures import read_failure
+from citadel.index.failures import disk_failure, read_failure
 from citadel.index.format import FORMAT, DurableFile, FileRecord
 from citadel.index.storage import Storage
 from citadel.types import Document
@@ -190,25 +191,37 @@ class DocumentStore:
     """The documents of one segment, by number."""
 
     def __init__(self, storage: Storage, record: FileRecord, index_id: str, documents: int) -> None:
-        self.record, self._lock = record, threading.Lock()
+        self.record, self._storage, self._lock = record, storage, threading.Lock()
+        self._index_id, self._documents = index_id, documents
         try:
             self._check_schema_page(storage.map(record.name))
             self._connection = storage.database(record.name)
-            self._validate(index_id, documents)
+            self._validate(self._connection)
         except FileNotFoundError as error:
             raise self._corrupt("file", "it is missing") from error
         except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes damaged names in its messages
             if record.name not in storage.names():  # removed since it was mapped
                 raise self._corrupt("file", "it is missing") from error
-            raise self._failure("database", error) from error
+            raise self._failure("database", error, lambda _: None) from error
 
     def _corrupt(self, section: str, problem: str) -> CorruptIndexError:
         return CorruptIndexError(self.record.name, section, problem)
 
-    def _failure(self, section: str, error: Exception) -> CitadelError:
-        """A failing disk is no damage: only bytes that were read and are wrong are."""
+    def _failure(self, section: str, error: Exception, again: Callable[[sqlite3.Connection], object]) -> CitadelError:
+        """A failing disk is no damage: only bytes that were read and are wrong are.
+
+        SQLite calls some reads that failed a malformed database, so the same is tried once more.
+        """
         failure = read_failure(self.record.name, error)
-        return failure or self._corrupt(section, f"SQLite says: {error}")
+        if failure is not None:
+            return failure
+        try:
+            with contextlib.closing(self._storage.database(self.record.name)) as connection:
+                self._validate(connection)
+                again(connection)
+        except (sqlite3.Error, OSError, UnicodeDecodeError, CorruptIndexError) as second:
+            return read_failure(self.record.name, second) or self._corrupt(section, f"SQLite says: {error}")
+        return disk_failure(self.record.name, str(error))
 
     def _check_schema_page(self, view: memoryview) -> None:
         """SQLite reads the whole schema at the first query, so its size is checked before."""
@@ -217,21 +230,21 @@ class DocumentStore:
         if len(view) < 512 or view[100] != _LEAF or int.from_bytes(view[103:105], "big") != _SCHEMA_CELLS:
             raise self._corrupt("schema", "the tables are not those of a citadel index")
 
-    def _validate(self, index_id: str, documents: int) -> None:
+    def _validate(self, connection: sqlite3.Connection) -> None:
         """Nothing but our two tables may be in the file: a trigger or view could run at every query."""
-        self._connection.text_factory = bytes  # decoded one document at a time, after its checksum
-        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHORT)
+        connection.text_factory = bytes  # decoded one document at a time, after its checksum
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHORT)
         for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON", "mmap_size=0", "cache_size=-512"):
-            self._connection.execute(f"PRAGMA {pragma}")
-        found = {row[0] for row in self._connection.execute("SELECT sql FROM sqlite_master LIMIT 4")}
+            connection.execute(f"PRAGMA {pragma}")
+        found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master LIMIT 4")}
         if found != {statement.encode() for statement in SCHEMA}:
             raise self._corrupt("schema", "the tables are not those of a citadel index")
-        head = self._connection.execute("SELECT index_id, file_id, format FROM citadel LIMIT 2").fetchall()
-        if head != [(index_id.encode(), self.record.name[5:-7].encode(), FORMAT)]:
+        head = connection.execute("SELECT index_id, file_id, format FROM citadel LIMIT 2").fetchall()
+        if head != [(self._index_id.encode(), self.record.name[5:-7].encode(), FORMAT)]:
             raise self._corrupt("citadel", "it belongs to another index or was renamed")
-        last = self._connection.execute("SELECT max(number) FROM documents").fetchone()[0]
-        if last != (documents - 1 if documents else None):
-            raise self._corrupt("documents", f"its last document is {last}, {documents} are expected")
+        last = connection.execute("SELECT max(number) FROM documents").fetchone()[0]
+        if last != (self._documents - 1 if self._documents else None):
+            raise self._corrupt("documents", f"its last document is {last}, {self._documents} are expected")
 
     def rows(self, numbers: Iterable[int]) -> Iterator[Row]:
         """The rows of these documents, in this order, each checked; a long one is in memory alone."""
@@ -260,18 +273,23 @@ class DocumentStore:
     def _select(self, numbers: list[int], longest: int) -> dict[int, Any] | None:
         """Rows by number, their texts as bytes; None where a value has more than `longest` bytes."""
         query = f"SELECT {_COLUMNS} FROM documents WHERE number IN ({','.join('?' * len(numbers))})"
-        with self._lock:
+
+        def run(connection: sqlite3.Connection) -> list[Any]:
+            if longest == _SHORT:
+                return connection.execute(query, numbers).fetchall()
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
             try:
-                if longest != _SHORT:
-                    self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
-                return {row[0]: row for row in self._connection.execute(query, numbers).fetchall()}
-            except (sqlite3.Error, UnicodeDecodeError) as error:
-                if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_TOOBIG:
-                    return None
-                raise self._failure("documents", error) from error
+                return connection.execute(query, numbers).fetchall()
             finally:
-                if longest != _SHORT:
-                    self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHORT)
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHORT)
+
+        try:
+            with self._lock:
+                return {row[0]: row for row in run(self._connection)}
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_TOOBIG:
+                return None
+            raise self._failure("documents", error, run) from error
 
     def _checked(self, row: Any) -> Row:
         number, id, title, text, metadata, crc = row

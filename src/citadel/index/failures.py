@@ -21,6 +21,15 @@ def read_failure(location: str, error: BaseException | None) -> ResourceError | 
         reason = str(error)
     else:
         return None
+    return disk_failure(location, reason)
+
+
+def disk_failure(location: str, reason: str) -> ResourceError:
+    """The error of a disk that failed.
+
+    >>> disk_failure("idx", "disk I/O error").exit_code
+    6
+    """
     advice = "check the disk and its cables, then run it again"
     return ResourceError(f"{location}: the disk failed ({reason}); {advice}")
 
