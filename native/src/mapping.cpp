@@ -139,9 +139,9 @@ MappingState mapping_state(std::size_t index, std::int64_t now) {
   if (slot == nullptr) return MappingState::whole;
   const bool readable = !slot->unreadable.load(std::memory_order_acquire);
   if (readable && now != kLookNow && now - slot->looked.load(std::memory_order_relaxed) < kLookMilliseconds) return MappingState::whole;
-  struct stat found = {};
-  const bool known = slot->descriptor >= 0 && fstat(slot->descriptor, &found) == 0;
-  if (known && static_cast<std::uint64_t>(found.st_size) < slot->size) return MappingState::shorter;
+  struct stat status = {};
+  const bool known = slot->descriptor >= 0 && fstat(slot->descriptor, &status) == 0;
+  if (known && static_cast<std::uint64_t>(status.st_size) < slot->size) return MappingState::shorter;
   if (now != kLookNow) slot->looked.store(now, std::memory_order_relaxed);
   return readable ? MappingState::whole : MappingState::unreadable;
 }

@@ -248,6 +248,11 @@ class Index:
             self._encoder = encoder
         return self._encoder
 
+    def require_model(self) -> None:
+        """Raise InputError now, and not at the first text, where the index's model is neither given nor installed."""
+        if self.settings.model is not None and self._encoder is None:
+            self._find_model()
+
     def _find_model(self) -> str:
         settings = self.settings
         return index_model(self._model, settings.model, settings.fingerprint, self._storage.location)

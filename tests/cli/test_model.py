@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,9 @@ def test_every_verb_says_which_model_it_needs(
     }
     done = citadel(verb, index, *options[verb], code=4)
     assert "built with the model 'model' (fingerprint" in done.err and "--model DIR" in done.err
+
+
+def test_a_server_does_not_start_without_its_model(index: Path) -> None:
+    command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 4 and "built with the model 'model'" in done.stderr

@@ -84,8 +84,8 @@ def test_a_server_lives_and_says_so(tmp_path: Path) -> None:
         status, answer = cut.post("/v1/search", asked)
         assert (status, answer["error"]["code"]) == (500, "corrupt")
         assert "became shorter while it was in use" in answer["error"]["message"]
-        status, found = other.post("/v1/search", asked)
-        assert status == 200 and found["hits"] == expected["hits"]
+        status, result = other.post("/v1/search", asked)
+        assert status == 200 and result["hits"] == expected["hits"]
 
 
 def test_a_signal_that_is_not_ours_ends_the_process(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ def size_of(folder: Path) -> int:
 
 
 def visited(folder: Path, source: Path) -> Visit:
-    [found] = visit([folder], KIND, "native", source, room=size_of(folder) + ROOM)
-    assert complaint(found) is None
-    return found
+    [result] = visit([folder], KIND, "native", source, room=size_of(folder) + ROOM)
+    assert complaint(result) is None
+    return result
 
 
 # ---- documents ------------------------------------------------------------------------------------------------------
@@ -72,8 +72,8 @@ HOSTILE_ROWS = {
 @pytest.mark.parametrize("case", HOSTILE_ROWS)
 def test_a_hostile_row_is_refused_within_its_files_and_64_mb(case: str, whole: Whole, tmp_path: Path) -> None:
     folder = with_row(whole(KIND), tmp_path / "copy", **HOSTILE_ROWS[case])
-    found = visited(folder, whole(KIND))
-    assert (found.error, found.section) == ("CorruptIndexError", "documents")
+    result = visited(folder, whole(KIND))
+    assert (result.error, result.section) == ("CorruptIndexError", "documents")
 
 
 LARGE_ROWS = {
@@ -174,9 +174,9 @@ def test_a_manifest_full_of_unknown_fields(whole: Whole, tmp_path: Path) -> None
         good = indexes.manifest_path(folder).read_bytes().split(b"\n")[0]
         extra = b', "more": [' + b"[]," * (size // 3) + b"0]}"
         indexes.manifest_path(folder).write_bytes(indexes.sealed(good[:-1] + extra))
-        found = visited(folder, whole(KIND))
-        assert (found.error, found.section) == ("CorruptIndexError", "manifest")
-        assert f"at most {MAX_BYTES}" in found.message if number else "unknown field 'more'" in found.message
+        result = visited(folder, whole(KIND))
+        assert (result.error, result.section) == ("CorruptIndexError", "manifest")
+        assert f"at most {MAX_BYTES}" in result.message if number else "unknown field 'more'" in result.message
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_many_segments(whole: Whole, tmp_path: Path) -> None:
     data = indexes.manifest(folder)
     data["segments"] = data["segments"] * 15
     indexes.write_manifest(folder, data)
-    found = visited(folder, whole(KIND))
-    assert found.error == "CorruptIndexError" and "3000 segments, at most 200" in found.message
+    result = visited(folder, whole(KIND))
+    assert result.error == "CorruptIndexError" and "3000 segments, at most 200" in result.message
 
 
 @pytest.mark.parametrize(("kind", "prefix"), [("bm25", "seg-"), ("pq2", "codebook-")])
@@ -228,9 +228,9 @@ def test_a_huge_meta_section_is_refused_before_it_is_parsed(
     path = min(whole(kind).glob(f"{prefix}*"))
     folder = cheap_copy(whole(kind), tmp_path / "copy", path.name)
     rewrite.tamper(folder, prefix, {"META": b'{"a": [' + b"[]," * 5_000_000 + b"0]}"})
-    [found] = visit([folder], kind, "native", whole(kind), room=size_of(folder) + ROOM)
-    assert (found.error, found.section) == ("CorruptIndexError", "META")
-    assert "at most 65536" in found.message
+    [result] = visit([folder], kind, "native", whole(kind), room=size_of(folder) + ROOM)
+    assert (result.error, result.section) == ("CorruptIndexError", "META")
+    assert "at most 65536" in result.message
 
 
 def test_an_id_longer_than_a_writer_allows(whole: Whole, tmp_path: Path) -> None:
@@ -240,5 +240,5 @@ def test_an_id_longer_than_a_writer_allows(whole: Whole, tmp_path: Path) -> None
     count, size = len(offsets) // 8 - 1, 40_000_000
     starts = b"".join(value.to_bytes(8, "little") for value in [0, *[size] * count])
     rewrite.tamper(folder, "seg-", {"ID_OFFSETS": starts, "ID_BYTES": b"a" * (size - 4) + FOX.encode()})
-    found = visited(folder, whole(KIND))
-    assert (found.error, found.section) == ("CorruptIndexError", "ID_OFFSETS")
+    result = visited(folder, whole(KIND))
+    assert (result.error, result.section) == ("CorruptIndexError", "ID_OFFSETS")

@@ -29,8 +29,8 @@ def main() -> None:
         reached = FAULTS.fault_calls() >= number
         FAULTS.fault_arm(0)
         citadel.Index.open(folder).check(deep=True)  # nothing was lost or written by half
-        found = sorted(citadel.Index.open(folder).searcher().search("owl", k=100).ids)
-        outcomes.append([code, said, found])
+        result = sorted(citadel.Index.open(folder).searcher().search("owl", k=100).ids)
+        outcomes.append([code, said, result])
         number += 1
     print(json.dumps(outcomes))
 

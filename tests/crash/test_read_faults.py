@@ -51,11 +51,11 @@ def test_every_read_may_fail(command: str, shim: Path, index: Path, tmp_path: Pa
     outcomes = json.loads(done.stdout.splitlines()[-1])
     old, new = [f"d{number}" for number in range(5)], [*(f"d{number}" for number in range(5)), "new"]
     assert len(outcomes) > 5 and outcomes[-1][0] == 0  # the last run met no fault
-    for code, said, found in outcomes[:-1]:
+    for code, said, result in outcomes[:-1]:
         assert "repair" not in said and "damaged" not in said and "unexpected" not in said, said
-        assert found in ([old, new] if command == "add" else [old])
+        assert result in ([old, new] if command == "add" else [old])
         if code == 0:  # the commit was durable before the fault
-            assert command == "add" and found == new and "merging has to wait" in said and "the disk failed" in said
+            assert command == "add" and result == new and "merging has to wait" in said and "the disk failed" in said
         else:
             assert code == 6 and "the disk failed" in said, (code, said)
     assert any(code == 6 for code, _, _ in outcomes)

@@ -23,11 +23,11 @@ def read_model_file(path: str, limit: int) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"it is not a regular file: {_ADVICE}", path)
-            if found.st_size > limit:
-                raise InputError(f"it has {found.st_size:,} bytes, at most {limit:,} are read: {_ADVICE}", path)
+            if status.st_size > limit:
+                raise InputError(f"it has {status.st_size:,} bytes, at most {limit:,} are read: {_ADVICE}", path)
             return file.read(limit)
     except FileNotFoundError:
         raise InputError(f"there is no such file: {_ADVICE}", path) from None

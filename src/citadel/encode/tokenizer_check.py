@@ -52,12 +52,12 @@ def _problem(data: Any) -> str | None:
         return f"it has the unknown part {min(unknown)[:40]!r}"
     growth = 1.0
     for part in _KINDS:
-        found = list(_parts(data.get(part)))
-        if len(found) > MAX_PARTS:
+        result = list(_parts(data.get(part)))
+        if len(result) > MAX_PARTS:
             return f"its {part} has more than {MAX_PARTS} parts"
-        if any(isinstance(item, Mapping) and item.get("type") == "Sequence" for item in found[1:]):
+        if any(isinstance(item, Mapping) and item.get("type") == "Sequence" for item in result[1:]):
             return f"its {part} has a sequence within a sequence"
-        for item in found:
+        for item in result:
             if problem := _part_problem(part, item):
                 return problem
             growth *= _growth(item) if part == "normalizer" else 1
