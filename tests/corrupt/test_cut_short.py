@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import citadel
+from citadel.errors import ResourceError
 from tests.corrupt import indexes
 from tests.support.children import environment
 from tests.support.serving import running
@@ -102,3 +103,22 @@ def test_a_signal_that_is_not_ours_ends_the_process(tmp_path: Path) -> None:
         command = [sys.executable, "-c", script, str(tmp_path / how), how]
         done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
         assert done.returncode == -signal.SIGBUS, (how, done)
+
+
+def test_pages_that_cannot_be_read_of_a_file_that_has_its_length(tmp_path: Path) -> None:
+    """As on a disk with a bad sector: the fault came, and the file is as long as before."""
+    index = many_documents(tmp_path / "index")
+    searcher = index.searcher(threads=1)
+    expected = searcher.search("cat owl").ids
+    [path] = (tmp_path / "index").glob("seg-*")
+    contents = path.read_bytes()
+    os.truncate(path, 0)
+    with pytest.raises(citadel.CorruptIndexError, match="became shorter"):
+        searcher.search("cat owl")
+    path.write_bytes(contents)
+    actions: list[Callable[[], object]] = [lambda: searcher.search("cat owl"), index.stats]
+    for action in actions:
+        with pytest.raises(ResourceError, match="the disk failed") as caught:
+            action()
+        assert caught.value.exit_code == 6
+    assert citadel.Index.open(tmp_path / "index").searcher().search("cat owl").ids == expected
