@@ -14,6 +14,7 @@
 #include "citadel/bits.hpp"
 #include "citadel/crc32c.hpp"
 #include "citadel/dispatch.hpp"
+#include "citadel/mapping.hpp"
 #include "citadel/quantize.hpp"
 #include "citadel/radix.hpp"
 #include "citadel/router.hpp"
@@ -338,16 +339,31 @@ nb::object checksums(nb::object data, std::uint64_t block) {
   return to_numpy(std::move(crcs));
 }
 
+// The slot under which the bytes of a mapped file are watched; -1 where they are not.
+std::int64_t watch(nb::object mapped, int descriptor) {
+  const Buffer bytes(mapped);
+  const std::size_t slot = watch_mapping(bytes.data(), bytes.size(), descriptor);
+  return slot == kUnwatched ? -1 : static_cast<std::int64_t>(slot);
+}
+
+int state(std::int64_t slot, bool exact) {
+  return static_cast<int>(mapping_state(static_cast<std::size_t>(slot), exact ? kLookNow : mapping_clock()));
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
   m.doc() = "The native engine: bytes and floats, nothing of Python objects.";
   nb::exception<CorruptError>(m, "CorruptError");
   nb::exception<CancelledError>(m, "CancelledError");
+  nb::exception<ReadError>(m, "ReadError");
 
   m.def("instruction_sets", &instruction_sets);
   m.def("instruction_set", [] { return std::string(kernels().name); });
   m.def("use_instruction_set", &use_instruction_set, "name"_a);
+  m.def("watch_mapping", &watch, "mapped"_a, "descriptor"_a);
+  m.def("unwatch_mapping", [](std::int64_t slot) { unwatch_mapping(static_cast<std::size_t>(slot)); }, "slot"_a);
+  m.def("mapping_state", &state, "slot"_a, "exact"_a = true);
   m.def("crc32c", &checksum, "data"_a, "value"_a = 0);
   m.def("crc32c_blocks", &checksums, "data"_a, "block"_a);
   m.def("sort_by_key", [](Array<std::uint32_t, 1> keys) { return to_numpy(sort_by_key(keys.data(), keys.size())); }, "keys"_a);

@@ -66,12 +66,12 @@ def test_what_an_index_remembers(tiny_model: ModelFolder, tmp_path: Path) -> Non
     index = build(tmp_path / "index", folder)
     settings = index.settings
     assert settings == citadel.Settings(
-        "dynamic", Encoder(folder).fingerprint, citadel.Field(8), citadel.Field(16), 1.0, model=str(folder)
+        "dynamic", Encoder(folder).fingerprint, citadel.Field(8), citadel.Field(16), 1.0, model=folder.name
     )
     assert settings.has_text_queries
     assert index.counts == {"cut": 1}
     assert index.stats()["counts"]["cut"] == 1
-    again = citadel.Index.open(tmp_path / "index")
+    again = citadel.Index.open(tmp_path / "index", model=folder)
     assert again.settings == settings
     assert again.searcher().search("rome").ids == index.searcher().search("rome").ids
     assert again.get("d4") == citadel.Document("d4", TEXTS["d4"])
@@ -134,15 +134,35 @@ def test_replace_and_delete(tiny_model: ModelFolder, tmp_path: Path) -> None:
 # ---- the model's folder ----------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_moved(tiny_model: ModelFolder, tmp_path: Path) -> None:
-    shutil.copytree(tiny_model(), tmp_path / "model")
-    build(tmp_path / "index", tmp_path / "model")
-    (tmp_path / "model").rename(tmp_path / "moved")
+def test_a_model_that_is_not_installed(
+    tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(tmp_path / "index", tiny_model())
     lost = citadel.Index.open(tmp_path / "index")
     assert len(lost) == len(TEXTS)  # what needs no model still works
-    with pytest.raises(citadel.InputError, match="there is no such model"):
+    wanted = f"the model 'model' \\(fingerprint {built.settings.fingerprint[:12]}…\\).*--model DIR.*CITADEL_MODEL"
+    with pytest.raises(citadel.InputError, match=wanted) as caught:
         lost.searcher().search("rome")
-    assert citadel.Index.open(tmp_path / "index", model=tmp_path / "moved").searcher().search("rome").ids
+    assert caught.value.exit_code == 4
+    expected = built.searcher().search("rome").ids
+    assert citadel.Index.open(tmp_path / "index", model=tiny_model()).searcher().search("rome").ids == expected
+    monkeypatch.setenv("CITADEL_MODEL", str(tiny_model()))
+    assert citadel.Index.open(tmp_path / "index").searcher().search("rome").ids == expected
+    monkeypatch.setenv("CITADEL_MODEL", str(tiny_model("static")))  # the variable names another model
+    with pytest.raises(citadel.InputError, match=wanted):
+        citadel.Index.open(tmp_path / "index").searcher().search("rome")
+
+
+def test_an_installed_model_is_found_by_its_fingerprint(
+    tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from citadel.encode import models
+
+    build(tmp_path / "index", tiny_model())
+    shutil.copytree(tiny_model("static"), tmp_path / "models" / "default")
+    shutil.copytree(tiny_model(), tmp_path / "models" / "renamed")
+    monkeypatch.setattr(models, "_PLACES", (tmp_path / "models" / "default",))
+    assert citadel.Index.open(tmp_path / "index").searcher().search("rome").ids
 
 
 def test_another_model_is_refused(tiny_model: ModelFolder, tmp_path: Path) -> None:

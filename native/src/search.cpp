@@ -201,10 +201,17 @@ std::uint64_t Snapshot::live() const {
   return live;
 }
 
+void Snapshot::require_whole() const {
+  const std::int64_t now = mapping_clock();
+  for (const auto& segment : segments_) segment->require_whole(now);
+}
+
 Result Snapshot::search(const Query& query, const SearchOptions& options) const {
   poll(options.cancel);
   check_query(*this, query, options.semantic);
-  return Search(*this, query, options).run();
+  Result result = Search(*this, query, options).run();
+  require_whole();
+  return result;
 }
 
 std::vector<Result> Snapshot::search_batch(const std::vector<const Query*>& queries, const SearchOptions& options) const {

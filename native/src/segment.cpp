@@ -62,6 +62,8 @@ Segment::Segment(SegmentShape shape, const std::map<std::string, SectionBytes>& 
   }
   if (semantic_dimension_ > 0 && shape.semantic_codec != "int8" && shape.semantic_codec != "fp16")
     throw std::invalid_argument("unknown semantic codec '" + shape.semantic_codec + "'");
+  for (const auto& [_, bytes] : sections)
+    if (bytes.size > 0 && mapping_ == kUnwatched) mapping_ = find_mapping(bytes.data);
   if (kind_ != Kind::none) take_lexical(sections), take_payload(sections);
   if (semantic_dimension_ > 0) take_semantic(sections);
 }

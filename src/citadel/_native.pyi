@@ -1,5 +1,6 @@
 """The native engine: bytes and floats, nothing of Python objects. Written in C++ under native/."""
 
+import mmap
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,20 @@ class CorruptError(Exception):
 
 class CancelledError(Exception):
     """The cancel flag was set while a search ran."""
+
+class ReadError(Exception):
+    """The disk failed to read a mapped file; the text is its name."""
+
+def watch_mapping(mapped: mmap.mmap, descriptor: int) -> int:
+    """Let reads of a mapped file that cannot be read give zeros instead of ending the process; gives a slot, or -1."""
+
+def unwatch_mapping(slot: int) -> None:
+    """Must be called before the bytes are unmapped."""
+
+def mapping_state(slot: int, exact: bool = True) -> int:
+    """0: whole; 1: the file is shorter than it was; 2: some of it could not be read.
+
+    Unless `exact`, a length that was looked at in the last 10 ms is not looked at again."""
 
 def instruction_sets() -> list[str]:
     """Those this machine can run, slowest first: 'portable', 'avx2', 'avx512vnni'."""

@@ -60,7 +60,7 @@ class Settings:
     analyser: str | None = None
     k1: float = 0.9
     b: float = 0.4
-    model: str | None = None  # the folder or name of the model that encodes text; its fingerprint says which one it is
+    model: str | None = None  # the name of the model that encodes text; its fingerprint says which one it is
 
     def __post_init__(self) -> None:
         if self.router not in ROUTERS:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from citadel.config import DEFAULT_MEMORY, Field, Settings
-from citadel.encode.models import chosen_model, find_model, fingerprint, require_fingerprint, text_model
+from citadel.encode.models import chosen_model, fingerprint, index_model, require_fingerprint, text_model
 from citadel.errors import InputError, UsageError
 from citadel.forks import no_fork
 from citadel.index import check as checking
@@ -114,7 +114,7 @@ class Index:
             settings = vector_settings(fields, router, fingerprint, tau)
         storage = _storage(path)
         create_index(storage, settings, overwrite, build)
-        return cls(storage, memory, threads=threads, encoder=encoder)
+        return cls(storage, memory, named, threads, encoder)
 
     @classmethod
     def open(
@@ -125,7 +125,7 @@ class Index:
         model: Path | None = None,
         threads: int | None = None,
     ) -> Self:
-        """The newest generation of an existing index; `model` says where its model is now, if that has moved."""
+        """The newest generation of an existing index; `model` is the folder of its model, unless that is installed."""
         return cls(_storage(path), memory, model, threads)
 
     # -- changes -----------------------------------------------------------------------------------------------------
@@ -272,15 +272,24 @@ class Index:
 
     def _loaded(self) -> Encoder:
         settings = self.settings
-        encoder = _load(self._model or settings.model or "", settings.tau, self._threads)
+        encoder = _load(self._find_model(), settings.tau, self._threads)
         require_fingerprint(encoder.fingerprint, settings.fingerprint, encoder.folder)
         return encoder
+
+    def require_model(self) -> None:
+        """Raise InputError now, and not at the first text, where the index's model is neither given nor installed."""
+        if self.settings.model is not None and self._encoder is None:
+            self._find_model()
+
+    def _find_model(self) -> str:
+        settings = self.settings
+        return index_model(self._model, settings.model, settings.fingerprint, self._storage.location)
 
     def encoder_on(self, device: str) -> QueryEncoder:
         """The model of this index on a card, for queries; each call loads it."""
         from citadel.model.texts import query_encoder
 
-        folder = find_model(self._model or self.settings.model or "")
+        folder = self._find_model()
         require_fingerprint(fingerprint(folder), self.settings.fingerprint, folder)
         return query_encoder(folder, device)
 

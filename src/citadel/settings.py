@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from citadel.config import Field, Settings
+from citadel.encode.models import model_name
 from citadel.errors import UsageError
 from citadel.routing import get_router
 from citadel.text.analyser import get_analyser
@@ -25,7 +26,7 @@ def model_settings(
     lexical = None if config.router == "none" else Field(config.token_dimension, codec or "int8")
     semantic = Field(config.semantic_dimension, semantic_codec or "int8") if config.has_semantic else None
     kept = encoder.tau if config.router == "dynamic" else 0.0
-    return Settings(config.router, encoder.fingerprint, lexical, semantic, kept, model=named)
+    return Settings(config.router, encoder.fingerprint, lexical, semantic, kept, model=model_name(named))
 
 
 def _check_tau(tau: float | None, router: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,8 @@ def test_from_a_checkpoint_to_a_hit(router: str, corpus: Path, tmp_path: Path, c
     assert done.out.endswith("MB\n")
     built = citadel("index", corpus, tmp_path / "idx", "--model", tmp_path / "model")
     assert "3 documents" in built.out
-    found = citadel("search", tmp_path / "idx", "darwin proposed evolution.", "--json", "-k", "1")
+    question = ["darwin proposed evolution.", "--json", "-k", "1", "--model", tmp_path / "model"]
+    found = citadel("search", tmp_path / "idx", *question)
     [hit] = json.loads(found.out)["hits"]
     assert hit["id"] == "d2" or router != "all_to_all"  # there a text is nearest to itself, whatever the weights
 
@@ -55,13 +58,14 @@ def test_a_stopped_build_goes_on_to_the_same_answers(
     citadel("index", corpus, tmp_path / "stopped", *options, code=4)
     corpus.write_text(whole)
     assert "resuming after line 3" in citadel("index", corpus, tmp_path / "stopped", *options).err
-    answers = [citadel("search", path, "who proposed", "--json").out for path in (index, tmp_path / "stopped")]
+    asked = ["who proposed", "--json", "--model", tiny_model()]
+    answers = [citadel("search", path, *asked).out for path in (index, tmp_path / "stopped")]
     assert answers[0] == answers[1]
 
 
-def test_add_counts_what_was_cut(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_add_counts_what_was_cut(index: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
     more = write_jsonl(tmp_path / "more.jsonl", [{"id": "d4", "text": "rome " * 40}, {"id": "d5", "text": "rome"}])
-    assert "2 documents added, 1 cut; 5 in all" in citadel("add", index, more).out
+    assert "2 documents added, 1 cut; 5 in all" in citadel("add", index, more, "--model", tiny_model()).out
     assert json.loads(citadel("stats", index, "--json").out)["counts"] == {"cut": 1}
 
 
@@ -127,7 +131,29 @@ def test_a_model_for_an_index_of_terms(corpus: Path, tmp_path: Path, citadel: Ci
     assert "not built with a model" in citadel("search", tmp_path / "terms", "x", "--model", tiny_model(), code=2).err
 
 
-def test_in_a_process_of_its_own(index: Path) -> None:
+def test_in_a_process_of_its_own(index: Path, tiny_model: ModelFolder) -> None:
     """With warnings as errors, and nothing but the answer on standard error."""
-    done = in_process("search", index, "who proposed relativity")
+    done = in_process("search", index, "who proposed relativity", "--model", tiny_model())
     assert (done.code, done.err) == (0, "") and "d1" in done.out
+
+
+@pytest.mark.parametrize("verb", ["search", "add", "eval", "explain"])
+def test_every_verb_says_which_model_it_needs(
+    verb: str, index: Path, corpus: Path, tmp_path: Path, citadel: Citadel
+) -> None:
+    queries = write_jsonl(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "newton"}])
+    (tmp_path / "qrels.txt").write_text("q1 0 d3 1\n")
+    options: dict[str, list[object]] = {
+        "search": ["newton"],
+        "add": [corpus],
+        "eval": ["--queries", queries, "--qrels", tmp_path / "qrels.txt"],
+        "explain": ["newton", "d3"],
+    }
+    done = citadel(verb, index, *options[verb], code=4)
+    assert "built with the model 'model' (fingerprint" in done.err and "--model DIR" in done.err
+
+
+def test_a_server_does_not_start_without_its_model(index: Path) -> None:
+    command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 4 and "built with the model 'model'" in done.stderr

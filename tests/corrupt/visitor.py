@@ -1,6 +1,6 @@
 """A program that reads hostile indexes and tells what happened, so that a crash is seen from outside.
 
-It may use 64 MiB more than it had at its start, and every file it opens is noted.
+It may use 64 MiB more than it had at its start, or what a test allows, and every file it opens is noted.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Visit(NamedTuple):
     outside: list[str]
 
 
-def visit(folders: Iterable[Path], kind: str, engine: str, warm: Path) -> list[Visit]:
+def visit(folders: Iterable[Path], kind: str, engine: str, warm: Path, room: int = ROOM) -> list[Visit]:
     """Read the folders in a process of its own; each must end in an answer or in a CorruptIndexError."""
-    command = [sys.executable, "-m", "tests.corrupt.visitor", kind, engine, str(warm), *map(str, folders)]
+    command = [sys.executable, "-m", "tests.corrupt.visitor", kind, engine, str(room), str(warm), *map(str, folders)]
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         command,
@@ -84,12 +84,12 @@ def _beyond(folder: str) -> list[str]:
     return [path for path in _opened if not path.startswith(own)]
 
 
-def _limit_memory() -> None:
+def _limit_memory(room: int) -> None:
     if os.path.exists("/proc/self/status"):
         with open("/proc/self/status") as status:
             found = re.search(r"VmData:\s+(\d+) kB", status.read())
         assert found
-        resource.setrlimit(resource.RLIMIT_DATA, (int(found[1]) * 1024 + ROOM,) * 2)
+        resource.setrlimit(resource.RLIMIT_DATA, (int(found[1]) * 1024 + room,) * 2)
 
 
 def _read(folder: str, kind: str, engine: str) -> tuple[str | None, str, str, str]:
@@ -107,9 +107,9 @@ def _read(folder: str, kind: str, engine: str) -> tuple[str | None, str, str, st
 
 
 def main() -> None:
-    kind, engine, warm, *folders = sys.argv[1:]
+    kind, engine, room, warm, *folders = sys.argv[1:]
     assert _read(warm, kind, engine)[0] is None
-    _limit_memory()
+    _limit_memory(int(room))
     sys.addaudithook(_note)
     for folder in folders:
         _opened.clear()

@@ -135,8 +135,8 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "contents", "message"),
     [
-        ("model.onnx", b"", "model.onnx: cannot be run"),
-        ("model.onnx", b"not a model", "model.onnx: cannot be run"),
+        ("model.onnx", b"", "model.onnx: the graph is refused"),
+        ("model.onnx", b"not a model", "model.onnx: the graph is refused"),
         ("model.onnx", None, "model.onnx: there is no such file"),
         ("tokenizer.json", None, "no tokenizer"),
         ("config.json", None, "there is no model here"),

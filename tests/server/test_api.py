@@ -259,7 +259,7 @@ def test_an_index_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) 
     with citadel.Index.create(tmp_path / "m", model=tiny_model()) as made:
         made.add(DOCUMENTS)
         made.commit()
-    with running(citadel.Index.open(tmp_path / "m", threads=1), workers=1) as server:
+    with running(citadel.Index.open(tmp_path / "m", model=tiny_model(), threads=1), workers=1) as server:
         truth = {query: server.service.searcher.search(query, k=3) for query in ("relativity", "physics", "evolution")}
 
         def ask(number: int) -> None:

@@ -13,6 +13,12 @@ class CorruptError : public std::runtime_error {
       : std::runtime_error(file + "\t" + section + "\t" + problem) {}
 };
 
+// A mapped file that the disk failed to read; the text is its name.
+class ReadError : public std::runtime_error {
+ public:
+  explicit ReadError(const std::string& file) : std::runtime_error(file) {}
+};
+
 class CancelledError : public std::runtime_error {
  public:
   CancelledError() : std::runtime_error("the search was cancelled") {}

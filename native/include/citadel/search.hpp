@@ -38,6 +38,7 @@ class Snapshot {
   std::uint64_t base(std::size_t segment) const { return bases_[segment]; }
   std::uint64_t documents() const { return bases_.back(); }
   std::uint64_t live() const;
+  void require_whole() const;  // throws where a segment's file was cut short or could not be read
   bool floor() const { return floor_; }
   float norm_base() const { return norm_base_; }
   float norm_slope() const { return norm_slope_; }

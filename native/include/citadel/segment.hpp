@@ -9,6 +9,7 @@
 
 #include "citadel/bits.hpp"
 #include "citadel/codebook.hpp"
+#include "citadel/mapping.hpp"
 #include "citadel/section.hpp"
 
 namespace citadel {
@@ -69,6 +70,9 @@ class Segment {
   std::optional<std::uint64_t> find_key(std::uint32_t key) const;
   std::optional<std::uint64_t> find_term(std::string_view term) const;
 
+  // Throws where what was read of its file cannot be trusted.
+  void require_whole(std::int64_t now) const { citadel::require_whole(mapping_, name_, now); }
+
   std::uint64_t probe_lists() const { return probe_lists_; }          // 0: no probe structure
   Span probe_list(std::uint64_t list) const;
 
@@ -90,6 +94,7 @@ class Segment {
   Codec codec_ = Codec::fp16, semantic_codec_ = Codec::fp16;
   std::uint64_t dimension_ = 0, code_bytes_ = 0, semantic_dimension_ = 0, probe_lists_ = 0;
   const std::uint8_t* deleted_;
+  std::size_t mapping_ = kUnwatched;
   std::shared_ptr<const Codebook> codebook_;
 };
 

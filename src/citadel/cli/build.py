@@ -71,7 +71,7 @@ def _existing(job: Job) -> Index | None:
     """The index of an earlier run of the same command; None where there is nothing to keep."""
     try:
         index = Index.open(job.path, memory=job.memory)
-        if index.settings.model is not None:  # its folder may have moved since
+        if index.settings.model is not None:  # an index does not say where it is
             model = job.settings.get("model")
             index = Index.open(job.path, memory=job.memory, model=model, threads=job.threads)
     except IndexNotFoundError:

@@ -174,6 +174,8 @@ def _usage_message(error: BaseException) -> str:
 def _system_message(error: OSError) -> tuple[str, int]:
     where = f"{os.fspath(error.filename)!s}: " if error.filename is not None else ""
     reason = os.strerror(error.errno or 0).lower()
+    if error.errno == errno.EIO:
+        return f"{where}the disk failed ({reason}); check the disk and its cables, then run it again", OUT_OF_RESOURCES
     if error.errno in _FULL:
         return f"{where}{reason}; what was committed before is intact; make room and run it again", OUT_OF_RESOURCES
     return f"{where}{reason}; check the path and who may read and write it", BAD_INPUT

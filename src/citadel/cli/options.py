@@ -34,7 +34,7 @@ Threads = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="DIR", help="Where the index's model is now, if its folder has moved."),
+    typer.Option("--model", metavar="DIR", help="The folder of the index's model, unless it is installed."),
 ]
 Device = Annotated[
     str, typer.Option("--device", metavar="cpu|cuda", help="Where to search; cuda copies the index to a GPU first.")

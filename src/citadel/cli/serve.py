@@ -101,6 +101,7 @@ def _run(index: str, model: str | None, log_level: str, limits: dict[str, int], 
 
     config = ServerConfig(limits=Limits(**limits), **settings)
     opened = Index.open(index, model=model, threads=1)
+    opened.require_model()
     logs.set_up(log_level)
     run.serve(opened, config)
 

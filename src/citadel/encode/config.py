@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from citadel.config import MAX_DIMENSION, ROUTERS
+from citadel.encode.model_files import MAX_CONFIG, read_model_file
 from citadel.errors import InputError
 
 FORMAT = 1
@@ -16,6 +17,15 @@ CONFIG_FILE = "config.json"
 POOLINGS = ("cls", "mean")
 WITH_TOKEN_VECTORS = ("all_to_all", "dynamic", "static")
 WITH_ROUTER_HEAD = ("dynamic", "sparse")
+
+MAX_SIZES = {
+    "vocabulary": 1 << 20,
+    "hidden": 1 << 14,
+    "layers": 256,
+    "heads": 1024,
+    "intermediate": 1 << 16,
+    "positions": 1 << 16,
+}
 
 Part = TypeVar("Part")
 
@@ -113,12 +123,13 @@ def load_config(folder: str | os.PathLike[str]) -> ModelConfig:
     'static'
     """
     path = os.path.join(folder, CONFIG_FILE)
+    if not os.path.lexists(path):
+        raise InputError("there is no model here: name a folder made by `citadel export`", path)
     try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except FileNotFoundError:
-        raise InputError("there is no model here: name a folder made by `citadel export`", path) from None
-    except (OSError, ValueError) as error:
+        found = json.loads(read_model_file(path, MAX_CONFIG))
+    except RecursionError:
+        raise InputError("cannot be read as JSON (nested too deeply): export the model again", path) from None
+    except ValueError as error:
         raise InputError(f"cannot be read as JSON ({error}): export the model again", path) from None
     try:
         return parse_config(found)
@@ -144,7 +155,7 @@ def make(kind: type[Part], given: Any, prefix: str = "") -> Part:
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     for name, value in given.items():
         if name not in known:
-            raise InputError(f"unknown key {prefix + name!r}: known are {', '.join(known)}")
+            raise InputError(f"unknown key {(prefix + name)[:60]!r}: known are {', '.join(known)}")
         wanted = str(known[name].type)
         if not _fits(value, wanted):
             raise InputError(f"{prefix + name} is {value!r}, not of type {wanted}")
@@ -162,6 +173,10 @@ def _fits(value: object, wanted: str) -> bool:
             "bool": isinstance(value, bool),
         }[wanted]
     return True  # a part, made and checked before
+
+
+def _sizes() -> str:
+    return ", ".join(f"{name} {limit:,}" for name, limit in MAX_SIZES.items())
 
 
 def _problem(config: ModelConfig) -> str:
@@ -188,6 +203,13 @@ def _problem(config: ModelConfig) -> str:
         ),
         f"query_keys and document_keys must be from 1 to the vocabulary's {backbone.vocabulary}": not (
             1 <= config.query_keys <= backbone.vocabulary and 1 <= config.document_keys <= backbone.vocabulary
+        ),
+        f"the special tokens must be from 0 to the vocabulary's {backbone.vocabulary}": not (
+            0 <= min(config.cls_id, config.sep_id) <= max(config.cls_id, config.sep_id) < backbone.vocabulary
+            and min(config.pad_id, config.mask_id) >= 0
+        ),
+        f"a size of the backbone is below 1 or above its limit ({_sizes()})": not all(
+            0 < getattr(backbone, name) <= limit for name, limit in MAX_SIZES.items()
         ),
         f"tau {config.tau} is not from 0 to 5.1": not 0 <= config.tau < 5.1,
         "key_postings must be 0 or more, and is for the dynamic router": (

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from citadel.encode.config import CONFIG_FILE
+from citadel.encode.model_files import MAX_CONFIG, MAX_GRAPH, MAX_TOKENIZER, read_model_file
 from citadel.encode.session import ONNX_FILE
 from citadel.encode.tokenizer import TOKENIZER_FILE
 from citadel.errors import FingerprintError, InputError, UsageError
@@ -19,11 +20,56 @@ NAME = "small-en"  # the model that is installed with the package
 _PACKAGE = Path(__file__).parent.parent
 # In the package, or beside it in a checkout, where one copy is enough.
 _PLACES = (_PACKAGE / "models" / NAME, _PACKAGE.parent.parent / "models" / NAME)
+_LIMITS = {ONNX_FILE: MAX_GRAPH, TOKENIZER_FILE: MAX_TOKENIZER, CONFIG_FILE: MAX_CONFIG}
+_QUOTED = 60  # letters of a name that comes from an index
 
 
 def default_model() -> Path | None:
     """The folder of the model installed with the package, or None where it was left out."""
     return next((place for place in _PLACES if (place / ONNX_FILE).is_file()), None)
+
+
+def installed_models() -> list[Path]:
+    """The folders of all models installed with the package, the default one first."""
+    default = default_model()
+    others = [
+        folder for place in _PLACES for folder in sorted(place.parent.glob("*")) if (folder / ONNX_FILE).is_file()
+    ]
+    return list(dict.fromkeys([default, *others] if default else others))
+
+
+def model_name(named: str) -> str:
+    """The name under which an index remembers a model: never a path, so that nothing is opened for it.
+
+    >>> model_name("default"), model_name("/models/my-model")
+    ('default', 'my-model')
+    """
+    return named if named == DEFAULT else os.path.basename(named.rstrip("/")) or named
+
+
+def index_model(given: str | os.PathLike[str] | None, name: str | None, wanted: str, location: str) -> str:
+    """The folder of an index's model: the one given, else CITADEL_MODEL or an installed one with its fingerprint.
+
+    The name in the index is only a hint for finding an installed model; an index never says where to look.
+    """
+    if given is not None:
+        return find_model(given)
+    known = model_name(name or "")
+    listed = os.environ.get(VARIABLE) or BM25
+    if listed not in (BM25, DEFAULT) and os.path.isdir(listed) and fingerprint(listed) == wanted:
+        return find_model(listed)
+    installed = installed_models()
+    for folder in installed:
+        if known in (folder.name, DEFAULT if folder == default_model() else folder.name):
+            return str(folder)
+    for folder in installed:
+        if fingerprint(folder) == wanted:
+            return str(folder)
+    raise InputError(
+        f"the index was built with the model {known[:_QUOTED]!r} (fingerprint {wanted[:12]}…), which is not installed: "
+        f"name its folder with --model DIR, model=… or {VARIABLE}",
+        location,
+    )
 
 
 def text_model(name: str | os.PathLike[str] | None) -> str | None:
@@ -84,18 +130,12 @@ def fingerprint(folder: str | os.PathLike[str], contents: bytes | None = None) -
     """
     digest = hashlib.sha256()
     for name in (ONNX_FILE, TOKENIZER_FILE, CONFIG_FILE):
-        data = contents if name == ONNX_FILE and contents is not None else _read(os.path.join(folder, name))
+        data = contents if name == ONNX_FILE and contents is not None else None
+        if data is None:
+            data = read_model_file(os.path.join(folder, name), _LIMITS[name])
         digest.update(f"{name} {len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        reason = os.strerror(error.errno or 0).lower()
-        raise InputError(f"cannot be read ({reason}): name a folder made by `citadel export`", path) from None
 
 
 def require_fingerprint(found: str, wanted: str, where: str) -> None:

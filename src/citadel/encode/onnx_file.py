@@ -6,7 +6,8 @@ message of protocol buffers: fields, each a number, a kind and a value, and a me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+import math
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,17 @@ from numpy.typing import NDArray
 
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5  # kinds of field
 _GRAPH = 7  # of a model
-_NODE, _INITIALISER, _OUTPUT = 1, 5, 12  # of a graph
-_NODE_INPUT, _NODE_OUTPUT = 1, 2
-_TENSOR_NAME, _TENSOR_BYTES = 8, 9
+_MODEL_FIELDS = frozenset((1, 2, 3, 4, 5, 6, _GRAPH, 8, 14))  # no functions, no training
+_NODE, _INITIALISER, _INPUT, _OUTPUT = 1, 5, 11, 12  # of a graph
+_GRAPH_FIELDS = frozenset((_NODE, 2, _INITIALISER, 10, _INPUT, _OUTPUT, 13, 16))  # no sparse initialisers
+_NODE_INPUT, _NODE_OUTPUT, _NODE_KIND, _NODE_ATTRIBUTE, _NODE_DOMAIN = 1, 2, 4, 5, 7
+_ATTRIBUTE_NAME, _ATTRIBUTE_INTEGER, _ATTRIBUTE_TENSOR, _ATTRIBUTE_INTEGERS = 1, 3, 5, 8
+_ATTRIBUTE_FIELDS = frozenset((1, 2, 3, 4, 5, 7, 8, 13, 20))  # no graphs, sparse tensors, types or references
+_TENSOR_SHAPE, _TENSOR_KIND, _TENSOR_NAME, _TENSOR_BYTES = 1, 2, 8, 9
+_TENSOR_FIELDS = frozenset((_TENSOR_SHAPE, _TENSOR_KIND, _TENSOR_NAME, _TENSOR_BYTES, 12))  # no external data
+_WIDTHS = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8}  # bytes by element type
+_INT64 = 7
+_SMALL = 512  # bytes of a tensor whose numbers may be the shape of another
 _OUTPUT_NAME, _OUTPUT_TYPE = 1, 2
 _UNSIGNED_BYTES = bytes.fromhex("0a020802")  # a tensor type whose element type is 2
 
@@ -36,6 +45,23 @@ class Node(NamedTuple):
     outputs: list[str]
 
 
+class Operation(NamedTuple):
+    """A node with what it does; attributes that are whole numbers, or lists of them, by name."""
+
+    kind: str  # with its domain before it, as com.microsoft.MultiHeadAttention
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, tuple[int, ...]]
+
+
+class Tensor(NamedTuple):
+    """An initialiser: its shape, and its numbers where they are few and whole."""
+
+    name: str
+    shape: tuple[int, ...]
+    numbers: tuple[int, ...] | None
+
+
 class OnnxFile:
     """The graph in a file's bytes; a ValueError says that they are none."""
 
@@ -49,6 +75,20 @@ class OnnxFile:
     def nodes(self) -> list[Node]:
         """All nodes, each behind those whose results it reads."""
         return [_node(field) for field in self._fields if field.number == _NODE]
+
+    def operations(self) -> list[Operation]:
+        """All nodes; a ValueError names what a plain graph does not have: graphs within, references, functions."""
+        _only(self._around, _MODEL_FIELDS, "the model")
+        _only(self._fields, _GRAPH_FIELDS, "the graph")
+        return [_operation(field.value) for field in self._fields if field.number == _NODE]
+
+    def tensors(self) -> list[Tensor]:
+        """All initialisers; a ValueError says that one does not have the bytes that its shape asks for."""
+        return [_tensor(field.value) for field in self._fields if field.number == _INITIALISER]
+
+    def inputs(self) -> list[str]:
+        """The names of the graph's inputs."""
+        return [name for field in self._fields if field.number == _INPUT for name in _texts(field.value, _OUTPUT_NAME)]
 
     def outputs(self) -> list[str]:
         """The names of the graph's outputs."""
@@ -146,3 +186,58 @@ def _texts(message: memoryview, number: int) -> list[str]:
 
 def _node(field: Field) -> Node:
     return Node(_texts(field.value, _NODE_INPUT), _texts(field.value, _NODE_OUTPUT))
+
+
+def _only(parts: Iterable[Field], known: frozenset[int], what: str) -> None:
+    for field in parts:
+        if field.number not in known:
+            raise ValueError(f"{what} has a part of kind {field.number}, which an exported graph never has")
+
+
+def _text(parts: list[Field], number: int) -> str:
+    return "".join(bytes(field.value).decode() for field in parts if field.number == number)
+
+
+def _integers(parts: list[Field], number: int) -> tuple[int, ...]:
+    """The whole numbers of a field, packed or one by one."""
+    values: list[int] = []
+    for field in parts:
+        if field.number == number:
+            at, stored = (0, field.value) if len(field.value) else (_varint(field.whole, 0)[1], field.whole)
+            while at < len(stored):
+                value, at = _varint(stored, at)
+                values.append(value - (1 << 64) if value >> 63 else value)
+    return tuple(values)
+
+
+def _operation(message: memoryview) -> Operation:
+    parts = list(fields(message))
+    domain = _text(parts, _NODE_DOMAIN)
+    kind = _text(parts, _NODE_KIND)
+    attributes = dict(_attribute(field.value) for field in parts if field.number == _NODE_ATTRIBUTE)
+    inputs, outputs = ([bytes(f.value).decode() for f in parts if f.number == n] for n in (_NODE_INPUT, _NODE_OUTPUT))
+    return Operation(f"{domain}.{kind}" if domain else kind, inputs, outputs, attributes)
+
+
+def _attribute(message: memoryview) -> tuple[str, tuple[int, ...]]:
+    parts = list(fields(message))
+    name = _text(parts, _ATTRIBUTE_NAME)
+    _only(parts, _ATTRIBUTE_FIELDS, f"the attribute {name[:40]!r}")
+    for field in parts:
+        if field.number == _ATTRIBUTE_TENSOR:
+            _tensor(field.value)
+    return name, _integers(parts, _ATTRIBUTE_INTEGER) or _integers(parts, _ATTRIBUTE_INTEGERS)
+
+
+def _tensor(message: memoryview) -> Tensor:
+    parts = list(fields(message))
+    name, shape = _text(parts, _TENSOR_NAME), _integers(parts, _TENSOR_SHAPE)
+    _only(parts, _TENSOR_FIELDS, f"the tensor {name[:40]!r}")
+    [kind] = _integers(parts, _TENSOR_KIND) or (0,)
+    stored = [field.value for field in parts if field.number == _TENSOR_BYTES]
+    size = sum(map(len, stored))
+    if kind not in _WIDTHS or len(stored) > 1 or min(shape, default=0) < 0 or math.prod(shape) * _WIDTHS[kind] != size:
+        raise ValueError(f"the tensor {name[:40]!r} does not have the bytes that its shape asks for")
+    small = kind == _INT64 and size <= _SMALL
+    numbers = tuple(np.frombuffer(stored[0] if stored else b"", "<i8").tolist()) if small else None
+    return Tensor(name, shape, numbers)

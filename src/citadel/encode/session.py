@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
+from citadel.encode.graph_check import check_graph
 from citadel.encode.key_router import CHOSEN, shorten
+from citadel.encode.model_files import MAX_GRAPH, read_model_file
 from citadel.encode.pages import prefer_large_pages
 from citadel.errors import InputError, ResourceError
 from citadel.forks import no_fork
 
 ONNX_FILE = "model.onnx"
+_NO_MEMORY = ("bad_alloc", "bad allocation", "failed to allocate", "out of memory", "cannot allocate memory")
 MASK = "attention_mask"  # an input of graphs that were exported before texts of a batch had one length
 
 
@@ -23,6 +25,7 @@ class Session:
     """Runs batches; threads may share it, each run stays on the core that asked for it."""
 
     def __init__(self, contents: bytes, config: ModelConfig, path: str) -> None:
+        check_graph(contents, config, path)
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -30,12 +33,13 @@ class Session:
         options.enable_mem_pattern = False  # every batch has a shape of its own
         options.log_severity_level = 4  # what goes wrong comes as an exception
         self._path = path
-        short = shorten(contents, config)
-        self._router = short.router if short else None
-        graph = short.graph if short else contents
         try:
+            short = shorten(contents, config)
+            self._router = short.router if short else None
+            graph = short.graph if short else contents
             self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's errors share no narrower parent
+            raise_if_out_of_memory(error, path)
             raise InputError(f"cannot be run ({_first_line(error)}): export the model again", path) from None
         self._names = [output.name for output in self._session.get_outputs()]
         self._inputs = {given.name for given in self._session.get_inputs()}
@@ -84,13 +88,14 @@ def output_names(config: ModelConfig) -> set[str]:
 
 def read_model(path: str) -> bytes:
     """The bytes of a `model.onnx`."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        raise InputError("there is no such file: name a folder made by `citadel export`", path) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {os.strerror(error.errno or 0)}", path) from None
+    return read_model_file(path, MAX_GRAPH)
+
+
+def raise_if_out_of_memory(error: Exception, path: str) -> None:
+    """Raise ResourceError for the ways in which native libraries say that there is no memory."""
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
+        raise ResourceError(f"{path}: out of memory while the model is loaded; close other programs") from None
 
 
 def _first_line(error: Exception) -> str:

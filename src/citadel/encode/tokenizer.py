@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
-from citadel.errors import InputError
+from citadel.encode.model_files import MAX_TOKENIZER, read_model_file
+from citadel.encode.tokenizer_check import check_tokenizer
+from citadel.errors import InputError, ResourceError
 from citadel.forks import no_fork
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -53,10 +55,14 @@ class Tokenizer:
         from tokenizers import Tokenizer as Library
 
         path = os.path.join(folder, TOKENIZER_FILE)
-        if not os.path.isfile(path):
+        if not os.path.lexists(path):
             raise InputError("the model has no tokenizer: export it again", path)
+        contents = read_model_file(path, MAX_TOKENIZER)
+        check_tokenizer(contents, path)
         try:
-            self._library = Library.from_file(path)
+            self._library = Library.from_buffer(contents)
+        except MemoryError:
+            raise ResourceError(f"{path}: out of memory while the model is loaded; close other programs") from None
         except Exception as error:  # the library raises nothing narrower
             raise InputError(f"cannot be read as a tokenizer ({error}): export the model again", path) from None
         self._library.no_truncation()

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from citadel.errors import CitadelError, CorruptIndexError
+from citadel.errors import CitadelError, CorruptIndexError, ResourceError
 from citadel.index.checksum import crc32c
 from citadel.index.format import CitFile, FileRecord
 from citadel.index.manifest import generations, read_manifest
+from citadel.index.mapping import require_whole, whole_files
 from citadel.index.merge import Source
 from citadel.index.segment import Segment, id_hashes
 from citadel.index.snapshot import NOTHING_DELETED, Snapshot, open_snapshot
@@ -31,10 +32,12 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
     storage, manifest = snapshot.storage, snapshot.manifest
     for segment in snapshot.segments:
         progress(segment.name)
-        segment.file.check()
-        _check_file(storage, segment.record.documents_file)
-        _check_documents(segment)
-        _check_lists(segment)
+        with whole_files([segment.file]):
+            segment.file.check()
+            _check_file(storage, segment.record.documents_file)
+            _check_documents(segment)
+            _check_lists(segment)
+            _check_deletions(snapshot, segment)
     for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
         if record:
             progress(record.name)
@@ -52,7 +55,9 @@ def check_new_files(snapshot: Snapshot, before: Snapshot) -> None:
 
 
 def _check_file(storage: Storage, record: FileRecord) -> None:
-    if crc32c(storage.map(record.name)) != record.crc:
+    view = storage.map(record.name)
+    if crc32c(view) != record.crc:
+        require_whole(view, record.name)
         raise CorruptIndexError(record.name, "file", "its checksum differs from the manifest's")
 
 
@@ -86,6 +91,19 @@ def _check_lists(segment: Segment) -> None:
             last = int(lists[-1]), int(numbers[-1])
 
 
+def _check_deletions(snapshot: Snapshot, segment: Segment) -> None:
+    """The terms and tokens that deletions take away are those of the deleted documents (bm25)."""
+    deleted, record = snapshot.deleted(segment), snapshot.manifest.deletions
+    if segment.meta.kind != "bm25" or record is None or not len(deleted.documents):
+        return
+    if int(segment.lengths[deleted.documents].sum(dtype=np.int64)) != deleted.removed_length:
+        raise CorruptIndexError(record.name, "REMOVED_LENGTHS", "it differs from the deleted documents' lengths")
+    counts = np.diff(segment.list_starts) - Source(segment, deleted, 0).live_lengths()
+    ranks = np.flatnonzero(counts)
+    if not (np.array_equal(ranks, deleted.term_ranks) and np.array_equal(counts[ranks], deleted.term_counts)):
+        raise CorruptIndexError(record.name, "TERM_COUNTS", "it differs from the deleted documents' terms")
+
+
 def whole_generations(storage: Storage) -> list[int]:
     """The numbers of those generations, oldest first, that pass a deep check."""
     return [number for number in generations(storage) if _is_whole(storage, number)]
@@ -93,7 +111,10 @@ def whole_generations(storage: Storage) -> list[int]:
 
 def _is_whole(storage: Storage, number: int) -> bool:
     try:
-        _read_all(Snapshot(storage, read_manifest(storage, number)))
+        with resource_errors(storage.location):  # a disk that fails says nothing of the generation
+            _read_all(Snapshot(storage, read_manifest(storage, number)))
+    except ResourceError:
+        raise
     except (CitadelError, OSError):
         return False
     return True

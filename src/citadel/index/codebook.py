@@ -23,6 +23,7 @@ SAMPLE_LIMIT = 131_072  # and at most: more changes the centroids little
 _KEY_FLOOR = 16  # vectors a key must have in the sample for a scale of its own
 _ROUNDS = 12
 _LARGEST_TABLE = 1 << 20
+_LARGEST_SCALE = 1e30
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,11 @@ def read_codebook(storage: Storage, record: FileRecord, index_id: str, dimension
     meta = file["META"].json()
     scale, sampled = meta.get("global_scale"), meta.get("sampled")
     shaped = (meta.get("dimension"), meta.get("subvector")) == (dimension, subvector)
-    if not shaped or not isinstance(scale, float) or not isinstance(sampled, int):
+    if not shaped or not isinstance(scale, float) or not 0 < scale < _LARGEST_SCALE or not isinstance(sampled, int):
         raise file["META"].corrupt("it does not fit the index's field")
-    keys = file["SCALE_KEYS"].array(np.uint32)
-    centroids = file["CENTROIDS"].sized(np.float32, dimension * CENTROIDS)
+    # Copies: a file that is cut short later must not change what is searched.
+    keys = file["SCALE_KEYS"].array(np.uint32).copy()
+    centroids = file["CENTROIDS"].sized(np.float32, dimension * CENTROIDS).copy()
     shape = (dimension // subvector, CENTROIDS, subvector)
-    scales = file["KEY_SCALES"].sized(np.float32, len(keys))
+    scales = file["KEY_SCALES"].sized(np.float32, len(keys)).copy()
     return Codebook(centroids.reshape(shape), keys, scales, scale, sampled)

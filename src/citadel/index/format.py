@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from citadel.errors import CorruptIndexError, UnknownFormatError
 from citadel.index.checksum import BLOCK, crc32c, crc32c_blocks
+from citadel.index.mapping import require_whole
 from citadel.index.storage import TEMPORARY, Storage
 
 FORMAT = 1
@@ -34,6 +35,7 @@ SECTIONS = {
 }  # fmt: skip
 NAMES = {number: name for name, number in SECTIONS.items()}
 MAX_SECTIONS = 32
+MAX_JSON = 1 << 16  # bytes of a section that is JSON
 ALIGNMENT = 64
 
 _HEADER = struct.Struct("<8sII16s16sI8xI")
@@ -152,6 +154,7 @@ class Section:
     name: str
     data: NDArray[np.uint8]
     crcs: NDArray[np.uint32]
+    view: memoryview | None = None  # of the whole file
     _verified: NDArray[np.bool_] | None = None
 
     def array(self, dtype: DTypeLike, start: int = 0, stop: int | None = None) -> NDArray[Any]:
@@ -172,6 +175,8 @@ class Section:
 
     def json(self) -> dict[str, Any]:
         """The section as a JSON object."""
+        if len(self.data) > MAX_JSON:
+            raise self.corrupt(f"it has {len(self.data)} bytes, at most {MAX_JSON} are allowed")
         try:
             value = json.loads(self.array(np.uint8).tobytes())
         except (ValueError, RecursionError) as error:
@@ -196,6 +201,7 @@ class Section:
         found = crc32c_blocks(self.data[first * BLOCK : last * BLOCK], BLOCK)
         wrong = np.flatnonzero(found != self.crcs[first:last])
         if len(wrong):
+            require_whole(self.view, self.file)
             raise self.corrupt(f"the checksum of block {first + int(wrong[0])} does not match")
         self._verified[first:last] = True
 
@@ -209,6 +215,7 @@ class CitFile:
             view = storage.map(record.name)
         except FileNotFoundError as error:
             raise CorruptIndexError(record.name, "file", "it is missing") from error
+        self._view = view
         self.bytes = np.frombuffer(view, np.uint8)
         if len(self.bytes) != record.length:
             raise self._corrupt("file", f"it has {len(self.bytes)} bytes, the manifest says {record.length}")
@@ -226,11 +233,16 @@ class CitFile:
     def __contains__(self, name: str) -> bool:
         return name in self.sections
 
+    def require_whole(self, exact: bool = True) -> None:
+        """Raise the error of a file that was cut short or could not be read since it was opened."""
+        require_whole(self._view, self.name, exact)
+
     def check(self) -> None:
         """Read everything: the whole file's CRC, then each block's, to name the section."""
         for section in self.sections.values():
             section.verify()
         if crc32c(self.bytes) != self.record.crc:
+            self.require_whole()
             raise self._corrupt("file", "its checksum differs from the manifest's")
 
     def _corrupt(self, section: str, problem: str) -> CorruptIndexError:
@@ -275,4 +287,5 @@ class CitFile:
         name, blocks = NAMES.get(number, str(number)), -(-length // BLOCK)
         if offset % ALIGNMENT or offset < _HEADER.size or offset + length > end or first + blocks > len(crcs):
             raise self._corrupt(name, "its place in the table lies outside the file")
-        return Section(self.name, name, self.bytes[offset : offset + length], crcs[first : first + blocks])
+        data = self.bytes[offset : offset + length]
+        return Section(self.name, name, data, crcs[first : first + blocks], self._view)

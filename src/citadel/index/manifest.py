@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from citadel.config import Field, Settings
-from citadel.errors import CorruptIndexError, IndexNotFoundError, UnknownFormatError, UsageError
+from citadel.errors import CorruptIndexError, IndexNotFoundError, ResourceError, UnknownFormatError, UsageError
 from citadel.index.checksum import crc32c
 from citadel.index.format import FORMAT, DurableFile, FileRecord
 from citadel.index.storage import Storage
 
-MAX_BYTES = 16 << 20
+MAX_BYTES = 1 << 20  # its JSON takes up to 25 times as much memory
+MAX_SEGMENTS = 200  # each takes 130 kB while it is open; merging by tiers leaves 32
 MAX_DOCUMENTS = (1 << 32) - 1
 _NAME = re.compile(r"gen\.([0-9]{8,12})")
 Read = TypeVar("Read")
@@ -53,6 +54,15 @@ class Build:
     line: int = 0
     finished: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
+
+
+_MANIFEST = frozenset(
+    ("format", "index", "generation", "settings", "segments", "deletions", "deleted", "codebook", "counts", "build")
+)
+_RECORD = frozenset(FileRecord._fields)
+_SEGMENT, _SETTINGS, _FIELD, _BUILD = (
+    frozenset(item.name for item in dataclasses.fields(kind)) for kind in (SegmentRecord, Settings, Field, Build)
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,9 @@ def generations(storage: Storage) -> list[int]:
 def write_manifest(storage: Storage, manifest: Manifest) -> None:
     """Publish a generation: the rename is the commit."""
     line = json.dumps(_to_json(manifest), ensure_ascii=False, allow_nan=False).encode()
+    if len(line) > MAX_BYTES - 64 or len(manifest.segments) > MAX_SEGMENTS:
+        problem = f"a generation of {len(manifest.segments)} segments and a manifest of {len(line)} bytes is too large"
+        raise ResourceError(f"{storage.location}: {problem}; free disk space and run `citadel merge` first")
     file = DurableFile(storage, manifest.name)
     file.write(line + f"\n{crc32c(line):08x}\n".encode())
     file.finish()
@@ -164,8 +177,11 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
 
 def _from_json(data: dict[str, Any], generation: int) -> Manifest:
     if data["format"] != FORMAT:
-        problem = f"format {data['format']!r}, this citadel reads format {FORMAT}"
+        problem = f"format {repr(data['format'])[:40]}, this citadel reads format {FORMAT}"
         raise UnknownFormatError(f"gen.{generation:08d}", "manifest", problem)
+    _known(data, _MANIFEST)
+    if len(data["segments"]) > MAX_SEGMENTS:
+        raise ValueError(f"{len(data['segments'])} segments, at most {MAX_SEGMENTS} are allowed")
     if data["generation"] != generation or not _HEX.fullmatch(data["index"]):
         raise ValueError("generation or index id")
     segments = tuple(_segment(item) for item in data["segments"])
@@ -184,6 +200,12 @@ def _from_json(data: dict[str, Any], generation: int) -> Manifest:
         {str(name): _count(value) for name, value in data["counts"].items()},
         _optional(data["build"], _build),
     )
+
+
+def _known(data: dict[str, Any], names: frozenset[str]) -> None:
+    """Refuse a field that format 1 does not have."""
+    if unknown := data.keys() - names:
+        raise ValueError(f"unknown field {min(unknown)[:40]!r}")
 
 
 def _count(value: object) -> int:
@@ -209,6 +231,7 @@ def _optional(value: Any, read: Callable[[Any], Read]) -> Read | None:
 
 
 def _record(data: dict[str, Any], kind: str) -> FileRecord:
+    _known(data, _RECORD)
     name = _text(data["name"])
     if not _FILES[kind].fullmatch(name):
         raise ValueError(f"{name[:60]!r} is not the name of a {kind} file")
@@ -216,6 +239,7 @@ def _record(data: dict[str, Any], kind: str) -> FileRecord:
 
 
 def _segment(data: dict[str, Any]) -> SegmentRecord:
+    _known(data, _SEGMENT)
     documents = _count(data["documents"])
     if documents > MAX_DOCUMENTS:
         raise ValueError("document counts")
@@ -229,6 +253,7 @@ def _segment(data: dict[str, Any]) -> SegmentRecord:
 
 
 def _settings(data: dict[str, Any]) -> Settings:
+    _known(data, _SETTINGS)
     settings = Settings(
         router=_text(data["router"]),
         fingerprint=_text(data["fingerprint"]),
@@ -250,10 +275,12 @@ def _settings(data: dict[str, Any]) -> Settings:
 
 
 def _field(data: dict[str, Any]) -> Field:
+    _known(data, _FIELD)
     return Field(_count(data["dimension"]), _text(data["codec"]))
 
 
 def _build(data: dict[str, Any]) -> Build:
+    _known(data, _BUILD)
     return Build(
         source=_text(data["source"]),
         position=_count(data["position"]),

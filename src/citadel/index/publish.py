@@ -16,6 +16,7 @@ from citadel.index.codebook import Codebook, read_codebook, write_codebook
 from citadel.index.documents import write_documents
 from citadel.index.lists import write_segment
 from citadel.index.manifest import Build, Manifest, SegmentRecord, newest_manifest, write_manifest
+from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents, choose_merge
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot, open_snapshot
@@ -193,7 +194,8 @@ class Publisher:
         if not sum(sizes_of(old, deleted)[1]):
             return []
         codec, books = stored_codec(self.settings, self._codebook), (self._codebook, old_codebook or self._codebook)
-        return [self._write(MergedContents(old, deleted, codec, *books, self._memory))]
+        with whole_files([segment.file for segment in old]):  # zeros must not become a segment with good checksums
+            return [self._write(MergedContents(old, deleted, codec, *books, self._memory))]
 
 
 def sizes_of(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> tuple[list[int], list[int]]:

@@ -19,6 +19,7 @@ from citadel.index.manifest import SegmentRecord
 from citadel.index.packing import block_sizes, unpack_documents, unpack_values
 from citadel.index.quantize import Encoded
 from citadel.index.storage import Storage
+from citadel.text.parse import MAX_ID
 
 KINDS = ("vectors", "sparse", "bm25", "none")
 CODE_TYPE: dict[str, Any] = {"fp16": np.float16, "int8": np.int8, "pq2": np.uint8, "pq1": np.uint8}
@@ -140,15 +141,19 @@ class Segment:
         """The ids of these documents."""
         offsets, octets = self._id_views or self._map_ids()
         try:
-            return [str(octets[offsets[n] : offsets[n + 1]], "utf-8") for n in numbers]
+            ids = [str(octets[offsets[n] : offsets[n + 1]], "utf-8") for n in numbers]
         except UnicodeDecodeError:
+            self.file.require_whole()
             raise self._corrupt("ID_BYTES", "an id is not UTF-8") from None
+        self.file.require_whole(exact=False)
+        return ids
 
     def _map_ids(self) -> tuple[memoryview, memoryview]:
         """Offsets and bytes of the ids as plain memory, which Python reads faster than arrays when it needs ten."""
         offsets, octets = self.file["ID_OFFSETS"].array("<u8"), self.file["ID_BYTES"].array(np.uint8)
-        if len(octets) != int(offsets[-1]) or (np.diff(offsets.astype(np.int64)) < 0).any():
-            raise self._corrupt("ID_OFFSETS", "the ids do not follow each other")
+        lengths = np.diff(offsets.astype(np.int64))
+        if len(octets) != int(offsets[-1]) or (len(lengths) and not 0 <= lengths.min() <= lengths.max() <= MAX_ID):
+            raise self._corrupt("ID_OFFSETS", "the ids do not follow each other or one is too long")
         self._id_views = memoryview(offsets), memoryview(octets)  # type: ignore[arg-type]
         return self._id_views
 

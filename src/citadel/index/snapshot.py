@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,9 +16,10 @@ from citadel.errors import CorruptIndexError, IndexNotFoundError
 from citadel.index.codebook import Codebook, read_codebook
 from citadel.index.documents import DocumentStore, Fields
 from citadel.index.manifest import Manifest, newest_manifest, read_manifest
+from citadel.index.mapping import whole_files
 from citadel.index.segment import Meta, Segment, id_hashes
 from citadel.index.storage import Storage, resource_errors
-from citadel.index.tombstones import Deleted, Tombstones, read_tombstones
+from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones
 from citadel.routing import get_router
 from citadel.types import Document
 
@@ -64,13 +66,17 @@ class Snapshot:
     def _read_tombstones(self) -> Tombstones:
         if self.manifest.deletions is None:
             return {}
-        sizes = {segment.file_id: segment.documents for segment in self.segments}
+        sizes = {segment.file_id: _extent(segment) for segment in self.segments}
         found = read_tombstones(self.storage, self.manifest.deletions, self.manifest.index_id, sizes)
         if sum(len(part.documents) for part in found.values()) != self.manifest.deleted:
             raise CorruptIndexError(
                 self.manifest.deletions.name, "DELETED_DOCUMENTS", "its count differs from the manifest's"
             )
         return found
+
+    def whole(self) -> AbstractContextManager[None]:
+        """A context for reading: an error where a file was cut short or could not be read within it."""
+        return whole_files([segment.file for segment in self.segments])
 
     def deleted(self, segment: Segment) -> Deleted:
         """What is deleted of a segment."""
@@ -129,6 +135,11 @@ class Snapshot:
         """The numbers, in their segment, of the documents still there."""
         numbers: list[int] = np.flatnonzero(self.deleted(segment).alive(segment.documents)).tolist()
         return numbers
+
+
+def _extent(segment: Segment) -> Extent:
+    has_terms = segment.meta.kind == "bm25"
+    return Extent(segment.documents, segment.lists * has_terms, segment.record.total_length * has_terms)
 
 
 def fits(meta: Meta, manifest: Manifest) -> bool:

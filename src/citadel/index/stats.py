@@ -58,10 +58,11 @@ def _list_figures(snapshot: Snapshot) -> dict[str, Any]:
 def list_lengths(snapshot: Snapshot) -> Counter[Any]:
     """The postings of every list, by its key or, for bm25, its term; those of deleted documents too."""
     lengths: Counter[Any] = Counter()
-    for segment in snapshot.segments:
-        if segment.meta.kind != "none":
-            names = segment.terms if segment.meta.kind == "bm25" else segment.keys.tolist()
-            lengths.update(dict(zip(names, np.diff(segment.list_starts).tolist(), strict=True)))
+    with snapshot.whole():
+        for segment in snapshot.segments:
+            if segment.meta.kind != "none":
+                names = segment.terms if segment.meta.kind == "bm25" else segment.keys.tolist()
+                lengths.update(dict(zip(names, np.diff(segment.list_starts).tolist(), strict=True)))
     return lengths
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import shutil
 import sqlite3
@@ -30,6 +29,8 @@ from citadel.errors import (
     ResourceError,
 )
 from citadel.forks import no_fork
+from citadel.index.failures import read_failure
+from citadel.index.mapping import MappedFile
 
 LOCK = "LOCK"
 TEMPORARY = ".tmp"
@@ -160,7 +161,7 @@ class FolderStorage:
         with self._regular(name) as descriptor:
             if os.fstat(descriptor).st_size == 0:
                 return memoryview(b"")
-            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+            return memoryview(MappedFile(descriptor))
 
     @contextlib.contextmanager
     def _regular(self, name: str) -> Iterator[int]:
@@ -373,8 +374,9 @@ class resource_errors(contextlib.AbstractContextManager[None]):  # noqa: N801 - 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        problem = _resource_problem(error)
-        if problem:
+        if failure := read_failure(self._location, error):
+            raise failure from error
+        if problem := _resource_problem(error):
             advice = "what was committed before is intact; give it room"
             raise ResourceError(f"{self._location}: {problem}; {advice}") from error
 
@@ -384,6 +386,6 @@ def _resource_problem(error: BaseException | None) -> str | None:
         return "out of memory"
     if isinstance(error, OSError) and error.errno in _FULL:
         return os.strerror(error.errno).lower()
-    if isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "I/O" in str(error)):
+    if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
         return str(error)
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,25 +62,52 @@ def _starts(lengths: list[int]) -> NDArray[np.uint64]:
     return np.concatenate([[0], np.cumsum(np.array(lengths, np.uint64))]).astype("<u8")
 
 
-def read_tombstones(storage: Storage, record: FileRecord, index_id: str, segments: Mapping[str, int]) -> Tombstones:
-    """Read the deletions; `segments` gives the number of documents of each segment they may name."""
+class Extent(NamedTuple):
+    """What a segment has, and so what can be deleted of it."""
+
+    documents: int
+    lists: int = 0  # bm25: terms
+    tokens: int = 0  # bm25
+
+
+def read_tombstones(storage: Storage, record: FileRecord, index_id: str, segments: Mapping[str, Extent]) -> Tombstones:
+    """Read the deletions, each checked against the segment that it names."""
     file = CitFile(storage, record, "tombstones", index_id)
     raw = file["SEGMENTS"].array(np.uint8).tobytes()
     names = [raw[i : i + 16].hex() for i in range(0, len(raw), 16)]
+    if len(set(names)) != len(names) or not set(names) <= segments.keys():
+        raise file["SEGMENTS"].corrupt("it names a segment that does not exist, or one twice")
     documents = _split(file, "DELETED_STARTS", "DELETED_DOCUMENTS", len(names))
     ranks = _split(file, "TERM_STARTS", "TERM_RANKS", len(names))
     counts = _split(file, "TERM_STARTS", "TERM_COUNTS", len(names))
     lengths = file["REMOVED_LENGTHS"].sized("<u8", len(names)).tolist()
-    for name, numbers in zip(names, documents, strict=True):
-        if name not in segments or (
-            len(numbers) and (numbers[-1] >= segments[name] or (np.diff(numbers.astype(np.int64)) <= 0).any())
-        ):
-            raise file["DELETED_DOCUMENTS"].corrupt("it names a segment or document that does not exist")
-    return {name: Deleted(*parts) for name, *parts in zip(names, documents, ranks, counts, lengths, strict=True)}
+    parts = [Deleted(*part) for part in zip(documents, ranks, counts, lengths, strict=True)]
+    for name, part in zip(names, parts, strict=True):
+        _check_part(file, part, segments[name])
+    return dict(zip(names, parts, strict=True))
+
+
+def _check_part(file: CitFile, part: Deleted, extent: Extent) -> None:
+    """Deleted documents and terms exist, each once, and no more is taken away than there is."""
+    if not _ascend(part.documents, extent.documents):
+        raise file["DELETED_DOCUMENTS"].corrupt("it names a document that does not exist, or one twice")
+    if not _ascend(part.term_ranks, extent.lists):
+        raise file["TERM_RANKS"].corrupt("it names a term that does not exist, or one twice")
+    counts = part.term_counts
+    if len(counts) and not 0 < counts.min() <= counts.max() <= len(part.documents):
+        raise file["TERM_COUNTS"].corrupt("a term loses no document, or more than are deleted")
+    if part.removed_length > extent.tokens:
+        raise file["REMOVED_LENGTHS"].corrupt("more tokens are deleted than the segment has")
+
+
+def _ascend(numbers: NDArray[np.uint32], limit: int) -> bool:
+    """Whether numbers rise strictly and lie below a limit."""
+    return not len(numbers) or (int(numbers[-1]) < limit and bool((numbers[1:] > numbers[:-1]).all()))
 
 
 def _split(file: CitFile, starts_name: str, name: str, parts: int) -> list[NDArray[np.uint32]]:
-    starts, values = file[starts_name].sized("<u8", parts + 1).astype(np.int64), file[name].array("<u4")
+    starts = file[starts_name].sized("<u8", parts + 1).astype(np.int64)
+    values = file[name].array("<u4").copy()  # a file that is cut short later must not bring documents back
     if starts[0] != 0 or starts[-1] != len(values) or (np.diff(starts) < 0).any():
         raise file[starts_name].corrupt("the parts do not follow each other")
     return [values[start:stop] for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]

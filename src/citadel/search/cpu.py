@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel import _native
-from citadel.errors import Cancelled, CorruptIndexError
+from citadel.errors import Cancelled, CitadelError, CorruptIndexError
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
 from citadel.search.plan import NO_KEYS, Options, Plan, TermStatistics
@@ -26,8 +26,20 @@ class CpuEngine:
         self._codebook: _native.Codebook | None = None
         if book is not None:
             self._codebook = _native.Codebook(book.centroids, book.scale_keys, book.key_scales, book.global_scale)
-        with _typed_errors():
+        with self._typed():
             self._native = _native.Snapshot([self._segment(segment) for segment in snapshot.segments], floor, *norm)
+
+    def _typed(self) -> _typed_errors:
+        return _typed_errors(self)
+
+    def _corrupt(self, error: Exception) -> CitadelError:
+        """The error of a damaged file, or of one that was cut short or could not be read while it was searched."""
+        try:
+            with self._snapshot.whole():
+                pass
+        except CitadelError as reason:
+            return reason
+        return CorruptIndexError(*[*str(error).split("\t"), "", ""][:3])
 
     def _segment(self, segment: Segment) -> _native.Segment:
         meta, deleted = segment.meta, self._snapshot.deleted(segment)
@@ -47,7 +59,7 @@ class CpuEngine:
 
     def prepare(self, plan: Plan) -> _native.Query:
         """A plan as the engine reads it: the list of each query token in each segment found."""
-        with _typed_errors():
+        with self._typed():
             return self._query(plan, self._native.find_keys(plan.keys))
 
     def prepare_terms(self, terms: list[bytes], repeats: list[int], statistics: TermStatistics) -> _native.Query:
@@ -56,8 +68,8 @@ class CpuEngine:
             try:
                 return self._native.plan_terms(terms, repeats, statistics.documents)
             except _native.CorruptError as error:
-                raise _corrupt(error) from error
-        with _typed_errors():
+                raise self._corrupt(error) from error
+        with self._typed():
             lists = self._native.find_terms(terms)
             frequencies = statistics.frequencies(lists, self._native.list_lengths(lists))
             return self._query(Plan(NO_KEYS, statistics.weights(frequencies, repeats)), lists)
@@ -69,43 +81,42 @@ class CpuEngine:
         """The best k documents of one query."""
         try:  # not `with`: this is the short path, and half a microsecond shows
             return Scored(*self._native.search(query, *options, self._threads, cancel))
-        except _native.CorruptError as error:
-            raise _corrupt(error) from error
+        except (_native.CorruptError, _native.ReadError) as error:
+            raise self._corrupt(error) from error
         except _native.CancelledError as error:
             raise Cancelled("the search was cancelled") from error
 
     def search_timed(self, query: _native.Query, options: Options) -> tuple[Scored, dict[str, float]]:
         """The same on one thread, with the seconds of each stage."""
-        with _typed_errors():
+        with self._typed():
             found, nanoseconds = self._native.search_timed(query, *options)
         return Scored(*found), dict(zip(STAGES, (nanoseconds * 1e-9).tolist(), strict=True))
 
     def list_numbers(self, plan: Plan) -> NDArray[np.int64]:
         """The list that each query token reads in each segment [segments, n], -1 for none."""
-        with _typed_errors():
+        with self._typed():
             return self._native.find_keys(plan.keys)
 
     def search_batch(
         self, queries: Sequence[_native.Query], options: Options, cancel: _native.Cancel | None = None
     ) -> list[Scored]:
         """The best k documents of each query, the queries spread over the threads."""
-        with _typed_errors():
+        with self._typed():
             found = self._native.search_batch(queries, *options, self._threads, cancel)
         return [Scored(*parts) for parts in found]
-
-
-def _corrupt(error: _native.CorruptError) -> CorruptIndexError:
-    return CorruptIndexError(*[*str(error).split("\t"), "", ""][:3])
 
 
 class _typed_errors:  # noqa: N801 - reads as a statement
     """Native errors as this package's own."""
 
+    def __init__(self, engine: CpuEngine) -> None:
+        self._engine = engine
+
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _native.CorruptError):
-            raise _corrupt(error) from error
+        if isinstance(error, (_native.CorruptError, _native.ReadError)):
+            raise self._engine._corrupt(error) from error
         if isinstance(error, _native.CancelledError):
             raise Cancelled("the search was cancelled") from error

@@ -130,14 +130,16 @@ class ReferenceEngine:
 
     def prepare(self, plan: Plan) -> Prepared:
         """A plan and the list of each of its tokens in each segment."""
-        names = [segment.keys.tolist() if segment.lists else [] for segment in self._snapshot.segments]
+        with self._snapshot.whole():
+            names = [segment.keys.tolist() if segment.lists else [] for segment in self._snapshot.segments]
         return plan, _places(names, plan.keys.tolist())
 
     def prepare_terms(self, terms: list[bytes], repeats: list[int], statistics: TermStatistics) -> Prepared:
         """The same for a bm25 query: its distinct terms, and how often each stands there."""
         segments = self._snapshot.segments
-        lists = _places([segment.terms for segment in segments], terms)
-        sizes = [np.append(np.diff(segment.list_starts), 0) for segment in segments]
+        with self._snapshot.whole():
+            lists = _places([segment.terms for segment in segments], terms)
+            sizes = [np.append(np.diff(segment.list_starts), 0) for segment in segments]
         lengths = np.array([size[row] for size, row in zip(sizes, lists, strict=True)], np.int64).reshape(lists.shape)
         return Plan(NO_KEYS, statistics.weights(statistics.frequencies(lists, lengths), repeats)), lists
 
@@ -147,6 +149,10 @@ class ReferenceEngine:
 
     def search(self, query: Prepared, options: Options, _: object = None) -> Scored:
         """The best k documents; there is no cancel flag here."""
+        with self._snapshot.whole():
+            return self._ranked(query, options)
+
+    def _ranked(self, query: Prepared, options: Options) -> Scored:
         plan, lists = query
         exact = options.semantic == "exact" or (options.semantic == "rerank" and (lists < 0).all())
         mode = "off" if plan.semantic is None else "exact" if exact else options.semantic

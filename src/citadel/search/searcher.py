@@ -65,7 +65,8 @@ class Searcher:
         self._planned: dict[Any, Options] = {}
         if device != "cpu" and engine == "native":
             engine = "gpu"
-        self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads(), (device, card_memory))
+        with snapshot.whole():
+            self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads(), (device, card_memory))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by the index's path and generation, and the options it was made with."""
@@ -219,7 +220,8 @@ class Searcher:
         """Why a document has its score: which query token met which of its tokens under which key, and its share."""
         from citadel.explain.match import explain_match
 
-        return explain_match(self, query, id, semantic_mode=semantic_mode, tau=tau, cancel=cancel)
+        with self.snapshot.whole():
+            return explain_match(self, query, id, semantic_mode=semantic_mode, tau=tau, cancel=cancel)
 
     def explain_vectors(
         self,
@@ -237,7 +239,8 @@ class Searcher:
         from citadel.explain.match import explain_vectors
 
         given = (keys, weights, vectors, semantic)
-        return explain_vectors(self, *given, id, semantic_mode=semantic_mode, tau=tau, cancel=cancel)
+        with self.snapshot.whole():
+            return explain_vectors(self, *given, id, semantic_mode=semantic_mode, tau=tau, cancel=cancel)
 
     def explain_text(self, text: str, *, tau: float | None = None, side: str = "document") -> TextExplanation:
         """Every token of a text with the keys and weights it would have in this index, at any τ."""

@@ -210,7 +210,8 @@ def test_the_slider_asks_nobody(browser: Any, serve: Serve, tiny_model: ModelFol
     with citadel.Index.create(tmp_path / "index", model=tiny_model()) as index:
         index.add([{"id": "d1", "text": "einstein proposed relativity"}])
         index.commit()
-    with serve(tmp_path / "index") as served, opened(browser, f"{served.url}/#text") as page:
+    model = str(tiny_model())
+    with serve(tmp_path / "index", CITADEL_MODEL=model) as served, opened(browser, f"{served.url}/#text") as page:
         page.fill("#text-input", "einstein proposed")
         wait_for_text(page, "#text-status", "of 2 tokens")
         assert page.input_value("#tau") == "1"  # the index's own
@@ -232,7 +233,8 @@ def test_every_router(router: str, browser: Any, serve: Serve, tiny_model: Model
             [{"id": "d1", "title": "physics", "text": "einstein proposed relativity"}, {"id": "d2", "text": "rome"}]
         )
         index.commit()
-    with serve(tmp_path / "index") as served, opened(browser, served.url) as page:
+    model = str(tiny_model(router))
+    with serve(tmp_path / "index", CITADEL_MODEL=model) as served, opened(browser, served.url) as page:
         page.fill("#query", "relativity in physics")
         page.locator("#hits .title").first.click()
         page.wait_for_selector("#why svg")
