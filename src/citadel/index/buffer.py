@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import array
+import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ _STAGED_TOKENS = 1 << 20
 _SORTING_BYTES = 24  # a posting while its segment is sorted: its order, its key, a chunk's copies
 _CHUNK = 1 << 16  # postings that are put in order at a time, fewer of wide vectors
 _CHUNK_BYTES = 4 << 20
+_TERMS_PER_CHUNK = 8192
 
 
 def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
@@ -222,7 +224,7 @@ class MemoryContents:
         from citadel._native import sort_by_key
 
         keys = self._columns.pop("KEYS", np.zeros(0, np.uint32))
-        self._sorted_terms: list[bytes] = []
+        self._sorted_terms: list[str] = []
         if self._settings.router == "bm25":
             keys = self._rank_terms(keys)
         self._order = sort_by_key(np.ascontiguousarray(keys))
@@ -232,12 +234,13 @@ class MemoryContents:
 
     def _rank_terms(self, keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Replace term numbers by the ranks of the terms that are in use, in byte order."""
-        used = np.unique(keys).tolist()
-        terms = list(self._buffer._terms)
-        named = sorted((terms[number].encode(), number) for number in used)
-        self._sorted_terms = [term for term, _ in named]
-        ranks = np.zeros(len(terms), np.uint32)
-        ranks[[number for _, number in named]] = np.arange(len(named), dtype=np.uint32)
+        table = self._buffer._terms
+        used = np.zeros(len(table), np.bool_)
+        used[keys] = True
+        self._sorted_terms = sorted(itertools.compress(table, used))  # texts sort as their UTF-8 bytes do
+        numbers = np.fromiter(map(table.__getitem__, self._sorted_terms), np.uint32, len(self._sorted_terms))
+        ranks = np.zeros(len(table), np.uint32)
+        ranks[numbers] = np.arange(len(numbers), dtype=np.uint32)
         return ranks[keys]
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
@@ -249,16 +252,19 @@ class MemoryContents:
         for new, number in enumerate(self._live.tolist()):
             yield row_of(new, self._buffer.documents[number], self._buffer._metadata[number])
 
-    def terms(self) -> Sequence[bytes]:
-        return self._sorted_terms
+    def terms(self) -> tuple[NDArray[np.uint32], Iterable[bytes]]:
+        terms = self._sorted_terms
+        parts = (terms[start : start + _TERMS_PER_CHUNK] for start in range(0, len(terms), _TERMS_PER_CHUNK))
+        lengths = np.fromiter((len(term.encode()) for term in terms), np.uint32, len(terms))
+        return lengths, ("".join(part).encode() for part in parts)
 
-    def lengths(self) -> NDArray[np.uint32]:
-        return np.frombuffer(self._buffer._lengths, np.uint32)[self._live]
+    def lengths(self) -> Iterator[NDArray[np.uint32]]:
+        yield np.frombuffer(self._buffer._lengths, np.uint32)[self._live]
 
     @property
     def total_length(self) -> int:
         """Tokens of all documents (bm25)."""
-        return int(self.lengths().sum()) if self._settings.router == "bm25" else 0
+        return sum(int(part.sum()) for part in self.lengths()) if self._settings.router == "bm25" else 0
 
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
         if name in self._columns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from citadel.errors import CitadelError, CorruptIndexError
 from citadel.index.checksum import crc32c
 from citadel.index.format import CitFile, FileRecord
+from citadel.index.join import join_names
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.merge import Source
 from citadel.index.segment import Segment, id_hashes
@@ -34,7 +34,7 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
         segment.file.check()
         _check_file(storage, segment.record.documents_file)
         _check_documents(segment)
-        _check_lists(segment)
+        _check_lists(segment, storage)
     for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
         if record:
             progress(record.name)
@@ -61,21 +61,20 @@ def _check_documents(segment: Segment) -> None:
     for start in range(0, segment.documents, 10_000):
         numbers = range(start, min(start + 10_000, segment.documents))
         ids = segment.ids(numbers)
-        if [row[1] for row in segment.store.rows(numbers)] != ids:
+        if [row[1] for row in segment.store.rows_in_order(numbers)] != ids:
             raise CorruptIndexError(segment.name, "ID_BYTES", "its ids differ from the documents'")
         if segment.find(ids, id_hashes(ids)) != dict(zip(ids, numbers, strict=True)):
             raise CorruptIndexError(segment.name, "ID_HASHES", "an id is not found by its hash")
 
 
-def _check_lists(segment: Segment) -> None:
+def _check_lists(segment: Segment, storage: Storage) -> None:
     """Keys rise, and so do the document numbers of every list."""
     if segment.meta.kind == "none":
         return
-    names = segment.terms if segment.meta.kind == "bm25" else segment.keys.tolist()
-    if any(left >= right for left, right in itertools.pairwise(names)):
-        raise CorruptIndexError(segment.name, "KEYS", "the keys are not sorted")
-    source, last = Source(segment, NOTHING_DELETED, 0), (-1, -1)  # the list and document of the last posting
-    for piece in source.pieces(np.arange(segment.lists, dtype=np.uint32)):
+    for _ in join_names([segment]):
+        pass  # reading checks that the keys rise
+    source, last = Source(segment, NOTHING_DELETED, 0, storage), (-1, -1)  # the list and document of the last posting
+    for piece in source.pieces(0, segment.lists):
         lists, numbers = piece.lists.astype(np.int64), piece.documents()
         if segment.meta.kind == "bm25":
             piece.counts()

@@ -6,11 +6,13 @@ Writing, and reading in search, is native; this is the form that needs no native
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 POSTINGS_A_BLOCK = 128
+WINDOW = 1 << 16  # rows of a mapped array that are read at a time
 _OFFSET = np.uint64((1 << 56) - 1)
 
 
@@ -87,3 +89,23 @@ def list_groups(lengths: NDArray[np.int64], chunk: int) -> Iterator[tuple[int, i
         stop = max(int(np.searchsorted(ends, before + chunk, side="right")), first + 1)
         yield first, stop
         first = stop
+
+
+def windows(values: NDArray[Any], size: int = WINDOW) -> Iterator[NDArray[Any]]:
+    """An array in parts of `size` rows, so that work on a mapped array needs memory for one part only.
+
+    >>> [part.tolist() for part in windows(np.arange(5), 2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def rises(values: NDArray[Any]) -> bool:
+    """Whether no value is smaller than the one before it.
+
+    >>> rises(np.array([0, 2, 2])), rises(np.array([3, 1]))
+    (True, False)
+    """
+    steps = range(0, len(values) - 1, WINDOW)
+    return all(bool((part[1:] >= part[:-1]).all()) for part in (values[i : i + WINDOW + 1] for i in steps))

@@ -167,7 +167,7 @@ class Publisher:
         if not sum(sizes_of(old, deleted)[1]):
             return []
         codec, books = stored_codec(self.settings, self._codebook), (self._codebook, old_codebook or self._codebook)
-        return [self._write(MergedContents(old, deleted, codec, *books, self._memory))]
+        return [self._write(MergedContents(old, deleted, codec, *books, self._memory, self._storage))]
 
 
 def sizes_of(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> tuple[list[int], list[int]]:
