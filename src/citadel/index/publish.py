@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from citadel.config import SUBVECTOR, Settings
-from citadel.errors import CorruptIndexError, FingerprintError, UsageError
+from citadel.errors import FingerprintError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
+from citadel.index.deletion import extend_deleted
 from citadel.index.documents import write_documents
 from citadel.index.lists import write_segment
 from citadel.index.manifest import Build, SegmentRecord, write_manifest
@@ -129,21 +130,9 @@ class Publisher:
         return found
 
     def _deleted(self, segment: Segment, before: Deleted, fresh: Sequence[int]) -> Deleted:
-        documents = np.union1d(before.documents, np.array(fresh, np.uint32)).astype(np.uint32)
-        if self.settings.router != "bm25":
-            return Deleted(documents)
-        counts = np.zeros(segment.lists, np.int64)
-        counts[before.term_ranks] += before.term_counts
-        ranks = {term: rank for rank, term in enumerate(segment.terms)}
-        analyser = self._analyser()
-        for document in segment.store.get(fresh):
-            for term in set(analyser.terms(document.encoded_text)):
-                if term.encode() not in ranks:
-                    raise CorruptIndexError(segment.name, "TERM_BYTES", f"it lacks a term of document {document.id!r}")
-                counts[ranks[term.encode()]] += 1
-        removed = before.removed_length + int(segment.lengths[list(fresh)].sum())
-        used = np.flatnonzero(counts)
-        return Deleted(documents, used.astype(np.uint32), counts[used].astype(np.uint32), removed)
+        if self.settings.router == "bm25":
+            return extend_deleted(self._storage, segment, before, fresh, self._analyser())
+        return Deleted(np.union1d(before.documents, np.array(fresh, np.uint32)).astype(np.uint32))
 
     # -- merging -----------------------------------------------------------------------------------------------------
 

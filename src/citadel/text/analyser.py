@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 import unicodedata
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 
 from citadel.errors import UsageError
@@ -17,6 +18,8 @@ VERSION = 1  # raise it when a change here gives other terms than before
 MAX_TERM = 255  # bytes of UTF-8
 ANALYSERS = ("english", "plain")
 _CACHED_TERMS = 1 << 17
+_LONG_TEXT = 1 << 17  # characters; a longer text is read in windows
+_WINDOW = 1 << 14  # words of a long text that are held at a time
 _CACHED_LENGTH = 64  # characters; longer words are rarely seen twice
 
 STOP_WORDS = frozenset(
@@ -54,6 +57,19 @@ class Analyser:
         ['dog', 'owner', 'were', 'run']
         """
         return list(filter(None, map(self._term, _words(text).findall(text))))
+
+    def windows(self, text: str) -> Iterator[list[str]]:
+        """The same terms in lists of bounded length, so that a long text is never held as words.
+
+        >>> list(get_analyser("english").windows("The dog's owners"))
+        [['dog', 'owner']]
+        """
+        if len(text) <= _LONG_TEXT:
+            yield self.terms(text)
+            return
+        words = (match[0] for match in _words(text).finditer(text))
+        while window := list(itertools.islice(words, _WINDOW)):
+            yield list(filter(None, map(self._term, window)))
 
     def tokens(self, text: str) -> Tokens:
         """The same terms with the character offsets of their words in the text as given.
