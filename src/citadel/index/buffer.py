@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import Settings
+from citadel.config import DEFAULT_MEMORY, Settings
+from citadel.errors import DocumentTooLargeError, InputError
 from citadel.index.codebook import Codebook
 from citadel.index.columns import Column
 from citadel.index.documents import Row, metadata_json, row_of
@@ -23,10 +24,16 @@ from citadel.index.vectors import VectorBatch
 from citadel.routing import get_router
 from citadel.types import Document, Floats
 
-_TERM_BYTES = 150  # of a new term: its text and its place in the table
+_TERM_BYTES = 96  # of a new term besides its text: its number and its entry in the table
 _DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
-_STAGED_TOKENS = 1 << 20
+_ROW_COPIES = 3  # of a document's text while its row is written: joined, encoded, and SQLite's own
+_STAGED_TOKENS = 1 << 16
+_TOKEN_BYTES = 10  # of a waiting token, and of its copies while it becomes a posting
+_POSTING_BYTES = 60  # of a posting until its segment is written
 _SORTING_BYTES = 24  # a posting while its segment is sorted: its order, its key, a chunk's copies
+_LONG_TEXT = 1 << 17  # bytes
+_LONG_TEXT_COPIES = 8  # what a long text and its terms take, at a guess
+_MIN_LIMIT = 8 << 20  # bytes that one document may take under any bound
 _CHUNK = 1 << 16  # postings that are put in order at a time, fewer of wide vectors
 _CHUNK_BYTES = 4 << 20
 _TERMS_PER_CHUNK = 8192
@@ -39,18 +46,43 @@ def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
 
 
 class _TermTable(dict[str, int]):
-    """Numbers terms in the order they are first seen."""
+    """Numbers terms in the order they are first seen, and counts the bytes they take."""
+
+    bytes = 0
 
     def __missing__(self, term: str) -> int:
         self[term] = number = len(self)
+        self.bytes += _TERM_BYTES + sys.getsizeof(term)
         return number
+
+    def shorten(self, terms: int, size: int) -> None:
+        """Return to an earlier number of terms and bytes."""
+        while len(self) > terms:
+            self.popitem()
+        self.bytes = size
+
+
+def _text_bytes(document: Document, metadata: str) -> int:
+    return sum(map(sys.getsizeof, (document.id, document.title, document.text, metadata)))
+
+
+def expected_bytes(document: Document) -> int:
+    """What a long text may take while it is added; 0 for a short one, which fits beside what waits.
+
+    >>> expected_bytes(Document("d1", "short"))
+    0
+    """
+    size = sys.getsizeof(document.text)
+    return _LONG_TEXT_COPIES * size if size > _LONG_TEXT else 0
 
 
 class Buffer:
     """The postings and documents of the segment to come."""
 
-    def __init__(self, settings: Settings, codebook: Codebook | None, sample: Sample | None) -> None:
-        self.settings, self._sample = settings, sample
+    def __init__(
+        self, settings: Settings, codebook: Codebook | None, sample: Sample | None, memory: int = DEFAULT_MEMORY
+    ) -> None:
+        self.settings, self._sample, self._memory = settings, sample, memory
         self.codec, self._codebook = stored_codec(settings, codebook), codebook
         self.documents: list[Document] = []
         self._metadata: list[str] = []
@@ -60,19 +92,27 @@ class Buffer:
         self._tokens = array.array("I")
         self._lengths = array.array("I")
         self._staged = 0  # documents whose tokens have become postings
-        self.bytes = 0
+        self._held = self._largest = 0  # bytes of documents and postings, and of the largest document
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    @property
+    def bytes(self) -> int:
+        """What the buffer takes now and while it is written."""
+        return self._held + _ROW_COPIES * self._largest + self._terms.bytes + _TOKEN_BYTES * len(self._tokens)
 
     def _take(self, document: Document, metadata: str) -> bool:
         """Append a document and its metadata as JSON; True when it replaces one that waits here."""
         replaced = self.numbers.pop(document.id, None) is not None
         self.numbers[document.id] = len(self.documents)
+        if document.metadata:  # kept as JSON only: its objects take many times as much
+            document = Document(document.id, document.text, document.title)
         self.documents.append(document)
         self._metadata.append(metadata)
-        texts = (document.id, document.title, document.text, metadata)
-        self.bytes += _DOCUMENT_BYTES + sum(map(sys.getsizeof, texts))
+        size = _text_bytes(document, metadata)
+        self._held += _DOCUMENT_BYTES + size
+        self._largest = max(self._largest, size)
         return replaced
 
     def discard(self, id: str) -> bool:
@@ -81,27 +121,56 @@ class Buffer:
 
     # -- text --------------------------------------------------------------------------------------------------------
 
-    def add_terms(self, document: Document, terms: Sequence[str]) -> bool:
-        """Add a document of a bm25 index."""
-        replaced = self._take(document, metadata_json(document))
-        known = len(self._terms)
-        self._tokens.extend(map(self._terms.__getitem__, terms))
-        self._lengths.append(len(terms))
-        self.bytes += 8 * len(terms) + _TERM_BYTES * (len(self._terms) - known)
+    def add_terms(self, document: Document, windows: Iterable[Sequence[str]]) -> bool:
+        """Add a document of a bm25 index from its terms, which come in lists; one too large is refused."""
+        metadata = metadata_json(document)
+        if len(document.text) > _LONG_TEXT and len(self._lengths) > self._staged:
+            self._stage()  # a long document becomes postings by itself, in half the memory
+        first, known = len(self._tokens), (len(self._terms), self._terms.bytes)
+        size = (1 + _ROW_COPIES) * _text_bytes(document, metadata)
+        try:
+            self._require_room(document, size)
+            for terms in windows:
+                self._tokens.extend(map(self._terms.__getitem__, terms))
+                self._require_room(document, size + self._own_bytes(len(self._tokens) - first, known[1]))
+        except InputError:
+            del self._tokens[first:]
+            self._terms.shorten(*known)
+            raise
+        self._lengths.append(len(self._tokens) - first)
         if len(self._tokens) >= _STAGED_TOKENS:
             self._stage()
-        return replaced
+        return self._take(document, metadata)
+
+    def _own_bytes(self, tokens: int, known: int) -> int:
+        """What the tokens of one document take, with the terms that were not in the table before."""
+        return _TOKEN_BYTES * tokens + _POSTING_BYTES * min(tokens, len(self._terms)) + self._terms.bytes - known
+
+    def _require_room(self, document: Document, size: int) -> None:
+        """Refuse a document that needs more than half the bound; the rest is for what is read and written with it."""
+        if size > max(self._memory // 2, _MIN_LIMIT):
+            length = (len(document.text) + len(document.title)) / 1e6
+            raise DocumentTooLargeError(
+                f"document {document.id!r} of {length:.1f} million characters is too large for "
+                f"{self._memory / 1e6:.0f} MB of memory: raise the memory bound (--memory), or split the document"
+            )
 
     def _stage(self) -> None:
         """Turn waiting tokens into (term, document, count) postings."""
-        lengths = np.frombuffer(self._lengths, np.uint32)[self._staged :]
-        owners = np.repeat(np.arange(self._staged, self._staged + len(lengths), dtype=np.uint64), lengths)
-        pairs = np.sort(owners << np.uint64(32) | np.frombuffer(self._tokens, np.uint32))
-        first = (
-            np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]])) if len(pairs) else np.zeros(0, np.int64)
+        lengths, tokens = (
+            np.frombuffer(self._lengths, np.uint32)[self._staged :],
+            np.frombuffer(self._tokens, np.uint32),
         )
-        self._append("KEYS", (pairs[first] & np.uint64(0xFFFFFFFF)).astype(np.uint32))
-        self._append("DOCUMENTS", (pairs[first] >> np.uint64(32)).astype(np.uint32))
+        if len(lengths) == 1:
+            pairs: NDArray[Any] = np.sort(tokens)
+        else:
+            owners = np.repeat(np.arange(self._staged, self._staged + len(lengths), dtype=np.uint64), lengths)
+            pairs = np.sort(owners << np.uint64(32) | tokens)
+        first = np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]])) if len(pairs) else np.zeros(0, int)
+        rows = pairs[first]
+        owner = np.full(len(rows), self._staged) if len(lengths) == 1 else rows >> np.uint64(32)
+        self._append("KEYS", rows.astype(np.uint32))  # the lower half
+        self._append("DOCUMENTS", owner.astype(np.uint32))
         self._append("COUNTS", np.diff(np.append(first, len(pairs))).astype(np.uint32))
         self._staged += len(lengths)
         self._tokens = array.array("I")
@@ -160,7 +229,7 @@ class Buffer:
 
     def _append(self, name: str, values: NDArray[Any]) -> None:
         self._columns.setdefault(name, Column()).append(values)
-        self.bytes += values.nbytes + (_SORTING_BYTES * len(values) if name == "KEYS" else 0)
+        self._held += values.nbytes + (_SORTING_BYTES * len(values) if name == "KEYS" else 0)
 
     # -- out ---------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from citadel.config import DEFAULT_MEMORY, SUBVECTOR
 from citadel.errors import CorruptIndexError, InputError, ResourceError, UsageError
-from citadel.index.buffer import Buffer, stored_codec
+from citadel.index.buffer import Buffer, expected_bytes, stored_codec
 from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
 from citadel.index.collect import collect
 from citadel.index.manifest import Build
@@ -42,7 +42,7 @@ class Writer(Publisher):
         field = self.settings.lexical
         wants_sample = field is not None and field.dimension and field.codec in SUBVECTOR and self._codebook is None
         self._sample = Sample(field.dimension) if wants_sample and field is not None else None
-        self._buffer = Buffer(self.settings, self._codebook, self._sample)
+        self._buffer = Buffer(self.settings, self._codebook, self._sample, self._memory)
 
     @property
     def changed(self) -> bool:
@@ -82,7 +82,8 @@ class Writer(Publisher):
         with self._refusing():
             for document in documents:
                 self.begin()  # each time: the stream itself may commit
-                terms = analyser.terms(document.encoded_text)
+                self._spill_if_full(expected_bytes(document))
+                terms = analyser.windows(document.encoded_text)
                 self._count("replaced", self._buffer.add_terms(document, terms))
                 self._spill_if_full()
                 count += 1
@@ -146,8 +147,8 @@ class Writer(Publisher):
 
     # -- spilling ----------------------------------------------------------------------------------------------------
 
-    def _spill_if_full(self) -> None:
-        if self._buffer.bytes > self._memory // _BUFFER_SHARE:
+    def _spill_if_full(self, coming: int = 0) -> None:
+        if self._buffer.bytes + coming > self._memory // _BUFFER_SHARE:
             with self._all_or_nothing():  # a spill that fails has used its buffer up
                 self._spill()
 
@@ -160,7 +161,7 @@ class Writer(Publisher):
         if len(self._buffer):
             contents = self._buffer.contents(self._codebook)
             self._pending.append(self._write(contents))
-        self._buffer = Buffer(self.settings, self._codebook, self._sample)
+        self._buffer = Buffer(self.settings, self._codebook, self._sample, self._memory)
         self._join_spills()
 
     def _join_spills(self) -> None:

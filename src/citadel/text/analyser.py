@@ -17,10 +17,10 @@ from citadel.types import Tokens
 VERSION = 1  # raise it when a change here gives other terms than before
 MAX_TERM = 255  # bytes of UTF-8
 ANALYSERS = ("english", "plain")
-_CACHED_TERMS = 1 << 17
+_CACHED_TERMS = 1 << 16
 _LONG_TEXT = 1 << 17  # characters; a longer text is read in windows
 _WINDOW = 1 << 14  # words of a long text that are held at a time
-_CACHED_LENGTH = 64  # characters; longer words are rarely seen twice
+_CACHED_LENGTH = 32  # characters; longer words are rarely seen twice
 
 STOP_WORDS = frozenset(
     re.findall(
@@ -108,6 +108,7 @@ class _Terms(dict[str, str]):
     def __missing__(self, word: str) -> str:
         with self._lock:
             term = cut(self._finish(cut(fold(word))))
+            term = word if term == word else term  # one text in memory, not two
             if len(word) <= _CACHED_LENGTH:
                 if len(self) >= _CACHED_TERMS:
                     self.clear()
