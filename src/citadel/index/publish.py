@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from citadel.config import SUBVECTOR, Settings
 from citadel.errors import FingerprintError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
-from citadel.index.deletion import extend_deleted
+from citadel.index.deletion import NumberSet, extend_deleted
 from citadel.index.documents import write_documents
 from citadel.index.lists import write_segment
 from citadel.index.manifest import Build, SegmentRecord, write_manifest
@@ -37,7 +38,7 @@ class Publisher:
     def _forget(self) -> None:
         """Start from the generation as it stands."""
         self._pending: list[Segment] = []  # spilled, not yet in a generation
-        self._gone: dict[str, set[int]] = {}  # deleted since the last commit, by segment
+        self._gone: dict[str, NumberSet] = {}  # deleted since the last commit, by segment
         self._counts: dict[str, int] = {}
         self._codebook, self._codebook_record = self.snapshot.codebook, self.snapshot.manifest.codebook
 
@@ -124,15 +125,15 @@ class Publisher:
         for segment in segments:
             before, fresh = self.snapshot.deleted(segment), self._gone.get(segment.file_id)
             if fresh:
-                found[segment.file_id] = self._deleted(segment, before, sorted(fresh))
+                found[segment.file_id] = self._deleted(segment, before, fresh.values)
             elif len(before.documents):
                 found[segment.file_id] = before
         return found
 
-    def _deleted(self, segment: Segment, before: Deleted, fresh: Sequence[int]) -> Deleted:
+    def _deleted(self, segment: Segment, before: Deleted, fresh: NDArray[np.uint32]) -> Deleted:
         if self.settings.router == "bm25":
             return extend_deleted(self._storage, segment, before, fresh, self._analyser())
-        return Deleted(np.union1d(before.documents, np.array(fresh, np.uint32)).astype(np.uint32))
+        return Deleted(np.union1d(before.documents, fresh))
 
     # -- merging -----------------------------------------------------------------------------------------------------
 

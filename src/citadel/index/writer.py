@@ -6,13 +6,12 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-
 from citadel.config import DEFAULT_MEMORY, SUBVECTOR
 from citadel.errors import CorruptIndexError, InputError, ResourceError, UsageError
 from citadel.index.buffer import Buffer, expected_bytes, stored_codec
 from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
 from citadel.index.collect import collect
+from citadel.index.deletion import NumberSet
 from citadel.index.manifest import Build
 from citadel.index.merge import choose_merge
 from citadel.index.publish import Publisher, sizes_of
@@ -128,8 +127,8 @@ class Writer(Publisher):
         found: set[str] = set()
         for segment in [*self.snapshot.segments, *self._pending]:
             known = segment.find(ids, hashes)
-            gone = self._gone.get(segment.file_id, set())
-            committed = set(self.snapshot.deleted(segment).documents.tolist()) if known else set()
+            gone = self._gone.get(segment.file_id, NumberSet())
+            committed = NumberSet(self.snapshot.deleted(segment).documents)
             fresh = {id: number for id, number in known.items() if number not in committed and number not in gone}
             if fresh:
                 self._gone[segment.file_id] = gone.union(fresh.values())
@@ -167,7 +166,7 @@ class Writer(Publisher):
     def _join_spills(self) -> None:
         """Join spills by tiers as commits are, or a long stream would hold hundreds of files open."""
         while True:
-            gone = [Deleted(np.array(sorted(self._gone.get(s.file_id, ())), np.uint32)) for s in self._pending]
+            gone = [Deleted(self._gone.get(s.file_id, NumberSet()).values) for s in self._pending]
             chosen = choose_merge(*sizes_of(self._pending, gone))
             old = self._pending[chosen]
             if len(old) < 2:
