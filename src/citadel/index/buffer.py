@@ -25,7 +25,7 @@ from citadel.routing import get_router
 from citadel.types import Document, Floats
 
 _TERM_BYTES = 96  # of a new term besides its text: its number and its entry in the table
-_DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
+_DOCUMENT_BYTES = 600  # what Python keeps around a document besides its text, and while its id is looked up
 _ROW_COPIES = 3  # of a document's text while its row is written: joined, encoded, and SQLite's own
 _STAGED_TOKENS = 1 << 16
 _TOKEN_BYTES = 10  # of a waiting token, and of its copies while it becomes a posting

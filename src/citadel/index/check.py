@@ -16,6 +16,8 @@ from citadel.index.segment import Segment, id_hashes
 from citadel.index.snapshot import NOTHING_DELETED, Snapshot, open_snapshot
 from citadel.index.storage import Storage, resource_errors
 
+_CHUNK = 1 << 16  # postings in memory at a time
+
 
 def check(storage: Storage, deep: bool = False, progress: Callable[[str], None] = lambda _: None) -> Snapshot:
     """Open the newest generation, and with `deep` read all of it; raises CorruptIndexError at the first damage."""
@@ -74,7 +76,7 @@ def _check_lists(segment: Segment, storage: Storage) -> None:
     for _ in join_names([segment]):
         pass  # reading checks that the keys rise
     source, last = Source(segment, NOTHING_DELETED, 0, storage), (-1, -1)  # the list and document of the last posting
-    for piece in source.pieces(0, segment.lists):
+    for piece in source.pieces(0, segment.lists, _CHUNK):
         lists, numbers = piece.lists.astype(np.int64), piece.documents()
         if segment.meta.kind == "bm25":
             piece.counts()

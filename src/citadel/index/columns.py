@@ -102,7 +102,7 @@ class Spool:
         """Write to the file; never through a mapping, where a full disk would end the process."""
         if self._file is None:
             with self._storage.scratch() as folder:
-                self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - closed with the spool
+                self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - closed by __del__
         view = memoryview(octets)
         while view:
             view = view[self._file.write(view) :]
@@ -114,3 +114,8 @@ class Spool:
         self._write(self._waiting)
         self._waiting = bytearray()
         return np.frombuffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), self._dtype)
+
+    def __del__(self) -> None:
+        """Close the file; what was mapped stays readable."""
+        if self._file is not None:
+            self._file.close()

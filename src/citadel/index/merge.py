@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,8 @@ from citadel.types import Floats
 CHUNK = 1 << 18  # postings in memory at a time, fewer where the bound or their width asks for it
 _COPIES = 16  # a merge's share of the bound in rows: some five copies of a chunk are alive together
 _NAME_BYTES = 1600  # of the bound per list name of a window: its text, a set, a dictionary, and an eighth of it all
+_SPOOLED = ("LIST_STARTS", "TERM_OFFSETS", "TERM_BYTES", "KEYS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS", "ID_HASHES")
+_MANIFEST_BYTES = 1 << 16  # of the files besides segments and documents
 _DOCUMENTS = 10_000  # whose ids are in memory at a time
 FAN_IN = 6  # segments of one tier that become one of the next
 _GARBAGE = 0.3  # share of deleted documents from which a segment is rewritten
@@ -311,6 +314,20 @@ def _parts(source: Source, first: int, stop: int, new_list: int, chunk: int) -> 
             block = source.segment.first_block(own) + (start - begin) // POSTINGS_A_BLOCK
             lists = np.full(size, new_list, np.uint32)
             yield Piece(source, start, start + size, block, block_sizes(np.array([size])), lists)
+
+
+def merge_space(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> int:
+    """Bytes that merging takes on disk until the old files can be removed, about; deleted documents left out.
+
+    These are the new segment, its documents twice (the database is built in a scratch folder and then copied) and
+    the arrays that a merge keeps in anonymous files.
+    """
+    needed = _MANIFEST_BYTES
+    for segment, gone in zip(segments, deleted, strict=True):
+        share = 1 - len(gone.documents) / max(segment.documents, 1)
+        spooled = sum(len(segment.file[name].data) for name in _SPOOLED if name in segment.file)
+        needed += math.ceil(share * (segment.record.file.length + 2 * segment.record.documents_file.length + spooled))
+    return needed
 
 
 def choose_merge(sizes: Sequence[int], live: Sequence[int]) -> slice:

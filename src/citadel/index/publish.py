@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.config import SUBVECTOR, Settings
-from citadel.errors import FingerprintError, UsageError
+from citadel.errors import FingerprintError, ResourceError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
 from citadel.index.deletion import NumberSet, extend_deleted
 from citadel.index.documents import write_documents
 from citadel.index.lists import write_segment
 from citadel.index.manifest import Build, SegmentRecord, write_manifest
-from citadel.index.merge import MergedContents, choose_merge
+from citadel.index.merge import MergedContents, choose_merge, merge_space
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot, open_snapshot
 from citadel.index.storage import Lock, Storage
@@ -147,8 +147,19 @@ class Publisher:
 
     def _merge(self, chosen: slice, old_codebook: Codebook | None = None) -> None:
         segments, old = self.snapshot.segments, self.snapshot.segments[chosen]
-        merged = self._joined(old, [self.snapshot.deleted(segment) for segment in old], old_codebook)
+        deleted = [self.snapshot.deleted(segment) for segment in old]
+        self._require_space(old, deleted)
+        merged = self._joined(old, deleted, old_codebook)
         self._publish([*segments[: chosen.start], *merged, *segments[chosen.stop :]])
+
+    def _require_space(self, old: Sequence[Segment], deleted: Sequence[Deleted]) -> None:
+        """Refuse a merge for which the disk has no room, before anything is written."""
+        needed, free = merge_space(old, deleted), self._storage.free_space()
+        if free is not None and free < needed:
+            raise ResourceError(
+                f"{self._storage.location}: merging needs up to {needed / 1e6:,.1f} MB of disk space, "
+                f"{free / 1e6:,.1f} MB are free; what was committed before is intact; make room"
+            )
 
     def _joined(
         self, old: Sequence[Segment], deleted: Sequence[Deleted], old_codebook: Codebook | None = None

@@ -54,6 +54,7 @@ class Storage(Protocol):
     def sync(self) -> None: ...
     def lock(self) -> Lock: ...
     def scratch(self) -> contextlib.AbstractContextManager[Path]: ...
+    def free_space(self) -> int | None: ...
 
 
 class FolderStorage:
@@ -146,6 +147,13 @@ class FolderStorage:
             suffix=TEMPORARY, prefix="scratch-", dir=self.path, ignore_cleanup_errors=True
         ) as folder:
             yield Path(folder)
+
+    def free_space(self) -> int | None:
+        """Bytes that can still be written on this folder's disk; None where the system does not tell."""
+        try:
+            return shutil.disk_usage(self.path).free
+        except OSError:
+            return None
 
 
 class FileOutput:

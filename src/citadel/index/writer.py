@@ -13,7 +13,7 @@ from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
 from citadel.index.collect import collect
 from citadel.index.deletion import NumberSet
 from citadel.index.manifest import Build
-from citadel.index.merge import choose_merge
+from citadel.index.merge import choose_merge, merge_space
 from citadel.index.publish import Publisher, sizes_of
 from citadel.index.retrain import sample_vectors
 from citadel.index.sample import Sample
@@ -171,6 +171,11 @@ class Writer(Publisher):
             old = self._pending[chosen]
             if len(old) < 2:
                 return
+            try:
+                self._require_space(old, gone[chosen])
+            except ResourceError as error:  # more files stay open, but the commit may still have room
+                logging.getLogger("citadel").warning("merging has to wait: %s", error)
+                return
             self._pending[chosen] = self._joined(old, gone[chosen])
             for segment in old:
                 self._gone.pop(segment.file_id, None)
@@ -233,19 +238,30 @@ class Writer(Publisher):
         self.commit()
         self.begin()
         with self._all_or_nothing():
-            everything, deleted = slice(0, len(self.snapshot.segments)), self.snapshot.manifest.deleted
+            segments = self.snapshot.segments
+            if retrain:
+                self._require_space(segments, [self.snapshot.deleted(segment) for segment in segments])
             old_codebook = self._retrain() if retrain else None
-            codecs = {segment.meta.codec for segment in self.snapshot.segments}
-            if (
-                len(self.snapshot.segments) > 1
-                or deleted
-                or old_codebook
-                or codecs - {stored_codec(self.settings, self._codebook)}
-            ):
-                self._merge(everything, old_codebook)
+            if not self._is_merged or old_codebook:
+                self._merge(slice(0, len(segments)), old_codebook)
             collect(self._storage, keep=1)
             self.release()
         return self.snapshot
+
+    @property
+    def _is_merged(self) -> bool:
+        """Whether a merge would change nothing."""
+        segments = self.snapshot.segments
+        codecs = {segment.meta.codec for segment in segments}
+        is_coded = not codecs - {stored_codec(self.settings, self._codebook)}
+        return len(segments) < 2 and not self.snapshot.manifest.deleted and is_coded
+
+    def merge_space(self, retrain: bool = False) -> int:
+        """Bytes of disk space that `merge` may take until the old files are removed."""
+        segments = self.snapshot.segments
+        if self._is_merged and not retrain:
+            return 0
+        return merge_space(segments, [self.snapshot.deleted(segment) for segment in segments])
 
     def _retrain(self) -> Codebook | None:
         """A codebook from the vectors as they are stored now; the one it replaces."""
