@@ -157,10 +157,8 @@ class Buffer:
 
     def _stage(self) -> None:
         """Turn waiting tokens into (term, document, count) postings."""
-        lengths, tokens = (
-            np.frombuffer(self._lengths, np.uint32)[self._staged :],
-            np.frombuffer(self._tokens, np.uint32),
-        )
+        lengths = np.array(self._lengths[self._staged :], np.uint32)  # a copy: a view would forbid to append
+        tokens = np.frombuffer(self._tokens, np.uint32)
         if len(lengths) == 1:
             pairs: NDArray[Any] = np.sort(tokens)
         else:

@@ -14,7 +14,7 @@ from citadel.config import SUBVECTOR, Settings
 from citadel.errors import FingerprintError, ResourceError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
-from citadel.index.deletion import NumberSet, extend_deleted
+from citadel.index.deletion import NumberSet, extend_deleted, union_of
 from citadel.index.documents import write_documents
 from citadel.index.lists import write_segment
 from citadel.index.manifest import Build, SegmentRecord, write_manifest
@@ -133,7 +133,7 @@ class Publisher:
     def _deleted(self, segment: Segment, before: Deleted, fresh: NDArray[np.uint32]) -> Deleted:
         if self.settings.router == "bm25":
             return extend_deleted(self._storage, segment, before, fresh, self._analyser())
-        return Deleted(np.union1d(before.documents, fresh))
+        return Deleted(union_of(before.documents, fresh))
 
     # -- merging -----------------------------------------------------------------------------------------------------
 
