@@ -1,4 +1,4 @@
-"""Builds, replaces, deletes, merges, checks and searches an index of text; prints the memory that each took."""
+"""Builds, changes, merges, checks and searches an index of text; prints the memory that each step took."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ def test_a_refused_document_is_not_read_to_its_end() -> None:
 def test_a_long_document_has_the_postings_of_short_ones(tmp_path: Path) -> None:
     text = " ".join(f"word{number % 997}" for number in range(40_000))  # read in windows, staged by itself
     index = citadel.Index.create(Quick(tmp_path), analyser="plain")
-    index.add([{"id": "a", "text": "word5"}, {"id": "long", "text": text}, {"id": "b", "text": "word5 word5"}])
+    documents = {"a": "word5", "long": text, "b": "word5 word5"}
+    index.add([{"id": id, "text": text} for id, text in documents.items()])
     segment = index.commit().searcher().snapshot.segments[0]
     rank = segment.terms.index(b"word5")
     assert segment.document_numbers(rank, rank + 1).tolist() == [0, 1, 2]

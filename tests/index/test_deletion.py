@@ -28,7 +28,8 @@ def test_a_number_set_is_a_set(parts: list[set[int]], number: int) -> None:
 
 def test_counts_are_summed_over_all_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deletion, "WINDOW", 4)
-    generator, counts, expected = np.random.default_rng(3), TermCounts(Quick(tmp_path), 11), np.zeros(11, np.int64)
+    generator, counts = np.random.default_rng(3), TermCounts(Quick(tmp_path), 11)
+    expected = np.zeros(11, np.int64)
     for _ in range(5):
         ranks = np.unique(generator.integers(0, 11, 6))
         amounts = generator.integers(1, 9, len(ranks))
@@ -43,7 +44,8 @@ def test_deletions_are_looked_up_in_small_groups(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(deletion, "_TERMS_PER_LOOKUP", 3)
     documents = [{"id": f"d{n}", "text": f"all word{n % 5} word{n % 7}"} for n in range(40)]
     deleted = [f"d{n}" for n in range(0, 40, 3)]
-    once, twice = (citadel.Index.create(Quick(tmp_path / name), analyser="plain") for name in ("once", "twice"))
+    folders = (Quick(tmp_path / name) for name in ("once", "twice"))
+    once, twice = (citadel.Index.create(folder, analyser="plain") for folder in folders)
     for index in (once, twice):
         index.add(documents)
         index.commit()

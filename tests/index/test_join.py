@@ -21,10 +21,12 @@ class Lists:
     """The names of a segment's lists, without the segment."""
 
     def __init__(self, terms: list[bytes] | None = None, keys: list[int] | None = None) -> None:
-        self.meta, self.lists = mock.Mock(kind="bm25" if keys is None else "vectors"), len(terms or keys or [])
+        self.meta = mock.Mock(kind="bm25" if keys is None else "vectors")
+        self.lists = len(terms or keys or [])
         self._terms, self.keys = terms or [], np.array(keys or [], np.uint32)
         self.file = mock.MagicMock()
-        self.file.__getitem__().corrupt.side_effect = lambda problem: citadel.CorruptIndexError("seg", "", problem)
+        corrupt = self.file.__getitem__().corrupt
+        corrupt.side_effect = lambda problem: citadel.CorruptIndexError("seg", "", problem)
 
     def terms_between(self, first: int, stop: int) -> list[bytes]:
         return self._terms[first:stop]

@@ -110,7 +110,7 @@ def test_sparse_has_no_codebook_whatever_its_codec(tmp_path: Path) -> None:
     assert index.merge().searcher().search_vectors(keys=[1]).scores == [2.0, 2.0]
 
 
-# -- disk space ------------------------------------------------------------------------------------------------------
+# -- disk space ------------------------------------------------------------------------------------------
 
 
 def texts(count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -159,7 +159,8 @@ def folder_bytes(folder: Path) -> int:
 @pytest.mark.parametrize("deleted", [0, 3_000])
 def test_the_disk_space_of_a_merge_is_known_before(kind: str, deleted: int, tmp_path: Path) -> None:
     sizes: list[int] = []
-    index = two_segments(WatchedStorage(Quick(tmp_path), lambda _: sizes.append(folder_bytes(tmp_path))), kind)
+    storage = WatchedStorage(Quick(tmp_path), lambda _: sizes.append(folder_bytes(tmp_path)))
+    index = two_segments(storage, kind)
     with mock.patch("citadel.index.publish.choose_merge", return_value=slice(0, 0)):
         index.delete([f"d{n}" for n in range(deleted)])
         index.commit()
@@ -175,7 +176,8 @@ def test_a_merge_without_disk_space_is_refused_before_it_writes(tmp_path: Path) 
     storage = Watched(tmp_path)
     index = two_segments(storage, "text")
     files, storage.free = sorted(tmp_path.iterdir()), 500_000
-    with pytest.raises(citadel.ResourceError, match=r"up to [0-9.]+ MB of disk space, 0.5 MB are free") as info:
+    refused = r"up to [0-9.]+ MB of disk space, 0.5 MB are free"
+    with pytest.raises(citadel.ResourceError, match=refused) as info:
         index.merge()
     assert info.value.exit_code == 6
     assert sorted(tmp_path.iterdir()) == files
@@ -188,7 +190,7 @@ def test_where_the_system_does_not_tell_a_merge_is_tried(tmp_path: Path) -> None
     assert two_segments(Watched(tmp_path), "text").merge().stats()["segments"] == 1
 
 
-def test_an_automatic_merge_without_disk_space_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_automatic_merge_without_space_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     storage = Watched(tmp_path)
     index = citadel.Index.create(storage, analyser="plain")
     storage.free = 0

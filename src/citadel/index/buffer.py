@@ -80,7 +80,11 @@ class Buffer:
     """The postings and documents of the segment to come."""
 
     def __init__(
-        self, settings: Settings, codebook: Codebook | None, sample: Sample | None, memory: int = DEFAULT_MEMORY
+        self,
+        settings: Settings,
+        codebook: Codebook | None,
+        sample: Sample | None,
+        memory: int = DEFAULT_MEMORY,
     ) -> None:
         self.settings, self._sample, self._memory = settings, sample, memory
         self.codec, self._codebook = stored_codec(settings, codebook), codebook
@@ -144,15 +148,16 @@ class Buffer:
 
     def _own_bytes(self, tokens: int, known: int) -> int:
         """What the tokens of one document take, with the terms that were not in the table before."""
-        return _TOKEN_BYTES * tokens + _POSTING_BYTES * min(tokens, len(self._terms)) + self._terms.bytes - known
+        postings = min(tokens, len(self._terms))
+        return _TOKEN_BYTES * tokens + _POSTING_BYTES * postings + self._terms.bytes - known
 
     def _require_room(self, document: Document, size: int) -> None:
-        """Refuse a document that needs more than half the bound; the rest is for what is read and written with it."""
+        """Refuse a document that needs more than half the bound; the rest is for reading and writing it."""
         if size > max(self._memory // 2, _MIN_LIMIT):
             length = (len(document.text) + len(document.title)) / 1e6
             raise DocumentTooLargeError(
                 f"document {document.id!r} of {length:.1f} million characters is too large for "
-                f"{self._memory / 1e6:.0f} MB of memory: raise the memory bound (--memory), or split the document"
+                f"{self._memory / 1e6:.0f} MB of memory: raise the bound (--memory), or split the document"
             )
 
     def _stage(self) -> None:
@@ -164,7 +169,9 @@ class Buffer:
         else:
             owners = np.repeat(np.arange(self._staged, self._staged + len(lengths), dtype=np.uint64), lengths)
             pairs = np.sort(owners << np.uint64(32) | tokens)
-        first = np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]])) if len(pairs) else np.zeros(0, int)
+        is_first = np.ones(len(pairs), np.bool_)
+        np.not_equal(pairs[1:], pairs[:-1], out=is_first[1:])
+        first = np.flatnonzero(is_first)
         rows = pairs[first]
         owner = np.full(len(rows), self._staged) if len(lengths) == 1 else rows >> np.uint64(32)
         self._append("KEYS", rows.astype(np.uint32))  # the lower half

@@ -75,7 +75,8 @@ def _check_lists(segment: Segment, storage: Storage) -> None:
         return
     for _ in join_names([segment]):
         pass  # reading checks that the keys rise
-    source, last = Source(segment, NOTHING_DELETED, 0, storage), (-1, -1)  # the list and document of the last posting
+    source = Source(segment, NOTHING_DELETED, 0, storage)
+    last = (-1, -1)  # the list and document of the last posting
     for piece in source.pieces(0, segment.lists, _CHUNK):
         lists, numbers = piece.lists.astype(np.int64), piece.documents()
         if segment.meta.kind == "bm25":

@@ -71,8 +71,8 @@ def _enlarged(pages: mmap.mmap | None, size: int) -> mmap.mmap:
 class Spool:
     """A growing array of one type: short ones stay in memory, longer ones go to an anonymous temporary file.
 
-    A segment has arrays of one number per list or document; in memory they would grow with the index. The file lies
-    on the disk of the index and is read through a mapping, whose pages the system drops when memory is short.
+    A segment has arrays of one number per list or document, which would grow with the index in memory. The file
+    lies on the disk of the index and is read through a mapping; the system drops its pages when memory is short.
 
     >>> import tempfile
     >>> from citadel.index.storage import FolderStorage
@@ -102,7 +102,7 @@ class Spool:
         """Write to the file; never through a mapping, where a full disk would end the process."""
         if self._file is None:
             with self._storage.scratch() as folder:
-                self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - closed by __del__
+                self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - see __del__
         view = memoryview(octets)
         while view:
             view = view[self._file.write(view) :]

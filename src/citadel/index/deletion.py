@@ -16,6 +16,7 @@ from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
 from citadel.text.analyser import Analyser
 
+Ranks = NDArray[np.int64]
 _TERMS_PER_LOOKUP = 1 << 14
 
 
@@ -43,7 +44,7 @@ class NumberSet:
 
 
 def union_of(left: NDArray[np.uint32], right: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The distinct numbers of both, ascending; sorted in place, where numpy's union takes ten times the memory.
+    """The distinct numbers of both, ascending; numpy's union takes ten times the memory.
 
     >>> union_of(np.array([2, 9], np.uint32), np.array([9, 4], np.uint32)).tolist()
     [2, 4, 9]
@@ -68,12 +69,12 @@ def extend_deleted(
     return Deleted(documents, *counts.totals(), removed)
 
 
-def _removed_ranks(segment: Segment, fresh: NDArray[np.uint32], analyser: Analyser) -> Iterator[NDArray[np.int64]]:
+def _removed_ranks(segment: Segment, fresh: NDArray[np.uint32], analyser: Analyser) -> Iterator[Ranks]:
     """The ranks of each document's distinct terms; several documents share an array."""
     lists = _TermLists(segment)
     terms, owners = list[bytes](), list[str]()
-    rows = itertools.chain.from_iterable(segment.store.rows_in_order(part.tolist()) for part in windows(fresh))
-    for _, id, title, text, _, _ in rows:
+    parts = (segment.store.rows_in_order(part.tolist()) for part in windows(fresh))
+    for _, id, title, text, _, _ in itertools.chain.from_iterable(parts):
         own = set[str]().union(*analyser.windows(f"{title} {text}".strip()))
         terms += [term.encode() for term in own]
         owners += [id] * len(own)

@@ -134,7 +134,7 @@ class DocumentStore:
                 yield self._checked(found[number])
 
     def rows_in_order(self, numbers: Sequence[int]) -> Iterator[Row]:
-        """The same for ascending numbers, with one row in memory at a time, however large the documents are."""
+        """The same for ascending numbers, with one row in memory at a time."""
         for start in range(0, len(numbers), _VARIABLES):
             part = numbers[start : start + _VARIABLES]
             found = self._in_order(part)

@@ -26,6 +26,9 @@ class Part:
     positions: NDArray[np.int64]
 
 
+Joined = tuple[Names, list[Part]]
+
+
 class NameReader:
     """Reads the sorted names of one segment's lists, a window at a time."""
 
@@ -68,7 +71,7 @@ class NameReader:
         return self.taken - count, taken
 
 
-def join_names(segments: Sequence[Segment], window: int = NAMES_PER_WINDOW) -> Iterator[tuple[Names, list[Part]]]:
+def join_names(segments: Sequence[Segment], window: int = NAMES_PER_WINDOW) -> Iterator[Joined]:
     """All names in order, each once, with the lists of every segment that have them."""
     readers = [NameReader(segment, window) for segment in segments]
     while True:

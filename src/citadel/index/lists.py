@@ -19,6 +19,7 @@ from citadel.index.storage import Storage
 from citadel.types import Floats
 
 _PADDING = bytes(8)  # so that a decoder may load eight bytes anywhere
+Hashes = NDArray[np.uint64]
 _SORTED_IDS = 1 << 17  # hashes of ids that are sorted at a time
 
 
@@ -105,9 +106,9 @@ def _write_ids(writer: CitWriter, contents: Contents, storage: Storage) -> None:
     writer.section("ID_NUMBERS", numbers.values())
 
 
-def _sorted_hashes(hashes: NDArray[np.uint64], numbers: Spool, limit: int = _SORTED_IDS) -> Iterator[NDArray[Any]]:
+def _sorted_hashes(hashes: Hashes, numbers: Spool, limit: int = _SORTED_IDS) -> Iterator[Hashes]:
     """The hashes in order, at most about `limit` at a time; the document number of each goes to `numbers`."""
-    bits = (len(hashes) // limit).bit_length()  # hashes are uniform: groups of equal leading bits are equally large
+    bits = (len(hashes) // limit).bit_length()  # hashes are uniform: so are groups of equal leading bits
     for group in range(1 << bits):
         documents = _documents_of(hashes, bits, group)
         own = hashes[documents]
@@ -116,12 +117,13 @@ def _sorted_hashes(hashes: NDArray[np.uint64], numbers: Spool, limit: int = _SOR
         yield own[order].astype("<u8", copy=False)
 
 
-def _documents_of(hashes: NDArray[np.uint64], bits: int, group: int) -> NDArray[np.int64]:
+def _documents_of(hashes: Hashes, bits: int, group: int) -> NDArray[np.int64]:
     """The documents, ascending, whose hashes begin with these bits."""
     if not bits:
         return np.arange(len(hashes))
-    shift, parts = np.uint64(64 - bits), zip(range(0, len(hashes), WINDOW), windows(hashes), strict=True)
-    return np.concatenate([start + np.flatnonzero(part >> shift == np.uint64(group)) for start, part in parts])
+    shift, wanted = np.uint64(64 - bits), np.uint64(group)
+    parts = zip(range(0, len(hashes), WINDOW), windows(hashes), strict=True)
+    return np.concatenate([start + np.flatnonzero(part >> shift == wanted) for start, part in parts])
 
 
 def _starts(lengths: Iterable[NDArray[Any]]) -> Iterator[NDArray[np.int64]]:
@@ -137,8 +139,9 @@ def _starts(lengths: Iterable[NDArray[Any]]) -> Iterator[NDArray[np.int64]]:
 def _write_lists(writer: CitWriter, contents: Contents, storage: Storage) -> None:
     from citadel._native import pack, pack_counts
 
-    writer.stream("LIST_STARTS", _starts(windows(contents.list_lengths)))
-    writer.stream("BLOCK_STARTS", _starts(np.asarray(blocks_of(part)) for part in windows(contents.list_lengths)))
+    lengths = contents.list_lengths
+    writer.stream("LIST_STARTS", _starts(windows(lengths)))
+    writer.stream("BLOCK_STARTS", _starts(np.asarray(blocks_of(part)) for part in windows(lengths)))
     packer = ListPacker(pack, storage)
     writer.stream("PACKED_DOCUMENTS", packer.stream(contents.rows("DOCUMENTS")))
     writer.section("BLOCK_DOCUMENTS", packer.firsts())

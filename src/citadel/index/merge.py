@@ -24,8 +24,11 @@ from citadel.types import Floats
 
 CHUNK = 1 << 18  # postings in memory at a time, fewer where the bound or their width asks for it
 _COPIES = 16  # a merge's share of the bound in rows: some five copies of a chunk are alive together
-_NAME_BYTES = 1600  # of the bound per list name of a window: its text, a set, a dictionary, and an eighth of it all
-_SPOOLED = ("LIST_STARTS", "TERM_OFFSETS", "TERM_BYTES", "KEYS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS", "ID_HASHES")
+_NAME_BYTES = 1600  # of the bound per list name in a window: eight times its text and two table entries
+_SPOOLED = (  # sections about as large as the arrays that a merge keeps in anonymous files
+    *("LIST_STARTS", "TERM_OFFSETS", "TERM_BYTES", "KEYS"),
+    *("BLOCK_DOCUMENTS", "BLOCK_OFFSETS", "ID_HASHES"),
+)
 _MANIFEST_BYTES = 1 << 16  # of the files besides segments and documents
 _DOCUMENTS = 10_000  # whose ids are in memory at a time
 FAN_IN = 6  # segments of one tier that become one of the next
@@ -83,7 +86,9 @@ class Source:
 
     def new_numbers(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """Document numbers in the merged segment."""
-        return documents + self.base if self._ranks is None else self._ranks[documents] + np.int64(self.base - 1)
+        if self._ranks is None:
+            return documents + self.base
+        return self._ranks[documents] + np.int64(self.base - 1)
 
     def live_lengths(self, first: int, stop: int, chunk: int) -> NDArray[np.int64]:
         """Postings of live documents in each of the lists first … stop − 1."""
@@ -240,14 +245,15 @@ class MergedContents:
             stop = min(first + WINDOW, len(self.list_lengths))
             lengths = np.zeros(stop - first, np.int64)
             for source, (begin, end) in zip(self.sources, self._spans(first, stop), strict=True):
-                own, sizes = source.new_lists[begin:end] - np.uint32(first), np.diff(source.starts[begin : end + 1])
+                own = source.new_lists[begin:end] - np.uint32(first)
+                sizes = np.diff(source.starts[begin : end + 1])
                 lengths += np.bincount(own, sizes, stop - first).astype(np.int64)
             for begin, end in list_groups(lengths, self._chunk):
                 yield from self._pieces(first + begin, first + end, lengths[begin] > self._chunk)
 
     def _spans(self, first: int, stop: int) -> list[tuple[int, int]]:
         """The lists of each segment that go to the merged lists first … stop − 1."""
-        bounds = np.array([first, stop], np.uint32)  # of the type of new_lists, or numpy would convert all of those
+        bounds = np.array([first, stop], np.uint32)  # the type of new_lists, or numpy converts all of those
         return [tuple(np.searchsorted(source.new_lists, bounds).tolist()) for source in self.sources]
 
     def _pieces(self, first: int, stop: int, by_part: bool) -> Iterator[list[Piece]]:
@@ -286,7 +292,8 @@ class _NameSpool:
     """The names of merged lists: keys, or for bm25 terms as lengths and bytes."""
 
     def __init__(self, storage: Storage) -> None:
-        self.keys, self.lengths, self.octets = (Spool(storage, kind) for kind in (np.uint32, np.uint32, np.uint8))
+        self.keys, self.lengths = Spool(storage, np.uint32), Spool(storage, np.uint32)
+        self.octets = Spool(storage, np.uint8)
 
     def append(self, names: Names, kept: NDArray[np.bool_]) -> None:
         if isinstance(names, np.ndarray):
@@ -319,14 +326,15 @@ def _parts(source: Source, first: int, stop: int, new_list: int, chunk: int) -> 
 def merge_space(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> int:
     """Bytes that merging takes on disk until the old files can be removed, about; deleted documents left out.
 
-    These are the new segment, its documents twice (the database is built in a scratch folder and then copied) and
-    the arrays that a merge keeps in anonymous files.
+    These are the new segment, its documents twice (the database is built in a scratch folder and then copied)
+    and the arrays that a merge keeps in anonymous files.
     """
     needed = _MANIFEST_BYTES
     for segment, gone in zip(segments, deleted, strict=True):
         share = 1 - len(gone.documents) / max(segment.documents, 1)
         spooled = sum(len(segment.file[name].data) for name in _SPOOLED if name in segment.file)
-        needed += math.ceil(share * (segment.record.file.length + 2 * segment.record.documents_file.length + spooled))
+        lists, documents = segment.record.file.length, segment.record.documents_file.length
+        needed += math.ceil(share * (lists + 2 * documents + spooled))
     return needed
 
 

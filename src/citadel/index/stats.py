@@ -61,7 +61,8 @@ def _list_figures(snapshot: Snapshot) -> dict[str, Any]:
         for own, part in zip(starts, parts, strict=True):
             total[part.positions] += np.diff(own[part.first : part.stop + 1])
         best = np.argsort(-total, kind="stable")[:_LARGEST].tolist()
-        top = heapq.nlargest(_LARGEST, [*top, *((_name(names[i]), int(total[i])) for i in best)], key=itemgetter(1))
+        top += [(_name(names[i]), int(total[i])) for i in best]
+        top = heapq.nlargest(_LARGEST, top, key=itemgetter(1))
         count += len(names)
     return {"lists": count, "largest_list": top[0][1] if top else 0, "largest_lists": top}
 

@@ -129,8 +129,8 @@ def read_corpus(
 
     A bad line raises InputError with file and line, or under `on_error="skip"` is counted, told to `skipped`, and
     passed over. Blank lines are no documents. `start` is the offset of an earlier Position. Ids may repeat: the last
-    one wins later, in the index. A line of more than `max_line` bytes (64 MiB) is a bad line. A TSV line is id, text
-    or id, title, text; nothing is quoted in it.
+    one wins later, in the index. A line of more than `max_line` bytes (64 MiB) is a bad line. A TSV line is
+    id, text or id, title, text; nothing is quoted in it.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 
 class LineTooLongError(InputError):
-    """A line beyond the limit; `head` is its beginning, and the stream is at the next line and can be read on."""
+    """A line beyond the limit; `head` is its beginning, and reading can continue with the next line."""
 
     head = b""
 
