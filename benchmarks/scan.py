@@ -70,11 +70,11 @@ class Lists:
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         yield from ()  # nobody asks for names here, and 8.84 M of them take longer to write than everything else
 
-    def terms(self) -> list[bytes]:
-        return []
+    def terms(self) -> tuple[NDArray[np.uint32], list[bytes]]:
+        return np.zeros(0, np.uint32), []
 
-    def lengths(self) -> NDArray[np.uint32]:
-        return np.zeros(0, np.uint32)
+    def lengths(self) -> Iterator[NDArray[np.uint32]]:
+        yield from ()
 
     def semantic(self, name: str) -> Iterator[NDArray[Any]]:
         yield from ()

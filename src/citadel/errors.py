@@ -59,6 +59,10 @@ class InputError(CitadelError):
         self.reason, self.source, self.line = reason, source, line
 
 
+class DocumentTooLargeError(InputError):
+    """A document that cannot be indexed within the memory bound; nothing of it was taken in."""
+
+
 class FingerprintError(InputError):
     """Text or vectors from another model or analyser than the one the index was built with."""
 

@@ -175,6 +175,10 @@ class Index:
         self._writer.merge(retrain)
         return self
 
+    def merge_space(self, *, retrain: bool = False) -> int:
+        """Bytes of free disk space that `merge` may need; 0 when there is nothing to merge."""
+        return self._writer.merge_space(retrain)
+
     def rollback(self) -> None:
         """Drop every change that was not committed."""
         self._writer.rollback()

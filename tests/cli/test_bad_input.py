@@ -18,6 +18,7 @@ from tests.text.test_bad_input import REFUSED, REFUSED_TSV
 GOOD = b'{"id": "good", "text": "fox"}'
 GOOD_TSV = b"good\tfox"
 CASES = [("jsonl", GOOD, line) for line in REFUSED] + [("tsv", GOOD_TSV, line) for line in REFUSED_TSV]
+WORDS = " ".join(f"w{n}" for n in range(60_000))
 LINES = [line for line in REFUSED if b"\n" not in line]
 
 
@@ -111,3 +112,26 @@ def test_generated_corpora_end_with_a_documented_code(
     assert run(command) in (0, 4)
     assert run([*command, "--on-error", "skip"]) == 0
     assert run(["check", str(folder / "idx"), "--deep"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (json.dumps({"id": "big", "text": "x" * (1 << 20)}), "document 'big': the line is longer than 1 MiB"),
+        (json.dumps({"id": "big", "text": WORDS}), "document 'big' of 0.4 million characters is too large"),
+    ],
+    ids=["a long line", "many distinct words"],
+)
+def test_a_document_beyond_the_memory_bound(line: str, reason: str, tmp_path: Path, citadel: Citadel) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(f'{{"id": "a", "text": "ant"}}\n{line}\n{{"id": "b", "text": "bee"}}\n')
+    command = ["index", corpus, tmp_path / "idx", "--model", "bm25", "--memory", "1MiB"]
+    refused = citadel(*command, code=4).err
+    assert f"{corpus}:2: {reason}" in refused
+    assert "--memory" in refused
+    done = citadel(*command, "--on-error", "skip")
+    assert "2 documents, 1 skipped" in done.out
+    assert f"skipped: {corpus}:2: {reason}" in done.err
+    assert citadel("search", tmp_path / "idx", "bee").out.count("b") >= 1
+    more = citadel("add", tmp_path / "idx", corpus, "--memory", "1MiB", "--on-error", "skip").out
+    assert "2 documents added, 2 replaced, 1 skipped; 2 in all" in more

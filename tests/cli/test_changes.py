@@ -37,6 +37,21 @@ def test_add_is_all_or_nothing(index: Path, tmp_path: Path, citadel: Citadel) ->
     assert "2 documents added, 1 replaced, 1 skipped; 4 in all" in citadel("add", index, bad, "--on-error", "skip").out
 
 
+def test_merge_says_what_disk_space_it_needs(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+    more = write_jsonl(tmp_path / "more.jsonl", [{"id": "d4", "text": "fourth"}])
+    citadel("add", index, more)
+    assert f"{index}: merging needs up to 0.1 MB of free disk space" in citadel("merge", index).err
+    assert citadel("merge", index).err == ""  # nothing to do
+
+
+def test_merge_without_disk_space_ends_with_code_6(
+    index: Path, tmp_path: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    citadel("add", index, write_jsonl(tmp_path / "more.jsonl", [{"id": "d4", "text": "fourth"}]))
+    monkeypatch.setattr("citadel.index.storage.FolderStorage.free_space", lambda _: 1_000)
+    assert "MB of disk space, 0.0 MB are free" in citadel("merge", index, code=6).err
+
+
 def test_delete_by_id_and_from_a_file(index: Path, tmp_path: Path, citadel: Citadel) -> None:
     (tmp_path / "ids.txt").write_text("d2\n\nd9\n")
     done = citadel("delete", index, "d1", "--ids", tmp_path / "ids.txt")

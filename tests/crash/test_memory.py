@@ -1,4 +1,4 @@
-"""R16: building, merging and searching stay within the memory they were given."""
+"""Building, merging and searching stay within the memory they were given."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def test_the_memory_bound_holds(megabytes: int, postings: int, dimension: int, f
     found = run("memory_child", folder, megabytes << 20, postings, dimension)
     assert found["documents"] >= postings // 40
     require_bound(found, megabytes)
+
+
+def test_the_memory_bound_holds_for_text_of_many_terms(folder: Path) -> None:
+    documents, megabytes = (1_000_000, 64) if NIGHT else (40_000, 32)  # ten terms of its own per document
+    found = run("text_child", folder, megabytes << 20, documents)
+    assert found["documents"] == documents
+    extra = {what: peak - found["baseline"] for what, peak in found["peaks"].items()}
+    assert {what: size >> 20 for what, size in extra.items() if size > 1.1 * (megabytes << 20)} == {}
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import citadel
 from citadel.index.merge import choose_merge
 from tests.index.quick import Quick
+from tests.support.watched import WatchedStorage
 
 
 @pytest.mark.parametrize(
@@ -105,3 +108,114 @@ def test_sparse_has_no_codebook_whatever_its_codec(tmp_path: Path) -> None:
             index.add_vectors([{"id": name, "keys": [1], "weights": [2.0]}])
             index.commit()
     assert index.merge().searcher().search_vectors(keys=[1]).scores == [2.0, 2.0]
+
+
+# -- disk space ------------------------------------------------------------------------------------------
+
+
+def texts(count: int, first: int = 0) -> list[dict[str, Any]]:
+    return [{"id": f"d{n}", "text": f"all word{n} word{n % 100} " * 20} for n in range(first, first + count)]
+
+
+def vectors(count: int, first: int = 0) -> list[dict[str, Any]]:
+    generator = np.random.default_rng(first)
+    return [
+        {
+            "id": f"d{n}",
+            "keys": generator.integers(0, 200, 30),
+            "weights": np.ones(30),
+            "vectors": generator.standard_normal((30, 8)),
+        }
+        for n in range(first, first + count)
+    ]
+
+
+class Watched(Quick):
+    """A folder that says how much room it has."""
+
+    free: int | None = None
+
+    def free_space(self) -> int | None:
+        return self.free
+
+
+def two_segments(storage: Any, kind: str) -> citadel.Index:
+    vectors_only: dict[str, Any] = {"fields": {"lexical": 8}, "fingerprint": "f"}
+    index = citadel.Index.create(storage, **({"analyser": "plain"} if kind == "text" else vectors_only))
+    for first in (0, 2_000):
+        if kind == "text":
+            index.add(texts(2_000, first))
+        else:
+            index.add_vectors(vectors(2_000, first))
+        index.commit()
+    return index
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("kind", ["text", "vectors"])
+@pytest.mark.parametrize("deleted", [0, 3_000])
+def test_the_disk_space_of_a_merge_is_known_before(kind: str, deleted: int, tmp_path: Path) -> None:
+    sizes: list[int] = []
+    storage = WatchedStorage(Quick(tmp_path), lambda _: sizes.append(folder_bytes(tmp_path)))
+    index = two_segments(storage, kind)
+    with mock.patch("citadel.index.publish.choose_merge", return_value=slice(0, 0)):
+        index.delete([f"d{n}" for n in range(deleted)])
+        index.commit()
+        before, needed = folder_bytes(tmp_path), index.merge_space()
+        sizes.clear()
+        index.merge()
+    taken = max(sizes) - before
+    assert needed / 2 < taken <= needed
+    assert index.merge_space() == 0
+
+
+def test_a_merge_without_disk_space_is_refused_before_it_writes(tmp_path: Path) -> None:
+    storage = Watched(tmp_path)
+    index = two_segments(storage, "text")
+    files, storage.free = sorted(tmp_path.iterdir()), 500_000
+    refused = r"up to [0-9.]+ MB of disk space, 0.5 MB are free"
+    with pytest.raises(citadel.ResourceError, match=refused) as info:
+        index.merge()
+    assert info.value.exit_code == 6
+    assert sorted(tmp_path.iterdir()) == files
+    assert len(index.searcher().search("all", k=5000)) == 4_000
+    storage.free = index.merge_space()
+    assert index.merge().stats()["segments"] == 1
+
+
+def test_where_the_system_does_not_tell_a_merge_is_tried(tmp_path: Path) -> None:
+    assert two_segments(Watched(tmp_path), "text").merge().stats()["segments"] == 1
+
+
+def test_an_automatic_merge_without_space_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    storage = Watched(tmp_path)
+    index = citadel.Index.create(storage, analyser="plain")
+    storage.free = 0
+    with caplog.at_level(logging.WARNING, "citadel"):
+        for n in range(7):
+            index.add(texts(1, n))
+            index.commit()
+    assert "merging has to wait" in caplog.text
+    assert (index.stats()["segments"], len(index)) == (7, 7)
+    storage.free = None
+    index.add(texts(1, 7))
+    assert index.commit().stats()["segments"] < 7
+
+
+def test_spills_without_disk_space_stay_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    storage = Watched(tmp_path)
+    index = citadel.Index.create(storage, analyser="plain", memory=4096)
+    storage.free = 0
+    with caplog.at_level(logging.WARNING, "citadel"):
+        index.add(texts(12))
+        index.commit()
+    assert "merging has to wait" in caplog.text
+    assert len(index.searcher().search("all", k=20)) == 12
+
+
+def test_a_folder_knows_its_free_space(tmp_path: Path) -> None:
+    assert (Quick(tmp_path).free_space() or 0) > 0
+    assert Quick(tmp_path / "nothing").free_space() is None

@@ -47,6 +47,7 @@ class MemoryDisk:
         }
         self._synced_names = dict(self.files)
         self.locked = False
+        self.free: int | None = None  # what it says of its free space
 
     # -- the storage protocol ----------------------------------------------------------------------------------------
 
@@ -105,6 +106,9 @@ class MemoryDisk:
     def scratch(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(suffix=TEMPORARY, dir=fast_folder()) as folder:
             yield Path(folder)
+
+    def free_space(self) -> int | None:
+        return self.free
 
     # -- what the tests ask ------------------------------------------------------------------------------------------
 

@@ -68,6 +68,9 @@ class WatchedStorage:
         with self._inner.scratch() as folder:
             yield folder
 
+    def free_space(self) -> int | None:
+        return self._inner.free_space()
+
 
 class WatchedOutput:
     """An output of a watched storage."""

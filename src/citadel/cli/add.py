@@ -37,7 +37,7 @@ def add(
             raise FingerprintError(
                 f"vectors of {fingerprint!r} do not belong into an index of {opened.settings.fingerprint!r}", index
             )
-        feed = open_feed(corpus, format, on_error)
+        feed = open_feed(corpus, format, on_error, memory=opened.memory)
         try:
             before, counted = len(opened), opened.counts
             with Progress("Adding", "documents") as progress:

@@ -111,11 +111,11 @@ def _check_finished(job: Job, build: Build) -> None:
 def _open(job: Job, on_error: str, start: Build | None) -> Feed:
     """Open the corpus, at the place where an earlier run stopped if all before it is unchanged."""
     if start is None or start.position == 0:
-        return open_feed(job.corpus, job.format, on_error)
+        return open_feed(job.corpus, job.format, on_error, memory=job.memory)
     changed = "the corpus has changed since it was indexed: restore it, or build anew with --overwrite"
     try:
         with Progress("Reading again what is indexed"):
-            feed = open_feed(job.corpus, job.format, on_error, start)
+            feed = open_feed(job.corpus, job.format, on_error, start, job.memory)
     except InputError as error:
         raise InputError(f"{error.reason.removesuffix('; start anew')}; {changed}", job.corpus) from None
     state = feed.state()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from citadel.cli.options import IndexFolder, Memory, parse_size
-from citadel.cli.output import plural
+from citadel.cli.output import plural, say
 
 
 def merge(
@@ -20,6 +20,8 @@ def merge(
     from citadel.library import Index
 
     with Index.open(index, memory=parse_size(memory)) as opened:
+        if needed := opened.merge_space(retrain=retrain):
+            say(f"{index}: merging needs up to {needed / 1e6:,.1f} MB of free disk space while it runs")
         with Progress("Merging"):
             opened.merge(retrain=retrain)
         print(f"{index}: merged, {plural(len(opened), 'document')}")

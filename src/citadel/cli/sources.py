@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from citadel.cli.output import say
 from citadel.cli.progress import Progress
 from citadel.cli.vectors import read_shapes
-from citadel.errors import InputError, UsageError
+from citadel.config import DEFAULT_MEMORY
+from citadel.errors import DocumentTooLargeError, InputError, UsageError
 from citadel.index.manifest import Build
 from citadel.text.corpus import KEPT_REASONS, OnError, find_file, read_corpus
 from citadel.text.files import STDIN
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Enough = Callable[[int], bool]
 _CHUNK = 1 << 20
+_LINE_SHARE = 16  # of the memory bound that a line may have: it is held as bytes, as text and as a document
+_MIN_LINE = 1 << 20
 
 
 class Feed(Protocol):
@@ -47,9 +50,18 @@ class Feed(Protocol):
 class TextFeed:
     """The documents of a JSONL or TSV corpus."""
 
-    def __init__(self, path: str, source: str, format: str | None, on_error: OnError, start: int = 0) -> None:
+    def __init__(
+        self,
+        path: str,
+        source: str,
+        format: str | None,
+        on_error: OnError,
+        start: int = 0,
+        memory: int = DEFAULT_MEMORY,
+    ) -> None:
         self._source = source
-        self._corpus = read_corpus(path, format=format, on_error=on_error, start=start)
+        limit = max(memory // _LINE_SHARE, _MIN_LINE)
+        self._corpus = read_corpus(path, format=format, on_error=on_error, start=start, max_line=limit)
         self._ended = False
         self._counted = 0
 
@@ -63,7 +75,13 @@ class TextFeed:
 
     def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
         progress.total = self._corpus.lines.size
-        index.add(self._documents(enough, progress))
+        documents, is_added = self._documents(enough, progress), False
+        while not is_added:
+            try:
+                index.add(documents)
+                is_added = True
+            except DocumentTooLargeError as error:
+                self._corpus.refuse(error)
         index.tally("skipped", self.skipped - self._counted)
         self._counted = self.skipped
         return self._ended
@@ -158,14 +176,16 @@ def is_vectors(corpus: str) -> bool:
     return corpus.lower().endswith(".npz")
 
 
-def open_feed(corpus: str, format: str | None, on_error: str, start: Build | None = None) -> Feed:
+def open_feed(
+    corpus: str, format: str | None, on_error: str, start: Build | None = None, memory: int = DEFAULT_MEMORY
+) -> Feed:
     """Open a corpus at its beginning, or where an earlier build stopped; its CRC tells whether it has changed since."""
     if on_error not in ("fail", "skip"):
         raise UsageError(f"--on-error is fail or skip, not {on_error!r}")
     policy: OnError = "skip" if on_error == "skip" else "fail"
     if is_vectors(corpus):
         return VectorFeed(corpus, real_source(corpus), policy, start.line if start else 0)
-    return TextFeed(corpus, real_source(corpus), format, policy, start.position if start else 0)
+    return TextFeed(corpus, real_source(corpus), format, policy, start.position if start else 0, memory)
 
 
 def real_source(corpus: str) -> str:

@@ -88,11 +88,11 @@ class ScaledLists:
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         yield from ()
 
-    def terms(self) -> list[bytes]:
-        return []
+    def terms(self) -> tuple[NDArray[np.uint32], list[bytes]]:
+        return np.zeros(0, np.uint32), []
 
-    def lengths(self) -> NDArray[np.uint32]:
-        return np.zeros(0, np.uint32)
+    def lengths(self) -> Iterator[NDArray[np.uint32]]:
+        yield from ()
 
 
 def _documents(generator: np.random.Generator, documents: int, size: int) -> NDArray[np.uint32]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import array
+import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import Settings
+from citadel.config import DEFAULT_MEMORY, Settings
+from citadel.errors import DocumentTooLargeError, InputError
 from citadel.index.codebook import Codebook
 from citadel.index.columns import Column
 from citadel.index.documents import Row, metadata_json, row_of
@@ -22,12 +24,19 @@ from citadel.index.vectors import VectorBatch
 from citadel.routing import get_router
 from citadel.types import Document, Floats
 
-_TERM_BYTES = 150  # of a new term: its text and its place in the table
-_DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
-_STAGED_TOKENS = 1 << 20
+_TERM_BYTES = 96  # of a new term besides its text: its number and its entry in the table
+_DOCUMENT_BYTES = 600  # what Python keeps around a document besides its text, and while its id is looked up
+_ROW_COPIES = 3  # of a document's text while its row is written: joined, encoded, and SQLite's own
+_STAGED_TOKENS = 1 << 16
+_TOKEN_BYTES = 10  # of a waiting token, and of its copies while it becomes a posting
+_POSTING_BYTES = 60  # of a posting until its segment is written
 _SORTING_BYTES = 24  # a posting while its segment is sorted: its order, its key, a chunk's copies
+_LONG_TEXT = 1 << 17  # bytes
+_LONG_TEXT_COPIES = 8  # what a long text and its terms take, at a guess
+_MIN_LIMIT = 8 << 20  # bytes that one document may take under any bound
 _CHUNK = 1 << 16  # postings that are put in order at a time, fewer of wide vectors
 _CHUNK_BYTES = 4 << 20
+_TERMS_PER_CHUNK = 8192
 
 
 def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
@@ -37,18 +46,47 @@ def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
 
 
 class _TermTable(dict[str, int]):
-    """Numbers terms in the order they are first seen."""
+    """Numbers terms in the order they are first seen, and counts the bytes they take."""
+
+    bytes = 0
 
     def __missing__(self, term: str) -> int:
         self[term] = number = len(self)
+        self.bytes += _TERM_BYTES + sys.getsizeof(term)
         return number
+
+    def shorten(self, terms: int, size: int) -> None:
+        """Return to an earlier number of terms and bytes."""
+        while len(self) > terms:
+            self.popitem()
+        self.bytes = size
+
+
+def _text_bytes(document: Document, metadata: str) -> int:
+    return sum(map(sys.getsizeof, (document.id, document.title, document.text, metadata)))
+
+
+def expected_bytes(document: Document) -> int:
+    """What a long text may take while it is added; 0 for a short one, which fits beside what waits.
+
+    >>> expected_bytes(Document("d1", "short"))
+    0
+    """
+    size = sys.getsizeof(document.text)
+    return _LONG_TEXT_COPIES * size if size > _LONG_TEXT else 0
 
 
 class Buffer:
     """The postings and documents of the segment to come."""
 
-    def __init__(self, settings: Settings, codebook: Codebook | None, sample: Sample | None) -> None:
-        self.settings, self._sample = settings, sample
+    def __init__(
+        self,
+        settings: Settings,
+        codebook: Codebook | None,
+        sample: Sample | None,
+        memory: int = DEFAULT_MEMORY,
+    ) -> None:
+        self.settings, self._sample, self._memory = settings, sample, memory
         self.codec, self._codebook = stored_codec(settings, codebook), codebook
         self.documents: list[Document] = []
         self._metadata: list[str] = []
@@ -58,19 +96,27 @@ class Buffer:
         self._tokens = array.array("I")
         self._lengths = array.array("I")
         self._staged = 0  # documents whose tokens have become postings
-        self.bytes = 0
+        self._held = self._largest = 0  # bytes of documents and postings, and of the largest document
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    @property
+    def bytes(self) -> int:
+        """What the buffer takes now and while it is written."""
+        return self._held + _ROW_COPIES * self._largest + self._terms.bytes + _TOKEN_BYTES * len(self._tokens)
 
     def _take(self, document: Document, metadata: str) -> bool:
         """Append a document and its metadata as JSON; True when it replaces one that waits here."""
         replaced = self.numbers.pop(document.id, None) is not None
         self.numbers[document.id] = len(self.documents)
+        if document.metadata:  # kept as JSON only: its objects take many times as much
+            document = Document(document.id, document.text, document.title)
         self.documents.append(document)
         self._metadata.append(metadata)
-        texts = (document.id, document.title, document.text, metadata)
-        self.bytes += _DOCUMENT_BYTES + sum(map(sys.getsizeof, texts))
+        size = _text_bytes(document, metadata)
+        self._held += _DOCUMENT_BYTES + size
+        self._largest = max(self._largest, size)
         return replaced
 
     def discard(self, id: str) -> bool:
@@ -79,27 +125,57 @@ class Buffer:
 
     # -- text --------------------------------------------------------------------------------------------------------
 
-    def add_terms(self, document: Document, terms: Sequence[str]) -> bool:
-        """Add a document of a bm25 index."""
-        replaced = self._take(document, metadata_json(document))
-        known = len(self._terms)
-        self._tokens.extend(map(self._terms.__getitem__, terms))
-        self._lengths.append(len(terms))
-        self.bytes += 8 * len(terms) + _TERM_BYTES * (len(self._terms) - known)
+    def add_terms(self, document: Document, windows: Iterable[Sequence[str]]) -> bool:
+        """Add a document of a bm25 index from its terms, which come in lists; one too large is refused."""
+        metadata = metadata_json(document)
+        if len(document.text) > _LONG_TEXT and len(self._lengths) > self._staged:
+            self._stage()  # a long document becomes postings by itself, in half the memory
+        first, known = len(self._tokens), (len(self._terms), self._terms.bytes)
+        size = (1 + _ROW_COPIES) * _text_bytes(document, metadata)
+        try:
+            self._require_room(document, size)
+            for terms in windows:
+                self._tokens.extend(map(self._terms.__getitem__, terms))
+                self._require_room(document, size + self._own_bytes(len(self._tokens) - first, known[1]))
+        except InputError:
+            del self._tokens[first:]
+            self._terms.shorten(*known)
+            raise
+        self._lengths.append(len(self._tokens) - first)
         if len(self._tokens) >= _STAGED_TOKENS:
             self._stage()
-        return replaced
+        return self._take(document, metadata)
+
+    def _own_bytes(self, tokens: int, known: int) -> int:
+        """What the tokens of one document take, with the terms that were not in the table before."""
+        postings = min(tokens, len(self._terms))
+        return _TOKEN_BYTES * tokens + _POSTING_BYTES * postings + self._terms.bytes - known
+
+    def _require_room(self, document: Document, size: int) -> None:
+        """Refuse a document that needs more than half the bound; the rest is for reading and writing it."""
+        if size > max(self._memory // 2, _MIN_LIMIT):
+            length = (len(document.text) + len(document.title)) / 1e6
+            raise DocumentTooLargeError(
+                f"document {document.id!r} of {length:.1f} million characters is too large for "
+                f"{self._memory / 1e6:.0f} MB of memory: raise the bound (--memory), or split the document"
+            )
 
     def _stage(self) -> None:
         """Turn waiting tokens into (term, document, count) postings."""
-        lengths = np.frombuffer(self._lengths, np.uint32)[self._staged :]
-        owners = np.repeat(np.arange(self._staged, self._staged + len(lengths), dtype=np.uint64), lengths)
-        pairs = np.sort(owners << np.uint64(32) | np.frombuffer(self._tokens, np.uint32))
-        first = (
-            np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]])) if len(pairs) else np.zeros(0, np.int64)
-        )
-        self._append("KEYS", (pairs[first] & np.uint64(0xFFFFFFFF)).astype(np.uint32))
-        self._append("DOCUMENTS", (pairs[first] >> np.uint64(32)).astype(np.uint32))
+        lengths = np.array(self._lengths[self._staged :], np.uint32)  # a copy: a view would forbid to append
+        tokens = np.frombuffer(self._tokens, np.uint32)
+        if len(lengths) == 1:
+            pairs: NDArray[Any] = np.sort(tokens)
+        else:
+            owners = np.repeat(np.arange(self._staged, self._staged + len(lengths), dtype=np.uint64), lengths)
+            pairs = np.sort(owners << np.uint64(32) | tokens)
+        is_first = np.ones(len(pairs), np.bool_)
+        np.not_equal(pairs[1:], pairs[:-1], out=is_first[1:])
+        first = np.flatnonzero(is_first)
+        rows = pairs[first]
+        owner = np.full(len(rows), self._staged) if len(lengths) == 1 else rows >> np.uint64(32)
+        self._append("KEYS", rows.astype(np.uint32))  # the lower half
+        self._append("DOCUMENTS", owner.astype(np.uint32))
         self._append("COUNTS", np.diff(np.append(first, len(pairs))).astype(np.uint32))
         self._staged += len(lengths)
         self._tokens = array.array("I")
@@ -158,7 +234,7 @@ class Buffer:
 
     def _append(self, name: str, values: NDArray[Any]) -> None:
         self._columns.setdefault(name, Column()).append(values)
-        self.bytes += values.nbytes + (_SORTING_BYTES * len(values) if name == "KEYS" else 0)
+        self._held += values.nbytes + (_SORTING_BYTES * len(values) if name == "KEYS" else 0)
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -223,7 +299,7 @@ class MemoryContents:
         from citadel._native import sort_by_key
 
         keys = self._columns.pop("KEYS", np.zeros(0, np.uint32))
-        self._sorted_terms: list[bytes] = []
+        self._sorted_terms: list[str] = []
         if self._settings.router == "bm25":
             keys = self._rank_terms(keys)
         self._order = sort_by_key(np.ascontiguousarray(keys))
@@ -233,12 +309,13 @@ class MemoryContents:
 
     def _rank_terms(self, keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Replace term numbers by the ranks of the terms that are in use, in byte order."""
-        used = np.unique(keys).tolist()
-        terms = list(self._buffer._terms)
-        named = sorted((terms[number].encode(), number) for number in used)
-        self._sorted_terms = [term for term, _ in named]
-        ranks = np.zeros(len(terms), np.uint32)
-        ranks[[number for _, number in named]] = np.arange(len(named), dtype=np.uint32)
+        table = self._buffer._terms
+        used = np.zeros(len(table), np.bool_)
+        used[keys] = True
+        self._sorted_terms = sorted(itertools.compress(table, used))  # texts sort as their UTF-8 bytes do
+        numbers = np.fromiter(map(table.__getitem__, self._sorted_terms), np.uint32, len(self._sorted_terms))
+        ranks = np.zeros(len(table), np.uint32)
+        ranks[numbers] = np.arange(len(numbers), dtype=np.uint32)
         return ranks[keys]
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
@@ -250,16 +327,19 @@ class MemoryContents:
         for new, number in enumerate(self._live.tolist()):
             yield row_of(new, self._buffer.documents[number], self._buffer._metadata[number])
 
-    def terms(self) -> Sequence[bytes]:
-        return self._sorted_terms
+    def terms(self) -> tuple[NDArray[np.uint32], Iterable[bytes]]:
+        terms = self._sorted_terms
+        parts = (terms[start : start + _TERMS_PER_CHUNK] for start in range(0, len(terms), _TERMS_PER_CHUNK))
+        lengths = np.fromiter((len(term.encode()) for term in terms), np.uint32, len(terms))
+        return lengths, ("".join(part).encode() for part in parts)
 
-    def lengths(self) -> NDArray[np.uint32]:
-        return np.frombuffer(self._buffer._lengths, np.uint32)[self._live]
+    def lengths(self) -> Iterator[NDArray[np.uint32]]:
+        yield np.frombuffer(self._buffer._lengths, np.uint32)[self._live]
 
     @property
     def total_length(self) -> int:
         """Tokens of all documents (bm25)."""
-        return int(self.lengths().sum()) if self._settings.router == "bm25" else 0
+        return sum(int(part.sum()) for part in self.lengths()) if self._settings.router == "bm25" else 0
 
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
         if name in self._columns:

@@ -5,44 +5,58 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
 
 from citadel.index.buffer import Buffer
+from citadel.index.deletion import NumberSet
 from citadel.index.documents import metadata_json
 from citadel.index.segment import Segment
 from citadel.index.vectors import VectorBatch
+from citadel.text.analyser import Analyser
 from citadel.types import Document
 
 _TERM_BYTES = 64  # a term as a string in a list
 _DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
+_LONG_TEXT = 1 << 16  # characters; the terms of a longer text go straight into a buffer, in windows
 
 
-class AnalysedDocument(NamedTuple):
-    """A document of a bm25 index with its terms."""
+class AnalysedDocument:
+    """A document of a bm25 index with its terms; those of a long text are made when a buffer takes them."""
 
-    document: Document
-    terms: list[str]
+    def __init__(self, document: Document, analyser: Analyser) -> None:
+        self.document, self._analyser = document, analyser
+        self.is_long = len(document.text) + len(document.title) > _LONG_TEXT
+        self.terms: list[str] = [] if self.is_long else analyser.terms(document.encoded_text)
+
+    def windows(self) -> Iterable[Sequence[str]]:
+        """All terms, in lists."""
+        return self._analyser.windows(self.document.encoded_text) if self.is_long else [self.terms]
 
 
 Item = AnalysedDocument | VectorBatch
 
 
+def is_long(item: Item) -> bool:
+    """Whether an item must go straight into a buffer."""
+    return isinstance(item, AnalysedDocument) and item.is_long
+
+
 def add_item(buffer: Buffer, item: Item) -> int:
     """Add documents to a buffer; the number that replaced one already in it."""
     if isinstance(item, AnalysedDocument):
-        return int(buffer.add_terms(item.document, item.terms))
+        return int(buffer.add_terms(item.document, item.windows()))
     return buffer.add_batch(item)
 
 
 def check_item(buffer: Buffer, item: Item) -> None:
-    """Refuse with InputError what this buffer could not store."""
+    """Refuse with InputError what a buffer could not store."""
     if isinstance(item, AnalysedDocument):
         metadata_json(item.document)
     else:
         buffer.check(item)
 
 
-def size_of(item: Item) -> int:
+def item_bytes(item: Item) -> int:
     """Bytes that an item takes while it is kept."""
     documents = [item.document] if isinstance(item, AnalysedDocument) else item.documents
     size = sum(_DOCUMENT_BYTES + sys.getsizeof(document.text) + sys.getsizeof(document.title) for document in documents)
@@ -65,12 +79,12 @@ class ChangeSet:
         self.item_bytes = 0
         self.buffer: Buffer | None = None
         self.segments: list[Segment] = []
-        self.gone: dict[str, set[int]] = {}  # replaced within this call, by segment
+        self.gone: dict[str, NumberSet] = {}  # replaced within this call, by segment
         self.counts: Counter[str] = Counter()
 
     @property
     def bytes(self) -> int:
-        return self.item_bytes + (self.buffer.bytes if self.buffer else 0)
+        return self.item_bytes + (0 if self.buffer is None else self.buffer.bytes)
 
     @property
     def is_small(self) -> bool:
@@ -80,11 +94,13 @@ class ChangeSet:
     def append(self, item: Item) -> None:
         """Keep an item that was checked."""
         self.items.append(item)
-        self.item_bytes += size_of(item)
+        self.item_bytes += item_bytes(item)
 
-    def fill(self, buffer: Buffer) -> None:
-        """Move all items into a buffer, which this call uses from now on."""
-        self.buffer = buffer
-        for item in self.items:
-            self.counts["replaced"] += add_item(buffer, item)
-        self.items, self.item_bytes = [], 0
+    def use_buffer(self, new: Callable[[], Buffer]) -> Buffer:
+        """The buffer of this call, made at its first use from the items so far."""
+        if self.buffer is None:
+            self.buffer = new()
+            for item in self.items:
+                self.counts["replaced"] += add_item(self.buffer, item)
+            self.items, self.item_bytes = [], 0
+        return self.buffer

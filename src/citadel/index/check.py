@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -10,12 +9,16 @@ import numpy as np
 from citadel.errors import CitadelError, CorruptIndexError, ResourceError
 from citadel.index.checksum import crc32c
 from citadel.index.format import CitFile, FileRecord
+from citadel.index.join import join_names
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.mapping import require_whole, whole_files
 from citadel.index.merge import Source
+from citadel.index.packing import WINDOW
 from citadel.index.segment import Segment, id_hashes
 from citadel.index.snapshot import NOTHING_DELETED, Snapshot, open_snapshot
 from citadel.index.storage import Storage, resource_errors
+
+_CHUNK = 1 << 16  # postings in memory at a time
 
 
 def check(storage: Storage, deep: bool = False, progress: Callable[[str], None] = lambda _: None) -> Snapshot:
@@ -36,7 +39,7 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
             segment.file.check()
             _check_file(storage, segment.record.documents_file)
             _check_documents(segment)
-            _check_lists(segment)
+            _check_lists(segment, storage)
             _check_deletions(snapshot, segment)
     for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
         if record:
@@ -72,15 +75,15 @@ def _check_documents(segment: Segment) -> None:
             raise CorruptIndexError(segment.name, "ID_HASHES", "an id is not found by its hash")
 
 
-def _check_lists(segment: Segment) -> None:
+def _check_lists(segment: Segment, storage: Storage) -> None:
     """Keys rise, and so do the document numbers of every list."""
     if segment.meta.kind == "none":
         return
-    names = segment.terms if segment.meta.kind == "bm25" else segment.keys.tolist()
-    if any(left >= right for left, right in itertools.pairwise(names)):
-        raise CorruptIndexError(segment.name, "KEYS", "the keys are not sorted")
-    source, last = Source(segment, NOTHING_DELETED, 0), (-1, -1)  # the list and document of the last posting
-    for piece in source.pieces(np.arange(segment.lists, dtype=np.uint32)):
+    for _ in join_names([segment]):
+        pass  # reading checks that the keys rise
+    source = Source(segment, NOTHING_DELETED, 0, storage)
+    last = (-1, -1)  # the list and document of the last posting
+    for piece in source.pieces(0, segment.lists, _CHUNK):
         lists, numbers = piece.lists.astype(np.int64), piece.documents()
         if segment.meta.kind == "bm25":
             piece.counts()
@@ -98,10 +101,15 @@ def _check_deletions(snapshot: Snapshot, segment: Segment) -> None:
         return
     if int(segment.lengths[deleted.documents].sum(dtype=np.int64)) != deleted.removed_length:
         raise CorruptIndexError(record.name, "REMOVED_LENGTHS", "it differs from the deleted documents' lengths")
-    counts = np.diff(segment.list_starts) - Source(segment, deleted, 0).live_lengths()
-    ranks = np.flatnonzero(counts)
-    if not (np.array_equal(ranks, deleted.term_ranks) and np.array_equal(counts[ranks], deleted.term_counts)):
-        raise CorruptIndexError(record.name, "TERM_COUNTS", "it differs from the deleted documents' terms")
+    source = Source(segment, deleted, 0, snapshot.storage)
+    for first in range(0, segment.lists, WINDOW):
+        stop = min(first + WINDOW, segment.lists)
+        counts = np.diff(source.starts[first : stop + 1]) - source.live_lengths(first, stop, _CHUNK)
+        ranks = np.flatnonzero(counts)
+        part = slice(*np.searchsorted(deleted.term_ranks, np.array([first, stop], np.uint32)).tolist())
+        same = np.array_equal(ranks + first, deleted.term_ranks[part])
+        if not same or not np.array_equal(counts[ranks], deleted.term_counts[part]):
+            raise CorruptIndexError(record.name, "TERM_COUNTS", "it differs from the deleted documents' terms")
 
 
 def whole_generations(storage: Storage) -> list[int]:

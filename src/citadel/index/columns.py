@@ -1,16 +1,20 @@
-"""Arrays that grow at their end, in place: what waits for a segment is held once, not once more while it is joined."""
+"""Growable arrays: a `Column` in memory, joined without a copy; a `Spool` on disk, read through a mapping."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import mmap
-from typing import Any
+import tempfile
+from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
+
+from citadel.index.storage import Storage
 
 _GROWTH = 8  # a full column grows by one part in so many
+_SPOOL_BYTES = 1 << 18  # what a spool keeps in memory
 
 
 class Column:
@@ -62,3 +66,56 @@ def _enlarged(pages: mmap.mmap | None, size: int) -> mmap.mmap:
     if pages is not None:
         larger.write(memoryview(pages))
     return larger
+
+
+class Spool:
+    """A growing array of one type: short ones stay in memory, longer ones go to an anonymous temporary file.
+
+    A segment has arrays of one number per list or document, which would grow with the index in memory. The file
+    lies on the disk of the index and is read through a mapping; the system drops its pages when memory is short.
+
+    >>> import tempfile
+    >>> from citadel.index.storage import FolderStorage
+    >>> spool = Spool(FolderStorage(tempfile.mkdtemp()), np.uint32)
+    >>> spool.append(np.array([1, 2]))
+    >>> spool.append(np.array([3]))
+    >>> spool.values().tolist()
+    [1, 2, 3]
+    """
+
+    def __init__(self, storage: Storage, dtype: DTypeLike) -> None:
+        self._storage, self._dtype = storage, np.dtype(dtype)
+        self._waiting = bytearray()
+        self._file: IO[bytes] | None = None
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Add values at the end."""
+        octets = np.ascontiguousarray(values, self._dtype).view(np.uint8).data
+        if len(self._waiting) + len(octets) <= _SPOOL_BYTES:
+            self._waiting += octets
+            return
+        self._write(self._waiting)
+        self._write(octets)
+        self._waiting = bytearray()
+
+    def _write(self, octets: bytearray | memoryview) -> None:
+        """Write to the file; never through a mapping, where a full disk would end the process."""
+        if self._file is None:
+            with self._storage.scratch() as folder:
+                self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - see __del__
+        view = memoryview(octets)
+        while view:
+            view = view[self._file.write(view) :]
+
+    def values(self) -> NDArray[Any]:
+        """All values, read-only; nothing may be appended afterwards."""
+        if self._file is None:
+            return np.frombuffer(bytes(self._waiting), self._dtype)
+        self._write(self._waiting)
+        self._waiting = bytearray()
+        return np.frombuffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), self._dtype)
+
+    def __del__(self) -> None:
+        """Close the file; what was mapped stays readable."""
+        if self._file is not None:
+            self._file.close()

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-import array
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.index.columns import Spool
 from citadel.index.format import CitWriter, FileRecord
-from citadel.index.packing import POSTINGS_A_BLOCK, blocks_of
+from citadel.index.packing import POSTINGS_A_BLOCK, WINDOW, blocks_of, windows
 from citadel.index.probe import PROBE_FLOOR, Probe, build_probe
 from citadel.index.segment import Meta
 from citadel.index.storage import Storage
 from citadel.types import Floats
 
 _PADDING = bytes(8)  # so that a decoder may load eight bytes anywhere
+Hashes = NDArray[np.uint64]
+_SORTED_IDS = 1 << 17  # hashes of ids that are sorted at a time
 
 
 class Contents(Protocol):
     """What goes into a segment. Rows come in chunks; no chunk but one of a single list ends inside a list."""
 
     meta: Meta
-    keys: NDArray[np.uint32]  # [K]
+    keys: NDArray[np.uint32]  # [K]; not read for bm25
     list_lengths: NDArray[np.int64]  # [K]
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]: ...
-    def terms(self) -> Sequence[bytes]: ...
-    def lengths(self) -> NDArray[np.uint32]: ...
+    def terms(self) -> tuple[NDArray[np.uint32], Iterable[NDArray[Any] | bytes]]:
+        """The bytes per term [K], and the bytes of all terms in chunks (bm25)."""
+        ...
+
+    def lengths(self) -> Iterator[NDArray[np.uint32]]:
+        """The tokens per document in chunks (bm25)."""
+        ...
+
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
         """For section `name`: (list of each posting [p] ascending, its value [p, …])."""
         ...
@@ -50,9 +58,9 @@ def write_segment(
     writer = CitWriter(storage, "segment", index_id, file_id, sections=len(names))
     try:
         writer.section("META", json.dumps(asdict(contents.meta)).encode())
-        _write_ids(writer, contents)
+        _write_ids(writer, contents, storage)
         if contents.meta.kind != "none":
-            _write_lists(writer, contents)
+            _write_lists(writer, contents, storage)
         if contents.meta.semantic_dimension:
             _write_semantic(writer, contents, probe)
         return writer.finish()
@@ -83,43 +91,66 @@ def row_names(meta: Meta) -> list[str]:
     return ["KEYS", *weights, "CODES"] + (["SCALES"] if meta.codec == "int8" else [])
 
 
-def _write_ids(writer: CitWriter, contents: Contents) -> None:
-    lengths, hashes = array.array("I"), array.array("Q")  # packed: this is all a merge keeps of every document
+def _write_ids(writer: CitWriter, contents: Contents, storage: Storage) -> None:
+    lengths, hashes, numbers = Spool(storage, "<u4"), Spool(storage, "<u8"), Spool(storage, "<u4")
 
     def octets() -> Iterator[bytes]:
         for ids, hashed in contents.ids():
-            lengths.extend(map(len, ids))
-            hashes.frombytes(hashed.tobytes())
+            lengths.append(np.fromiter(map(len, ids), np.uint32, len(ids)))
+            hashes.append(hashed)
             yield b"".join(ids)
 
     writer.stream("ID_BYTES", octets())
-    writer.section("ID_OFFSETS", _starts(np.frombuffer(lengths, np.uint32)))
-    joined = np.frombuffer(hashes, np.uint64)
-    order = np.argsort(joined, kind="stable")
-    writer.section("ID_HASHES", joined[order].astype("<u8", copy=False))
-    writer.section("ID_NUMBERS", order.astype("<u4"))
+    writer.stream("ID_OFFSETS", _starts(windows(lengths.values())))
+    writer.stream("ID_HASHES", _sorted_hashes(hashes.values(), numbers))
+    writer.section("ID_NUMBERS", numbers.values())
 
 
-def _starts(lengths: NDArray[Any]) -> NDArray[np.int64]:
-    starts = np.zeros(len(lengths) + 1, "<i8")
-    np.cumsum(lengths, out=starts[1:])
-    return starts
+def _sorted_hashes(hashes: Hashes, numbers: Spool, limit: int = _SORTED_IDS) -> Iterator[Hashes]:
+    """The hashes in order, at most about `limit` at a time; the document number of each goes to `numbers`."""
+    bits = (len(hashes) // limit).bit_length()  # hashes are uniform: so are groups of equal leading bits
+    for group in range(1 << bits):
+        documents = _documents_of(hashes, bits, group)
+        own = hashes[documents]
+        order = np.argsort(own, kind="stable")
+        numbers.append(documents[order])
+        yield own[order].astype("<u8", copy=False)
 
 
-def _write_lists(writer: CitWriter, contents: Contents) -> None:
+def _documents_of(hashes: Hashes, bits: int, group: int) -> NDArray[np.int64]:
+    """The documents, ascending, whose hashes begin with these bits."""
+    if not bits:
+        return np.arange(len(hashes))
+    shift, wanted = np.uint64(64 - bits), np.uint64(group)
+    parts = zip(range(0, len(hashes), WINDOW), windows(hashes), strict=True)
+    return np.concatenate([start + np.flatnonzero(part >> shift == wanted) for start, part in parts])
+
+
+def _starts(lengths: Iterable[NDArray[Any]]) -> Iterator[NDArray[np.int64]]:
+    """0 and the running sum of lengths that come in parts."""
+    total = 0
+    yield np.zeros(1, "<i8")
+    for part in lengths:
+        ends = total + np.cumsum(part, dtype="<i8")
+        total = int(ends[-1])
+        yield ends
+
+
+def _write_lists(writer: CitWriter, contents: Contents, storage: Storage) -> None:
     from citadel._native import pack, pack_counts
 
-    writer.section("LIST_STARTS", _starts(contents.list_lengths))
-    writer.section("BLOCK_STARTS", _starts(np.asarray(blocks_of(contents.list_lengths), np.int64)))
-    packer = ListPacker(pack)
+    lengths = contents.list_lengths
+    writer.stream("LIST_STARTS", _starts(windows(lengths)))
+    writer.stream("BLOCK_STARTS", _starts(np.asarray(blocks_of(part)) for part in windows(lengths)))
+    packer = ListPacker(pack, storage)
     writer.stream("PACKED_DOCUMENTS", packer.stream(contents.rows("DOCUMENTS")))
-    writer.section("BLOCK_DOCUMENTS", *packer.firsts)
-    writer.section("BLOCK_OFFSETS", *packer.offsets())
+    writer.section("BLOCK_DOCUMENTS", packer.firsts())
+    writer.section("BLOCK_OFFSETS", packer.offsets())
     if contents.meta.kind == "bm25":
         _write_terms(writer, contents)
-        counter = ListPacker(lambda values, starts: (None, *pack_counts(values, starts)))
+        counter = ListPacker(lambda values, starts: (None, *pack_counts(values, starts)), storage)
         writer.stream("PACKED_COUNTS", counter.stream(contents.rows("COUNTS")))
-        writer.section("COUNT_OFFSETS", *counter.offsets())
+        writer.section("COUNT_OFFSETS", counter.offsets())
         return
     writer.section("KEYS", contents.keys)
     for name in row_names(contents.meta)[1:]:
@@ -127,10 +158,10 @@ def _write_lists(writer: CitWriter, contents: Contents) -> None:
 
 
 def _write_terms(writer: CitWriter, contents: Contents) -> None:
-    terms = contents.terms()
-    writer.section("TERM_OFFSETS", _starts(np.fromiter(map(len, terms), np.int64, len(terms))))
-    writer.section("TERM_BYTES", b"".join(terms))
-    writer.section("LENGTHS", contents.lengths().astype("<u4"))
+    lengths, octets = contents.terms()
+    writer.stream("TERM_OFFSETS", _starts(windows(lengths)))
+    writer.stream("TERM_BYTES", octets)
+    writer.stream("LENGTHS", (part.astype("<u4", copy=False) for part in contents.lengths()))
 
 
 def _write_semantic(writer: CitWriter, contents: Contents, build: BuildProbe) -> None:
@@ -152,10 +183,9 @@ Pack = Callable[
 class ListPacker:
     """Packs lists that come in chunks: what does not fill a block of the last list waits for the next chunk."""
 
-    def __init__(self, pack: Pack) -> None:
+    def __init__(self, pack: Pack, storage: Storage) -> None:
         self._pack = pack
-        self.firsts: list[NDArray[np.uint32]] = []
-        self._offsets: list[NDArray[np.uint64]] = []
+        self._firsts, self._offsets = Spool(storage, "<u4"), Spool(storage, "<u8")
         self._length = 0
         self._waiting = (np.zeros(0, np.uint32), np.zeros(0, np.uint32))
 
@@ -183,12 +213,17 @@ class ListPacker:
         starts = np.concatenate([[0], borders, [len(lists)]]).astype(np.uint64)
         firsts, offsets, packed = self._pack(np.ascontiguousarray(values), starts)
         if firsts is not None:
-            self.firsts.append(firsts)
+            self._firsts.append(firsts)
         self._offsets.append(offsets[:-1] + np.uint64(self._length))
         size = int(offsets[-1])  # what stands behind it is padding
         self._length += size
         yield packed[:size].tobytes()
 
-    def offsets(self) -> list[NDArray[np.uint64]]:
+    def firsts(self) -> NDArray[np.uint32]:
+        """The first document of each block."""
+        return self._firsts.values()
+
+    def offsets(self) -> NDArray[np.uint64]:
         """Where each block starts, and one more: the end."""
-        return [*self._offsets, np.array([self._length], np.uint64)]
+        self._offsets.append(np.array([self._length], np.uint64))
+        return self._offsets.values()

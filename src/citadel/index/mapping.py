@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from citadel.errors import CorruptIndexError
+from citadel.forks import no_fork
 from citadel.index.failures import read_failure
 
 try:
@@ -27,7 +28,9 @@ class MappedFile(mmap.mmap):
 
     def __new__(cls, descriptor: int) -> Self:
         mapped = super().__new__(cls, descriptor, 0, access=mmap.ACCESS_READ)
-        mapped._slot = -1 if _native is None else _native.watch_mapping(mapped, descriptor)
+        if _native is not None:
+            with no_fork:  # its table of mappings has a mutex
+                mapped._slot = _native.watch_mapping(mapped, descriptor)
         return mapped
 
     def require_whole(self, name: str, exact: bool = True) -> None:
@@ -45,7 +48,8 @@ class MappedFile(mmap.mmap):
 
     def __del__(self) -> None:
         if self._slot >= 0 and _native is not None:  # it is None while the interpreter ends
-            _native.unwatch_mapping(self._slot)
+            with no_fork:
+                _native.unwatch_mapping(self._slot)
 
 
 def require_whole(view: memoryview | None, name: str, exact: bool = True) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,15 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.index.codebook import Codebook
+from citadel.index.columns import Spool
 from citadel.index.documents import Row, renumbered
-from citadel.index.packing import POSTINGS_A_BLOCK, block_sizes, list_groups
+from citadel.index.join import NAMES_PER_WINDOW, Names, join_names
+from citadel.index.packing import POSTINGS_A_BLOCK, WINDOW, block_sizes, list_groups
 from citadel.index.quantize import Encoded, decode, encode
 from citadel.index.segment import Segment, id_hashes
+from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
 from citadel.types import Floats
 
 CHUNK = 1 << 18  # postings in memory at a time, fewer where the bound or their width asks for it
 _COPIES = 16  # a merge's share of the bound in rows: some five copies of a chunk are alive together
+_NAME_BYTES = 1600  # of the bound per list name in a window: eight times its text and two table entries
+_SPOOLED = (  # sections about as large as the arrays that a merge keeps in anonymous files
+    *("LIST_STARTS", "TERM_OFFSETS", "TERM_BYTES", "KEYS"),
+    *("BLOCK_DOCUMENTS", "BLOCK_OFFSETS", "ID_HASHES"),
+)
+_MANIFEST_BYTES = 1 << 16  # of the files besides segments and documents
+_DOCUMENTS = 10_000  # whose ids are in memory at a time
 FAN_IN = 6  # segments of one tier that become one of the next
 _GARBAGE = 0.3  # share of deleted documents from which a segment is rewritten
 
@@ -51,42 +62,69 @@ class Piece:
 class Source:
     """One segment on its way into a merge."""
 
-    def __init__(self, segment: Segment, deleted: Deleted, base: int) -> None:
+    def __init__(self, segment: Segment, deleted: Deleted, base: int, storage: Storage) -> None:
         self.segment, self.base = segment, base
-        self.alive = deleted.alive(segment.documents) if len(deleted.documents) else None
         self.live = segment.documents - len(deleted.documents)
         self.starts = segment.list_starts if segment.meta.kind != "none" else np.zeros(1, np.int64)
-        self.removed_length = deleted.removed_length
         self.new_lists = np.zeros(0, np.uint32)  # [lists]: where each list goes, ascending
-        self._renumber = None if self.alive is None else np.cumsum(self.alive, dtype=np.uint32) - np.uint32(1)
+        self.alive: NDArray[np.bool_] | None = None  # [documents]
+        self._ranks: NDArray[np.uint32] | None = None  # [documents]: live ones up to and including each
+        if len(deleted.documents):
+            self._number(deleted.documents, storage)
+
+    def _number(self, deleted: NDArray[np.uint32], storage: Storage) -> None:
+        alive, ranks, live = Spool(storage, np.bool_), Spool(storage, np.uint32), 0
+        for start in range(0, self.segment.documents, WINDOW):
+            stop = min(start + WINDOW, self.segment.documents)
+            own = slice(*np.searchsorted(deleted, np.array([start, stop], np.uint32)).tolist())
+            mask = np.ones(stop - start, np.bool_)
+            mask[deleted[own] - np.uint32(start)] = False
+            alive.append(mask)
+            ranks.append(live + np.cumsum(mask))
+            live += int(mask.sum())
+        self.alive, self._ranks = alive.values(), ranks.values()
 
     def new_numbers(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """Document numbers in the merged segment."""
-        return documents + self.base if self._renumber is None else self._renumber[documents] + np.int64(self.base)
+        if self._ranks is None:
+            return documents + self.base
+        return self._ranks[documents] + np.int64(self.base - 1)
 
-    def live_lengths(self) -> NDArray[np.int64]:
-        """Postings of each list whose documents are still there [lists]."""
-        lengths = np.diff(self.starts)
+    def live_lengths(self, first: int, stop: int, chunk: int) -> NDArray[np.int64]:
+        """Postings of live documents in each of the lists first … stop − 1."""
         if self.alive is None:
-            return lengths
-        counts = np.zeros(len(lengths), np.int64)
-        for piece in self.pieces(np.arange(len(lengths), dtype=np.uint32)):
-            own = piece.lists[piece.kept()]
+            return np.diff(self.starts[first : stop + 1])
+        counts = np.zeros(stop - first, np.int64)
+        for piece in self.pieces(first, stop, chunk):
+            own = piece.lists[piece.kept()] - np.uint32(first)
             if len(own):
                 counts[own[0] : own[-1] + 1] += np.bincount(own - own[0])
         return counts
 
-    def pieces(self, lists: NDArray[np.uint32], chunk: int = CHUNK) -> Iterator[Piece]:
-        """All postings in pieces of about `chunk`; `lists` is the number that each list shall have."""
-        lengths = np.diff(self.starts)
-        for first, stop in list_groups(lengths, chunk):
-            if lengths[first] > chunk:
-                yield from _parts(self, first, stop, int(lists[first]), chunk)
-            else:
-                yield _whole(self, first, stop, lists)
+    def pieces(self, first: int, stop: int, chunk: int = CHUNK) -> Iterator[Piece]:
+        """Lists first … stop − 1 under their own numbers, in pieces of about `chunk` postings."""
+        for start in range(first, stop, WINDOW):
+            lengths = np.diff(self.starts[start : min(start + WINDOW, stop) + 1])
+            for begin, end in list_groups(lengths, chunk):
+                own = start + begin
+                if lengths[begin] > chunk:
+                    yield from _parts(self, own, start + end, own, chunk)
+                else:
+                    yield _whole(self, own, start + end, np.arange(own, start + end, dtype=np.uint32))
 
-    def live_numbers(self) -> NDArray[np.int64]:
-        return np.arange(self.segment.documents) if self.alive is None else np.flatnonzero(self.alive)
+    def live_numbers(self, size: int = WINDOW) -> Iterator[NDArray[np.int64]]:
+        """The numbers of live documents, in parts of at most `size`."""
+        for start in range(0, self.segment.documents, size):
+            numbers = np.arange(start, min(start + size, self.segment.documents))
+            yield numbers if self.alive is None else numbers[self.alive[start : start + size]]
+
+    def live_between(self, first: int, stop: int) -> NDArray[np.int64]:
+        """The numbers of the first-th … (stop − 1)-th live documents."""
+        if self.alive is None or self._ranks is None:
+            return np.arange(first, stop)
+        begin, end = np.searchsorted(self._ranks, np.array([first + 1, stop], np.uint32)).tolist()
+        numbers: NDArray[np.int64] = begin + np.flatnonzero(self.alive[begin : end + 1])
+        return numbers
 
 
 class MergedContents:
@@ -100,19 +138,18 @@ class MergedContents:
         codebook: Codebook | None,
         old_codebook: Codebook | None,
         memory: int,
+        storage: Storage,
     ) -> None:
         live = [segment.documents - len(gone.documents) for segment, gone in zip(segments, deleted, strict=True)]
         bases = [0, *itertools.accumulate(live)]
-        self.sources = [Source(*parts) for parts in zip(segments, deleted, bases, strict=False)]
+        self.sources = [Source(*parts, storage) for parts in zip(segments, deleted, bases, strict=False)]
         self._codebook, self._old_codebook = codebook, old_codebook
-        self._terms: list[bytes] = []
         meta = segments[0].meta
         width = max(meta.dimension * 4, meta.semantic_dimension * 4) + 32  # bytes a row may have while it is coded anew
         rows = min(CHUNK, max(memory // (_COPIES * width), 8 * POSTINGS_A_BLOCK))
         self._chunk = rows // POSTINGS_A_BLOCK * POSTINGS_A_BLOCK
-        self.keys, self.list_lengths = (
-            (np.zeros(0, np.uint32), np.zeros(0, np.int64)) if meta.kind == "none" else self._join_lists()
-        )
+        names = memory // (_NAME_BYTES * len(segments))
+        self._join_lists(storage, min(max(names, 256), NAMES_PER_WINDOW))
         self.meta = replace(
             meta,
             documents=bases[-1],
@@ -120,54 +157,54 @@ class MergedContents:
             codec=codec if meta.kind == "vectors" else meta.codec,
         )
 
-    def _join_lists(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Give every list that keeps a posting its place; those that lose all, the place of the next one."""
-        bm25 = self.sources[0].segment.meta.kind == "bm25"
-        names: list[Any] = [source.segment.terms if bm25 else source.segment.keys for source in self.sources]
-        union: Any = sorted(set[bytes]().union(*names)) if bm25 else np.unique(np.concatenate(names))
-        places = {term: place for place, term in enumerate(union)} if bm25 else {}
-        total = np.zeros(len(union), np.int64)
-        for source, own in zip(self.sources, names, strict=True):
-            where = [places[term] for term in own] if bm25 else np.searchsorted(union, own)
-            source.new_lists = np.array(where, np.int64).astype(np.uint32)
-            total[source.new_lists] += source.live_lengths()
-        kept = total > 0
-        renumber: NDArray[np.uint32] = (np.cumsum(kept, dtype=np.int64) - kept).astype(np.uint32)
-        for source in self.sources:
-            source.new_lists = renumber[source.new_lists]
-        if bm25:
-            self._terms = [term for term, keep in zip(union, kept.tolist(), strict=True) if keep]
-            return np.arange(len(self._terms), dtype=np.uint32), total[kept]
-        return union[kept].astype(np.uint32), total[kept]
+    def _join_lists(self, storage: Storage, window: int) -> None:
+        """Number the lists that keep a posting; one that loses all of them gets the number of the next."""
+        segments = [source.segment for source in self.sources if source.segment.meta.kind != "none"]
+        lengths, new_lists = Spool(storage, np.int64), [Spool(storage, np.uint32) for _ in segments]
+        names, count = _NameSpool(storage), 0
+        for union, parts in join_names(segments, window):
+            total = np.zeros(len(union), np.int64)
+            for source, part in zip(self.sources, parts, strict=True):
+                total[part.positions] += source.live_lengths(part.first, part.stop, self._chunk)
+            kept = total > 0
+            numbers = count + np.cumsum(kept) - kept
+            for spool, part in zip(new_lists, parts, strict=True):
+                spool.append(numbers[part.positions])
+            lengths.append(total[kept])
+            names.append(union, kept)
+            count += int(kept.sum())
+        for source, spool in zip(self.sources, new_lists, strict=False):
+            source.new_lists = spool.values()
+        self.list_lengths, self.keys, self._names = lengths.values(), names.keys.values(), names
 
     # -- documents ---------------------------------------------------------------------------------------------------
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         for source in self.sources:
-            numbers = source.live_numbers()
-            for start in range(0, len(numbers), 10_000):
-                ids = source.segment.ids(numbers[start : start + 10_000].tolist())
+            for numbers in source.live_numbers(_DOCUMENTS):
+                ids = source.segment.ids(numbers.tolist())
                 yield [id.encode() for id in ids], id_hashes(ids)
 
     def document_rows(self) -> Iterator[Row]:
         """The rows of the merged documents' database."""
         new = itertools.count()
         for source in self.sources:
-            numbers = source.live_numbers()
-            for start in range(0, len(numbers), 10_000):
-                for row in source.segment.store.rows(numbers[start : start + 10_000].tolist()):
+            for numbers in source.live_numbers(_DOCUMENTS):
+                for row in source.segment.store.rows(numbers.tolist()):
                     yield renumbered(row, next(new))
 
-    def terms(self) -> Sequence[bytes]:
-        return self._terms
+    def terms(self) -> tuple[NDArray[np.uint32], Iterable[NDArray[Any]]]:
+        return self._names.lengths.values(), [self._names.octets.values()]
 
-    def lengths(self) -> NDArray[np.uint32]:
-        return np.concatenate([source.segment.lengths[source.live_numbers()] for source in self.sources])
+    def lengths(self) -> Iterator[NDArray[np.uint32]]:
+        for source in self.sources:
+            for numbers in source.live_numbers():
+                yield source.segment.lengths[numbers]
 
     @property
     def total_length(self) -> int:
         """Tokens of all documents (bm25)."""
-        return int(self.lengths().sum()) if self.meta.kind == "bm25" else 0
+        return sum(int(part.sum()) for part in self.lengths()) if self.meta.kind == "bm25" else 0
 
     # -- lists -------------------------------------------------------------------------------------------------------
 
@@ -198,22 +235,34 @@ class MergedContents:
         encoded = piece.source.segment.encoded(piece.start, piece.stop)
         if encoded.codec == self.meta.codec and self._codebook is self._old_codebook:
             return encoded
-        keys = np.append(self.keys, np.uint32(0))[piece.lists]  # lists that lost all postings have no key
+        lists = np.minimum(piece.lists, len(self.keys) - 1)  # lists that lost all postings may have no key
+        keys = self.keys[lists]
         return encode(self.meta.codec, decode(encoded, keys, self._old_codebook), keys, self._codebook)
 
     def _chunks(self) -> Iterator[list[Piece]]:
         """Pieces that belong together: the same run of lists from every segment, or one list part by part."""
-        lengths = np.zeros(len(self.keys) + 1, np.int64)
-        for source in self.sources:
-            lengths += np.bincount(source.new_lists, np.diff(source.starts), len(lengths)).astype(np.int64)
-        for first, stop in list_groups(lengths[:-1], self._chunk):
-            spans = [np.searchsorted(source.new_lists, [first, stop]).tolist() for source in self.sources]
-            if lengths[first] > self._chunk:
-                for source, (begin, end) in zip(self.sources, spans, strict=True):
-                    yield from ([piece] for piece in _parts(source, begin, end, first, self._chunk))
-            else:
-                zipped = zip(self.sources, spans, strict=True)
-                yield [_whole(source, begin, end, source.new_lists) for source, (begin, end) in zipped]
+        for first in range(0, len(self.list_lengths), WINDOW):
+            stop = min(first + WINDOW, len(self.list_lengths))
+            lengths = np.zeros(stop - first, np.int64)
+            for source, (begin, end) in zip(self.sources, self._spans(first, stop), strict=True):
+                own = source.new_lists[begin:end] - np.uint32(first)
+                sizes = np.diff(source.starts[begin : end + 1])
+                lengths += np.bincount(own, sizes, stop - first).astype(np.int64)
+            for begin, end in list_groups(lengths, self._chunk):
+                yield from self._pieces(first + begin, first + end, lengths[begin] > self._chunk)
+
+    def _spans(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """The lists of each segment that go to the merged lists first … stop − 1."""
+        bounds = np.array([first, stop], np.uint32)  # the type of new_lists, or numpy converts all of those
+        return [tuple(np.searchsorted(source.new_lists, bounds).tolist()) for source in self.sources]
+
+    def _pieces(self, first: int, stop: int, by_part: bool) -> Iterator[list[Piece]]:
+        spans = zip(self.sources, self._spans(first, stop), strict=True)
+        if by_part:
+            for source, (begin, end) in spans:
+                yield from ([piece] for piece in _parts(source, begin, end, first, self._chunk))
+        else:
+            yield [_whole(source, begin, end, source.new_lists[begin:end]) for source, (begin, end) in spans]
 
     # -- semantic ----------------------------------------------------------------------------------------------------
 
@@ -233,17 +282,33 @@ class MergedContents:
         for source in self.sources:
             low, high = max(start - source.base, 0), min(stop - source.base, source.live)
             if low < high:
-                numbers = source.live_numbers()[low:high]
+                numbers = source.live_between(low, high)
                 encoded = source.segment.semantic(int(numbers[0]), int(numbers[-1]) + 1)
                 parts.append(decode(encoded[numbers - numbers[0]]))
         return np.concatenate(parts)
 
 
+class _NameSpool:
+    """The names of merged lists: keys, or for bm25 terms as lengths and bytes."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.keys, self.lengths = Spool(storage, np.uint32), Spool(storage, np.uint32)
+        self.octets = Spool(storage, np.uint8)
+
+    def append(self, names: Names, kept: NDArray[np.bool_]) -> None:
+        if isinstance(names, np.ndarray):
+            self.keys.append(names[kept])
+            return
+        terms = list(itertools.compress(names, kept.tolist()))
+        self.lengths.append(np.fromiter(map(len, terms), np.uint32, len(terms)))
+        self.octets.append(np.frombuffer(b"".join(terms), np.uint8))
+
+
 def _whole(source: Source, first: int, stop: int, numbers: NDArray[np.uint32]) -> Piece:
-    """Lists first … stop − 1 of a segment."""
+    """Lists first … stop − 1 of a segment, under these numbers [stop − first]."""
     lengths = np.diff(source.starts[first : stop + 1])
     start, end = source.starts[[first, stop]].tolist()
-    lists = np.repeat(numbers[first:stop], lengths)
+    lists = np.repeat(numbers, lengths)
     return Piece(source, start, end, source.segment.first_block(first), block_sizes(lengths), lists)
 
 
@@ -256,6 +321,21 @@ def _parts(source: Source, first: int, stop: int, new_list: int, chunk: int) -> 
             block = source.segment.first_block(own) + (start - begin) // POSTINGS_A_BLOCK
             lists = np.full(size, new_list, np.uint32)
             yield Piece(source, start, start + size, block, block_sizes(np.array([size])), lists)
+
+
+def merge_space(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> int:
+    """Bytes that merging takes on disk until the old files can be removed, about; deleted documents left out.
+
+    These are the new segment, its documents twice (the database is built in a scratch folder and then copied)
+    and the arrays that a merge keeps in anonymous files.
+    """
+    needed = _MANIFEST_BYTES
+    for segment, gone in zip(segments, deleted, strict=True):
+        share = 1 - len(gone.documents) / max(segment.documents, 1)
+        spooled = sum(len(segment.file[name].data) for name in _SPOOLED if name in segment.file)
+        lists, documents = segment.record.file.length, segment.record.documents_file.length
+        needed += math.ceil(share * (lists + 2 * documents + spooled))
+    return needed
 
 
 def choose_merge(sizes: Sequence[int], live: Sequence[int]) -> slice:

@@ -6,11 +6,13 @@ Writing, and reading in search, is native; this is the form that needs no native
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 POSTINGS_A_BLOCK = 128
+WINDOW = 1 << 16  # rows of a mapped array that are read at a time
 _OFFSET = np.uint64((1 << 56) - 1)
 
 
@@ -87,3 +89,26 @@ def list_groups(lengths: NDArray[np.int64], chunk: int) -> Iterator[tuple[int, i
         stop = max(int(np.searchsorted(ends, before + chunk, side="right")), first + 1)
         yield first, stop
         first = stop
+
+
+def windows(values: NDArray[Any], size: int = WINDOW) -> Iterator[NDArray[Any]]:
+    """An array in parts of `size` rows, so that work on a mapped array needs memory for one part only.
+
+    >>> [part.tolist() for part in windows(np.arange(5), 2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def rises(values: NDArray[Any], limit: int | None = None) -> bool:
+    """Whether no value is smaller than the one before it, nor larger by more than `limit`.
+
+    >>> rises(np.array([0, 2, 2])), rises(np.array([3, 1])), rises(np.array([0, 9]), limit=5)
+    (True, False, False)
+    """
+    for start in range(0, len(values) - 1, WINDOW):
+        part = values[start : start + WINDOW + 1]
+        if not (part[1:] >= part[:-1]).all() or (limit is not None and (part[1:] - part[:-1] > limit).any()):
+            return False
+    return True

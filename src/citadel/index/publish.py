@@ -8,16 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from citadel.config import SUBVECTOR, Settings
-from citadel.errors import CorruptIndexError, FingerprintError, OwnershipError, UsageError
+from citadel.errors import FingerprintError, OwnershipError, ResourceError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
+from citadel.index.deletion import NumberSet, extend_deleted, union_of
 from citadel.index.documents import write_documents
 from citadel.index.lists import write_segment
 from citadel.index.manifest import Build, Manifest, SegmentRecord, newest_manifest, write_manifest
 from citadel.index.mapping import whole_files
-from citadel.index.merge import MergedContents, choose_merge
+from citadel.index.merge import MergedContents, choose_merge, merge_space
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot, open_snapshot
 from citadel.index.storage import Lock, Storage
@@ -37,7 +39,7 @@ class Publisher:
     def _forget(self) -> None:
         """Start from the generation as it stands."""
         self._pending: list[Segment] = []  # spilled, not yet in a generation
-        self._gone: dict[str, set[int]] = {}  # deleted since the last commit, by segment
+        self._gone: dict[str, NumberSet] = {}  # deleted since the last commit, by segment
         self._counts: dict[str, int] = {}
         self._codebook, self._codebook_record = self.snapshot.codebook, self.snapshot.manifest.codebook
 
@@ -150,27 +152,15 @@ class Publisher:
         for segment in segments:
             before, fresh = self.snapshot.deleted(segment), self._gone.get(segment.file_id)
             if fresh:
-                found[segment.file_id] = self._deleted(segment, before, sorted(fresh))
+                found[segment.file_id] = self._deleted(segment, before, fresh.values)
             elif len(before.documents):
                 found[segment.file_id] = before
         return found
 
-    def _deleted(self, segment: Segment, before: Deleted, fresh: Sequence[int]) -> Deleted:
-        documents = np.union1d(before.documents, np.array(fresh, np.uint32)).astype(np.uint32)
-        if self.settings.router != "bm25":
-            return Deleted(documents)
-        counts = np.zeros(segment.lists, np.int64)
-        counts[before.term_ranks] += before.term_counts
-        ranks = {term: rank for rank, term in enumerate(segment.terms)}
-        analyser = self._analyser()
-        for document in segment.store.get(fresh):
-            for term in set(analyser.terms(document.encoded_text)):
-                if term.encode() not in ranks:
-                    raise CorruptIndexError(segment.name, "TERM_BYTES", f"it lacks a term of document {document.id!r}")
-                counts[ranks[term.encode()]] += 1
-        removed = before.removed_length + int(segment.lengths[list(fresh)].sum())
-        used = np.flatnonzero(counts)
-        return Deleted(documents, used.astype(np.uint32), counts[used].astype(np.uint32), removed)
+    def _deleted(self, segment: Segment, before: Deleted, fresh: NDArray[np.uint32]) -> Deleted:
+        if self.settings.router == "bm25":
+            return extend_deleted(self._storage, segment, before, fresh, self._analyser())
+        return Deleted(union_of(before.documents, fresh))
 
     # -- merging -----------------------------------------------------------------------------------------------------
 
@@ -184,8 +174,19 @@ class Publisher:
 
     def _merge(self, chosen: slice, old_codebook: Codebook | None = None) -> None:
         segments, old = self.snapshot.segments, self.snapshot.segments[chosen]
-        merged = self._joined(old, [self.snapshot.deleted(segment) for segment in old], old_codebook)
+        deleted = [self.snapshot.deleted(segment) for segment in old]
+        self._require_space(old, deleted)
+        merged = self._joined(old, deleted, old_codebook)
         self._publish([*segments[: chosen.start], *merged, *segments[chosen.stop :]])
+
+    def _require_space(self, old: Sequence[Segment], deleted: Sequence[Deleted]) -> None:
+        """Refuse a merge for which the disk has no room, before anything is written."""
+        needed, free = merge_space(old, deleted), self._storage.free_space()
+        if free is not None and free < needed:
+            raise ResourceError(
+                f"{self._storage.location}: merging needs up to {needed / 1e6:,.1f} MB of disk space, "
+                f"{free / 1e6:,.1f} MB are free; what was committed before is intact; make room"
+            )
 
     def _joined(
         self, old: Sequence[Segment], deleted: Sequence[Deleted], old_codebook: Codebook | None = None
@@ -195,7 +196,7 @@ class Publisher:
             return []
         codec, books = stored_codec(self.settings, self._codebook), (self._codebook, old_codebook or self._codebook)
         with whole_files([segment.file for segment in old]):  # zeros must not become a segment with good checksums
-            return [self._write(MergedContents(old, deleted, codec, *books, self._memory))]
+            return [self._write(MergedContents(old, deleted, codec, *books, self._memory, self._storage))]
 
 
 def sizes_of(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> tuple[list[int], list[int]]:

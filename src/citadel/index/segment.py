@@ -16,7 +16,7 @@ from citadel.errors import CorruptIndexError
 from citadel.index.documents import DocumentStore
 from citadel.index.format import CitFile
 from citadel.index.manifest import SegmentRecord
-from citadel.index.packing import block_sizes, unpack_documents, unpack_values
+from citadel.index.packing import block_sizes, rises, unpack_documents, unpack_values
 from citadel.index.quantize import Encoded
 from citadel.index.storage import Storage
 from citadel.text.parse import MAX_ID
@@ -151,8 +151,7 @@ class Segment:
     def _map_ids(self) -> tuple[memoryview, memoryview]:
         """Offsets and bytes of the ids as plain memory, which Python reads faster than arrays when it needs ten."""
         offsets, octets = self.file["ID_OFFSETS"].array("<u8"), self.file["ID_BYTES"].array(np.uint8)
-        lengths = np.diff(offsets.astype(np.int64))
-        if len(octets) != int(offsets[-1]) or (len(lengths) and not 0 <= lengths.min() <= lengths.max() <= MAX_ID):
+        if len(octets) != int(offsets[-1]) or not rises(offsets, MAX_ID):
             raise self._corrupt("ID_OFFSETS", "the ids do not follow each other or one is too long")
         self._id_views = memoryview(offsets), memoryview(octets)  # type: ignore[arg-type]
         return self._id_views
@@ -182,7 +181,7 @@ class Segment:
     def list_starts(self) -> NDArray[np.int64]:
         """First posting of each list [lists + 1], checked to rise to the number of postings."""
         starts = self.file["LIST_STARTS"].array("<i8")
-        if len(starts) and (starts[0] != 0 or starts[-1] != self.meta.postings or (np.diff(starts) < 0).any()):
+        if len(starts) and (starts[0] != 0 or starts[-1] != self.meta.postings or not rises(starts)):
             raise self._corrupt("LIST_STARTS", "the lists do not follow each other")
         return starts
 
@@ -195,10 +194,14 @@ class Segment:
 
     @property
     def terms(self) -> list[bytes]:
-        """The sorted terms of a bm25 segment."""
-        offsets = self.file["TERM_OFFSETS"].array("<u8").tolist()
-        octets = self.file["TERM_BYTES"].array(np.uint8).tobytes()
-        return [octets[start:stop] for start, stop in itertools.pairwise(offsets)]
+        """The sorted terms of a bm25 segment; `terms_between` reads a part of them."""
+        return self.terms_between(0, self.lists)
+
+    def terms_between(self, first: int, stop: int) -> list[bytes]:
+        """The terms of lists first … stop − 1 of a bm25 segment."""
+        offsets = self.file["TERM_OFFSETS"].array("<u8", first, stop + 1).tolist()
+        octets = self.file["TERM_BYTES"].array(np.uint8, offsets[0], offsets[-1]).tobytes()
+        return [octets[start - offsets[0] : end - offsets[0]] for start, end in itertools.pairwise(offsets)]
 
     @property
     def lengths(self) -> NDArray[np.uint32]:

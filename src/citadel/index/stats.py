@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from citadel.index.format import FORMAT
+from citadel.index.join import join_names
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
 
+_LARGEST = 10  # lists that are named
 _NOT_LEXICAL = ("META", "ID_", "SEMANTIC_", "PROBE_")
 
 
@@ -49,10 +53,22 @@ def _codec(segment: Segment) -> str:
 
 
 def _list_figures(snapshot: Snapshot) -> dict[str, Any]:
-    """How many lists there are over all segments, and the longest."""
-    lengths = list_lengths(snapshot)
-    top = largest_lists(lengths, 10)
-    return {"lists": len(lengths), "largest_list": top[0][1] if top else 0, "largest_lists": top}
+    """How many lists there are over all segments, and the longest; names are read a window at a time."""
+    segments = [segment for segment in snapshot.segments if segment.meta.kind != "none"]
+    starts, count, top = [segment.list_starts for segment in segments], 0, list[tuple[Any, int]]()
+    for names, parts in join_names(segments):
+        total = np.zeros(len(names), np.int64)
+        for own, part in zip(starts, parts, strict=True):
+            total[part.positions] += np.diff(own[part.first : part.stop + 1])
+        best = np.argsort(-total, kind="stable")[:_LARGEST].tolist()
+        top += [(_name(names[i]), int(total[i])) for i in best]
+        top = heapq.nlargest(_LARGEST, top, key=itemgetter(1))
+        count += len(names)
+    return {"lists": count, "largest_list": top[0][1] if top else 0, "largest_lists": top}
+
+
+def _name(name: Any) -> str | int:
+    return name.decode() if isinstance(name, bytes) else int(name)
 
 
 def list_lengths(snapshot: Snapshot) -> Counter[Any]:
@@ -72,7 +88,7 @@ def largest_lists(lengths: Counter[Any], count: int) -> list[tuple[Any, int]]:
     >>> largest_lists(Counter({b"fox": 3, b"dog": 2}), 1)
     [('fox', 3)]
     """
-    return [(name.decode() if isinstance(name, bytes) else name, size) for name, size in lengths.most_common(count)]
+    return [(_name(name), size) for name, size in lengths.most_common(count)]
 
 
 def list_sizes(lengths: Counter[Any]) -> list[dict[str, int]]:

@@ -76,6 +76,7 @@ class Storage(Protocol):
     def sync(self) -> None: ...
     def lock(self) -> Lock: ...
     def scratch(self) -> contextlib.AbstractContextManager[Path]: ...
+    def free_space(self) -> int | None: ...
 
 
 class FolderStorage:
@@ -220,6 +221,14 @@ class FolderStorage:
             pass
         except (IsADirectoryError, PermissionError):  # macOS says the second of a folder
             shutil.rmtree(name, ignore_errors=True, dir_fd=self._folder())
+
+    def free_space(self) -> int | None:
+        """Bytes that may still be written to this disk, or None where the system does not say."""
+        try:
+            disk = os.fstatvfs(self._folder())
+        except OSError:
+            return None
+        return disk.f_bavail * disk.f_frsize
 
     def sync(self) -> None:
         """Make names durable: what was created, renamed and removed in this folder."""

@@ -16,12 +16,13 @@ import numpy as np
 
 from citadel.config import DEFAULT_MEMORY, SUBVECTOR
 from citadel.errors import CorruptIndexError, InputError, OwnershipError, ResourceError, UsageError
-from citadel.index.buffer import Buffer, stored_codec
-from citadel.index.changes import AnalysedDocument, ChangeSet, Item, add_item, check_item
+from citadel.index.buffer import Buffer, expected_bytes, stored_codec
+from citadel.index.changes import AnalysedDocument, ChangeSet, Item, add_item, check_item, is_long, item_bytes
 from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
 from citadel.index.collect import KEPT_GENERATIONS, collect
+from citadel.index.deletion import NumberSet
 from citadel.index.manifest import Build
-from citadel.index.merge import choose_merge
+from citadel.index.merge import choose_merge, merge_space
 from citadel.index.publish import Publisher, sizes_of
 from citadel.index.retrain import sample_vectors
 from citadel.index.sample import Sample
@@ -43,6 +44,7 @@ class Writer(Publisher):
     def __init__(self, storage: Storage, memory: int = DEFAULT_MEMORY) -> None:
         self._process, self._mutex = os.getpid(), threading.RLock()
         self._calls: list[ChangeSet] = []  # of `add` calls that have not returned
+        self._small = min(memory // _ITEMS_SHARE, _ITEMS_LIMIT)
         super().__init__(storage, memory)
         self._reset()
         _WRITERS.add(self)
@@ -59,7 +61,7 @@ class Writer(Publisher):
         self._buffer = self._new_buffer()
 
     def _new_buffer(self) -> Buffer:
-        return Buffer(self.settings, self._codebook, self._sample)
+        return Buffer(self.settings, self._codebook, self._sample, self._memory)
 
     @property
     def changed(self) -> bool:
@@ -118,8 +120,8 @@ class Writer(Publisher):
 
     def add(self, documents: Iterable[Document]) -> int:
         """Add documents with text; the number taken in."""
-        terms = self._analyser().terms
-        return self._take_in(AnalysedDocument(document, terms(document.encoded_text)) for document in documents)
+        analyser = self._analyser()
+        return self._take_in(AnalysedDocument(document, analyser) for document in documents)
 
     def add_vectors(self, batches: Iterable[VectorBatch]) -> int:
         """Add documents with given vectors; the number taken in."""
@@ -161,10 +163,13 @@ class Writer(Publisher):
         """Add an item to its call; the number of its documents."""
         with self._mutex:
             self.begin()
-            check_item(self._buffer, item)
-            call.append(item)
-            if call.buffer is not None or call.item_bytes > min(self._memory // _ITEMS_SHARE, _ITEMS_LIMIT):
-                call.fill(call.buffer or self._new_buffer())
+            if call.buffer is not None or call.item_bytes + item_bytes(item) > self._small or is_long(item):
+                call.use_buffer(self._new_buffer)
+                self._spill_if_full(call, expected_bytes(item.document) if isinstance(item, AnalysedDocument) else 0)
+                call.counts["replaced"] += add_item(call.use_buffer(self._new_buffer), item)
+            else:
+                check_item(self._buffer, item)
+                call.append(item)
             self._spill_if_full(call)
         return 1 if isinstance(item, AnalysedDocument) else len(item)
 
@@ -190,14 +195,14 @@ class Writer(Publisher):
     def _adopt_call(self, call: ChangeSet) -> None:
         """The segments and the buffer of a call become those of the writer."""
         for segment in call.segments:
-            live = Deleted(np.array(sorted(call.gone.get(segment.file_id, ())), np.uint32)).alive(segment.documents)
-            numbers = np.flatnonzero(live)
+            gone = call.gone.get(segment.file_id, NumberSet())
+            numbers = np.flatnonzero(Deleted(gone.values).alive(segment.documents))
             for start in range(0, len(numbers), _IDS_PER_LOOKUP):
                 ids = segment.ids(numbers[start : start + _IDS_PER_LOOKUP].tolist())
                 self._count("replaced", len(self._bury(ids)))
         self._pending += call.segments
         self._gone |= call.gone
-        self._buffer = call.buffer or self._buffer
+        self._buffer = self._buffer if call.buffer is None else call.buffer
 
     def _drop_call(self, call: ChangeSet) -> None:
         """Forget the documents of a call and remove its spilled files, if they are still ours to remove."""
@@ -230,13 +235,13 @@ class Writer(Publisher):
         segments = [*self.snapshot.segments, *self._pending]
         return self._mark(ids, segments, self._gone) if segments else set()
 
-    def _mark(self, ids: Sequence[str], segments: Sequence[Segment], marks: dict[str, set[int]]) -> set[str]:
+    def _mark(self, ids: Sequence[str], segments: Sequence[Segment], marks: dict[str, NumberSet]) -> set[str]:
         hashes = id_hashes(ids)
         marked: set[str] = set()
         for segment in segments:
             known = segment.find(ids, hashes)
-            gone = marks.get(segment.file_id, set())
-            committed = set(self.snapshot.deleted(segment).documents.tolist()) if known else set()
+            gone = marks.get(segment.file_id, NumberSet())
+            committed = NumberSet(self.snapshot.deleted(segment).documents)
             fresh = {id: number for id, number in known.items() if number not in committed and number not in gone}
             if fresh:
                 marks[segment.file_id] = gone.union(fresh.values())
@@ -258,24 +263,23 @@ class Writer(Publisher):
 
     # -- spilling ----------------------------------------------------------------------------------------------------
 
-    def _spill_if_full(self, call: ChangeSet) -> None:
+    def _spill_if_full(self, call: ChangeSet, coming: int = 0) -> None:
         """Keep what waits, in this call, in others and before them, within its share of the memory bound."""
         limit = self._memory // _BUFFER_SHARE
-        if self._buffer.bytes + sum(each.bytes for each in self._calls) <= limit:
+        if coming + self._buffer.bytes + sum(each.bytes for each in self._calls) <= limit:
             return
         if self._buffer.bytes >= call.bytes:
             self._spill()
-        elif call.bytes > limit // (2 * len(self._calls)):  # smaller ones leave it to a larger call
+        elif coming + call.bytes > limit // (2 * len(self._calls)):  # smaller ones leave it to a larger call
             self._spill_call(call)
 
     def _spill_call(self, call: ChangeSet) -> None:
         """Write what a call holds in memory as a segment of its own."""
-        call.fill(call.buffer or self._new_buffer())
-        assert call.buffer is not None
+        buffer = call.use_buffer(self._new_buffer)
         self._train_if_ready()
-        call.counts["replaced"] += len(self._mark(list(call.buffer.numbers), call.segments, call.gone))
-        if len(call.buffer):
-            call.segments.append(self._write(call.buffer.contents(self._codebook)))
+        call.counts["replaced"] += len(self._mark(list(buffer.numbers), call.segments, call.gone))
+        if len(buffer):
+            call.segments.append(self._write(buffer.contents(self._codebook)))
         call.buffer = self._new_buffer()
         self._join_spills(call.segments, call.gone)
 
@@ -291,13 +295,18 @@ class Writer(Publisher):
         self._buffer = self._new_buffer()
         self._join_spills(self._pending, self._gone)
 
-    def _join_spills(self, segments: list[Segment], marks: dict[str, set[int]]) -> None:
+    def _join_spills(self, segments: list[Segment], marks: dict[str, NumberSet]) -> None:
         """Join spills by tiers as commits are, or a long stream would hold hundreds of files open."""
         while True:
-            gone = [Deleted(np.array(sorted(marks.get(each.file_id, ())), np.uint32)) for each in segments]
+            gone = [Deleted(marks.get(each.file_id, NumberSet()).values) for each in segments]
             chosen = choose_merge(*sizes_of(segments, gone))
             old = segments[chosen]
             if len(old) < 2:
+                return
+            try:
+                self._require_space(old, gone[chosen])
+            except ResourceError as error:  # more files stay open, but the commit may still have room
+                logging.getLogger("citadel").warning("merging has to wait: %s", error)
                 return
             segments[chosen] = self._joined(old, gone[chosen])
             for segment in old:
@@ -374,18 +383,30 @@ class Writer(Publisher):
             self.commit()
             self.begin()
             with self._all_or_nothing():
+                segments = self.snapshot.segments
+                if retrain:
+                    self._require_space(segments, [self.snapshot.deleted(segment) for segment in segments])
                 old_codebook = self._retrain() if retrain else None
-                if old_codebook or self._is_scattered():
-                    self._merge(slice(0, len(self.snapshot.segments)), old_codebook)
+                if not self._is_merged or old_codebook:
+                    self._merge(slice(0, len(segments)), old_codebook)
                 self._collect(keep=1)
                 self._release_if_idle()
             return self.snapshot
 
-    def _is_scattered(self) -> bool:
-        """Whether a merge would change anything."""
+    @property
+    def _is_merged(self) -> bool:
+        """Whether a merge would change nothing."""
         segments = self.snapshot.segments
-        outdated = {segment.meta.codec for segment in segments} - {stored_codec(self.settings, self._codebook)}
-        return len(segments) > 1 or bool(self.snapshot.manifest.deleted) or bool(outdated)
+        codecs = {segment.meta.codec for segment in segments}
+        is_coded = not codecs - {stored_codec(self.settings, self._codebook)}
+        return len(segments) < 2 and not self.snapshot.manifest.deleted and is_coded
+
+    def merge_space(self, retrain: bool = False) -> int:
+        """Bytes of disk space that `merge` may take until the old files are removed."""
+        segments = self.snapshot.segments
+        if self._is_merged and not retrain:
+            return 0
+        return merge_space(segments, [self.snapshot.deleted(segment) for segment in segments])
 
     def _retrain(self) -> Codebook | None:
         """A codebook from the vectors as they are stored now; the one it replaces."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 import unicodedata
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 
 from citadel.errors import UsageError
@@ -16,8 +17,10 @@ from citadel.types import Tokens
 VERSION = 1  # raise it when a change here gives other terms than before
 MAX_TERM = 255  # bytes of UTF-8
 ANALYSERS = ("english", "plain")
-_CACHED_TERMS = 1 << 17
-_CACHED_LENGTH = 64  # characters; longer words are rarely seen twice
+_CACHED_TERMS = 1 << 16
+_LONG_TEXT = 1 << 17  # characters; a longer text is read in windows
+_WINDOW = 1 << 14  # words of a long text that are held at a time
+_CACHED_LENGTH = 32  # characters; longer words are rarely seen twice
 
 STOP_WORDS = frozenset(
     re.findall(
@@ -54,6 +57,19 @@ class Analyser:
         ['dog', 'owner', 'were', 'run']
         """
         return list(filter(None, map(self._term, _words(text).findall(text))))
+
+    def windows(self, text: str) -> Iterator[list[str]]:
+        """The same terms in lists of bounded length, so that a long text is never held as words.
+
+        >>> list(get_analyser("english").windows("The dog's owners"))
+        [['dog', 'owner']]
+        """
+        if len(text) <= _LONG_TEXT:
+            yield self.terms(text)
+            return
+        words = (match[0] for match in _words(text).finditer(text))
+        while window := list(itertools.islice(words, _WINDOW)):
+            yield list(filter(None, map(self._term, window)))
 
     def tokens(self, text: str) -> Tokens:
         """The same terms with the character offsets of their words in the text as given.
@@ -92,6 +108,7 @@ class _Terms(dict[str, str]):
     def __missing__(self, word: str) -> str:
         with self._lock:
             term = cut(self._finish(cut(fold(word))))
+            term = word if term == word else term  # one text in memory, not two
             if len(word) <= _CACHED_LENGTH:
                 if len(self) >= _CACHED_TERMS:
                     self.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
@@ -16,6 +17,7 @@ FORMATS = ("jsonl", "tsv")
 KEPT_REASONS = 10
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".tsv": "tsv", ".tab": "tsv"}
 COMPRESSIONS = ("", ".gz", ".xz", ".zst")
+_ID_IN_HEAD = re.compile(rb'^\s*\{.*?"_?id"\s*:\s*"([^"\\]+)"|^([^\t{]+)\t', re.DOTALL)  # JSONL or TSV
 
 OnError = Literal["fail", "skip"]
 Skipped = Callable[[InputError], None] | None
@@ -68,7 +70,10 @@ class Corpus:
                 return document, self.position
 
     def _next_document(self) -> Document | None:
-        number, _, line = next(self.lines)
+        try:
+            number, _, line = next(self.lines)
+        except LineTooLongError as error:
+            raise _BadLineError(_with_id(error), self.source, error.line) from None
         try:
             text = decode(line, number)
             return self._parse(text) if text.strip() else None
@@ -76,7 +81,7 @@ class Corpus:
             raise _BadLineError(error.reason, self.source, number) from None
 
     def _skip_or_fail(self, error: InputError) -> None:
-        if self._on_error == "fail" or not isinstance(error, _BadLineError | LineTooLongError):
+        if self._on_error == "fail" or not isinstance(error, _BadLineError):
             self.close()
             raise InputError(error.reason, error.source, error.line) from None
         self.skipped += 1
@@ -84,6 +89,10 @@ class Corpus:
             self.reasons.append(InputError(error.reason, error.source, error.line))
         if self._tell is not None:
             self._tell(error)
+
+    def refuse(self, error: InputError) -> None:
+        """Skip the last document, which an index refused, or fail with its line."""
+        self._skip_or_fail(_BadLineError(error.reason, self.source, self.lines.number))
 
     def close(self) -> None:
         """Close the source; closed by itself at the end and on an error."""
@@ -100,6 +109,13 @@ class _BadLineError(InputError):
     """A line that cannot be a document, as against a source that cannot be read on."""
 
 
+def _with_id(error: LineTooLongError) -> str:
+    """Why a line is too long, with the document's id where its beginning has it."""
+    match = _ID_IN_HEAD.match(error.head)
+    id = (match[1] or match[2]).decode(errors="replace") if match else ""
+    return f"document {id!r}: {error.reason}" if id else error.reason
+
+
 def read_corpus(
     path: str | os.PathLike[str],
     *,
@@ -107,12 +123,14 @@ def read_corpus(
     on_error: OnError = "fail",
     start: int = 0,
     skipped: Skipped = None,
+    max_line: int | None = None,
 ) -> Corpus:
     """Stream the documents of a JSONL or TSV file, a BEIR folder or "-" (standard input, JSONL unless told else).
 
     A bad line raises InputError with file and line, or under `on_error="skip"` is counted, told to `skipped`, and
     passed over. Blank lines are no documents. `start` is the offset of an earlier Position. Ids may repeat: the last
-    one wins later, in the index. A TSV line is id, text or id, title, text; nothing is quoted in it.
+    one wins later, in the index. A line of more than `max_line` bytes (64 MiB) is a bad line. A TSV line is
+    id, text or id, title, text; nothing is quoted in it.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +144,7 @@ def read_corpus(
         raise UsageError(f"on_error is 'fail' or 'skip', not {on_error!r}")
     file = find_file(path, "corpus.jsonl")
     parse = _parse_tsv if find_format(file, format) == "tsv" else _parse_jsonl
-    return Corpus(open_lines(file, start), parse, on_error, skipped)
+    return Corpus(open_lines(file, start, max_line), parse, on_error, skipped)
 
 
 def find_file(path: str | os.PathLike[str], name: str) -> str:

@@ -26,6 +26,7 @@ except ImportError:  # only where citadel was copied, not installed
 MAX_LINE = 64 << 20  # bytes
 STDIN = "-"
 _CHUNK = 1 << 20
+_HEAD = 4096  # bytes of a line too long that are kept, to name its document
 _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, *([zstd.ZstdError] if zstd else []))
 
 
@@ -38,7 +39,9 @@ class Line(NamedTuple):
 
 
 class LineTooLongError(InputError):
-    """A line beyond MAX_LINE; the stream stands at the next line and can be read on."""
+    """A line beyond the limit; `head` is its beginning, and reading can continue with the next line."""
+
+    head = b""
 
 
 class Lines:
@@ -48,8 +51,11 @@ class Lines:
     `size` is the file's size on disk, None for a pipe.
     """
 
-    def __init__(self, source: str, stream: io.BufferedReader, disk: BinaryIO | None) -> None:
+    def __init__(
+        self, source: str, stream: io.BufferedReader, disk: BinaryIO | None, max_line: int | None = None
+    ) -> None:
         self.source = source
+        self._limit = MAX_LINE if max_line is None else min(max_line, MAX_LINE)
         self.number = 0
         self.position = 0
         self.crc = 0
@@ -71,22 +77,26 @@ class Lines:
     def __next__(self) -> Line:
         if self._stream.closed:
             raise StopIteration
-        line = self._read(lambda: self._stream.readline(MAX_LINE + 1))
+        line = self._read(lambda: self._stream.readline(self._limit + 1))
         if not line:
             self.close()
             raise StopIteration
         self._count(line)
         self.number += 1
-        if len(line) > MAX_LINE and not line.endswith(b"\n"):
-            self._skip_rest_of_line()
+        if len(line) > self._limit and not line.endswith(b"\n"):
+            self._skip_rest_of_line(line[:_HEAD])
         return Line(self.number, self.position, line.rstrip(b"\r\n"))
 
-    def _skip_rest_of_line(self) -> None:
+    def _skip_rest_of_line(self, head: bytes) -> None:
         while piece := self._read(lambda: self._stream.readline(_CHUNK)):
             self._count(piece)
             if piece.endswith(b"\n"):
                 break
-        raise LineTooLongError(f"the line is longer than {MAX_LINE >> 20} MiB: split it", self.source, self.number)
+        advice = "split it" if self._limit == MAX_LINE else "raise the memory bound (--memory), or split it"
+        reason = f"the line is longer than {self._limit >> 20} MiB: {advice}"
+        error = LineTooLongError(reason, self.source, self.number)
+        error.head = head
+        raise error
 
     def _count(self, piece: bytes) -> None:
         self.position += len(piece)
@@ -135,10 +145,11 @@ class Lines:
         self.close()
 
 
-def open_lines(path: str | os.PathLike[str], start: int = 0) -> Lines:
+def open_lines(path: str | os.PathLike[str], start: int = 0, max_line: int | None = None) -> Lines:
     """Open a file (.gz, .xz and .zst are decompressed) or "-" for standard input, at byte `start` of its contents.
 
     With `start` > 0 the bytes before it are read once more, so that `crc` and `number` are those of the first run.
+    A line of more than `max_line` bytes (64 MiB) is an error.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -152,9 +163,9 @@ def open_lines(path: str | os.PathLike[str], start: int = 0) -> Lines:
     if name == STDIN:
         if start:
             raise UsageError("standard input cannot be resumed: give a file, or start anew")
-        return Lines("<stdin>", _standard_input(), None)
+        return Lines("<stdin>", _standard_input(), None, max_line)
     disk = _open(name)
-    lines = Lines(name, _decompressed(name, disk), disk)
+    lines = Lines(name, _decompressed(name, disk), disk, max_line)
     lines.skip_to(start)
     return lines
 
