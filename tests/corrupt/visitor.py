@@ -75,12 +75,20 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
         and arguments
         and isinstance(arguments[0], (str, bytes, Path))
     ):
-        _opened.append(os.fsdecode(arguments[0]))
+        _opened.append(_resolved(os.fsdecode(arguments[0])))
+
+
+def _resolved(path: str) -> str:
+    """A path as it was meant when it was opened; names alone are those of the folder, which we are in."""
+    path = path.removeprefix("file://").partition("?")[0]
+    if match := re.match(r"/proc/self/fd/\d+", path):
+        path = os.readlink(match[0]) + path[match.end() :]
+    return os.path.abspath(path)
 
 
 def _beyond(folder: str) -> list[str]:
     """What was opened that is neither in the folder nor Python's own."""
-    own = (folder, f"file://{folder}", sys.prefix, sys.base_prefix, str(ROOT / "src"), "/proc/self/")
+    own = (os.path.abspath(folder), sys.prefix, sys.base_prefix, str(ROOT / "src"), "/proc/self/")
     return [path for path in _opened if not path.startswith(own)]
 
 
@@ -111,7 +119,8 @@ def main() -> None:
     assert _read(warm, kind, engine)[0] is None
     _limit_memory(int(room))
     sys.addaudithook(_note)
-    for folder in folders:
+    for folder in map(os.path.abspath, folders):
+        os.chdir(folder)
         _opened.clear()
         start = time.perf_counter()
         result = _read(folder, kind, engine)

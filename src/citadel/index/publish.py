@@ -159,7 +159,8 @@ class Publisher:
 
     def _deleted(self, segment: Segment, before: Deleted, fresh: NDArray[np.uint32]) -> Deleted:
         if self.settings.router == "bm25":
-            return extend_deleted(self._storage, segment, before, fresh, self._analyser())
+            with whole_files([segment.file]):
+                return extend_deleted(self._storage, segment, before, fresh, self._analyser())
         return Deleted(union_of(before.documents, fresh))
 
     # -- merging -----------------------------------------------------------------------------------------------------

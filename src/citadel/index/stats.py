@@ -54,6 +54,11 @@ def _codec(segment: Segment) -> str:
 
 def _list_figures(snapshot: Snapshot) -> dict[str, Any]:
     """How many lists there are over all segments, and the longest; names are read a window at a time."""
+    with snapshot.whole():
+        return _read_list_figures(snapshot)
+
+
+def _read_list_figures(snapshot: Snapshot) -> dict[str, Any]:
     segments = [segment for segment in snapshot.segments if segment.meta.kind != "none"]
     starts, count, top = [segment.list_starts for segment in segments], 0, list[tuple[Any, int]]()
     for names, parts in join_names(segments):
