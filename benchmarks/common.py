@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 def machine() -> dict[str, Any]:
     """Where and when a figure was measured."""
     from citadel import _native
-    from citadel.measure.record import machine as measured_on
+    from citadel.paper.record import machine as measured_on
 
     return {**measured_on(), "numpy": np.__version__, "instruction_set": _native.instruction_set()}
 

@@ -91,8 +91,8 @@ def measure_speed(models: dict[tuple[str, str], Path], rounds: int) -> list[list
 
 def measure_quality(models: dict[tuple[str, str], Path], router: str, folder: Path) -> dict[str, float]:
     """nDCG@10 on SciFact, vectors stored as fp16 so that only the model's own precision differs."""
+    from citadel.api import Index
     from citadel.eval import evaluate_queries, read_qrels
-    from citadel.library import Index
     from citadel.text.corpus import read_corpus
     from citadel.text.queries import read_queries
 

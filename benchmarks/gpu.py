@@ -26,9 +26,9 @@ from gpu_turns import Times, alone, in_turn, medians, timed, wait
 from gpu_world import Size, make_card, make_queries
 
 from citadel.config import CODECS
-from citadel.search.card.engine import CardEngine
-from citadel.search.card.memory import Card
-from citadel.search.card.tables import room_for_tables, tabulate
+from citadel.search.gpu.device_engine import CardEngine
+from citadel.search.gpu.memory import Card
+from citadel.search.gpu.pq_tables import room_for_tables, tabulate
 from citadel.search.plan import CANDIDATES, PROBES, Options, Plan
 
 TOY = Size(20_000, 400_000, 500, 32, 128, 3_000, 9)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from citadel.search.card.lists import Lists
+from citadel.search.gpu.lists import Lists
 from citadel.search.plan import Plan
 
 

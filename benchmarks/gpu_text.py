@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from citadel.library import Index
+from citadel.api import Index
 from citadel.model.texts import TorchTexts
 from citadel.search.searcher import Searcher
 from citadel.types import RoutedTokens

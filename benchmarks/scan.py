@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from citadel.config import Field, Settings
 from citadel.index import codebook as codebooks
-from citadel.index.format import CitFile
-from citadel.index.lists import write_segment
+from citadel.index.container import CitFile
 from citadel.index.quantize import encode
 from citadel.index.segment import Meta, Segment
+from citadel.index.segment_writer import write_segment
 from citadel.index.snapshot import NOTHING_DELETED, Snapshot
 from citadel.index.storage import FolderStorage
 from citadel.search.cpu import CpuEngine

@@ -18,9 +18,9 @@ from citadel.encode.config import ModelConfig
 from citadel.model.checkpoint import load_model, new_model
 from citadel.model.citadel import Citadel
 from citadel.train.calibrate import shift_logits
+from citadel.train.config_tables import LossPart
 from citadel.train.inputs import Inputs, Marker
 from citadel.train.objective import Labels, objective
-from citadel.train.parts import LossPart
 from citadel.train.step import forward_backward
 
 DATA = Path(os.environ.get("CITADEL_DATA", ""))

@@ -18,14 +18,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from citadel.cli.learn import meter
+from citadel.cli.support.run_training import meter
 from citadel.encode.config import load_config
 from citadel.errors import CitadelError, UsageError
 from citadel.eval.datasets import Dataset, beir_folder
-from citadel.measure.names import system_name
-from citadel.measure.record import read_measurement
-from citadel.measure.run import fill, measure
-from citadel.measure.system import Plan
+from citadel.paper.names import system_name
+from citadel.paper.record import read_measurement
+from citadel.paper.run import fill, measure
+from citadel.paper.system import Plan
 
 
 def models_below(folder: Path) -> dict[str, str]:
@@ -74,8 +74,8 @@ def judged(made: Path, dataset: Dataset) -> None:
 
 
 def show(out: str) -> None:
-    from citadel.report.family import family_table
-    from citadel.report.measured import read_folder
+    from citadel.paper.family import family_table
+    from citadel.paper.measured import read_folder
 
     print(family_table(read_folder(out)))
 

@@ -24,14 +24,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from citadel.cli.learn import meter
+from citadel.cli.support.run_training import meter
 from citadel.encode.config import load_config
 from citadel.errors import CitadelError
 from citadel.eval.datasets import Dataset, beir_folder
-from citadel.measure.names import system_name
-from citadel.measure.record import measurements_in, read_json, read_measurement, write_measurement
-from citadel.measure.run import fill, measure
-from citadel.measure.system import Plan
+from citadel.paper.names import system_name
+from citadel.paper.record import measurements_in, read_json, read_measurement, write_measurement
+from citadel.paper.run import fill, measure
+from citadel.paper.system import Plan
 from citadel.train.config import TrainConfig, expand, load_train_config
 
 ROOT = Path(__file__).parent.parent
@@ -256,7 +256,7 @@ def main() -> int:
     failed = measure_missing(datasets, options.only)
     time_missing(datasets, options.only)
     explain_passages()
-    from citadel.report.build import build_report
+    from citadel.paper.build import build_report
 
     for file in build_report(MEASURED, options.out):
         print(file)

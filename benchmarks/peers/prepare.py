@@ -19,7 +19,7 @@ from harness import K, Task, max_sim, top
 
 from citadel.errors import CitadelError
 from citadel.eval.datasets import Dataset, beir_folder
-from citadel.measure.system import Plan, TextEncoder, load_system, pruned
+from citadel.paper.system import Plan, TextEncoder, load_system, pruned
 from citadel.types import RoutedTokens
 
 MODELS = {"colbert": "all_to_all", "splade": "sparse", "citadel": "dynamic"}  # and the router each must have

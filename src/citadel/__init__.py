@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from citadel._native import Cancel as CancelFlag
+    from citadel.api import Index
     from citadel.config import Field, Settings
     from citadel.errors import (
         Cancelled,
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
         UnknownFormatError,
         UsageError,
     )
-    from citadel.explain.objects import Explanation
+    from citadel.explain.result import Explanation
     from citadel.explain.text import TextExplanation
-    from citadel.library import Index
     from citadel.search.hits import Hits
     from citadel.search.searcher import Searcher
     from citadel.server.client import Client
@@ -68,11 +68,11 @@ _ELSEWHERE = {
     "CancelFlag": "citadel._native",
     "Client": "citadel.server.client",
     "Document": "citadel.types",
-    "Explanation": "citadel.explain.objects",
+    "Explanation": "citadel.explain.result",
     "Field": "citadel.config",
     "Hit": "citadel.types",
     "Hits": "citadel.search.hits",
-    "Index": "citadel.library",
+    "Index": "citadel.api",
     "Ranking": "citadel.types",
     "Searcher": "citadel.search.searcher",
     "Settings": "citadel.config",

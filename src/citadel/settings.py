@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from citadel.config import Field, Settings
-from citadel.encode.models import model_name
+from citadel.encode.locate import model_name
 from citadel.errors import UsageError
 from citadel.routing import get_router
 from citadel.text.analyser import get_analyser

@@ -113,6 +113,37 @@ class Postings:
         return len(self.keys)
 
 
+@dataclass(frozen=True)
+class VectorBatch:
+    """Some documents with their postings: document i owns rows offsets[i] … offsets[i + 1] − 1."""
+
+    documents: Sequence[Document]
+    offsets: NDArray[np.int64]  # [n + 1]
+    keys: NDArray[np.uint32]  # [P]
+    weights: Floats  # [P]
+    vectors: Floats | None  # [P, d]
+    semantic: Floats | None  # [n, s]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def owner(self, row: int) -> str:
+        """The id of the document that a row belongs to."""
+        return self.documents[int(np.searchsorted(self.offsets, row, side="right")) - 1].id
+
+    def part(self, start: int, stop: int) -> VectorBatch:
+        """Documents start … stop − 1."""
+        rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
+        return VectorBatch(
+            self.documents[start:stop],
+            self.offsets[start : stop + 1] - self.offsets[start],
+            self.keys[rows],
+            self.weights[rows],
+            None if self.vectors is None else self.vectors[rows],
+            None if self.semantic is None else self.semantic[start:stop],
+        )
+
+
 class Scored(NamedTuple):
     """The engine's bare answer to one query: global document numbers and scores, best first.
 

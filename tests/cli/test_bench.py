@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from citadel.measure.record import Measurement, read_measurement, write_measurement
+from citadel.paper.record import Measurement, read_measurement, write_measurement
 from tests.cli.conftest import Citadel
 
 

@@ -56,7 +56,7 @@ PROBE = """
 import sys
 from citadel.cli.main import run
 code = run(sys.argv[1:])
-heavy = ("numpy", "rich", "citadel.library", "citadel._native", "ir_measures")
+heavy = ("numpy", "rich", "citadel.api", "citadel._native", "ir_measures")
 print("loaded:", *(name for name in heavy if name in sys.modules))
 sys.exit(code)
 """

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from citadel.cli.answers import Answer
-from citadel.cli.show import show
+from citadel.cli.support.batch_search import Answer
+from citadel.cli.support.render_hits import show
 from citadel.text.analyser import get_analyser
 from citadel.types import Document, Hit
 from tests.cli.conftest import Citadel, write_jsonl

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from citadel import Index
-from citadel.cli.vectors import find_fields, read_vector_queries
+from citadel.cli.support.vectors import find_fields, read_vector_queries
 from citadel.errors import InputError
 from tests.cli.conftest import Citadel
 

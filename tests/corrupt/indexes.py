@@ -66,7 +66,10 @@ def add(index: citadel.Index, kind: str, numbers: range) -> None:
 
 def build(folder: Path, kind: str) -> Path:
     """An index of two segments with deleted documents, probes where it has a semantic field, a codebook for pq2."""
-    floors = mock.patch("citadel.index.lists.PROBE_FLOOR", 12), mock.patch("citadel.index.writer.SAMPLE_FLOOR", 50)
+    floors = (
+        mock.patch("citadel.index.segment_writer.PROBE_FLOOR", 12),
+        mock.patch("citadel.index.writer.SAMPLE_FLOOR", 50),
+    )
     with floors[0], floors[1], create(folder, kind) as index:
         for numbers in (range(DOCUMENTS // 2), range(DOCUMENTS // 2, DOCUMENTS)):
             add(index, kind, numbers)

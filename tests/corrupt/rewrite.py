@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from citadel.index.format import KINDS, CitWriter, FileRecord
+from citadel.index.container import KINDS, CitWriter, FileRecord
 from tests.corrupt import indexes
 from tests.index.quick import Quick
 from tests.index.stranger import File

@@ -14,8 +14,8 @@ import pytest
 import citadel
 from citadel.errors import InputError, ResourceError
 from citadel.index.checksum import crc32c
+from citadel.index.container import FileRecord
 from citadel.index.documents import MAX_METADATA_DEPTH, MAX_METADATA_VALUES, MAX_TEXT, decoding_cost
-from citadel.index.format import FileRecord
 from citadel.index.manifest import MAX_BYTES, MAX_SEGMENTS
 from citadel.index.storage import FolderStorage
 from tests.corrupt import indexes, rewrite
@@ -202,7 +202,7 @@ def test_many_segments(whole: Whole, tmp_path: Path) -> None:
     """As many as a writer may leave are opened within the promise; 3,000 are refused."""
     folder = tmp_path / "many"
     with (
-        mock.patch("citadel.index.publish.choose_merge", return_value=slice(0, 0)),
+        mock.patch("citadel.index.commit.choose_merge", return_value=slice(0, 0)),
         citadel.Index.create(Quick(folder), analyser="plain") as index,
     ):
         for number in range(MAX_SEGMENTS):

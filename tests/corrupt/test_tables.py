@@ -10,7 +10,7 @@ import pytest
 
 import citadel
 from citadel.index.checksum import crc32c
-from citadel.index.format import FileRecord
+from citadel.index.container import FileRecord
 from tests.corrupt import indexes, rewrite
 from tests.corrupt.seeds import generator, often
 from tests.corrupt.test_contents import cheap_copy

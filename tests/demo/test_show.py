@@ -12,8 +12,8 @@ from rich.console import Console
 
 from citadel.demo import show
 from citadel.demo.passages import MAX_PASSAGES
-from citadel.encode import models
-from citadel.explain.objects import Explanation, Match, Posting, Semantic, Token
+from citadel.encode import locate
+from citadel.explain.result import Explanation, Match, Posting, Semantic, Token
 from citadel.types import Document, Hit
 
 DEQUE = Document(
@@ -106,7 +106,7 @@ def demonstration(folder: Path, limit: int) -> str:
 
 
 def test_the_whole_demonstration_answers_three_questions(tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "_PLACES", ())  # BM25 alone, which is fast
+    monkeypatch.setattr(locate, "_PLACES", ())  # BM25 alone, which is fast
     text = demonstration(tmp_path, MAX_PASSAGES)
     assert re.match(r"\d,\d{3} passages of Python's own documentation indexed in ", text)
     assert [line[2:] for line in text.splitlines() if line.startswith("? ")] == list(show.QUERIES)
@@ -115,7 +115,7 @@ def test_the_whole_demonstration_answers_three_questions(tmp_path, monkeypatch):
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.skipif(models.default_model() is None, reason="this copy has no default model")
+@pytest.mark.skipif(locate.default_model() is None, reason="this copy has no default model")
 def test_the_default_model_answers_beside_bm25(tmp_path):
     text = demonstration(tmp_path, 60)
     assert [line.split()[0] for line in text.splitlines() if line.endswith(" ms")] == ["citadel", "bm25"] * 3

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import citadel
-from citadel.cli.show import _body
+from citadel.cli.support.render_hits import _body
 from citadel.encode.encoder import Encoder
-from citadel.explain import reading
+from citadel.explain import tokens
 from citadel.text import highlight
 from citadel.text.analyser import fold, get_analyser
 from citadel.types import Hit
@@ -102,9 +102,9 @@ def test_a_model_reads_the_beginning(
     index.add([{"id": "d1", "text": text}])
     searcher = index.commit().searcher()
     lengths: list[int] = []
-    names = reading.model_names
+    names = tokens.model_names
 
-    def measured(encoder: Encoder, document: citadel.Document) -> reading.Names:
+    def measured(encoder: Encoder, document: citadel.Document) -> tokens.Names:
         lengths.append(len(document.encoded_text))
         return names(encoder, document)
 

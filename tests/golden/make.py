@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 import citadel
-from citadel.index.format import FORMAT
+from citadel.index.container import FORMAT
 
 FOLDER = Path(__file__).parent / f"format-{FORMAT}"
 TEXTS = [
@@ -42,7 +42,10 @@ def vectors(folder: Path, codec: str) -> None:
     """The dynamic router with a semantic field, two segments, a deleted document, probes, and for pq2 a codebook."""
     random = np.random.default_rng(2023)
     fields = {"lexical": citadel.Field(8, codec), "semantic": citadel.Field(4, "int8")}
-    floors = mock.patch("citadel.index.writer.SAMPLE_FLOOR", 32), mock.patch("citadel.index.lists.PROBE_FLOOR", 16)
+    floors = (
+        mock.patch("citadel.index.writer.SAMPLE_FLOOR", 32),
+        mock.patch("citadel.index.segment_writer.PROBE_FLOOR", 16),
+    )
     with floors[0], floors[1], citadel.Index.create(folder, fields=fields, fingerprint="golden", tau=0.1) as index:
         for part in (range(20), range(20, 30)):
             index.add_vectors([document(n, random) for n in part])

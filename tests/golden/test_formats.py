@@ -12,7 +12,7 @@ import pytest
 
 import citadel
 from citadel.index.checksum import crc32c
-from citadel.index.format import FORMAT
+from citadel.index.container import FORMAT
 from tests.golden import make
 
 HERE = Path(__file__).parent

@@ -161,7 +161,7 @@ def test_the_disk_space_of_a_merge_is_known_before(kind: str, deleted: int, tmp_
     sizes: list[int] = []
     storage = WatchedStorage(Quick(tmp_path), lambda _: sizes.append(folder_bytes(tmp_path)))
     index = two_segments(storage, kind)
-    with mock.patch("citadel.index.publish.choose_merge", return_value=slice(0, 0)):
+    with mock.patch("citadel.index.commit.choose_merge", return_value=slice(0, 0)):
         index.delete([f"d{n}" for n in range(deleted)])
         index.commit()
         before, needed = folder_bytes(tmp_path), index.merge_space()

@@ -1,4 +1,4 @@
-"""The training score is the formula of routing/score.py, for every router; all its ways agree with a plain loop."""
+"""The training score is the formula of routing/formula.py, for every router; all its ways agree with a plain loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from citadel.model import score as module
 from citadel.model.citadel import Citadel, Encoded
 from citadel.model.score import RoutedBatch, all_to_all_score, lexical_score
 from citadel.routing import get_router
-from citadel.routing.score import score
+from citadel.routing.formula import score
 from citadel.train.inputs import Inputs
 from citadel.types import TokenVectors
 from tests.support.tiny import tiny_citadel, tiny_texts

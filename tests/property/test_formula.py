@@ -1,4 +1,4 @@
-"""R15: what the index ranks is what the formula says (citadel.routing.score), as far as the codec keeps the numbers."""
+"""The index ranks by the formula (citadel.routing.formula), up to the precision of the codec."""
 
 from __future__ import annotations
 

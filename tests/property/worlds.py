@@ -125,7 +125,7 @@ def built(
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch("citadel.index.writer.SAMPLE_FLOOR", 1),
-        mock.patch("citadel.index.lists.PROBE_FLOOR", 9),
+        mock.patch("citadel.index.segment_writer.PROBE_FLOOR", 9),
         mock.patch("citadel.index.merge.CHUNK", 128),
         world.create(Quick(Path(folder) / "index"), tau) as index,
     ):

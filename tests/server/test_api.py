@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import citadel
-from citadel.server.answers import as_server_error
 from citadel.server.config import Limits
+from citadel.server.errors import as_server_error
 from tests.support.serving import DOCUMENTS, TOKEN, Running, running, text_index
 
 

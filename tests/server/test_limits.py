@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from citadel.server.config import Limits
-from citadel.server.figures import resident_bytes
+from citadel.server.index_stats import resident_bytes
 from tests.support.serving import TOKEN, Running, parsed, running, text_index
 
 LIMITS = Limits(body_bytes=100_000, query_characters=50, k=20, batch=3, hits=40, documents=2, tokens=4)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from citadel.server.config import ServerConfig
-from citadel.server.gate import Gate
 from citadel.server.logs import JsonLines
 from citadel.server.metrics import Metrics
+from citadel.server.middleware import Gate
 from tests.support.serving import TOKEN, parsed, running, text_index
 
 

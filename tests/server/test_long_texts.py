@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import citadel
-from citadel.server.changing import document_pieces
 from citadel.server.config import Limits
-from citadel.server.searching import read_together
+from citadel.server.routes.documents import document_pieces
+from citadel.server.routes.search import read_together
 from tests.support.serving import DOCUMENTS, command, running, text_index
 
 MEGABYTE = 1_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from citadel.server.page import page_files
+from citadel.server.static_files import page_files
 from tests.support.serving import Running, running, text_index
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)> \u202egnp.exe\u202c \u2028 ]]> --> </title>"

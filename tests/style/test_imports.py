@@ -16,10 +16,10 @@ from tests.style.calls import ROOT, SOURCE, calls
 
 HEAVY = ("torch", "onnxruntime")
 LAZY = (
-    "citadel.search.gpu",
-    "citadel.search.card.",
-    "citadel.search.exact_torch",
-    "citadel.measure.exact",
+    "citadel.search.gpu.engine",
+    "citadel.search.gpu.",
+    "citadel.bench.exact",
+    "citadel.paper.exact",
     "citadel.model",
     "citadel.train",
 )  # imported by those who ask for them, never by others
@@ -92,10 +92,10 @@ def test_the_contracts_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("types.py", "import citadel.routing.score"),
-        ("routing/score.py", "import citadel.eval.runs"),
-        ("routing/score.py", "import torch"),
-        ("text/files.py", "import citadel.index.format"),
+        ("types.py", "import citadel.routing.formula"),
+        ("routing/formula.py", "import citadel.eval.runs"),
+        ("routing/formula.py", "import torch"),
+        ("text/files.py", "import citadel.index.container"),
     ],
 )
 def test_a_planted_import_breaks_a_contract(file: str, line: str, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ OPENERS = {
 ALLOWED = {
     "index/storage.py": OPENERS,
     "index/documents.py": {"sqlite3.connect", "?.open"},  # a scratch database, copied through the storage
-    "index/columns.py": {"mmap.mmap"},  # pages without a file
+    "index/growable.py": {"mmap.mmap"},  # pages without a file
     "index/npz.py": {"numpy.memmap", "?.open"},  # the caller's .npz, and a nameless file of the system's
 }
 

@@ -165,7 +165,7 @@ def test_planted_places_are_found(place: str) -> None:
 
 @pytest.mark.parametrize(
     "harmless",
-    ["pip install citadel-ir", "/workers/2", "native/work.cpp", "a library", "citadel.library", "shared/data"],
+    ["pip install citadel-ir", "/workers/2", "native/work.cpp", "a library", "citadel.api", "shared/data"],
 )
 def test_harmless_text_is_left_alone(harmless: str) -> None:
     assert list(place_offences(harmless)) == []

@@ -16,7 +16,7 @@ from citadel.errors import InputError
 from citadel.train.batches import Batch, Batches
 from citadel.train.config import TrainConfig
 from citadel.train.data import Data, crc
-from citadel.train.prepared import load_data
+from citadel.train.data_cache import load_data
 from citadel.train.tokens import load_tokenizer
 from tests.train.conftest import PAIRS, TEXTS
 

@@ -13,7 +13,7 @@ pytest.importorskip("tokenizers", reason="tokenizers is not installed: `pip inst
 
 from citadel.errors import InputError, ResourceError
 from citadel.train import cache
-from citadel.train.prepared import load_data
+from citadel.train.data_cache import load_data
 from citadel.train.ragged import Ragged
 from citadel.train.texts import Texts
 from citadel.train.tokens import load_tokenizer, tokenize

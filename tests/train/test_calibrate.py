@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from citadel.errors import InputError
 from citadel.model.citadel import Citadel
 from citadel.train.calibrate import masked_token_loss, shift_logits, start_heads, start_semantic, start_token, warm_up
+from citadel.train.config_tables import RouterPart
 from citadel.train.data import Data, Examples
 from citadel.train.inputs import Inputs, Marker
-from citadel.train.parts import RouterPart
 from citadel.train.ragged import Ragged
 from citadel.train.tokens import Special
 from tests.support.tiny import PUNCTUATION, tiny_citadel, tiny_texts

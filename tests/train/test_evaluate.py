@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from citadel.train.data import crc
+from citadel.train.data_cache import load_data
 from citadel.train.evaluate import evaluate, measures, rank_of
 from citadel.train.inputs import Marker
-from citadel.train.prepared import load_data
 from citadel.train.tokens import load_tokenizer
 from tests.support.training import Configs
 

@@ -7,10 +7,10 @@ import torch
 
 from citadel.model.citadel import Encoded
 from citadel.train import grouped, step
+from citadel.train.config_tables import LossPart
 from citadel.train.grouped import encode_by_length
 from citadel.train.inputs import Inputs
 from citadel.train.objective import Labels, objective
-from citadel.train.parts import LossPart
 from tests.support.models import ROUTERS
 from tests.support.tiny import tiny_citadel, tiny_texts
 

@@ -18,7 +18,7 @@ from citadel.train.health import TrainingStopped
 from citadel.train.loop import train
 from citadel.train.meter import silent
 from citadel.train.objective import objective
-from citadel.train.setup import Run, learning_rate, set_up
+from citadel.train.run import Run, learning_rate, set_up
 from tests.support.seeds import NIGHT, seeded
 from tests.support.training import Configs, Trainer, complaint, order, the_trainer, tiny_run
 
@@ -162,7 +162,7 @@ def test_held_out_pairs_are_searched_at_the_end_unless_that_is_off(
         asked.append(1)
         return {"nDCG@10": 0.5}
 
-    monkeypatch.setattr("citadel.train.setup.evaluate", counted)
+    monkeypatch.setattr("citadel.train.run.evaluate", counted)
     config = tiny(run={"evaluate_at_end": wanted, "log_every": 5}, optimizer={"steps": 1})
     out = train(config, tmp_path / "out")
     logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

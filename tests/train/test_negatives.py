@@ -13,8 +13,8 @@ import pytest
 
 from citadel.cli.main import run
 from citadel.errors import InputError, UsageError
+from citadel.train.config_tables import DataPart
 from citadel.train.negatives import mine, mined_lines
-from citadel.train.parts import DataPart
 from citadel.train.rankers import Found
 from citadel.train.readers import read_source
 from tests.train.conftest import PAIRS

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from citadel.model.citadel import Citadel, Encoded
 from citadel.train import losses
+from citadel.train.config_tables import PRESETS, LossPart
 from citadel.train.objective import Labels, objective
-from citadel.train.parts import PRESETS, LossPart
 from tests.support.models import ROUTERS
 from tests.support.tiny import tiny_citadel, tiny_texts
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from citadel.errors import InputError
-from citadel.train.parts import DataPart
+from citadel.train.config_tables import DataPart
 from citadel.train.readers import read_source
 from citadel.train.source import Source
 from tests.train.conftest import PAIRS, TEXTS

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from citadel.model.citadel import Citadel, Encoded
+from citadel.train.config_tables import LossPart
 from citadel.train.inputs import Inputs
 from citadel.train.objective import Labels, objective
-from citadel.train.parts import LossPart
 from citadel.train.step import Outcome, forward_backward
 from tests.support.models import ROUTERS
 from tests.support.tiny import tiny_citadel, tiny_texts

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from citadel.errors import InputError
 from citadel.routing.bm25 import idf, tf_part
 from citadel.train import losses
+from citadel.train.config_tables import LossPart
 from citadel.train.loop import train
 from citadel.train.objective import Labels, objective
-from citadel.train.parts import LossPart
 from citadel.train.ragged import Ragged
 from citadel.train.teacher import K1, B, TokenBm25, document_frequency
 from scripts.smoke_data import HIDDEN

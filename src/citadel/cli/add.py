@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from citadel.cli.options import (
+from citadel.cli.support.options import (
     CorpusFile,
     Fingerprint,
     Format,
@@ -13,7 +13,7 @@ from citadel.cli.options import (
     Threads,
     parse_size,
 )
-from citadel.cli.output import plural
+from citadel.cli.support.output import plural
 
 
 def add(
@@ -27,10 +27,10 @@ def add(
     threads: Threads = None,
 ) -> None:
     """Add documents to an index in one commit; one whose id is there already replaces it."""
-    from citadel.cli.progress import Progress
-    from citadel.cli.sources import open_feed, tell_skipped
+    from citadel.api import Index
+    from citadel.cli.support.corpus_feed import open_feed, tell_skipped
     from citadel.errors import FingerprintError
-    from citadel.library import Index
+    from citadel.progress import Progress
 
     with Index.open(index, memory=parse_size(memory), model=model, threads=threads) as opened:
         if fingerprint is not None and fingerprint != opened.settings.fingerprint:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from citadel.cli.options import Device, Json, Model
-from citadel.cli.output import print_json, say
+from citadel.cli.support.options import Device, Json, Model
+from citadel.cli.support.output import print_json, say
 from citadel.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from citadel.eval.latency import Bench, Latency
-    from citadel.library import Index
+    from citadel.api import Index
+    from citadel.bench.latency import Bench, Latency
     from citadel.types import RoutedTokens
 
 bench_app = typer.Typer(help="Time this machine with an index.", rich_markup_mode=None, no_args_is_help=True)
@@ -49,10 +49,10 @@ def latency(
     often as documents have them. With --device cuda the search is one stage, its answer on the host."""
     if (index is None) == (not like):
         raise UsageError("name either an INDEX or a synthetic one with --like INDEX")
-    from citadel.cli.progress import Progress
-    from citadel.eval.latency import described, measure_latency
-    from citadel.library import Index
-    from citadel.measure.record import machine
+    from citadel.api import Index
+    from citadel.bench.latency import described, measure_latency
+    from citadel.paper.record import machine
+    from citadel.progress import Progress
 
     with (
         Index.open(index or like, model=model, threads=1) as opened,
@@ -74,7 +74,7 @@ def latency(
 
 def _queries(opened: Index, file: str, limit: int, tokens: int) -> list[Any]:
     """Texts where there is a file, else random queries as routed tokens."""
-    from citadel.eval.random_queries import random_queries
+    from citadel.bench.random_queries import random_queries
     from citadel.text.queries import read_queries
 
     if opened.settings.router == "bm25":
@@ -87,8 +87,8 @@ def _queries(opened: Index, file: str, limit: int, tokens: int) -> list[Any]:
 
 
 def _synthetic(opened: Index, asked: list[Any], documents: int, scratch: str) -> Any:
-    from citadel.cli.progress import Progress
-    from citadel.eval.synthetic import synthetic_index
+    from citadel.bench.synthetic import synthetic_index
+    from citadel.progress import Progress
 
     snapshot = opened.searcher().snapshot
     routed = [opened.encode_query(query) if isinstance(query, str) else query for query in asked]
@@ -104,7 +104,7 @@ def _synthetic(opened: Index, asked: list[Any], documents: int, scratch: str) ->
 
 
 def _bench(opened: Index, asked: list[Any], k: int, semantic: str, made: Any, device: str) -> Bench:
-    from citadel.eval.latency import Bench
+    from citadel.bench.latency import Bench
     from citadel.routing import get_router
     from citadel.search.cpu import CpuEngine
     from citadel.search.plan import plan_options
@@ -127,7 +127,7 @@ def _encode_on(opened: Index, device: str) -> Callable[[str], RoutedTokens]:
 
 def _card(snapshot: Any, floor: bool, device: str) -> Any:
     try:
-        from citadel.search.card.timed import CardSearch
+        from citadel.bench.gpu_stages import CardSearch
     except ImportError as error:
         raise UsageError(f"a GPU needs more packages ({error}): run `pip install 'citadel-ir[gpu]'`") from None
     return CardSearch(snapshot, floor, device)
@@ -140,7 +140,7 @@ def _card_name(prepared: Bench) -> dict[str, str]:
 def _keep(file: str, described: dict[str, Any]) -> None:
     from dataclasses import replace
 
-    from citadel.measure.record import read_measurement, write_measurement
+    from citadel.paper.record import read_measurement, write_measurement
 
     write_measurement(file, replace(read_measurement(file), latency=described))
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from citadel.cli.options import IndexFolder
-from citadel.cli.output import plural
+from citadel.cli.support.options import IndexFolder
+from citadel.cli.support.output import plural
 from citadel.errors import CorruptIndexError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def check(
 
 
 def _check(storage: FolderStorage, deep: bool) -> Snapshot:
-    from citadel.cli.progress import Progress
     from citadel.index import check as checking
+    from citadel.progress import Progress
 
     with Progress("Checking") as progress:
         return checking.check(storage, deep, lambda name: progress(0, what=f"Checking {name}"))

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.options import IndexFolder
-from citadel.cli.output import plural
+from citadel.cli.support.options import IndexFolder
+from citadel.cli.support.output import plural
 from citadel.errors import InputError, UsageError
 
 
@@ -21,7 +21,7 @@ def delete(
     """Delete documents by id, in one commit; ids that are not there are counted and passed over."""
     if not ids and file is None:
         raise UsageError("nothing to delete: name ids, or a file of ids with --ids")
-    from citadel.library import Index
+    from citadel.api import Index
     from citadel.text.parse import check_text
 
     unique = list(

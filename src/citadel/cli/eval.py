@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.judging import Asked, judge, print_values, save
-from citadel.cli.options import CardMemory, Device, Json, Model, Threads, parse_card_memory
+from citadel.cli.support.options import CardMemory, Device, Json, Model, Threads, parse_card_memory
+from citadel.cli.support.run_eval import Asked, judge, print_values, save
 from citadel.errors import UsageError
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from citadel.cli.options import Threads
-from citadel.cli.output import print_json, say
+from citadel.cli.support.options import Threads
+from citadel.cli.support.output import print_json, say
 from citadel.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def explain(
     if len(given) != (2 if vectors else 3):
         wanted = "INDEX ID --vectors F.npz" if vectors else 'INDEX "QUERY" ID'
         raise UsageError(f"a match is explained with {wanted}, a text with --text: {len(given)} arguments do not fit")
-    from citadel.library import Index
+    from citadel.api import Index
 
     with Index.open(given[0], model=model, threads=threads) as opened:
         found = _match(opened.searcher(threads=threads), given[1:], vectors, semantic, tau)
@@ -63,7 +63,7 @@ def _match(searcher: Searcher, rest: list[str], vectors: str | None, semantic: s
     if vectors is None:
         query = check_text(rest[0], "the query")
         return searcher.explain(query, rest[1], semantic_mode=semantic, tau=tau)
-    from citadel.cli.vectors import read_vector_queries
+    from citadel.cli.support.vectors import read_vector_queries
 
     queries = read_vector_queries(vectors)
     if len(queries) != 1:
@@ -82,7 +82,7 @@ def _text(
     html: str | None,
 ) -> None:
     """A text alone, through the model of an index, a model's folder or the default model."""
-    from citadel.encode.models import text_model
+    from citadel.encode.locate import text_model
     from citadel.text.parse import check_text
 
     text = check_text(text, "the text")
@@ -91,7 +91,7 @@ def _text(
     if len(given) > 1 or (not given and model is None):
         raise UsageError("--text needs either an INDEX, whose model is used, or --model DIR")
     if given:
-        from citadel.library import Index
+        from citadel.api import Index
 
         with Index.open(given[0], model=model, threads=threads) as opened:
             _show(opened.searcher(threads=threads).explain_text(text, tau=tau, side=side), json, html)
@@ -115,15 +115,15 @@ def _show(found: Explanation | TextExplanation, json: bool, html: str | None) ->
 
 
 def _view(found: Explanation | TextExplanation) -> Any:
-    from citadel.cli.explained import match_view, text_view
-    from citadel.explain.objects import Explanation
+    from citadel.cli.support.render_explanation import match_view, text_view
+    from citadel.explain.result import Explanation
 
     return match_view(found) if isinstance(found, Explanation) else text_view(found)
 
 
 def _write_html(found: Explanation | TextExplanation, file: str) -> None:
     from citadel.explain.html import match_html, text_html
-    from citadel.explain.objects import Explanation
+    from citadel.explain.result import Explanation
     from citadel.types import write_whole
 
     page = match_html(found) if isinstance(found, Explanation) else text_html(found)

@@ -14,8 +14,8 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that is there.")] = False,
 ) -> None:
     """Write a model folder: ONNX graph, tokenizer, config and model card. It is checked before it gets its name."""
-    from citadel.cli.progress import Progress
     from citadel.errors import UsageError
+    from citadel.progress import Progress
 
     try:
         from citadel.model.export import export as write

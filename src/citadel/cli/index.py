@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from citadel.cli.options import CorpusFile, Fingerprint, Format, IndexFolder, Memory, OnError, Threads, parse_size
+from citadel.cli.support.options import (
+    CorpusFile,
+    Fingerprint,
+    Format,
+    IndexFolder,
+    Memory,
+    OnError,
+    Threads,
+    parse_size,
+)
 from citadel.errors import UsageError
 
 
@@ -45,9 +54,9 @@ def index(
     """Build an index from a corpus. A build that was stopped goes on with the same command."""
     if model is not None and router is not None:
         raise UsageError("--router goes without --model: the model brings its own router")
-    from citadel.cli import build
-    from citadel.cli.sources import is_vectors
-    from citadel.encode.models import BM25, text_model
+    from citadel.cli.support import resumable_build
+    from citadel.cli.support.corpus_feed import is_vectors
+    from citadel.encode.locate import BM25, text_model
 
     terms = {"--analyser": analyser, "--k1": k1, "--b": b}
     stored = {"--tau": tau, "--codec": codec, "--semantic-codec": semantic_codec}
@@ -63,10 +72,10 @@ def index(
         settings = _given(model=BM25, router=router, analyser=analyser, k1=k1, b=b)
     options = _options(settings) | ({"format": format} if format else {})
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds)
-    job = build.Job(
+    job = resumable_build.Job(
         corpus, index, settings, options, format, on_error, parse_size(memory), threads, overwrite, **limits
     )
-    build.build(job)
+    resumable_build.build(job)
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -81,7 +90,7 @@ def _refuse(options: dict[str, Any], kind: str) -> None:
 
 def _options(settings: dict[str, Any]) -> dict[str, str]:
     """The settings as a build remembers them: defaults are left out, so that naming one is no difference."""
-    from citadel.encode.models import find_model, fingerprint, text_model
+    from citadel.encode.locate import find_model, fingerprint, text_model
 
     defaults = {"router": "bm25", "analyser": "english", "k1": 0.9, "b": 0.4, "codec": "int8", "semantic_codec": "int8"}
     named = {name: value for name, value in settings.items() if name != "model"}
@@ -100,7 +109,7 @@ def _vector_settings(
     fingerprint: str | None,
 ) -> dict[str, Any]:
     """What Index.create takes, with dimensions from the arrays."""
-    from citadel.cli.vectors import find_fields
+    from citadel.cli.support.vectors import find_fields
     from citadel.config import Field
     from citadel.text.parse import check_text
 

@@ -33,7 +33,7 @@ from citadel.cli import (
 from citadel.cli import eval as evaluation
 from citadel.cli import explain as explaining
 from citadel.cli import report as reporting
-from citadel.cli.output import one_line, say
+from citadel.cli.support.output import one_line, say
 from citadel.errors import CitadelError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -106,7 +106,7 @@ def version_line() -> str:
     """
     from citadel import __version__
     from citadel._native import instruction_set
-    from citadel.index.format import FORMAT
+    from citadel.index.container import FORMAT
 
     return f"citadel {__version__} (format {FORMAT}, {instruction_set()})"
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.learn import run_measure
-from citadel.cli.options import Threads
+from citadel.cli.support.options import Threads
+from citadel.cli.support.run_training import run_measure
 
 
 def measure(

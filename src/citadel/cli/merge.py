@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.options import IndexFolder, Memory, parse_size
-from citadel.cli.output import plural, say
+from citadel.cli.support.options import IndexFolder, Memory, parse_size
+from citadel.cli.support.output import plural, say
 
 
 def merge(
@@ -16,8 +16,8 @@ def merge(
     memory: Memory = "1GiB",
 ) -> None:
     """Join all segments into one and drop what was deleted; rankings stay the same."""
-    from citadel.cli.progress import Progress
-    from citadel.library import Index
+    from citadel.api import Index
+    from citadel.progress import Progress
 
     with Index.open(index, memory=parse_size(memory)) as opened:
         if needed := opened.merge_space(retrain=retrain):

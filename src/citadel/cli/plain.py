@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from citadel.cli.learn import run_measure, run_mine, run_score, run_train
+from citadel.cli.support.run_training import run_measure, run_mine, run_score, run_train
 from citadel.errors import CitadelError
 
 _Options = list[tuple[tuple[str, ...], dict[str, object]]]

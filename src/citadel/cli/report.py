@@ -15,10 +15,10 @@ def report(
     """Tables 1 to 6 and Figures 1, 3 to 8 of the paper, its own numbers beside ours.
 
     Without --out: every system side by side on each collection, with paired t-tests, on standard output."""
-    from citadel.cli.progress import Progress
-    from citadel.report.build import build_report
-    from citadel.report.family import family_table
-    from citadel.report.measured import read_folder
+    from citadel.paper.build import build_report
+    from citadel.paper.family import family_table
+    from citadel.paper.measured import read_folder
+    from citadel.progress import Progress
 
     if not out:
         print(family_table(read_folder(folder), baseline))

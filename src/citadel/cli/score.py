@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.learn import run_score
+from citadel.cli.support.run_training import run_score
 
 
 def score(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from citadel.cli.options import CardMemory, Device, IndexFolder, Model, Threads, parse_card_memory
-from citadel.cli.output import print_json
+from citadel.cli.support.options import CardMemory, Device, IndexFolder, Model, Threads, parse_card_memory
+from citadel.cli.support.output import print_json
 from citadel.errors import UsageError
 
 if TYPE_CHECKING:
-    from citadel.cli.answers import Answer
+    from citadel.cli.support.batch_search import Answer
     from citadel.search.searcher import Searcher
 
 K = 10
@@ -45,7 +45,7 @@ def search(
         raise UsageError("name either queries, or a file of them with --queries, or vectors with --vectors")
     if run == "-" and json:
         raise UsageError("--run - and --json both print to standard output: name a file for the run, or leave one out")
-    from citadel.library import Index
+    from citadel.api import Index
     from citadel.search.plan import SEMANTIC_MODES
 
     depth = k if k is not None else K_OF_A_RUN if run is not None else K
@@ -71,12 +71,12 @@ def _answers(
     semantic: str,
     tau: float | None,
 ) -> Iterator[Answer]:
-    from citadel.cli.answers import answer_texts, answer_vectors
+    from citadel.cli.support.batch_search import answer_texts, answer_vectors
     from citadel.text.parse import check_text
     from citadel.text.queries import read_queries
 
     if vectors is not None:
-        from citadel.cli.vectors import read_vector_queries
+        from citadel.cli.support.vectors import read_vector_queries
 
         return answer_vectors(searcher, read_vector_queries(vectors), k, semantic, tau)
     texts = [(str(place), check_text(query, "the query")) for place, query in enumerate(queries, 1)]
@@ -114,7 +114,7 @@ def _print_json(answers: Iterator[Answer]) -> None:
 def _show(answers: Iterator[Answer], analyser: str | None, named: bool) -> None:
     from rich.console import Console
 
-    from citadel.cli.show import show
+    from citadel.cli.support.render_hits import show
     from citadel.text.analyser import get_analyser
 
     console = Console(highlight=False)

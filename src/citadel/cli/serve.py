@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from citadel.cli.options import IndexFolder, Model, parse_card_memory
+from citadel.cli.support.options import IndexFolder, Model, parse_card_memory
 from citadel.errors import InputError, UsageError
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -96,7 +96,7 @@ def _run(index: str, model: str | None, log_level: str, limits: dict[str, int], 
         from citadel.server import logs, run
     except ImportError as error:
         raise UsageError(f"the server needs more packages ({error}): pip install 'citadel-ir[server]'") from None
-    from citadel.library import Index
+    from citadel.api import Index
     from citadel.server.config import Limits, ServerConfig
 
     config = ServerConfig(limits=Limits(**limits), **settings)

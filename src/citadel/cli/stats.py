@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from citadel.cli.options import IndexFolder, Json
-from citadel.cli.output import one_line, print_json
+from citadel.cli.support.options import IndexFolder, Json
+from citadel.cli.support.output import one_line, print_json
 
 
 def stats(index: IndexFolder, json: Json = False) -> None:
     """Documents, postings, lists, bytes by section, and the counts of replaced and skipped documents."""
-    from citadel.library import Index
+    from citadel.api import Index
 
     with Index.open(index) as opened:
         found = opened.stats()

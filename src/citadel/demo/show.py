@@ -21,7 +21,7 @@ from citadel.types import Document, Hit
 
 if TYPE_CHECKING:
     from citadel import Index
-    from citadel.explain.objects import Explanation
+    from citadel.explain.result import Explanation
 
 QUERIES = (
     "run a command and capture its output",
@@ -48,7 +48,7 @@ class Searcher(Protocol):
 def run_demo(folder: Path | None = None, console: Console | None = None, limit: int = MAX_PASSAGES) -> None:
     """Index the documentation of this Python's library, in `folder` or a temporary one, and answer three questions."""
     from citadel import Index  # here, because citadel/__init__ loads the whole engine
-    from citadel.encode.models import default_model
+    from citadel.encode.locate import default_model
 
     console = console or Console(highlight=False)
     names = ["default", "bm25"] if default_model() else ["bm25"]

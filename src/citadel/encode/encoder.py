@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from citadel.config import available_threads
 from citadel.encode.config import load_config
-from citadel.encode.models import find_model, fingerprint
+from citadel.encode.locate import find_model, fingerprint
 from citadel.encode.pruning import best_of_keys, taken
 from citadel.encode.session import ONNX_FILE, Session, read_model
 from citadel.encode.tokenizer import Encoding, Tokenizer

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
 from citadel.encode.graph_check import check_graph
+from citadel.encode.huge_pages import prefer_large_pages
 from citadel.encode.key_router import CHOSEN, shorten
 from citadel.encode.model_files import MAX_GRAPH, read_model_file
-from citadel.encode.pages import prefer_large_pages
 from citadel.errors import InputError, ResourceError
 from citadel.forks import no_fork
 

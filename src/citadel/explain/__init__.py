@@ -1,7 +1,7 @@
 """Why a document matched: which query token met which document token under which key; and which keys a text has."""
 
 from citadel.explain.match import explain_match, explain_vectors
-from citadel.explain.objects import Alternative, Explanation, Match, Posting, Semantic, Token
+from citadel.explain.result import Alternative, Explanation, Match, Posting, Semantic, Token
 from citadel.explain.snippet import Snippet, Span, snippet
 from citadel.explain.text import TextExplanation, TextKey, TextToken, explain_text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from citadel.explain.objects import Explanation
+from citadel.explain.result import Explanation
 
 _GOLDEN_ANGLE = 137.508  # neighbours in this order are far apart on the colour wheel, however many there are
 
@@ -10,7 +10,7 @@ _GOLDEN_ANGLE = 137.508  # neighbours in this order are far apart on the colour 
 def hues(explanation: Explanation) -> list[int]:
     """The hue of each match, in degrees: by key, in the order of the query, so that it is the same for every hit.
 
-    >>> from citadel.explain.objects import Match
+    >>> from citadel.explain.result import Match
     >>> rows = [Match((), key, None, 1.0, 1.0, None, ()) for key in (7, 9, 7)]
     >>> found = Explanation(None, "d1", "", "", "static", None, 0.0, "off", 3.0, None, False, (), (), tuple(rows))
     >>> hues(found)

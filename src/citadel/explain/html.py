@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from citadel.explain.colours import hues, strength
-from citadel.explain.objects import Explanation, Match
+from citadel.explain.result import Explanation, Match
 from citadel.explain.snippet import Span
 from citadel.explain.text import TextExplanation, TextKey, TextToken
 

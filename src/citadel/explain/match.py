@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from citadel.errors import Cancelled, InputError, UsageError
-from citadel.explain.asked import Asked, Row, asked_model, asked_terms, asked_vectors
-from citadel.explain.objects import Alternative, Explanation, Match, Posting, Semantic, Token
-from citadel.explain.reading import Names, Part, first_part, model_names, term_names, term_part
-from citadel.explain.stored import Met, StoredDocument
+from citadel.explain.postings import Met, StoredDocument
+from citadel.explain.query import Asked, Row, asked_model, asked_terms, asked_vectors
+from citadel.explain.result import Alternative, Explanation, Match, Posting, Semantic, Token
+from citadel.explain.tokens import Names, Part, first_part, model_names, term_names, term_part
 from citadel.index.segment import Segment
 from citadel.routing import get_router
 from citadel.search.plan import Options, plan_options, tau_used

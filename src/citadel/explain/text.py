@@ -10,9 +10,9 @@ import numpy as np
 
 from citadel.encode.pruning import best_of_keys
 from citadel.errors import UsageError
-from citadel.explain.objects import FORMAT
-from citadel.explain.reading import key_name, model_tokens, row_places, term_tokens
-from citadel.explain.stored import find_terms, list_lengths
+from citadel.explain.postings import find_terms, list_lengths
+from citadel.explain.result import FORMAT
+from citadel.explain.tokens import key_name, model_tokens, row_places, term_tokens
 from citadel.text.highlight import ANALYSED
 
 if TYPE_CHECKING:

@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 from citadel.config import DEFAULT_MEMORY, Settings
 from citadel.errors import DocumentTooLargeError, InputError
 from citadel.index.codebook import Codebook
-from citadel.index.columns import Column
 from citadel.index.documents import Row, metadata_json, row_of
+from citadel.index.growable import Column
 from citadel.index.packing import POSTINGS_A_BLOCK, list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
 from citadel.index.sample import Sample
 from citadel.index.segment import Meta, id_hashes
-from citadel.index.vectors import VectorBatch
 from citadel.routing import get_router
-from citadel.types import Document, Floats
+from citadel.types import Document, Floats, VectorBatch
 
 _TERM_BYTES = 96  # of a new term besides its text: its number and its entry in the table
 _DOCUMENT_BYTES = 600  # what Python keeps around a document besides its text, and while its id is looked up

@@ -11,9 +11,8 @@ from citadel.index.buffer import Buffer
 from citadel.index.deletion import NumberSet
 from citadel.index.documents import metadata_json
 from citadel.index.segment import Segment
-from citadel.index.vectors import VectorBatch
 from citadel.text.analyser import Analyser
-from citadel.types import Document
+from citadel.types import Document, VectorBatch
 
 _TERM_BYTES = 64  # a term as a string in a list
 _DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text

@@ -8,7 +8,7 @@ import numpy as np
 
 from citadel.errors import CitadelError, CorruptIndexError, ResourceError
 from citadel.index.checksum import crc32c
-from citadel.index.format import CitFile, FileRecord
+from citadel.index.container import CitFile, FileRecord
 from citadel.index.join import join_names
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.mapping import require_whole, whole_files

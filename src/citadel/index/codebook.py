@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.index.format import CitFile, CitWriter, FileRecord
+from citadel.index.container import CitFile, CitWriter, FileRecord
 from citadel.index.storage import Storage
 from citadel.types import Floats, Keys
 

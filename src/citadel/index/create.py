@@ -7,7 +7,7 @@ import uuid
 
 from citadel.config import Settings
 from citadel.errors import InputError, UsageError
-from citadel.index.collect import PREFIXES, unfinished
+from citadel.index.garbage import PREFIXES, unfinished
 from citadel.index.manifest import Build, Manifest, generations, newest_manifest, write_manifest
 from citadel.index.storage import LOCK, TEMPORARY, Storage, resource_errors
 from citadel.text.parse import shorten

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import CorruptIndexError
-from citadel.index.columns import Spool
+from citadel.index.growable import Spool
 from citadel.index.packing import WINDOW, windows
 from citadel.index.segment import Segment
 from citadel.index.storage import Storage

@@ -18,8 +18,8 @@ import numpy as np
 from citadel.errors import CitadelError, CorruptIndexError, InputError
 from citadel.forks import no_fork
 from citadel.index.checksum import crc32c
+from citadel.index.container import FORMAT, DurableFile, FileRecord
 from citadel.index.failures import disk_failure, read_failure
-from citadel.index.format import FORMAT, DurableFile, FileRecord
 from citadel.index.storage import Storage
 from citadel.types import Document
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from citadel.config import Field, Settings
 from citadel.errors import CorruptIndexError, IndexNotFoundError, ResourceError, UnknownFormatError, UsageError
 from citadel.index.checksum import crc32c
-from citadel.index.format import FORMAT, DurableFile, FileRecord
+from citadel.index.container import FORMAT, DurableFile, FileRecord
 from citadel.index.storage import Storage
 
 MAX_BYTES = 1 << 20  # its JSON takes up to 25 times as much memory

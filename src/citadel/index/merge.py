@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.index.codebook import Codebook
-from citadel.index.columns import Spool
 from citadel.index.documents import Row, renumbered
+from citadel.index.growable import Spool
 from citadel.index.join import NAMES_PER_WINDOW, Names, join_names
 from citadel.index.packing import POSTINGS_A_BLOCK, WINDOW, block_sizes, list_groups
 from citadel.index.quantize import Encoded, decode, encode

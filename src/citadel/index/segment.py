@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from citadel.config import CODECS, MAX_DIMENSION, SUBVECTOR
 from citadel.errors import CorruptIndexError
+from citadel.index.container import CitFile
 from citadel.index.documents import DocumentStore
-from citadel.index.format import CitFile
 from citadel.index.manifest import SegmentRecord
 from citadel.index.packing import block_sizes, rises, unpack_documents, unpack_values
 from citadel.index.quantize import Encoded

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from citadel.index.format import FORMAT
+from citadel.index.container import FORMAT
 from citadel.index.join import join_names
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.index.format import CitFile, CitWriter, FileRecord
+from citadel.index.container import CitFile, CitWriter, FileRecord
 from citadel.index.storage import Storage
 
 _NONE = np.zeros(0, np.uint32)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 
 from citadel.config import Settings
 from citadel.errors import InputError
-from citadel.index.slices import NAMES, read_slices, slice_bytes
+from citadel.index.npz_corpus import NAMES, read_slices, slice_bytes
 from citadel.text.parse import check_document, make_document
-from citadel.types import Document, Floats
+from citadel.types import Document, Floats, VectorBatch
 
 _LARGEST_KEY = (1 << 32) - 1
 _KEYS = "whole numbers from 0 to 2³² − 1"
@@ -22,37 +21,6 @@ ANY = 0  # the key under which an all-to-all router puts every token
 _ROWS = ("keys", "weights", "vectors", "semantic")  # of one document; all else is its text and metadata
 _DOCUMENTS_A_BATCH = 1024
 _POSTINGS_A_BATCH = 131_072
-
-
-@dataclass(frozen=True)
-class VectorBatch:
-    """Some documents with their postings: document i owns rows offsets[i] … offsets[i + 1] − 1."""
-
-    documents: Sequence[Document]
-    offsets: NDArray[np.int64]  # [n + 1]
-    keys: NDArray[np.uint32]  # [P]
-    weights: Floats  # [P]
-    vectors: Floats | None  # [P, d]
-    semantic: Floats | None  # [n, s]
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    def owner(self, row: int) -> str:
-        """The id of the document that a row belongs to."""
-        return self.documents[int(np.searchsorted(self.offsets, row, side="right")) - 1].id
-
-    def part(self, start: int, stop: int) -> VectorBatch:
-        """Documents start … stop − 1."""
-        rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
-        return VectorBatch(
-            self.documents[start:stop],
-            self.offsets[start : stop + 1] - self.offsets[start],
-            self.keys[rows],
-            self.weights[rows],
-            None if self.vectors is None else self.vectors[rows],
-            None if self.semantic is None else self.semantic[start:stop],
-        )
 
 
 def batches(given: Any, settings: Settings, memory: int) -> Iterator[VectorBatch]:

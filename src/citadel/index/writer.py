@@ -19,19 +19,18 @@ from citadel.errors import CorruptIndexError, InputError, OwnershipError, Resour
 from citadel.index.buffer import Buffer, expected_bytes, stored_codec
 from citadel.index.changes import AnalysedDocument, ChangeSet, Item, add_item, check_item, is_long, item_bytes
 from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
-from citadel.index.collect import KEPT_GENERATIONS, collect
+from citadel.index.commit import Publisher, sizes_of
 from citadel.index.deletion import NumberSet
+from citadel.index.garbage import KEPT_GENERATIONS, collect
 from citadel.index.manifest import Build
 from citadel.index.merge import choose_merge, merge_space
-from citadel.index.publish import Publisher, sizes_of
 from citadel.index.retrain import sample_vectors
 from citadel.index.sample import Sample
 from citadel.index.segment import Segment, id_hashes
 from citadel.index.snapshot import Snapshot, open_snapshot
 from citadel.index.storage import Storage, forked, resource_errors
 from citadel.index.tombstones import Deleted
-from citadel.index.vectors import VectorBatch
-from citadel.types import Document
+from citadel.types import Document, VectorBatch
 
 _BUFFER_SHARE = 2  # of the memory bound that waits unsorted
 _ITEMS_SHARE, _ITEMS_LIMIT = 32, 4 << 20  # of the memory bound that a call keeps before it uses a buffer of its own

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from citadel.encode.tokenizer import Encoding
 from citadel.model.citadel import Citadel
-from citadel.search.card.device import card_memory
-from citadel.search.card.graph import index_of, record
+from citadel.search.gpu.device import card_memory
+from citadel.search.gpu.graph import index_of, record
 
 STEP = 8  # widths are multiples of this
 LONGEST = 128  # tokens; longer queries are bound by their products, not by the starts of kernels

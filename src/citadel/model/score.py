@@ -1,6 +1,6 @@
 """The training score of every query with every passage (Eq. 5): a sparse join over keys, or all tokens with all.
 
-It is the same formula as `routing/score.py`, for batches and with gradients; a property test holds the two together.
+It is the same formula as `routing/formula.py`, for batches and with gradients; a property test holds the two together.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from citadel.routing.all_to_all import AllToAllRouter
 from citadel.routing.base import ANY, Router
 from citadel.routing.bm25 import Bm25Router, Collection, idf, length_norm, tf_part
 from citadel.routing.dynamic import DynamicRouter
+from citadel.routing.formula import rank, score
 from citadel.routing.none import NoRouter
-from citadel.routing.score import rank, score
 from citadel.routing.sparse import SparseRouter
 from citadel.routing.static import StaticRouter
 

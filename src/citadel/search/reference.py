@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.index.centroids import read_probe
 from citadel.index.codebook import Codebook
-from citadel.index.probe import read_probe
 from citadel.index.quantize import Encoded
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot

@@ -20,7 +20,7 @@ from citadel.types import Ranking, RoutedTokens, Scored
 if TYPE_CHECKING:
     from citadel._native import Cancel
     from citadel.encode.encoder import Encoder
-    from citadel.explain.objects import Explanation
+    from citadel.explain.result import Explanation
     from citadel.explain.text import TextExplanation
 
 _BATCH = 256  # queries planned and searched in one call
@@ -294,7 +294,7 @@ def _engine(
 
 def _gpu_engine(snapshot: Snapshot, floor: bool, device: str, memory: int | None) -> Any:
     try:
-        from citadel.search.gpu import GpuEngine
+        from citadel.search.gpu.engine import GpuEngine
     except ImportError as error:
         raise UsageError(
             f"a GPU needs more packages ({error}): pip install 'citadel-ir[gpu]', or search with --device cpu"

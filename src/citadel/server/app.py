@@ -14,15 +14,15 @@ from starlette.exceptions import HTTPException
 
 from citadel import __version__
 from citadel.errors import CitadelError
-from citadel.server import changing, explaining, searching, telling
-from citadel.server.answers import on_citadel_error, on_http_exception, on_validation_error
 from citadel.server.config import Limits, ServerConfig
-from citadel.server.gate import Gate
+from citadel.server.errors import on_citadel_error, on_http_exception, on_validation_error
+from citadel.server.json_route import JsonRoute, Parts
 from citadel.server.metrics import Metrics
-from citadel.server.page import page_files, page_routes
+from citadel.server.middleware import Gate
 from citadel.server.pool import Pool
-from citadel.server.routes import JsonRoute, Parts
+from citadel.server.routes import documents, explain, search, status
 from citadel.server.service import Service
+from citadel.server.static_files import page_files, page_routes
 from citadel.server.tokens import permission
 
 _ABOUT = "Multi-vector retrieval with dynamic lexical routing. docs/server.md tells more."
@@ -56,7 +56,7 @@ def create_app(service: Service) -> Gate:
 
 def json_routes() -> list[JsonRoute]:
     """The routes that read a body."""
-    routes = [route for part in (searching, explaining, changing) for route in part.router.routes]
+    routes = [route for part in (search, explain, documents) for route in part.router.routes]
     return [route for route in routes if isinstance(route, JsonRoute) and route.body_field is not None]
 
 
@@ -70,7 +70,7 @@ def _routes(lifespan: _Lifespan) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    for part in (searching, explaining, changing, telling):
+    for part in (search, explain, documents, status):
         app.include_router(part.router)
     app.router.routes += page_routes()
     app.add_exception_handler(CitadelError, on_citadel_error)

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from citadel._native import Cancel
 from citadel.errors import Cancelled, ServerError
 from citadel.search.searcher import Searcher
-from citadel.server.answers import busy
-from citadel.server.queue import WorkQueue
+from citadel.server.errors import busy
+from citadel.server.work_queue import WorkQueue
 
 TEXTS_TOGETHER = 16  # encoded in one go; more would keep a cancelled job's worker too long
 PATIENCE = 0.05  # seconds a job may run before somebody watches whether its client is still there

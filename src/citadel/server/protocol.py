@@ -15,7 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from citadel.errors import ServerError
-from citadel.server.answers import busy, error_body, request_id
+from citadel.server.errors import busy, error_body, request_id
 
 MAX_HEAD = 32 << 10  # bytes of request line and headers
 MAX_URL = 8 << 10

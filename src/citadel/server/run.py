@@ -11,11 +11,11 @@ import time
 
 import uvicorn
 
+from citadel.api import Index
 from citadel.errors import ResourceError, UsageError
-from citadel.library import Index
 from citadel.server.app import create_app
 from citadel.server.config import ServerConfig
-from citadel.server.gate import Gate
+from citadel.server.middleware import Gate
 from citadel.server.protocol import bounded
 from citadel.server.service import Service
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from citadel.api import Index
 from citadel.errors import CitadelError, InputError, ServerError
 from citadel.index.check import check_new_files
-from citadel.library import Index
 from citadel.search.searcher import Searcher
-from citadel.server.answers import busy
 from citadel.server.config import ServerConfig
-from citadel.server.figures import IndexFigures
+from citadel.server.errors import busy
+from citadel.server.index_stats import IndexFigures
 from citadel.server.ledger import Ledger
 from citadel.text.parse import make_document
 from citadel.types import Document

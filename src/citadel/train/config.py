@@ -10,7 +10,7 @@ from typing import Any
 
 from citadel.encode.config import make
 from citadel.errors import InputError
-from citadel.train.parts import PRESETS, DataPart, LossPart, ModelPart, OptimizerPart, RouterPart, RunPart
+from citadel.train.config_tables import PRESETS, DataPart, LossPart, ModelPart, OptimizerPart, RouterPart, RunPart
 from citadel.train.toml import to_toml
 
 _NOT_THE_RUN = {"log_every", "evaluate_every", "evaluate_queries", "evaluate_at_end", "checkpoint_every", "device"}

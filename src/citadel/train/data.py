@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from citadel.errors import InputError
 from citadel.train.cache import kept_tokens
 from citadel.train.config import TrainConfig, expand
-from citadel.train.lists import PairIndex, Scored, read_mined, read_scored
+from citadel.train.config_tables import DataPart
 from citadel.train.meter import Meter, silent
-from citadel.train.parts import DataPart
+from citadel.train.mined import PairIndex, Scored, read_mined, read_scored
 from citadel.train.ragged import Ragged, Rows
 from citadel.train.readers import checked, read_source
 from citadel.train.source import Source

@@ -12,9 +12,9 @@ import numpy as np
 from citadel.errors import InputError, UsageError
 from citadel.text.parse import find_id, parse_object
 from citadel.train.config import expand
+from citadel.train.config_tables import DataPart
 from citadel.train.meter import Meter, silent
 from citadel.train.negatives import DIGITS
-from citadel.train.parts import DataPart
 from citadel.train.ragged import Growing, Rows
 from citadel.train.readers import checked
 from citadel.train.source import Passages, Place, numbered_lines
@@ -81,7 +81,7 @@ def score_negatives(
     groups = Groups(read_groups(checked(negatives, "--negatives"), passages, keep))
     judge = find_teacher(teacher, kind, passages, part or DataPart(), device)
     if fuse:
-        from citadel.train.fuse import Bm25, FusedTeacher
+        from citadel.train.bm25_teacher import Bm25, FusedTeacher
 
         judge = FusedTeacher(judge, Bm25(passages.texts, meter), fuse)
     write_whole(os.fspath(out), scored_lines(judge, groups, passages, meter))

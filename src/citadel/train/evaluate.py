@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from citadel.bench.exact import ExactSearch, Texts
 from citadel.model.citadel import Citadel
 from citadel.model.encoder import FlatTexts, TorchEncoder
 from citadel.routing import get_router
-from citadel.search.exact_torch import ExactSearch, Texts
 from citadel.train.data import Data, Examples
 from citadel.train.inputs import Marker
 from citadel.train.meter import Meter, silent

@@ -19,7 +19,7 @@ from citadel.train.health import Health, check, health
 from citadel.train.logs import Log
 from citadel.train.meter import Meter, silent
 from citadel.train.objective import Labels, objective
-from citadel.train.setup import Run, finish, set_up
+from citadel.train.run import Run, finish, set_up
 from citadel.train.step import Outcome, forward_backward
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from citadel.errors import InputError
 from citadel.text.queries import read_queries
-from citadel.train.parts import DataPart
+from citadel.train.config_tables import DataPart
 from citadel.train.ragged import Ragged, Rows
 from citadel.train.readers import Pairs, file_of, judged_pairs, read_passages
 from citadel.train.source import PassageList, Place, QueryList, Source, numbered_lines

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.train.config_tables import DataPart
 from citadel.train.data import known_positives, split
-from citadel.train.lists import PairIndex
 from citadel.train.meter import Meter, silent
-from citadel.train.parts import DataPart
+from citadel.train.mined import PairIndex
 from citadel.train.ragged import Rows
 from citadel.train.rankers import Found, Ranker, find_ranker
 from citadel.train.readers import read_source

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from citadel.model.citadel import Citadel, Encoded
 from citadel.train import losses
-from citadel.train.parts import LossPart
+from citadel.train.config_tables import LossPart
 
 
 @dataclass(frozen=True)

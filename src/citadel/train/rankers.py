@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from citadel.errors import UsageError
 from citadel.train.cache import kept_tokens
 from citadel.train.config import expand
+from citadel.train.config_tables import DataPart
 from citadel.train.meter import Meter, silent
-from citadel.train.parts import DataPart
 from citadel.train.ragged import Rows
 from citadel.train.source import Source
 from citadel.train.texts import Texts
 from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens
 
 if TYPE_CHECKING:
-    from citadel.library import Index
+    from citadel.api import Index
+    from citadel.bench.exact import ExactSearch
     from citadel.model.citadel import Citadel
-    from citadel.search.exact_torch import ExactSearch
 
 MOST_SCORES = {"cuda": 1 << 29, "cpu": 1 << 24}  # (query, passage) at a time
 DEEPER = 2  # times k: how far the engine looks for a positive's score
@@ -47,7 +47,7 @@ class EngineRanker:
     """The index engine, with the collection in a temporary index."""
 
     def __init__(self, source: Source, model: str | None = None, threads: int | None = None, meter: Meter = silent):
-        from citadel.library import Index
+        from citadel.api import Index
 
         self._queries = source.queries
         self._folder = tempfile.TemporaryDirectory(prefix="citadel-mine-")
@@ -77,9 +77,9 @@ class TorchRanker:
     """A torch model: everything encoded once, then exact search in chunks of queries."""
 
     def __init__(self, source: Source, model: Citadel, folder: str, part: DataPart, meter: Meter = silent):
+        from citadel.bench.exact import ExactSearch
+        from citadel.bench.exact import Texts as Flat
         from citadel.model.encoder import TorchEncoder
-        from citadel.search.exact_torch import ExactSearch
-        from citadel.search.exact_torch import Texts as Flat
         from citadel.train.inputs import Marker
 
         tokenizer = load_tokenizer(folder)
@@ -106,8 +106,8 @@ class TorchRanker:
     def rank(self, query: Rows, positive: Rows, k: int) -> Iterator[Found]:
         import torch
 
-        from citadel.search.exact_torch import Texts as Flat
-        from citadel.search.exact_torch import best
+        from citadel.bench.exact import Texts as Flat
+        from citadel.bench.exact import best
 
         step = max(1, MOST_SCORES.get(self._device.type, 1 << 24) // self.search.count)
         for start in range(0, len(query), step):

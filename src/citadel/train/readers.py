@@ -14,7 +14,7 @@ from citadel.text.corpus import find_file, read_corpus
 from citadel.text.parse import find_id, parse_object
 from citadel.text.queries import read_queries
 from citadel.train.config import expand
-from citadel.train.parts import DataPart
+from citadel.train.config_tables import DataPart
 from citadel.train.source import Names, PassageList, Passages, Place, QueryList, Source, numbered_lines
 from citadel.train.texts import Texts, rows_or_fail
 

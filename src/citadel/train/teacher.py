@@ -19,10 +19,10 @@ from citadel.model.encoder import dense_model
 from citadel.routing.bm25 import idf, length_norm
 from citadel.train.batches import Batch
 from citadel.train.config import TrainConfig, expand
+from citadel.train.config_tables import LossPart
 from citadel.train.data import Data
 from citadel.train.grouped import encode_by_length
 from citadel.train.inputs import Inputs
-from citadel.train.parts import LossPart
 from citadel.train.processes import World
 from citadel.train.ragged import PART, Ragged
 from citadel.train.tokens import Ids, load_tokenizer

@@ -9,7 +9,7 @@ import numpy as np
 
 from citadel.errors import InputError
 from citadel.text.parse import find_id, parse_object
-from citadel.train.parts import DataPart
+from citadel.train.config_tables import DataPart
 from citadel.train.ragged import Growing
 from citadel.train.readers import Pairs, file_of
 from citadel.train.source import PassageList, Place, Source, numbered_lines

@@ -1,0 +1,56 @@
+"""A GPU as `citadel bench latency` times it: searches end on the host, and its own bandwidth is the floor."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from citadel.index.snapshot import Snapshot
+from citadel.search.gpu.engine import GpuEngine
+from citadel.search.plan import Options, Plan
+from citadel.types import Scored
+
+ROUNDS = 10
+COPIED = {"cuda": 1 << 30, "cpu": 1 << 22}  # bytes
+
+
+class CardSearch:
+    """A snapshot on a card."""
+
+    def __init__(self, snapshot: Snapshot, floor: bool, device: str) -> None:
+        self._engine = GpuEngine(snapshot, floor, device)
+        self._device = self._engine.cards[0].card.device
+
+    def prepare(self, plan: Plan) -> Any:
+        """A query as `search` takes it."""
+        return self._engine.prepare(plan)
+
+    def search(self, query: Any, options: Options) -> Scored:
+        """The best documents of one query; what it read from the card is on the host now."""
+        return self._engine.search(query, options)
+
+    @property
+    def name(self) -> str:
+        """What the card is called."""
+        return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "torch on the CPU"
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Bytes a second that a copy reads and writes, the best of some."""
+        one = torch.ones(COPIED[self._device.type], dtype=torch.uint8, device=self._device)
+        other = torch.empty_like(one)
+        return 2 * one.numel() / min(self._seconds(one, other) for _ in range(ROUNDS))
+
+    def _seconds(self, one: torch.Tensor, other: torch.Tensor) -> float:
+        self._wait()
+        start = time.perf_counter()
+        other.copy_(one)
+        self._wait()
+        return time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)

@@ -1,0 +1,228 @@
+"""What a corpus is read from, a part at a time: lines of text, or an .npz file of vectors."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from citadel.cli.support.output import say
+from citadel.cli.support.vectors import read_shapes
+from citadel.config import DEFAULT_MEMORY
+from citadel.errors import DocumentTooLargeError, InputError, UsageError
+from citadel.index.manifest import Build
+from citadel.progress import Progress
+from citadel.text.corpus import KEPT_REASONS, OnError, find_file, read_corpus
+from citadel.text.files import STDIN
+
+if TYPE_CHECKING:
+    from citadel.api import Index
+    from citadel.types import Document, VectorBatch
+
+Enough = Callable[[int], bool]
+_CHUNK = 1 << 20
+_LINE_SHARE = 16  # of the memory bound that a line may have: it is held as bytes, as text and as a document
+_MIN_LINE = 1 << 20
+
+
+class Feed(Protocol):
+    """A source on its way into an index."""
+
+    @property
+    def skipped(self) -> int:
+        """Documents passed over."""
+
+    @property
+    def reasons(self) -> list[InputError]:
+        """Why, for the first of them."""
+
+    def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
+        """Add documents until enough bytes were read, or all; True at the end."""
+
+    def state(self) -> Build:
+        """How far it is read."""
+
+    def close(self) -> None: ...
+
+
+class TextFeed:
+    """The documents of a JSONL or TSV corpus."""
+
+    def __init__(
+        self,
+        path: str,
+        source: str,
+        format: str | None,
+        on_error: OnError,
+        start: int = 0,
+        memory: int = DEFAULT_MEMORY,
+    ) -> None:
+        self._source = source
+        limit = max(memory // _LINE_SHARE, _MIN_LINE)
+        self._corpus = read_corpus(path, format=format, on_error=on_error, start=start, max_line=limit)
+        self._ended = False
+        self._counted = 0
+
+    @property
+    def skipped(self) -> int:
+        return self._corpus.skipped
+
+    @property
+    def reasons(self) -> list[InputError]:
+        return self._corpus.reasons
+
+    def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
+        progress.total = self._corpus.lines.size
+        documents, is_added = self._documents(enough, progress), False
+        while not is_added:
+            try:
+                index.add(documents)
+                is_added = True
+            except DocumentTooLargeError as error:
+                self._corpus.refuse(error)
+        index.tally("skipped", self.skipped - self._counted)
+        self._counted = self.skipped
+        return self._ended
+
+    def _documents(self, enough: Enough, progress: Progress) -> Iterator[Document]:
+        corpus, start = self._corpus, self._corpus.position.offset
+        for document, position in corpus:
+            yield document
+            progress(corpus.lines.consumed_on_disk, corpus.documents)
+            if enough(position.offset - start):
+                return
+        self._ended = True
+
+    def state(self) -> Build:
+        line, offset, crc = self._corpus.position
+        return Build(self._source, offset, crc, line)
+
+    def at_end(self) -> bool:
+        """Whether nothing but blank lines follows."""
+        return next(self._corpus, None) is None and not self.skipped
+
+    def close(self) -> None:
+        self._corpus.close()
+
+
+class VectorFeed:
+    """The documents of an .npz file; `line` of its state counts documents, the CRC is that of the whole file."""
+
+    def __init__(self, path: str, source: str, on_error: OnError, start: int = 0) -> None:
+        self._path, self._source, self._on_error = path, source, on_error
+        self._size, self._crc = file_crc(path)
+        self._documents = next(iter(read_shapes(path).get("ids", ())), None)
+        self._done = start
+        self._batches: Iterator[VectorBatch] | None = None
+        self.skipped, self.reasons = 0, list[InputError]()
+
+    def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
+        if self._batches is None:
+            index.add_vectors([])  # an index of text says so before the arrays are looked at
+            self._batches = self._rest(index)
+            progress.total = self._documents
+        size = 0
+        for batch in self._batches:
+            before = self.skipped
+            self._add(index, batch)
+            index.tally("skipped", self.skipped - before)
+            self._done += len(batch)
+            size += batch_bytes(batch)
+            progress(self._done, self._done)
+            if enough(size):
+                return False
+        return True
+
+    def _add(self, index: Index, batch: VectorBatch) -> None:
+        """Add a batch; under `skip`, halve one with a bad document until that one stands alone."""
+        try:
+            index.add_vectors(batch)
+        except InputError as error:
+            if self._on_error == "fail":
+                raise InputError(error.reason, error.source or self._path, error.line) from None
+            if len(batch) == 1:
+                self.skipped += 1
+                self.reasons += [InputError(error.reason, self._path)] if len(self.reasons) < KEPT_REASONS else []
+                return
+            middle = len(batch) // 2
+            self._add(index, batch.part(0, middle))
+            self._add(index, batch.part(middle, len(batch)))
+
+    def _rest(self, index: Index) -> Iterator[VectorBatch]:
+        from citadel.index.vectors import batches
+
+        passed = 0
+        for batch in batches(self._path, index.settings, index.memory):
+            passed += len(batch)
+            new = min(passed - self._done, len(batch))
+            if new > 0:
+                yield batch.part(len(batch) - new, len(batch))
+
+    def state(self) -> Build:
+        return Build(self._source, self._size, self._crc, self._done)
+
+    def close(self) -> None:
+        self._batches = None
+
+
+def is_vectors(corpus: str) -> bool:
+    """Whether a corpus holds vectors.
+
+    >>> is_vectors("corpus.npz"), is_vectors("corpus.jsonl.gz")
+    (True, False)
+    """
+    return corpus.lower().endswith(".npz")
+
+
+def open_feed(
+    corpus: str, format: str | None, on_error: str, start: Build | None = None, memory: int = DEFAULT_MEMORY
+) -> Feed:
+    """Open a corpus at its beginning, or where an earlier build stopped; its CRC tells whether it has changed since."""
+    if on_error not in ("fail", "skip"):
+        raise UsageError(f"--on-error is fail or skip, not {on_error!r}")
+    policy: OnError = "skip" if on_error == "skip" else "fail"
+    if is_vectors(corpus):
+        return VectorFeed(corpus, real_source(corpus), policy, start.line if start else 0)
+    return TextFeed(corpus, real_source(corpus), format, policy, start.position if start else 0, memory)
+
+
+def real_source(corpus: str) -> str:
+    """One name for a corpus however its path is written.
+
+    >>> real_source("-")
+    '-'
+    """
+    file = find_file(corpus, "corpus.jsonl")
+    if file == STDIN:
+        return STDIN
+    return os.fsencode(os.path.realpath(file)).decode(errors="backslashreplace")  # a name need not be UTF-8
+
+
+def tell_skipped(feed: Feed) -> None:
+    """The first reasons for skipped documents, on standard error."""
+    for reason in feed.reasons:
+        say(f"skipped: {reason}")
+    if feed.skipped > len(feed.reasons):
+        say(f"skipped: {feed.skipped - len(feed.reasons):,} more")
+
+
+def batch_bytes(batch: VectorBatch) -> int:
+    """The input bytes of a batch, its arrays taken as they stand in memory."""
+    arrays = (batch.keys, batch.weights, batch.vectors, batch.semantic)
+    texts = sum(len(document.text) + len(document.title) for document in batch.documents)
+    return texts + sum(array.nbytes for array in arrays if array is not None)
+
+
+def file_crc(path: str) -> tuple[int, int]:
+    """Size and zlib.crc32 of a file."""
+    size = crc = 0
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(_CHUNK):
+                size, crc = size + len(piece), zlib.crc32(piece, crc)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path) from None
+    except ValueError as error:
+        raise InputError(f"not a file name: {error}", repr(path)) from None
+    return size, crc

@@ -1,0 +1,124 @@
+"""An explanation on a terminal: the score by query token, then the text with what matched in the key's colour."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from citadel.cli.support.output import one_line, plain, shown
+from citadel.explain.colours import hues, strength
+from citadel.explain.html import percent
+from citadel.explain.result import Explanation, Match, Token
+from citadel.explain.text import TextExplanation, TextToken
+
+_BAR = 10  # characters of a whole score
+
+
+def match_view(found: Explanation) -> RenderableType:
+    """Why a document matched."""
+    colours = [_colour(hue) for hue in hues(found)]
+    score = "no score: it met no key of the query" if found.score is None else f"score {found.score:.4f}"
+    head = Text.assemble((plain(found.id), "bold"), "  ", (plain(found.title), "green"), "  ", (score, "cyan"))
+    parts: list[RenderableType] = [head, _table(found, colours)]
+    if found.text:
+        parts += [Text(), _snippet(found, colours)]
+    alternatives = list(_alternatives(found.query_tokens))
+    if alternatives:
+        parts += [Text(), Text("Keys the query tokens would have taken next, and what they would have added here:")]
+        parts += alternatives
+    return Group(*parts)
+
+
+def _table(found: Explanation, colours: list[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("query token", "key", "weight", "met", "weight", "product", "share", ""):
+        right = name in ("weight", "product", "share")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=right)
+    for match, colour in zip(found.matches, colours, strict=True):
+        table.add_row(*_row(found, match, colour), style=None if match.postings else "dim")
+    if found.semantic:
+        gain, share = f"{found.semantic.gain:.3f}", percent(found.semantic.share)
+        table.add_row("", "(semantic)", "", "", "", gain, share, _bar(found.semantic.share))
+    return table
+
+
+def _row(found: Explanation, match: Match, colour: str) -> list[str | Text]:
+    asked = one_line(found.asked(match)) or "–"
+    key, weight = Text(one_line(match.label), colour if match.postings else ""), f"{match.weight:.2f}"
+    if not match.postings:
+        return [asked, key, weight, "not in it", "", "", "", ""]
+    best, more = match.postings[0], len(match.postings) - 1
+    met = one_line(found.met(best)) or "a posting"
+    met += f" (+{more})" if more else f" ×{best.count}" if best.count > 1 else ""
+    bar = Text(_bar(match.share), colour)
+    return [asked, key, weight, Text(met), f"{best.weight:.2f}", f"{best.product:.3f}", percent(match.share), bar]
+
+
+def _bar(share: float | None) -> str:
+    """
+    >>> _bar(0.5), _bar(-1.0)
+    ('█████', '')
+    """
+    return "█" * round(_BAR * min(max(share or 0.0, 0.0), 1.0))
+
+
+def _snippet(found: Explanation, colours: list[str]) -> Text:
+    cut = found.snippet
+    body = Text(shown(cut.text))
+    for span in cut.spans:
+        body.stylize(f"bold {colours[span.matches[0]]}", span.start, span.end)
+    is_end = cut.end == len(found.text) and not found.text_cut
+    return Text.assemble("… " if found.text_start + cut.start else "", body, "" if is_end else " …")
+
+
+def _alternatives(tokens: Iterable[Token]) -> Iterable[Text]:
+    """Those that this document has."""
+    for token in tokens:
+        keys = [f"{one_line(one.name or str(one.key))} {one.product:.3f}" for one in token.alternatives if one.product]
+        if keys:
+            yield Text(f"  {one_line(token.token or str(token.place))}: {', '.join(keys)}", style="dim")
+
+
+def text_view(found: TextExplanation) -> RenderableType:
+    """The keys of a text: the text itself, then a line for each token."""
+    largest = max((key.weight for token in found.tokens for key in token.keys), default=0.0)
+    body = Text(shown(found.text), style="bright_black")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("token")
+    table.add_column(f"keys (τ = {found.tau:g})" if found.router == "dynamic" else "keys")
+    for token in found.tokens:
+        best = max((key.weight for key in token.keys if key.kept), default=0.0)
+        if token.start is not None and best:
+            body.stylize(_shade(strength(best, largest)), token.start, token.end)
+        table.add_row(Text(one_line(token.token or ""), "bright_black" if token.pruned else ""), _keys(token, largest))
+    parts: list[RenderableType] = [body, Text(), table]
+    if found.keys:
+        parts += [Text(), Text(" · ".join(f"{one_line(key.name)} {key.weight:.2f}" for key in found.keys))]
+    return Group(*parts)
+
+
+def _keys(token: TextToken, largest: float) -> Text:
+    """Kept keys in the shade of their weight, pruned ones grey and in brackets."""
+    shown = []
+    for key in token.keys:
+        name = f"{one_line(key.name)} {key.weight:.2f}"
+        kept = Text(name, _shade(strength(key.weight, largest)))
+        shown.append(kept if key.kept else Text(f"({name})", "bright_black"))
+    return Text(" · ").join(shown)
+
+
+def _colour(hue: int) -> str:
+    """A colour that reads on light and dark terminals.
+
+    >>> _colour(0)
+    '#d94c4c'
+    """
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue / 360, 0.575, 0.65))
+
+
+def _shade(strength: float) -> str:
+    return f"{'bold ' if strength > 0.6 else ''}{_colour(round(210 - 180 * strength))}"

@@ -1,0 +1,61 @@
+"""An answer for a reader: rank, score, id and title on one line, then the part of the text that matches."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from citadel.cli.support.batch_search import Answer
+from citadel.cli.support.output import plain
+from citadel.text.analyser import Analyser
+from citadel.text.highlight import ANALYSED, best_part, snippet
+from citadel.types import Hit
+
+SNIPPET = 240  # characters
+INDENT = 4
+
+
+def show(answer: Answer, analyser: Analyser | None, console: Console, named: bool) -> None:
+    """Print one answer; `named` says which query it belongs to."""
+    if named:
+        query = "" if answer.query is None else f": {plain(answer.query)}"
+        _print(console, Text.assemble("? ", (f"{plain(answer.query_id)}{query}", "bold")))
+    if not answer.hits:
+        _print(console, Text("no document matches"))
+    for hit in answer.hits:
+        _print(console, _title(hit))
+        body = _body(hit, answer.query, analyser)
+        if body.plain:
+            _print(console, body, INDENT)
+
+
+def _print(console: Console, text: Text, indent: int = 0) -> None:
+    """On a terminal a long line wraps under itself; in a file it stays one line."""
+    if console.is_terminal:
+        console.print(Padding(text, (0, 0, 0, indent), expand=False))
+    else:
+        console.print(Text(" " * indent) + text, soft_wrap=True)
+
+
+def _title(hit: Hit) -> Text:
+    title = f"  {plain(hit.title)}" if hit.title else ""
+    return Text.assemble(
+        (f"{hit.rank:>2}.", "cyan"), (f" {hit.score:8.4f}  ", "dim"), (plain(hit.id), "bold"), (title, "green")
+    )
+
+
+def _body(hit: Hit, query: str | None, analyser: Analyser | None) -> Text:
+    whole = hit.text
+    if analyser is None or query is None:
+        text = plain(whole[:ANALYSED])
+        return Text(text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()} …")
+    terms = analyser.terms(query)
+    before, after = best_part(whole, terms, analyser)
+    text = plain(whole[before:after])
+    found = snippet(text, terms, analyser, SNIPPET)
+    body = Text(found.text)
+    for start, end in found.spans:
+        body.stylize("bold yellow", start, end)
+    is_end = found.end == len(text) and after == len(whole)
+    return Text.assemble("… " if before + found.start else "", body, "" if is_end else " …")

@@ -1,0 +1,185 @@
+"""What `train`, `mine`, `score` and `measure` do, free of any command-line library: typer and plain.py call these."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from citadel.errors import UsageError
+
+if TYPE_CHECKING:
+    from citadel.paper.record import Measurement
+    from citadel.train.config_tables import DataPart
+    from citadel.train.meter import Meter
+
+SECONDS = 10.0  # between two lines of progress where there is no terminal
+
+
+class Lines:
+    """Progress as lines on standard error, for a log file or a machine without rich.
+
+    >>> with Lines("Encoding", "passages", 10) as progress:
+    ...     progress(5)
+    """
+
+    def __init__(self, what: str, noun: str, total: int) -> None:
+        self._what, self._noun, self._total = what, noun, total
+        self._start = self._last = time.monotonic()
+
+    def __enter__(self) -> Callable[[int], Any]:
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def _show(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._last >= SECONDS:
+            self._last = now
+            rate = done / (now - self._start)
+            print(f"{self._what}: {done:,} of {self._total:,} {self._noun}, {rate:,.0f}/s", file=sys.stderr, flush=True)
+
+
+def meter() -> Meter:
+    """A bar at a terminal, lines elsewhere."""
+    if sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
+        from citadel.progress import Progress
+
+        return Progress
+    return Lines
+
+
+def run_train(config: str, out: str, resume: bool = False, device: str = "", steps: int = 0) -> None:
+    """Train what a config says."""
+    from citadel.train.config import load_train_config
+
+    loaded = load_train_config(config)
+    loaded = loaded.with_steps(steps) if steps else loaded
+    loaded = loaded.with_device(device) if device else loaded
+    _need_torch("training")
+    from citadel.train.loop import train
+
+    train(loaded, out, resume=resume, meter=meter())
+
+
+def run_mine(
+    model: str,
+    out: str,
+    data: str = "",
+    passages: str = "",
+    pairs: str = "",
+    k: int = 100,
+    margin: float | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+) -> None:
+    """Mine hard negatives."""
+    from citadel.train.negatives import mine
+
+    if k < 1 or (margin is not None and math.isnan(margin)):
+        raise UsageError(f"-k {k} with --margin {margin}: give a k of 1 or more and a number")
+    part = data_part(data, passages, pairs)
+    check_out(out)
+    limit = -math.inf if margin is None else margin
+    lines = mine(part, model, out, k=k, margin=limit, device=device, threads=threads, meter=meter())
+    print(f"{out}: negatives of {lines:,} pairs")
+
+
+def run_score(
+    teacher: str,
+    negatives: str,
+    out: str,
+    data: str = "",
+    passages: str = "",
+    kind: str = "cross",
+    keep: int = 32,
+    device: str = "auto",
+    fuse: str = "",
+) -> None:
+    """Score mined negatives with a teacher."""
+    from citadel.train.distill import score_negatives
+    from citadel.train.readers import checked, read_passages, read_source
+
+    check_out(out)
+    if bool(data) == bool(passages):
+        raise UsageError("name the passages: either --data CONFIG.toml, or --passages FILE")
+    part = data_part(data, "", "") if data else None
+    found = read_source(part).passages if part else read_passages(checked(passages, "--passages"))
+    lines = score_negatives(teacher, found, negatives, out, kind, keep, part, device, meter(), _weight(fuse))
+    print(f"{out}: scores of {lines:,} pairs")
+
+
+def run_measure(
+    model: str,
+    collection: str,
+    out: str,
+    name: str = "",
+    tau: list[float] | None = None,
+    codec: list[str] | None = None,
+    semantic: list[str] | None = None,
+    k: int = 100,
+    engine: str = "auto",
+    device: str = "auto",
+    fill: str = "",
+    overwrite: bool = False,
+    threads: int | None = None,
+    split: str = "",
+    timed: int = 0,
+) -> None:
+    """Measure a system on a collection, or fill in the measures of one that was measured."""
+    from citadel.eval.datasets import open_dataset
+    from citadel.paper.record import read_measurement
+    from citadel.paper.run import fill as fill_measures
+    from citadel.paper.run import measure
+    from citadel.paper.system import Plan
+
+    if not collection or bool(model) == bool(fill) or bool(model) != bool(out):
+        raise UsageError("name a MODEL with --collection and --out, or --fill FILE.json with --collection")
+    dataset = open_dataset(collection, split)
+    if fill:
+        print(_measured_line(fill, fill_measures(fill, dataset)))
+        return
+    chosen = (tuple(tau or ()), tuple(codec or ("int8",)), tuple(semantic or ("auto",)))
+    plan = Plan(model, name, *chosen, k, engine, device, threads, timed)
+    for file in measure(plan, dataset, out, overwrite=overwrite, meter=meter()):
+        print(_measured_line(str(file), read_measurement(file)))
+
+
+def _measured_line(file: str, found: Measurement) -> str:
+    quality = " ".join(f"{name} {value:.4f}" for name, value in found.measures.items()) or "measures not computed yet"
+    return f"{file}: {quality}, {found.dot_products or 0:,.0f} dot products a query"
+
+
+def _weight(fuse: str) -> float:
+    from citadel.train.bm25_teacher import parse_fuse
+
+    return parse_fuse(fuse) if fuse else 0.0
+
+
+def data_part(data: str, passages: str, pairs: str) -> DataPart:
+    """[data] of a config, or of two files named on the command line."""
+    from citadel.train.config import load_train_config
+    from citadel.train.config_tables import DataPart
+
+    if data and not passages:
+        return load_train_config(data).data
+    if data or not passages or not pairs:
+        raise UsageError("name the data: either --data CONFIG.toml, or --passages FILE and --pairs FILE")
+    return DataPart(format="pairs", passages=passages, pairs=pairs)
+
+
+def check_out(out: str) -> None:
+    """Refuse early what could not be written after hours of work."""
+    folder = os.path.dirname(os.path.abspath(out))
+    if os.path.isdir(out) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UsageError(f"--out {out} cannot be written: name a file in a folder that is there")
+
+
+def _need_torch(what: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(f"{what} needs torch: run `pip install 'citadel-ir[train]'`")

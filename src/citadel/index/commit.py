@@ -1,0 +1,206 @@
+"""What a writer publishes: segments, the generations that name them, and segments joined into one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.config import SUBVECTOR, Settings
+from citadel.errors import FingerprintError, OwnershipError, ResourceError, UsageError
+from citadel.index.buffer import MemoryContents, stored_codec
+from citadel.index.codebook import Codebook, read_codebook, write_codebook
+from citadel.index.deletion import NumberSet, extend_deleted, union_of
+from citadel.index.documents import write_documents
+from citadel.index.manifest import Build, Manifest, SegmentRecord, newest_manifest, write_manifest
+from citadel.index.mapping import whole_files
+from citadel.index.merge import MergedContents, choose_merge, merge_space
+from citadel.index.segment import Segment
+from citadel.index.segment_writer import write_segment
+from citadel.index.snapshot import Snapshot, open_snapshot
+from citadel.index.storage import Lock, Storage
+from citadel.index.tombstones import Deleted, write_tombstones
+from citadel.text.analyser import Analyser, get_analyser
+
+
+class Publisher:
+    """The newest generation of an index, and how the next one comes to be."""
+
+    def __init__(self, storage: Storage, memory: int) -> None:
+        self._storage, self._memory = storage, memory
+        self._lock: Lock | None = None
+        self.snapshot = open_snapshot(storage)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Start from the generation as it stands."""
+        self._pending: list[Segment] = []  # spilled, not yet in a generation
+        self._gone: dict[str, NumberSet] = {}  # deleted since the last commit, by segment
+        self._counts: dict[str, int] = {}
+        self._codebook, self._codebook_record = self.snapshot.codebook, self.snapshot.manifest.codebook
+
+    @property
+    def settings(self) -> Settings:
+        return self.snapshot.settings
+
+    def _analyser(self) -> Analyser:
+        if self.settings.router != "bm25" or self.settings.analyser is None:
+            raise UsageError(
+                f"{self._storage.location}: this index holds given vectors, so text cannot be added: give vectors"
+            )
+        analyser = get_analyser(self.settings.analyser)
+        if analyser.fingerprint != self.settings.fingerprint:
+            raise FingerprintError(
+                f"{self._storage.location}: built with analyser {self.settings.fingerprint}, "
+                f"this machine has {analyser.fingerprint}; install the same PyStemmer or build the index again"
+            )
+        return analyser
+
+    def release(self) -> None:
+        """Give the lock back; what was not committed is dropped."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # -- segments ----------------------------------------------------------------------------------------------------
+
+    def _write(self, contents: MemoryContents | MergedContents) -> Segment:
+        """Write lists and documents as two files and open them."""
+        self._require_lock()
+        index_id, file_id = self.snapshot.manifest.index_id, uuid.uuid4().hex
+        file = write_segment(self._storage, index_id, file_id, contents)
+        documents = write_documents(self._storage, index_id, file_id, contents.document_rows())
+        counts = (contents.meta.documents, contents.meta.postings, contents.total_length)
+        return Segment(self._storage, SegmentRecord(file, documents, *counts), index_id)
+
+    @property
+    def _subvector(self) -> int:
+        return SUBVECTOR[self.settings.lexical.codec] if self.settings.lexical else 1
+
+    def _adopt(self, book: Codebook) -> None:
+        """Write a codebook and use it from now on."""
+        index_id = self.snapshot.manifest.index_id
+        self._codebook_record = write_codebook(self._storage, index_id, uuid.uuid4().hex, book)
+        field = self.settings.lexical
+        assert field is not None
+        self._codebook = read_codebook(self._storage, self._codebook_record, index_id, field.dimension, self._subvector)
+
+    # -- generations -------------------------------------------------------------------------------------------------
+
+    def _require_lock(self) -> None:
+        assert self._lock is not None  # every change begins with it
+        self._lock.check()
+
+    def _require_newest(self) -> None:
+        """Raise OwnershipError unless the generation on disk is the one that the next one was made from."""
+        self._require_lock()
+        newest, own = newest_manifest(self._storage), self.snapshot.manifest
+        if (newest.index_id, newest.generation) != (own.index_id, own.generation):
+            raise self._overtaken()
+
+    def _overtaken(self) -> OwnershipError:
+        return OwnershipError(
+            f"{self._storage.location}: another writer has committed since these changes began, so nothing was "
+            "written; open the index again and add the changes again"
+        )
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        self._require_newest()
+        try:
+            write_manifest(self._storage, manifest)
+        except FileExistsError as error:  # it never replaces one
+            raise self._overtaken() from error
+
+    def _publish(self, segments: Sequence[Segment], build: Build | None = None, **changes: Any) -> None:
+        """Write the next generation; nobody sees any of it before its manifest has its name."""
+        self._require_lock()
+        manifest = self.snapshot.manifest
+        tombstones = self._tombstones(segments)
+        deleted = sum(len(part.documents) for part in tombstones.values())
+        record = (
+            write_tombstones(self._storage, manifest.index_id, uuid.uuid4().hex, tombstones) if tombstones else None
+        )
+        totals = {
+            name: manifest.counts.get(name, 0) + self._counts.get(name, 0) for name in {*manifest.counts, *self._counts}
+        }
+        following = replace(
+            manifest,
+            generation=manifest.generation + 1,
+            segments=tuple(segment.record for segment in segments),
+            deletions=record,
+            deleted=deleted,
+            codebook=self._codebook_record,
+            counts=totals,
+            build=build or manifest.build,
+            **changes,
+        )
+        self._storage.sync()  # the new files' names, before a manifest names them
+        self._write_manifest(following)
+        self._advance(Snapshot(self._storage, following, self.snapshot, segments))
+
+    def _advance(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._pending, self._gone, self._counts = [], {}, {}
+
+    def _tombstones(self, segments: Sequence[Segment]) -> dict[str, Deleted]:
+        """All deletions of the generation to come, the old ones with the new."""
+        found: dict[str, Deleted] = {}
+        for segment in segments:
+            before, fresh = self.snapshot.deleted(segment), self._gone.get(segment.file_id)
+            if fresh:
+                found[segment.file_id] = self._deleted(segment, before, fresh.values)
+            elif len(before.documents):
+                found[segment.file_id] = before
+        return found
+
+    def _deleted(self, segment: Segment, before: Deleted, fresh: NDArray[np.uint32]) -> Deleted:
+        if self.settings.router == "bm25":
+            with whole_files([segment.file]):
+                return extend_deleted(self._storage, segment, before, fresh, self._analyser())
+        return Deleted(union_of(before.documents, fresh))
+
+    # -- merging -----------------------------------------------------------------------------------------------------
+
+    def _merge_by_tiers(self) -> None:
+        while True:
+            segments = self.snapshot.segments
+            chosen = choose_merge(*sizes_of(segments, [self.snapshot.deleted(segment) for segment in segments]))
+            if chosen.start == chosen.stop:
+                return
+            self._merge(chosen)
+
+    def _merge(self, chosen: slice, old_codebook: Codebook | None = None) -> None:
+        segments, old = self.snapshot.segments, self.snapshot.segments[chosen]
+        deleted = [self.snapshot.deleted(segment) for segment in old]
+        self._require_space(old, deleted)
+        merged = self._joined(old, deleted, old_codebook)
+        self._publish([*segments[: chosen.start], *merged, *segments[chosen.stop :]])
+
+    def _require_space(self, old: Sequence[Segment], deleted: Sequence[Deleted]) -> None:
+        """Refuse a merge for which the disk has no room, before anything is written."""
+        needed, free = merge_space(old, deleted), self._storage.free_space()
+        if free is not None and free < needed:
+            raise ResourceError(
+                f"{self._storage.location}: merging needs up to {needed / 1e6:,.1f} MB of disk space, "
+                f"{free / 1e6:,.1f} MB are free; what was committed before is intact; make room"
+            )
+
+    def _joined(
+        self, old: Sequence[Segment], deleted: Sequence[Deleted], old_codebook: Codebook | None = None
+    ) -> list[Segment]:
+        """One segment in place of several; none where all their documents are deleted."""
+        if not sum(sizes_of(old, deleted)[1]):
+            return []
+        codec, books = stored_codec(self.settings, self._codebook), (self._codebook, old_codebook or self._codebook)
+        with whole_files([segment.file for segment in old]):  # zeros must not become a segment with good checksums
+            return [self._write(MergedContents(old, deleted, codec, *books, self._memory, self._storage))]
+
+
+def sizes_of(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> tuple[list[int], list[int]]:
+    """How many documents each segment has, and how many of them are still there."""
+    sizes = [segment.documents for segment in segments]
+    return sizes, [size - len(gone.documents) for size, gone in zip(sizes, deleted, strict=True)]

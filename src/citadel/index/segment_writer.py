@@ -1,0 +1,229 @@
+"""Writing one segment: sections in one forward pass each, whether the postings come from memory or from a merge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.index.centroids import PROBE_FLOOR, Probe, build_probe
+from citadel.index.container import CitWriter, FileRecord
+from citadel.index.growable import Spool
+from citadel.index.packing import POSTINGS_A_BLOCK, WINDOW, blocks_of, windows
+from citadel.index.segment import Meta
+from citadel.index.storage import Storage
+from citadel.types import Floats
+
+_PADDING = bytes(8)  # so that a decoder may load eight bytes anywhere
+Hashes = NDArray[np.uint64]
+_SORTED_IDS = 1 << 17  # hashes of ids that are sorted at a time
+
+
+class Contents(Protocol):
+    """What goes into a segment. Rows come in chunks; no chunk but one of a single list ends inside a list."""
+
+    meta: Meta
+    keys: NDArray[np.uint32]  # [K]; not read for bm25
+    list_lengths: NDArray[np.int64]  # [K]
+
+    def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]: ...
+    def terms(self) -> tuple[NDArray[np.uint32], Iterable[NDArray[Any] | bytes]]:
+        """The bytes per term [K], and the bytes of all terms in chunks (bm25)."""
+        ...
+
+    def lengths(self) -> Iterator[NDArray[np.uint32]]:
+        """The tokens per document in chunks (bm25)."""
+        ...
+
+    def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
+        """For section `name`: (list of each posting [p] ascending, its value [p, …])."""
+        ...
+
+    def semantic(self, name: str) -> Iterator[NDArray[Any]]: ...
+    def semantic_vectors(self, start: int, stop: int) -> Floats: ...
+
+
+BuildProbe = Callable[[Callable[[int, int], Floats], int], Probe]
+
+
+def write_segment(
+    storage: Storage, index_id: str, file_id: str, contents: Contents, probe: BuildProbe = build_probe
+) -> FileRecord:
+    """Write all sections that the contents' kind asks for; a synthetic index brings a cheaper `probe`."""
+    names = section_names(contents.meta, contents.meta.documents >= PROBE_FLOOR)
+    writer = CitWriter(storage, "segment", index_id, file_id, sections=len(names))
+    try:
+        writer.section("META", json.dumps(asdict(contents.meta)).encode())
+        _write_ids(writer, contents, storage)
+        if contents.meta.kind != "none":
+            _write_lists(writer, contents, storage)
+        if contents.meta.semantic_dimension:
+            _write_semantic(writer, contents, probe)
+        return writer.finish()
+    except BaseException:
+        writer.file.abandon()
+        raise
+
+
+def section_names(meta: Meta, probe: bool = False) -> list[str]:
+    """The sections of a segment of this kind."""
+    names = ["META", "ID_OFFSETS", "ID_BYTES", "ID_HASHES", "ID_NUMBERS"]
+    if meta.kind != "none":
+        names += ["LIST_STARTS", "BLOCK_STARTS", "PACKED_DOCUMENTS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS"]
+        names += row_names(meta)
+    if meta.semantic_dimension:
+        names += ["SEMANTIC_CODES"] + (["SEMANTIC_SCALES"] if meta.semantic_codec == "int8" else [])
+        names += ["PROBE_CENTROIDS", "PROBE_STARTS", "PROBE_DOCUMENTS"] if probe else []
+    return names
+
+
+def row_names(meta: Meta) -> list[str]:
+    """The sections that hold one row a posting, or what names the lists."""
+    if meta.kind == "bm25":
+        return ["TERM_OFFSETS", "TERM_BYTES", "LENGTHS", "PACKED_COUNTS", "COUNT_OFFSETS"]
+    if meta.kind == "sparse":
+        return ["KEYS", "VALUES"]
+    weights = ["WEIGHTS"] if meta.weight_step else []
+    return ["KEYS", *weights, "CODES"] + (["SCALES"] if meta.codec == "int8" else [])
+
+
+def _write_ids(writer: CitWriter, contents: Contents, storage: Storage) -> None:
+    lengths, hashes, numbers = Spool(storage, "<u4"), Spool(storage, "<u8"), Spool(storage, "<u4")
+
+    def octets() -> Iterator[bytes]:
+        for ids, hashed in contents.ids():
+            lengths.append(np.fromiter(map(len, ids), np.uint32, len(ids)))
+            hashes.append(hashed)
+            yield b"".join(ids)
+
+    writer.stream("ID_BYTES", octets())
+    writer.stream("ID_OFFSETS", _starts(windows(lengths.values())))
+    writer.stream("ID_HASHES", _sorted_hashes(hashes.values(), numbers))
+    writer.section("ID_NUMBERS", numbers.values())
+
+
+def _sorted_hashes(hashes: Hashes, numbers: Spool, limit: int = _SORTED_IDS) -> Iterator[Hashes]:
+    """The hashes in order, at most about `limit` at a time; the document number of each goes to `numbers`."""
+    bits = (len(hashes) // limit).bit_length()  # hashes are uniform: so are groups of equal leading bits
+    for group in range(1 << bits):
+        documents = _documents_of(hashes, bits, group)
+        own = hashes[documents]
+        order = np.argsort(own, kind="stable")
+        numbers.append(documents[order])
+        yield own[order].astype("<u8", copy=False)
+
+
+def _documents_of(hashes: Hashes, bits: int, group: int) -> NDArray[np.int64]:
+    """The documents, ascending, whose hashes begin with these bits."""
+    if not bits:
+        return np.arange(len(hashes))
+    shift, wanted = np.uint64(64 - bits), np.uint64(group)
+    parts = zip(range(0, len(hashes), WINDOW), windows(hashes), strict=True)
+    return np.concatenate([start + np.flatnonzero(part >> shift == wanted) for start, part in parts])
+
+
+def _starts(lengths: Iterable[NDArray[Any]]) -> Iterator[NDArray[np.int64]]:
+    """0 and the running sum of lengths that come in parts."""
+    total = 0
+    yield np.zeros(1, "<i8")
+    for part in lengths:
+        ends = total + np.cumsum(part, dtype="<i8")
+        total = int(ends[-1])
+        yield ends
+
+
+def _write_lists(writer: CitWriter, contents: Contents, storage: Storage) -> None:
+    from citadel._native import pack, pack_counts
+
+    lengths = contents.list_lengths
+    writer.stream("LIST_STARTS", _starts(windows(lengths)))
+    writer.stream("BLOCK_STARTS", _starts(np.asarray(blocks_of(part)) for part in windows(lengths)))
+    packer = ListPacker(pack, storage)
+    writer.stream("PACKED_DOCUMENTS", packer.stream(contents.rows("DOCUMENTS")))
+    writer.section("BLOCK_DOCUMENTS", packer.firsts())
+    writer.section("BLOCK_OFFSETS", packer.offsets())
+    if contents.meta.kind == "bm25":
+        _write_terms(writer, contents)
+        counter = ListPacker(lambda values, starts: (None, *pack_counts(values, starts)), storage)
+        writer.stream("PACKED_COUNTS", counter.stream(contents.rows("COUNTS")))
+        writer.section("COUNT_OFFSETS", counter.offsets())
+        return
+    writer.section("KEYS", contents.keys)
+    for name in row_names(contents.meta)[1:]:
+        writer.stream(name, (values for _, values in contents.rows(name)))
+
+
+def _write_terms(writer: CitWriter, contents: Contents) -> None:
+    lengths, octets = contents.terms()
+    writer.stream("TERM_OFFSETS", _starts(windows(lengths)))
+    writer.stream("TERM_BYTES", octets)
+    writer.stream("LENGTHS", (part.astype("<u4", copy=False) for part in contents.lengths()))
+
+
+def _write_semantic(writer: CitWriter, contents: Contents, build: BuildProbe) -> None:
+    writer.stream("SEMANTIC_CODES", contents.semantic("SEMANTIC_CODES"))
+    if contents.meta.semantic_codec == "int8":
+        writer.stream("SEMANTIC_SCALES", contents.semantic("SEMANTIC_SCALES"))
+    if contents.meta.documents >= PROBE_FLOOR:
+        probe = build(contents.semantic_vectors, contents.meta.documents)
+        writer.section("PROBE_CENTROIDS", probe.centroids)
+        writer.section("PROBE_STARTS", probe.starts)
+        writer.section("PROBE_DOCUMENTS", probe.documents)
+
+
+Pack = Callable[
+    [NDArray[np.uint32], NDArray[np.uint64]], tuple[NDArray[np.uint32] | None, NDArray[np.uint64], NDArray[np.uint8]]
+]
+
+
+class ListPacker:
+    """Packs lists that come in chunks: what does not fill a block of the last list waits for the next chunk."""
+
+    def __init__(self, pack: Pack, storage: Storage) -> None:
+        self._pack = pack
+        self._firsts, self._offsets = Spool(storage, "<u4"), Spool(storage, "<u8")
+        self._length = 0
+        self._waiting = (np.zeros(0, np.uint32), np.zeros(0, np.uint32))
+
+    def stream(self, rows: Iterable[tuple[NDArray[np.uint32], NDArray[Any]]]) -> Iterator[bytes]:
+        """The packed bytes of (lists, values) chunks."""
+        for lists, values in rows:
+            yield from self._add(lists, values.astype(np.uint32, copy=False))
+        yield from self._emit(*self._waiting)
+        yield _PADDING
+
+    def _add(self, lists: NDArray[np.uint32], values: NDArray[np.uint32]) -> Iterator[bytes]:
+        if len(self._waiting[0]):
+            lists, values = np.concatenate([self._waiting[0], lists]), np.concatenate([self._waiting[1], values])
+        if not len(lists):
+            return
+        open_from = int(np.searchsorted(lists, lists[-1]))  # the last list may go on in the next chunk
+        whole = open_from + (len(lists) - open_from) // POSTINGS_A_BLOCK * POSTINGS_A_BLOCK
+        self._waiting = (lists[whole:], values[whole:])
+        yield from self._emit(lists[:whole], values[:whole])
+
+    def _emit(self, lists: NDArray[np.uint32], values: NDArray[np.uint32]) -> Iterator[bytes]:
+        if not len(lists):
+            return
+        borders = np.flatnonzero(np.diff(lists)) + 1
+        starts = np.concatenate([[0], borders, [len(lists)]]).astype(np.uint64)
+        firsts, offsets, packed = self._pack(np.ascontiguousarray(values), starts)
+        if firsts is not None:
+            self._firsts.append(firsts)
+        self._offsets.append(offsets[:-1] + np.uint64(self._length))
+        size = int(offsets[-1])  # what stands behind it is padding
+        self._length += size
+        yield packed[:size].tobytes()
+
+    def firsts(self) -> NDArray[np.uint32]:
+        """The first document of each block."""
+        return self._firsts.values()
+
+    def offsets(self) -> NDArray[np.uint64]:
+        """Where each block starts, and one more: the end."""
+        self._offsets.append(np.array([self._length], np.uint64))
+        return self._offsets.values()

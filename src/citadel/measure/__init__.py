@@ -1,1 +1,0 @@
-"""One system on one collection, measured: quality, dot products, postings, list sizes, bytes; kept as JSON."""

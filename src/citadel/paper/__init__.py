@@ -1,0 +1,1 @@
+"""The paper's tables and figures: measure every system, then report."""

@@ -1,0 +1,157 @@
+"""Measured through the engine: one index for each τ and codec, all filled from one pass over the documents."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from citadel.encode.batches import join
+from citadel.paper.counts import query_cost, size_histogram
+from citadel.paper.record import machine
+from citadel.paper.system import TextEncoder, Variant, fields_of
+from citadel.types import Document, Ranking, RoutedTokens
+
+if TYPE_CHECKING:
+    from citadel.api import Index
+
+_VECTORS = ("SEMANTIC_", "PROBE_")
+LATENCY_DEPTH = 1000  # the paper's
+LATENCY_SECONDS = 60.0  # fewer queries are timed where all would take longer: ColBERT needs seconds for one
+
+
+@dataclass(frozen=True)
+class Lists:
+    """What an index came to."""
+
+    documents: int
+    postings: int
+    bytes: int
+    sizes: dict[Any, int]  # key or term → postings
+    codec: str = ""  # as it was stored: pq waits for enough vectors to train a codebook from
+
+    def figures(self, names: TextEncoder | None = None) -> dict[str, Any]:
+        """As a measurement keeps them."""
+        top = sorted(self.sizes.items(), key=lambda pair: -pair[1])[:20]
+        return {
+            "documents": self.documents,
+            "postings": self.postings,
+            "bytes": self.bytes,
+            "list_sizes": size_histogram(self.sizes.values()),
+            "largest_lists": [[_name(key, names), size] for key, size in top],
+        }
+
+
+def _name(key: Any, encoder: TextEncoder | None) -> str:
+    if isinstance(key, bytes):
+        return key.decode(errors="replace")
+    return encoder.tokenizer.token(int(key)) if encoder is not None and encoder.config.router != "all_to_all" else "any"
+
+
+class EngineSystem:
+    """Indexes in a temporary folder, one for each (τ, codec)."""
+
+    engine = "native"
+
+    def __init__(self, encoder: TextEncoder | None, variants: Sequence[Variant], threads: int | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="citadel-measure-")
+        self._encoder, self._threads, self._alone = encoder, threads, len(variants) == 1
+        self._indexes = {key: self._create(*key) for key in dict.fromkeys((each.tau, each.codec) for each in variants)}
+
+    def _create(self, tau: float, codec: str) -> Index:
+        from citadel.api import Index
+
+        folder = Path(self._folder.name, f"{tau:g}-{codec}")
+        if self._encoder is None:
+            return Index.create(folder, model="bm25", threads=self._threads)
+        config = self._encoder.config
+        kept = tau if config.router == "dynamic" else None
+        fields = fields_of(config, codec)
+        fingerprint = self._encoder.fingerprint
+        return Index.create(folder, fields=fields, router=config.router, fingerprint=fingerprint, tau=kept)
+
+    def add(self, documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> None:
+        """Add some documents to every index."""
+        for index in self._indexes.values():
+            if self._encoder is None:
+                index.add(documents)
+            else:
+                index.add_vectors(join(documents, routed))
+
+    def finish(self) -> None:
+        """Commit, and leave one segment: the bytes of an index that has settled."""
+        for index in self._indexes.values():
+            index.commit()
+            index.merge()
+
+    def lists(self, variant: Variant) -> Lists:
+        """What the index of a variant holds."""
+        from citadel.index.stats import list_lengths
+
+        index = self._indexes[variant.tau, variant.codec]
+        stats, sizes = index.stats(), dict(list_lengths(index.searcher().snapshot))
+        vectors = sum(size for name, size in stats["sections"].items() if name.startswith(_VECTORS))
+        size = stats["lexical_bytes"] + vectors
+        return Lists(len(index), stats["postings"], size, sizes, "+".join(stats["codecs"]))
+
+    def search(
+        self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
+    ) -> tuple[Ranking, list[dict[str, int]]]:
+        """The hits of each query, and what each of them cost."""
+        searcher = self._indexes[variant.tau, variant.codec].searcher(threads=self._threads)
+        if self._encoder is None:
+            ranking = searcher.search_batch(queries, k)
+            return ranking, [
+                {"token_products": _products(hits), "dot_products": _products(hits)} for _, hits in ranking
+            ]
+        given = {
+            id: {"keys": text.keys, "weights": text.weights, "vectors": text.vectors, "semantic": text.semantic}
+            for (id, _), text in zip(queries, routed, strict=True)
+        }
+        ranking = searcher.search_vectors_batch(given, k, semantic_mode=variant.semantic)
+        sizes = self.lists(variant).sizes
+        return ranking, [_cost(text, sizes, _products(hits)) for text, (_, hits) in zip(routed, ranking, strict=True)]
+
+    def latency(
+        self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens], k: int = LATENCY_DEPTH
+    ) -> dict[str, Any]:
+        """How long a query takes, stage by stage, one after the other on one thread; nothing for bm25.
+
+        Several variants are timed without encoding: a search right behind it finds its lists out of the cache, and
+        they are to be compared."""
+        if self._encoder is None:
+            return {}
+        from citadel.bench.latency import Bench, affordable, described, measure_latency
+        from citadel.routing import get_router
+        from citadel.search.cpu import CpuEngine
+        from citadel.search.plan import plan_options
+
+        encoder, snapshot = self._encoder, self._indexes[variant.tau, variant.codec].searcher().snapshot
+        engine = CpuEngine(snapshot, get_router(encoder.config.router).floor, (0.0, 0.0), 1)
+        options = plan_options(snapshot, k, variant.semantic, None)
+        encode = _encode_one(encoder) if self._alone else None
+        bench = Bench(snapshot, engine, options, texts if encode else routed, encode, snapshot.ids)
+        where = machine() | {"encoded_on": encoder.device}
+        return described(bench, measure_latency(affordable(bench, LATENCY_SECONDS)), where)
+
+    def close(self) -> None:
+        """Drop the indexes."""
+        for index in self._indexes.values():
+            index.close()
+        self._folder.cleanup()
+
+
+def _encode_one(encoder: TextEncoder) -> Callable[[str], RoutedTokens]:
+    return lambda text: encoder.encode_queries([text])[0]
+
+
+def _products(hits: Any) -> int:
+    return int(hits.dot_products)
+
+
+def _cost(text: RoutedTokens, sizes: dict[int, int], products: int) -> dict[str, int]:
+    cost = query_cost(text.keys, sizes)
+    rest = products - cost.token_products
+    return {**cost._asdict(), "semantic_products": rest, "dot_products": products}

@@ -1,0 +1,142 @@
+"""A system as it is measured: whatever turns texts into routed tokens, and the ways it is indexed and searched."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from citadel.config import Field
+from citadel.encode.config import ModelConfig
+from citadel.encode.locate import BM25, DEFAULT, find_model
+from citadel.encode.pruning import taken
+from citadel.encode.session import ONNX_FILE
+from citadel.encode.tokenizer import Encoding, Tokenizer
+from citadel.errors import InputError, UsageError
+from citadel.types import RoutedTokens
+
+SWEEP_TAUS, SWEEP_CODECS = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5), ("int8", "fp16", "pq2", "pq1")
+
+
+class TextEncoder(Protocol):
+    """An exported model (`encode.Encoder`) or a checkpoint (`TorchTexts`)."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def device(self) -> str: ...
+
+    def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]: ...
+    def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]: ...
+
+
+class Variant(NamedTuple):
+    """One way to index and search what was encoded once.
+
+    >>> Variant(tau=0.9).label
+    'tau0.9-int8-auto'
+    """
+
+    tau: float = 0.0
+    codec: str = "int8"
+    semantic: str = "auto"
+
+    @property
+    def label(self) -> str:
+        return f"tau{self.tau:g}-{self.codec}-{self.semantic}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure of a model."""
+
+    model: str
+    name: str = ""
+    taus: tuple[float, ...] = ()  # none: the model's own
+    codecs: tuple[str, ...] = ("int8",)
+    semantic: tuple[str, ...] = ("auto",)
+    k: int = 100
+    engine: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    timed: int = 0  # queries to time one by one; 0: none
+
+    @classmethod
+    def sweep(cls, model: str, name: str, tau: float, **others: Any) -> Plan:
+        """What Figure 4 and Tables 4 and 5 show: τ, codec and semantic vector varied, each alone.
+
+        >>> Plan.sweep("runs/citadel", "CITADEL", tau=1.05).taus
+        (1.05, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
+        """
+        return cls(model, name, tuple(dict.fromkeys((tau, *SWEEP_TAUS))), SWEEP_CODECS, ("auto", "off"), **others)
+
+    def variants(self, config: ModelConfig | None) -> list[Variant]:
+        """The first codec and mode at the model's own τ, or the first one; then each of the others in place of it.
+
+        >>> plan = Plan("m", taus=(0.5, 0.9), codecs=("int8", "pq2"))
+        >>> [each.label for each in plan.variants(ModelConfig("dynamic", tau=0.9))]
+        ['tau0.9-int8-auto', 'tau0.5-int8-auto', 'tau0.9-pq2-auto']
+        """
+        if config is None:
+            return [Variant(codec="tf", semantic="off")]
+        taus = self.taus or (config.tau,)
+        if self.taus and config.router != "dynamic":
+            raise UsageError(f"--tau prunes the weights of a dynamic router; this model's router is {config.router}")
+        base = Variant(config.tau if config.tau in taus else taus[0], self.codecs[0], self.semantic[0])
+        others = [base._replace(tau=tau) for tau in taus] + [base._replace(codec=codec) for codec in self.codecs]
+        return list(dict.fromkeys([base, *others, *(base._replace(semantic=mode) for mode in self.semantic)]))
+
+
+def fields_of(config: ModelConfig, codec: str) -> dict[str, Field]:
+    """The fields of an index for a model.
+
+    >>> fields_of(ModelConfig("sparse", token_dimension=0, semantic_dimension=0), "int8")
+    {'lexical': Field(dimension=0, codec='int8')}
+    """
+    named = {"semantic": Field(config.semantic_dimension, "int8")} if config.has_semantic else {}
+    if config.router == "none":
+        return named
+    return {"lexical": Field(config.token_dimension, codec if config.token_dimension else "int8"), **named}
+
+
+def load_system(plan: Plan) -> TextEncoder | None:
+    """The encoder of a model, with every key that has any weight: τ acts later. None for bm25."""
+    if plan.model == BM25:
+        return None
+    folder = find_model(plan.model) if plan.model == DEFAULT else plan.model
+    if not os.path.isdir(folder):
+        raise InputError("there is no such model: name an exported folder, a checkpoint, default or bm25", plan.model)
+    exported = Path(folder, ONNX_FILE).is_file() and importlib.util.find_spec("onnxruntime") is not None
+    if exported and plan.engine != "torch":
+        from citadel.encode.encoder import Encoder
+
+        return Encoder(folder, plan.threads, tau=0.0)
+    try:
+        from citadel.model.texts import TorchTexts
+    except ModuleNotFoundError as error:
+        raise UsageError(f"a checkpoint needs {error.name}: run `pip install 'citadel-ir[train]'`") from None
+    return TorchTexts(folder, plan.device, tau=0.0)
+
+
+def pruned(text: RoutedTokens, tau: float) -> RoutedTokens:
+    """A document's rows with a weight above τ."""
+    live = text.weights > tau
+    return text if live.all() else taken(text, live)
+
+
+def described(config: ModelConfig | None, variant: Variant, k: int, engine: str) -> dict[str, Any]:
+    """The settings of a measurement, as they are kept."""
+    router = BM25 if config is None else config.router
+    return {"router": router, **variant._asdict(), "semantic_codec": "int8", "k": k, "engine": engine}
+
+
+def config_dict(config: ModelConfig | None) -> dict[str, Any]:
+    """A model's config as it is kept."""
+    return {} if config is None else asdict(config)

@@ -1,0 +1,199 @@
+"""What a run is made of before its first step: data, model with its heads started, optimizer, processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from citadel.encode.tokenizer import is_punctuation
+from citadel.errors import InputError
+from citadel.model.checkpoint import TOKENIZER, WEIGHTS, new_model, save_model
+from citadel.model.citadel import Citadel
+from citadel.model.encoder import find_device
+from citadel.model.hub import pinned
+from citadel.model.load import load_pretrained
+from citadel.train import state
+from citadel.train.batches import Batches
+from citadel.train.calibrate import start_heads
+from citadel.train.config import TrainConfig, expand
+from citadel.train.data import Data, check_lengths
+from citadel.train.data_cache import load_data
+from citadel.train.evaluate import evaluate
+from citadel.train.inputs import Marker
+from citadel.train.logs import Log
+from citadel.train.meter import Meter
+from citadel.train.processes import World
+from citadel.train.teacher import BatchTeacher, find_batch_teacher
+from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens
+
+
+@dataclass
+class Run:
+    """Everything a step needs."""
+
+    config: TrainConfig
+    out: Path
+    model: Citadel
+    data: Data
+    batches: Batches
+    marker: Marker
+    optimizer: torch.optim.Optimizer
+    world: World
+    dtype: torch.dtype
+    tokenizer: Path
+    total: int
+    teacher: BatchTeacher | None = None
+    start: int = 0
+    figures: dict[str, float] = field(default_factory=dict)  # of the heads' start
+    average: dict[str, Tensor] | None = None
+    averaged: int = 0
+
+    def rate(self, step: int) -> float:
+        return learning_rate(step, self.total, self.config.optimizer.warm_up_steps(self.total))
+
+    def update(self, step: int) -> float:
+        """Clip, step, forget the gradients; their norm."""
+        part = self.config.optimizer
+        self.world.reduce(self.model)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), part.clip or float("inf"))
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["full"] * self.rate(step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if step >= self.total * (1 - part.average):
+            self._average()
+        return float(norm)
+
+    def _average(self) -> None:
+        """Keep the running mean of the last steps' weights."""
+        now = {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
+        if self.average is None:
+            self.average, self.averaged = {name: tensor.clone() for name, tensor in now.items()}, 1
+            return
+        self.averaged += 1
+        for name, tensor in self.average.items():
+            tensor += (now[name] - tensor) / self.averaged
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint to go on from."""
+        if self.world.leads:
+            fingerprint = self.config.fingerprint
+            state.save(
+                self.out, step, self.model, self.optimizer, self.tokenizer, fingerprint, self.average, self.averaged
+            )
+        self.world.wait()
+
+
+def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
+    """Read, check and build; a fault in config or data ends here, before anything is written."""
+    torch.manual_seed(config.seed)
+    world = World(find_device(config.run.device).type)
+    backbone = expand(config.model.backbone)
+    pretrained = load_pretrained(backbone)
+    if (exact := pinned(backbone, pretrained.folder)) != backbone:
+        config = config.with_backbone(exact)
+    tokenizer = load_tokenizer(pretrained.folder)
+    check_vocabulary(tokenizer, pretrained.config.vocabulary, str(pretrained.folder))
+    check_lengths(config.data, pretrained.config.longest)
+    special = special_tokens(tokenizer, str(pretrained.folder))
+    named = {"name": config.name, **{f"{token}_id": id for token, id in special._asdict().items()}}
+    model, _ = new_model(config.model.config(pretrained.config, **named), pretrained)
+    _check_out(out, resume)
+    data = load_data(config, tokenizer, meter)
+    model = model.to(world.device)
+    model.freeze(config.optimizer.frozen)
+    punctuation = [id for token, id in tokenizer.get_vocab().items() if is_punctuation(token)]
+    marker = Marker(model.config, punctuation, world.device)
+    batches = Batches(data, config)
+    dtype = torch.bfloat16 if _bf16(config, world.device) else torch.float32
+    world.check_batch(config.optimizer.batch)
+    total, saved = config.optimizer.total_steps(batches.epoch_size), out / TOKENIZER
+    silent = [*special, *punctuation]
+    teacher = find_batch_teacher(config, data, tokenizer.get_vocab(), silent, world.device, dtype)
+    optimizer = _optimizer(model, config)
+    run = Run(config, out, model, data, batches, marker, optimizer, world, dtype, saved, total, teacher)
+    if not (resume and _resumed(run)):
+        run.figures = start_heads(model, data, marker, config.router, config.seed, dtype, meter)
+    world.agree(model)
+    if world.leads:  # one process alone: checkpoints copy the tokenizer, and two writers could tear it
+        os.makedirs(out, exist_ok=True)
+        tokenizer.no_truncation()
+        tokenizer.save(str(saved))
+        (out / "train.toml").write_text(config.to_toml(), encoding="utf-8")
+    world.wait()
+    if config.run.compile:
+        model.speed_up()
+    return run
+
+
+def _resumed(run: Run) -> bool:
+    """Go on from the last checkpoint, where there is one."""
+    found = state.restore(run.out, run.model, run.optimizer, run.config.fingerprint)
+    if found is None:
+        return False
+    run.start, run.averaged = found.step, found.averaged
+    if found.average is not None:
+        run.average = {name: tensor.to(run.world.device) for name, tensor in found.average.items()}
+    return True
+
+
+def finish(run: Run, log: Log, meter: Meter) -> Path:
+    """Take the averaged weights where there are any, evaluate, and write the model into the run's folder."""
+    if run.average is not None:
+        run.model.load_state_dict(run.average)
+    if run.world.leads:
+        if run.config.run.evaluate_at_end:
+            log(run.total, evaluate(run.model, run.data, run.marker, run.config.run.evaluate_queries, meter=meter))
+        temporary = run.out / "final.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        save_model(run.model, temporary, run.tokenizer)
+        # The weights come last: a run that is killed here has none of them, and so can be resumed.
+        for file in sorted(temporary.iterdir(), key=lambda file: file.name == WEIGHTS):
+            state.sync(file)
+            os.replace(file, run.out / file.name)
+        state.sync(run.out)
+        temporary.rmdir()
+    run.world.wait()
+    return run.out
+
+
+def learning_rate(step: int, total: int, warm_up: int) -> float:
+    """The share of the full rate at a step: a linear rise, then a linear fall to 0.
+
+    >>> [round(learning_rate(step, 10, 2), 2) for step in (0, 1, 2, 9)]
+    [0.5, 1.0, 1.0, 0.12]
+    """
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return (total - step) / max(1, total - warm_up)
+
+
+def _optimizer(model: Citadel, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW with a group for each learning rate; biases and norms do not decay."""
+    part = config.optimizer
+    groups: dict[tuple[float, bool], list[torch.nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((part.rate(name), parameter.dim() > 1), []).append(parameter)
+    made = [
+        {"params": chosen, "full": rate, "lr": rate, "weight_decay": part.weight_decay * decays}
+        for (rate, decays), chosen in groups.items()
+    ]
+    return torch.optim.AdamW(made, fused=next(model.parameters()).is_cuda)
+
+
+def _bf16(config: TrainConfig, device: torch.device) -> bool:
+    return config.run.precision == "bf16" or (config.run.precision == "auto" and device.type == "cuda")
+
+
+def _check_out(out: Path, resume: bool) -> None:
+    """Refuse to write over a finished or a started run."""
+    if (out / WEIGHTS).exists():
+        raise InputError("holds a finished model: name another --out", str(out))
+    if not resume and any(out.glob(f"{state.PREFIX}*")):
+        raise InputError("holds a run that was started: go on with --resume, or name another --out", str(out))

@@ -1,0 +1,32 @@
+"""Groups of documents that are encoded together: bounded in number and in what tokenising them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from citadel.encode import batches
+from citadel.encode.batches import groups
+from citadel.types import Document
+
+
+def sizes(texts: list[str], letters: int = 1000) -> list[int]:
+    documents: Iterator[Document] = (Document(str(number), text) for number, text in enumerate(texts))
+    return [len(group) for group in groups(documents, letters)]
+
+
+def test_short_documents_fill_a_group_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "DOCUMENTS_A_GROUP", 2)
+    assert sizes(["a"] * 5) == [2, 2, 1]
+
+
+def test_a_group_ends_where_the_model_has_enough_to_read() -> None:
+    assert sizes(["a" * 600] * 5) == [2, 2, 1]
+
+
+def test_long_documents_are_not_tokenised_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model reads little of a book, but all of it becomes tokens first."""
+    monkeypatch.setattr(batches, "_LETTERS_A_DOCUMENT", 10)
+    monkeypatch.setattr(batches, "_LETTERS_TOKENISED", 500)
+    assert sizes(["a" * 300] * 5) == [2, 2, 1]

@@ -1,0 +1,87 @@
+"""Which model text goes through, and the one that is installed with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from citadel import Index
+from citadel.encode import locate
+from citadel.encode.locate import default_model, find_model, text_model
+from citadel.errors import InputError, UsageError
+
+needs_default = pytest.mark.skipif(default_model() is None, reason="this copy has no default model")
+DOCUMENTS = [
+    {"id": "cardiac", "text": "Myocardial infarction is caused by a blocked coronary artery."},
+    {"id": "engine", "text": "The engine of the car would not start in the cold."},
+    {"id": "bread", "text": "Yeast lets the dough rise before it is baked."},
+]
+
+
+def test_what_is_named_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CITADEL_MODEL", str(tmp_path / "other"))
+    assert text_model("bm25") is None
+    assert text_model("default") == "default"
+    assert text_model(tmp_path / "mine") == str(tmp_path / "mine")
+
+
+def test_without_a_name_the_environment_says_what(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CITADEL_MODEL", "bm25")
+    assert text_model(None) is None
+    monkeypatch.setenv("CITADEL_MODEL", str(tmp_path))
+    assert text_model(None) == str(tmp_path)
+
+
+def test_a_copy_without_the_default_model_has_bm25(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(locate, "_PLACES", (tmp_path,))
+    monkeypatch.delenv("CITADEL_MODEL")
+    assert text_model(None) is None
+    with pytest.raises(InputError, match="no default model is installed"):
+        find_model("default")
+
+
+@needs_default
+def test_text_goes_through_the_default_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CITADEL_MODEL")
+    with Index.create(tmp_path / "index") as index:
+        index.add(DOCUMENTS)
+        index.commit()
+        assert index.settings.model == "default" and index.settings.router == "dynamic"
+    with Index.open(tmp_path / "index") as index:  # the name is enough, wherever the package is installed
+        # Not one word is shared with the document that is meant.
+        assert index.searcher().search("what leads to a heart attack", k=1)[0].id == "cardiac"
+
+
+@needs_default
+@pytest.mark.parametrize("terms", [{"analyser": "plain"}, {"k1": 1.2}, {"b": 0.5}, {"router": "bm25"}])
+def test_a_part_of_bm25_chooses_bm25(terms: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CITADEL_MODEL")
+    with Index.create(tmp_path / "index", **terms) as index:  # type: ignore[arg-type]
+        assert index.settings.router == "bm25"
+
+
+@needs_default
+def test_a_part_of_bm25_does_not_go_with_a_model(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="k1 is for bm25"):
+        Index.create(tmp_path / "index", model="default", k1=1.2)
+    assert not (tmp_path / "index").exists()
+
+
+@needs_default
+def test_the_default_model_is_small_and_says_where_it_comes_from() -> None:
+    folder = default_model()
+    assert folder is not None
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 40e6
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for part in (
+        "License of the weights",
+        "No text licensed for non-commercial use alone",
+        "CC BY-SA",
+        "GFDL",
+        "GPL",
+        "gte-small",
+        "## Recipe",
+        "## Limits",
+    ):
+        assert part in card

@@ -1,0 +1,74 @@
+"""A program for a process of its own: the kernels in Triton's interpreter against the numpy engine."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import torch
+
+from citadel.index.codebook import Codebook
+from citadel.search.gpu import shared_memory, skip_table, triton_search
+from citadel.search.gpu.lists import Rows
+from citadel.search.gpu.pq_kernel import table_kernel
+from citadel.search.gpu.pq_tables import centroids_on, room_for_tables
+from citadel.search.plan import Options
+from citadel.types import Floats
+from tests.property.worlds import World
+from tests.search.gpu import ptx, whole_steps
+from tests.search.gpu.same import check, check_mixed
+
+CPU = torch.device("cpu")
+CASES = (
+    (World("static", "int8", 8, "int8", seed=3, count=20, tied=True), Options(3, "rerank", 4, 4)),
+    (World("dynamic", "fp16", 33, "fp16", seed=1, count=20), Options(5, "exact", 9, 9, weight_floor=40)),
+    (World("all_to_all", "pq2", 8, None, seed=2, count=12), Options(1000)),
+    (World("dynamic", "pq1", 8, "int8", seed=5, count=12), Options(4, "exact")),
+    (World("sparse", "fp16", 1, None, seed=4, count=20), Options(7)),
+    (World("none", "int8", 1, "int8", seed=6, count=20), Options(2, "rerank", 3, 3)),
+)
+
+FOURS = (
+    (World("dynamic", "int8", 32, "int8", seed=7, count=20), Options(5, "exact", weight_floor=40)),
+    (World("static", "int8", 20, "int8", seed=8, count=20), Options(3, "rerank", 4, 4)),
+    (World("dynamic", "int8", 64, None, seed=9, count=20), Options(4)),
+)
+
+
+def fours(rows: Rows) -> Rows:
+    """int8 codes four at a time, not on a GPU alone."""
+    if rows.codec != "int8" or rows.codes.shape[1] % 4:
+        return rows
+    return Rows("int8x4", rows.codes.view(torch.int32), rows.scales)
+
+
+def check_tables(book: Codebook, vectors: Floats) -> None:
+    """The kernel's tables; the last token is behind the queries'."""
+    tables, centroids = room_for_tables(torch.from_numpy(vectors), len(book.centroids)), centroids_on(CPU, book)
+    assert centroids is not None
+    tables.rows.fill_(7)
+    ends, (parts, sub, _) = torch.tensor([0, 1, len(vectors) - 1]), centroids.shape
+    table_kernel[(len(vectors),)](centroids, tables.vectors, ends, tables.rows, tables.steps, 2, PARTS=parts, SUB=sub)
+    for token, vector in enumerate(vectors[:-1]):
+        whole, step = whole_steps.table(book, vector)
+        assert tables.rows[token].tolist() == whole.reshape(-1).tolist(), (token, centroids.shape)
+        assert tables.steps[token].item() == step, (token, centroids.shape)
+    assert set(tables.rows[-1].tolist()) == {7}
+
+
+if __name__ == "__main__":
+    for parts, sub in whole_steps.SHAPES:
+        check_tables(whole_steps.book(parts, parts, sub), whole_steps.vectors(sub, 8, parts * sub))
+    half_book, one = whole_steps.halves()
+    check_tables(half_book, one.repeat(2, axis=0))
+    check_mixed(World("static", "pq2", 12, "int8", seed=8, count=14), Options(6, "rerank", 4, 4))
+    for long in (3, 512):  # with skips in most lists, and in none
+        skip_table.LONG = long
+        for world, options in CASES:
+            check(world, options, cuts=[11], gone=[3, 12], width=32)
+    on_a_gpu = mock.patch.multiple(
+        triton_search, _fours=fours, _room_of=lambda card: shared_memory.declaration(card.width)
+    )
+    with ptx.understood(), on_a_gpu:
+        for world, options in (*FOURS, *CASES[:4]):
+            check(world, options, cuts=[11], gone=[3, 12], width=64)
+    print("equal")

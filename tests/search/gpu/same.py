@@ -1,0 +1,69 @@
+"""Whether the GPU's engine, run on a CPU, answers as the numpy one does: scores to the last bit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import citadel
+from citadel.search.gpu.device import use_triton
+from citadel.search.gpu.engine import GpuEngine
+from citadel.search.plan import Options, plan_vectors
+from citadel.search.reference import ReferenceEngine
+from tests.property.worlds import World, built
+
+FLOOR = ("static", "dynamic")
+
+
+def engines(index: citadel.Index, router: str, width: int = 256) -> tuple[ReferenceEngine, GpuEngine]:
+    snapshot, floor = index.searcher(engine="reference").snapshot, router in FLOOR
+    fast = GpuEngine(snapshot, floor, "cpu", width)
+    [engine] = fast.cards
+    if use_triton(engine.card.device):
+        from citadel.search.gpu.triton_search import FusedSearch
+
+        engine.kernels = FusedSearch(engine.card, floor, postings=4, swept=8)  # small, so that everything spans blocks
+    return ReferenceEngine(snapshot, floor, (0, 0)), fast
+
+
+def answers(engine: Any, index: citadel.Index, queries: Sequence[dict[str, Any]], options: Options) -> list[Any]:
+    plans = [
+        plan_vectors(index.settings, *map(query.get, ("keys", "weights", "vectors", "semantic"))) for query in queries
+    ]
+    found = engine.search_batch([engine.prepare(plan) for plan in plans], options)
+    return [(scored.numbers.tolist(), scored.scores.tolist()) for scored in found]
+
+
+def check(world: World, options: Options, cuts: Sequence[int] = (), gone: Sequence[int] = (), width: int = 256) -> None:
+    """Build the world in one commit a part, delete some, and compare both engines' answers to its queries."""
+    borders, documents = [0, *cuts, world.count], world.documents()
+    parts = [documents[start:stop] for start, stop in itertools.pairwise(borders)]
+    with built(world, parts) as index:
+        index.delete([f"d{number}" for number in gone])
+        index.commit()
+        compare(index, world, options, width)
+
+
+def check_mixed(world: World, options: Options) -> None:
+    """The same for an index whose first segment was written before its codebook was made: int8, then pq."""
+    documents = world.documents()
+    with built(world, []) as index:
+        for floor, part in ((1 << 16, documents[:5]), (1, documents[5:])):
+            with mock.patch("citadel.index.writer.SAMPLE_FLOOR", floor):
+                world.add(index, part)
+                index.commit()
+        compare(index, world, options, 256, ["int8", world.codec])
+
+
+def compare(
+    index: citadel.Index, world: World, options: Options, width: int, codecs: Sequence[str] | None = None
+) -> None:
+    slow, fast = engines(index, world.router, width)
+    if codecs is not None:
+        assert [own.rows.codec for own in fast.cards[0].card.lists if own is not None] == codecs
+    queries = [world.query(number) for number in range(4)]
+    wanted = answers(slow, index, queries, options)
+    for count in (4, 3, 4, 1):  # the others in the room that the first has left
+        assert answers(fast, index, queries[:count], options) == wanted[:count], (world, options)

@@ -1,0 +1,47 @@
+"""How a recording is made; what it records only a card can show (`tests/model/test_recorded.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: `pip install citadel-ir[gpu]`")
+import torch
+
+from citadel.search.gpu import graph
+
+
+@pytest.fixture
+def cuda() -> Any:
+    """What is used of torch.cuda, without a card."""
+    graph._stream.cache_clear()
+    with mock.patch.object(torch, "cuda") as cuda:
+        yield cuda
+    graph._stream.cache_clear()
+
+
+def test_warm_ups_and_recording_are_on_one_stream(cuda: Any) -> None:
+    """Each further stream would cost the matrix library's room once more."""
+    run, card = mock.Mock(), torch.device("cuda:0")
+    first = graph.record(card, run)
+    assert run.call_count == graph.WARM_UPS + 1
+    graph.record(card, run, beside=first)
+    assert cuda.Stream.call_count == 1
+    stream = cuda.Stream.return_value
+    assert [call.kwargs["stream"] for call in cuda.graph.call_args_list] == [stream, stream]
+    assert [call.kwargs["pool"] for call in cuda.graph.call_args_list] == [None, first.pool()]
+
+
+def test_other_threads_may_go_on(cuda: Any) -> None:
+    graph.record(torch.device("cuda:0"), mock.Mock())
+    assert cuda.graph.call_args.kwargs["capture_error_mode"] == "thread_local"
+
+
+def test_a_failed_recording_lets_the_next_begin(cuda: Any) -> None:
+    with pytest.raises(RuntimeError, match="full"):
+        graph.record(torch.device("cuda:0"), mock.Mock(side_effect=RuntimeError("full")))
+    assert not graph._recording.locked()
+    outermost = cuda.stream.call_args_list[0]
+    assert outermost.args == (cuda.current_stream.return_value,)  # to which the thread returns

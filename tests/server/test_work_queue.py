@@ -1,0 +1,64 @@
+"""Who is woken, and who is left to sleep."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from citadel.server.work_queue import WorkQueue
+from tests.support.serving import wait_until
+
+
+def sleeping(queue: WorkQueue[str]) -> int:
+    return len(queue._sleepers)
+
+
+def test_first_come_first_served() -> None:
+    queue = WorkQueue[str](threads=1)
+    for thing in "abc":
+        queue.put(thing)
+    assert [queue.get(), queue.get(), queue.get_at_once(), queue.get_at_once()] == ["a", "b", "c", None]
+
+
+def test_only_one_of_two_sleepers_is_woken() -> None:
+    queue = WorkQueue[str](threads=2)
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(queue.get) for _ in range(2)]
+        wait_until(lambda: sleeping(queue) == 2)
+        assert queue.put("a", help=False)  # all sleep, so one must be woken
+        assert sleeping(queue) == 1
+        wait_until(lambda: any(one.done() for one in found))
+        assert not queue.put("b", help=False)  # the other one is taken for awake
+        assert sleeping(queue) == 1 and len(queue) == 1
+        assert queue.wake() and sleeping(queue) == 0
+        assert {one.result(30) for one in found} == {"a", "b"}
+        assert not queue.wake()  # nothing is left to do
+
+
+def test_a_thread_that_is_awake_comes_for_what_nobody_was_woken_for() -> None:
+    queue = WorkQueue[str](threads=1)
+    assert not queue.put("a", help=False)
+    assert queue.get() == "a"
+
+
+@given(st.lists(st.booleans(), max_size=40), st.integers(1, 4))
+def test_nothing_is_lost_and_nobody_sleeps_for_ever(helps: list[bool], threads: int) -> None:
+    queue, found, lock = WorkQueue[int](threads), list[int](), threading.Lock()
+
+    def work() -> None:
+        while (thing := queue.get()) >= 0:
+            with lock:
+                found.append(thing)
+
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(work) for _ in range(threads)]
+        for number, help in enumerate(helps):
+            queue.put(number, help)
+        for _ in range(threads):
+            queue.put(-1)
+        for one in running:
+            one.result(30)
+    assert sorted(found) == list(range(len(helps)))

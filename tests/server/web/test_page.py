@@ -1,0 +1,312 @@
+"""The page in a real browser, on a real server: what a visitor sees, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import citadel
+from tests.server.web.conftest import Serve
+from tests.support.models import ROUTERS, ModelFolder
+
+DOCUMENTS: list[dict[str, Any]] = [
+    {"id": "d1", "title": "Relativity", "text": "Einstein proposed relativity in physics.", "year": 1905},
+    {"id": "d2", "text": "Darwin proposed evolution. 😀 𝔘nicode before a gorilla."},
+    {"id": "d3", "title": "<img src=x onerror=alert(1)>", "text": "<script>alert(2)</script> newton & gravity"},
+]
+FAR = " ".join(["filler"] * 200)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page") / "index"
+    with citadel.Index.create(folder) as index:
+        index.add([*DOCUMENTS, {"id": "d4", "text": f"{FAR} einstein {FAR}"}])
+        index.commit()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(index: Path, serve: Serve) -> Iterator[str]:
+    with serve(index) as served:
+        yield served.url
+
+
+@contextmanager
+def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
+    """A page that must give no error: not in its scripts, not by its policy."""
+    context = browser.new_context(**({"viewport": {"width": 1200, "height": 800}} | options))
+    page, wrong = context.new_page(), list[str]()
+    page.set_default_timeout(60_000)  # a busy machine is not a failure
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: wrong.append("a document opened a dialog"))
+    page.goto(url)
+    yield page
+    context.close()
+    assert wrong == []
+
+
+@pytest.fixture
+def page(browser: Any, url: str) -> Iterator[Any]:
+    with opened(browser, url) as page:
+        yield page
+
+
+def wait_for_text(page: Any, selector: str, text: str) -> None:
+    """Not wait_for_function: that is eval, which the page's policy forbids."""
+    page.locator(selector).filter(has_text=text).wait_for()
+
+
+def ask(page: Any, query: str) -> None:
+    """Type a query and wait until its hits are explained."""
+    page.locator("#query").press_sequentially(query)
+    page.wait_for_selector("#legend li")
+
+
+# ---- search ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_beginning_explains_itself(page: Any) -> None:
+    wait_for_text(page, "#intro-keys", "Every word is its own key")
+    assert page.locator("#hits li").count() == 0
+    assert page.evaluate("document.activeElement.id") == "query"
+    wait_for_text(page, "#about", "4 documents · bm25")
+
+
+def test_search_as_you_type(page: Any) -> None:
+    ask(page, "relativity proposed")
+    first = page.locator("#hits li").first
+    first.locator(".bar i").first.wait_for()
+    assert [mark.inner_text() for mark in first.locator("mark").all()] == ["Relativity", "proposed", "relativity"]
+    assert first.locator(".bar i").count() == 2
+    assert page.locator("#status").inner_text().startswith("The best 2 of 4 documents in ")
+    assert page.url.endswith("#q=relativity+proposed")
+
+
+def test_what_all_hits_have_in_common_is_left_out_of_the_bars(page: Any) -> None:
+    """Two hits, scores 31 and 30.5, whose overall meaning is 30 and 30.25: the bars are 1 and 0.5 above 30."""
+    told = {"d1": (31.0, 30.0), "d2": (30.5, 30.25)}
+
+    def search(route: Any) -> None:
+        answer = route.fetch().json()
+        answer["hits"] = [hit | {"score": told[hit["id"]][0]} for hit in answer["hits"]]
+        route.fulfill(json=answer)
+
+    def explain(route: Any) -> None:
+        answer = route.fetch().json()
+        score, meaning = told[answer["explanation"]["id"]]
+        answer["explanation"] |= {"score": score, "semantic": {"gain": meaning, "share": meaning / score}}
+        route.fulfill(json=answer)
+
+    page.route("**/v1/search", search)
+    page.route("**/v1/explain", explain)
+    ask(page, "relativity proposed")
+    wait_for_text(page, "#legend", "overall meaning, above the 30.00 that every hit shown has")
+    bars = page.locator("#hits .bar").all()
+    assert [bar.evaluate("bar => bar.style.getPropertyValue('--w')") for bar in bars] == ["1", "0.5"]
+    assert [bar.locator("i.meaning").count() for bar in bars] == [0, 1]
+    page.locator("#hits .title").nth(1).click()
+    wait_for_text(page, "#why", "30.25 from the overall meaning of both texts")  # the whole sum stays
+    wait_for_text(page, "#why", "0.25 from words and 0.25 from meaning")
+
+
+def test_emptied_again(page: Any) -> None:
+    ask(page, "relativity")
+    page.fill("#query", "")
+    page.wait_for_selector("#intro:not([hidden])")
+    assert page.locator("#hits li").count() == 0 and page.locator("#legend li").count() == 0
+
+
+def test_nothing_found(page: Any) -> None:
+    page.fill("#query", "zebra")
+    wait_for_text(page, "#status", "No document has anything in common")
+
+
+def test_an_address_is_a_query(browser: Any, url: str) -> None:
+    with opened(browser, f"{url}/#q=relativity") as page:
+        page.wait_for_selector("#hits li mark")
+        assert page.input_value("#query") == "relativity"
+
+
+def test_offsets_count_whole_characters(page: Any) -> None:
+    ask(page, "gorilla")
+    page.wait_for_selector("#hits mark")
+    assert page.locator("#hits mark").inner_text() == "gorilla"
+
+
+def test_markup_stays_text(page: Any) -> None:
+    ask(page, "newton script")
+    page.locator("#hits .title").first.click()
+    page.wait_for_selector("#why svg")
+    assert page.locator("#why h2").inner_text() == "<img src=x onerror=alert(1)>"
+    assert page.locator("main img, main script").count() == 0
+    assert [mark.inner_text() for mark in page.locator("#why .body mark").all()] == ["script", "script", "newton"]
+
+
+def test_the_snippet_is_where_the_match_is(page: Any) -> None:
+    ask(page, "einstein")
+    long = page.locator('#hits li[data-id="d4"]')
+    long.locator("mark").wait_for()
+    assert "einstein" in long.locator(".snippet").inner_text()
+
+
+# ---- why -------------------------------------------------------------------------------------------------------------
+
+
+def test_why_this_document(page: Any) -> None:
+    ask(page, "who proposed relativity")
+    page.locator("#hits .title").first.click()
+    page.wait_for_selector("#why svg")
+    told = page.locator("#why p").first.inner_text()
+    assert re.fullmatch(r"Score (\d+\.\d\d) = \1 from 2 of 3 words of the query\.", told)
+    assert page.locator("#why path.link").count() == 3  # proposed once, relativity in the title and in the text
+    assert page.locator("#why .word.none").count() == 1
+    page.get_by_text("The same as a table").click()
+    shares = [float(cell.inner_text().split()[0]) for cell in page.locator("#why td:last-child").all()]
+    assert sum(shares) == pytest.approx(100, abs=0.2)
+    page.get_by_text("Metadata").click()
+    assert page.locator("#why dd").inner_text() == "1905"
+
+
+def test_by_keyboard(page: Any) -> None:
+    page.click("#tab-index")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.keyboard.type("proposed")
+    page.wait_for_selector("#legend li")
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector("#why svg")
+    assert page.evaluate("document.activeElement.id") == "why"
+    page.keyboard.press("Escape")
+    assert not page.is_visible("#why")
+    assert page.evaluate("document.activeElement.closest('li').dataset.id") == page.locator("#hits li").nth(
+        1
+    ).get_attribute("data-id")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.id") == "query"
+
+
+def test_tabs_by_keyboard(page: Any) -> None:
+    page.focus("#tab-search")
+    page.keyboard.press("ArrowLeft")
+    assert page.is_visible("#view-index") and not page.is_visible("#view-search")
+    assert page.evaluate("document.activeElement.id") == "tab-index"
+    page.go_back()
+    page.wait_for_selector("#view-search:not([hidden])")
+
+
+# ---- text, index -----------------------------------------------------------------------------------------------------
+
+
+def test_the_slider_asks_nobody(browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
+    with citadel.Index.create(tmp_path / "index", model=tiny_model()) as index:
+        index.add([{"id": "d1", "text": "einstein proposed relativity"}])
+        index.commit()
+    model = str(tiny_model())
+    with serve(tmp_path / "index", CITADEL_MODEL=model) as served, opened(browser, f"{served.url}/#text") as page:
+        page.fill("#text-input", "einstein proposed")
+        wait_for_text(page, "#text-status", "of 2 tokens")
+        assert page.input_value("#tau") == "1"  # the index's own
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.evaluate("tau.value = 0; tau.dispatchEvent(new Event('input'))")
+        assert page.locator("#tokens .pruned").count() == 1  # [CLS]
+        page.evaluate("tau.value = tau.max; tau.dispatchEvent(new Event('input'))")
+        assert page.locator("#tokens .pruned").count() == 4 and asked == []
+        page.get_by_label("as a query").check()
+        page.wait_for_selector("#tau-control", state="hidden")
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_every_router(router: str, browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
+    """Every kind of explanation can be shown; `opened` sees that no script fails."""
+    with citadel.Index.create(tmp_path / "index", model=tiny_model(router)) as index:
+        index.add(
+            [{"id": "d1", "title": "physics", "text": "einstein proposed relativity"}, {"id": "d2", "text": "rome"}]
+        )
+        index.commit()
+    model = str(tiny_model(router))
+    with serve(tmp_path / "index", CITADEL_MODEL=model) as served, opened(browser, served.url) as page:
+        page.fill("#query", "relativity in physics")
+        page.locator("#hits .title").first.click()
+        page.wait_for_selector("#why svg")
+        assert page.locator("#why p").first.inner_text().startswith("Score ")
+        page.click("#tab-text")
+        page.wait_for_selector("#tokens .token")
+        page.click("#tab-index")
+        wait_for_text(page, "#figures", router)
+
+
+def test_the_index_in_numbers(page: Any) -> None:
+    page.click("#tab-index")
+    page.wait_for_selector("#chart-sizes svg")
+    assert "Search for something first" in page.locator("#chart-latency").inner_text()
+    assert "propos" in page.locator("#chart-keys").inner_text()
+    page.click("#tab-search")
+    ask(page, "relativity")
+    page.click("#tab-index")
+    wait_for_text(page, "#chart-latency", "altogether")
+
+
+# ---- all kinds of windows, and servers that refuse -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_narrow_light_and_dark(scheme: str, browser: Any, url: str) -> None:
+    with opened(browser, url, viewport={"width": 340, "height": 640}, color_scheme=scheme) as page:
+        bright = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0] > 128")
+        assert bright == (scheme == "light")
+        ask(page, "einstein proposed relativity in physics")
+        page.locator("#hits .title").first.click()
+        page.wait_for_selector("#why svg")
+        views = [None, *(f"#tab-{view}" for view in ("text", "index"))]
+        for view in views:
+            if view is not None:
+                page.keyboard.press("Escape")
+                page.click(view)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+
+
+def test_a_server_that_went_away(browser: Any, index: Path, serve: Serve) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    with serve(index) as served:
+        page.goto(served.url)
+        ask(page, "relativity")
+    page.fill("#query", "evolution")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.locator("#problem").inner_text() == "The server does not answer. Is it still running? Try again"
+    assert "stale" in (page.locator("#hits").get_attribute("class") or "")
+    context.close()
+
+
+def test_a_server_that_asks_for_a_token(browser: Any, index: Path, serve: Serve) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    with serve(index, CITADEL_READ_TOKEN="a token for reading") as served:
+        page.goto(f"{served.url}/#q=relativity")
+        page.wait_for_selector("#access:not([hidden])")
+        page.fill("#token", "a token for reading")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#hits li mark")
+        assert not page.is_visible("#access") and not page.is_visible("#problem")
+    context.close()
+
+
+def test_an_index_of_given_vectors(browser: Any, serve: Serve, tmp_path: Path) -> None:
+    with citadel.Index.create(tmp_path / "index", fields={"lexical": 2}, fingerprint="by hand") as index:
+        index.add_vectors([{"id": "d1", "keys": [7], "weights": [1], "vectors": [[1, 0]]}])
+        index.commit()
+    with serve(tmp_path / "index") as served, opened(browser, served.url) as page:
+        page.wait_for_selector("#query:disabled")
+        page.click("#tab-index")
+        page.wait_for_selector("#chart-keys dt")
+        assert page.locator("#chart-keys dt").inner_text() == "key 7"

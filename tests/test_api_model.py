@@ -1,0 +1,216 @@
+"""An index whose text goes through a model: what is found, what is remembered, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import citadel
+from citadel.encode import batches
+from citadel.encode.encoder import Encoder
+from citadel.routing import get_router, rank
+from tests.index.quick import Quick
+from tests.support.models import ROUTERS, ModelFolder
+
+TEXTS = {
+    "d1": "einstein proposed relativity in physics",
+    "d2": "darwin proposed evolution",
+    "d3": "newton proposed gravity",
+    "d4": "a history of rome, the history of the history",
+    "d5": "",
+    "d6": "who " * 40,
+}
+QUERIES = ["who proposed relativity", "rome", "the history of physics in rome"]
+
+
+def documents() -> list[dict[str, Any]]:
+    return [{"id": id, "text": text} for id, text in TEXTS.items()]
+
+
+def build(path: Path, folder: Path, **options: Any) -> citadel.Index:
+    index = citadel.Index.create(Quick(path), model=folder, **options)
+    assert index.add(documents()) == len(TEXTS)
+    return index.commit()
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_it_finds_what_the_formula_finds(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
+    codecs = {"codec": "fp16"} | ({"semantic_codec": "fp16"} if router in ("dynamic", "none") else {})
+    searcher = build(tmp_path / "index", tiny_model(router), **codecs).searcher()
+    encoder, ids = Encoder(tiny_model(router)), list(TEXTS)
+    routed = encoder.encode_documents(list(TEXTS.values()))
+    for query in QUERIES:
+        expected = rank(encoder.encode_query(query), routed, get_router(router).floor, k=3)
+        hits = searcher.search(query, k=3)
+        np.testing.assert_allclose(hits.scores, [score for _, score in expected], rtol=5e-3, atol=5e-3)
+        assert hits.ids[0] == ids[expected[0][0]]
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_batch_of_queries_is_each_of_them(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
+    searcher = build(tmp_path / "index", tiny_model(router, "int8")).searcher()
+    ranking = searcher.search_batch(QUERIES, k=6)
+    for query, (_, hits) in zip(QUERIES, ranking, strict=True):
+        alone = searcher.search(query, k=6)
+        assert [(hit.id, hit.score) for hit in hits] == [(hit.id, hit.score) for hit in alone]
+
+
+def test_what_an_index_remembers(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    folder = tiny_model()
+    index = build(tmp_path / "index", folder)
+    settings = index.settings
+    assert settings == citadel.Settings(
+        "dynamic", Encoder(folder).fingerprint, citadel.Field(8), citadel.Field(16), 1.0, model=folder.name
+    )
+    assert settings.has_text_queries
+    assert index.counts == {"cut": 1}
+    assert index.stats()["counts"]["cut"] == 1
+    again = citadel.Index.open(tmp_path / "index", model=folder)
+    assert again.settings == settings
+    assert again.searcher().search("rome").ids == index.searcher().search("rome").ids
+    assert again.get("d4") == citadel.Document("d4", TEXTS["d4"])
+
+
+def test_an_empty_document_has_its_semantic_vector(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    hits = build(tmp_path / "index", tiny_model("none")).searcher().search("")
+    assert hits.ids[0] == "d5"
+
+
+def test_tau_and_codecs_can_be_chosen(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    own = build(tmp_path / "own", tiny_model()).stats()
+    low = build(tmp_path / "low", tiny_model(), tau=0.0, codec="fp16", semantic_codec="fp16")
+    assert (own["tau"], low.stats()["tau"]) == (1.0, 0.0)
+    assert low.stats()["postings"] > own["postings"]
+    assert low.stats()["codecs"] == ["fp16"]
+
+
+def test_the_order_of_adding_and_groups_play_no_part(
+    tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = build(tmp_path / "whole", tiny_model(precision="int8"))
+    monkeypatch.setattr(batches, "DOCUMENTS_A_GROUP", 2)
+    parts = citadel.Index.create(Quick(tmp_path / "parts"), model=tiny_model(precision="int8"), memory=1 << 20)
+    for document in documents():
+        parts.add([document])
+    parts.commit()
+    for query in QUERIES:
+        found = [index.searcher().search(query) for index in (whole, parts)]
+        assert found[0].ids == found[1].ids and found[0].scores == found[1].scores
+
+
+def test_documents_before_a_bad_one_wait(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    index = citadel.Index.create(Quick(tmp_path / "index"), model=tiny_model())
+    with pytest.raises(citadel.InputError, match="id"):
+        index.add([*documents()[:2], {"text": "no id"}, *documents()[2:]])
+    assert len(index.commit()) == 2
+
+
+def test_after_any_other_failure_nothing_waits(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    def stream() -> Iterator[dict[str, Any]]:
+        yield from documents()
+        raise RuntimeError("the stream broke")
+
+    index = citadel.Index.create(Quick(tmp_path / "index"), model=tiny_model())
+    with pytest.raises(RuntimeError):
+        index.add(stream())
+    assert len(index.commit()) == 0
+
+
+def test_replace_and_delete(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    index = build(tmp_path / "index", tiny_model())
+    index.add([{"id": "d2", "text": "a history of rome"}])
+    index.delete(["d4"])
+    index.commit()
+    assert (len(index), index.counts["replaced"]) == (len(TEXTS) - 1, 1)
+    assert index.merge().searcher().search("a history of rome").ids[0] == "d2"
+
+
+# ---- the model's folder ----------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_not_installed(
+    tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(tmp_path / "index", tiny_model())
+    lost = citadel.Index.open(tmp_path / "index")
+    assert len(lost) == len(TEXTS)  # what needs no model still works
+    wanted = f"the model 'model' \\(fingerprint {built.settings.fingerprint[:12]}…\\).*--model DIR.*CITADEL_MODEL"
+    with pytest.raises(citadel.InputError, match=wanted) as caught:
+        lost.searcher().search("rome")
+    assert caught.value.exit_code == 4
+    expected = built.searcher().search("rome").ids
+    assert citadel.Index.open(tmp_path / "index", model=tiny_model()).searcher().search("rome").ids == expected
+    monkeypatch.setenv("CITADEL_MODEL", str(tiny_model()))
+    assert citadel.Index.open(tmp_path / "index").searcher().search("rome").ids == expected
+    monkeypatch.setenv("CITADEL_MODEL", str(tiny_model("static")))  # the variable names another model
+    with pytest.raises(citadel.InputError, match=wanted):
+        citadel.Index.open(tmp_path / "index").searcher().search("rome")
+
+
+def test_an_installed_model_is_found_by_its_fingerprint(
+    tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from citadel.encode import locate
+
+    build(tmp_path / "index", tiny_model())
+    shutil.copytree(tiny_model("static"), tmp_path / "models" / "default")
+    shutil.copytree(tiny_model(), tmp_path / "models" / "renamed")
+    monkeypatch.setattr(locate, "_PLACES", (tmp_path / "models" / "default",))
+    assert citadel.Index.open(tmp_path / "index").searcher().search("rome").ids
+
+
+def test_another_model_is_refused(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    build(tmp_path / "index", tiny_model())
+    other = citadel.Index.open(tmp_path / "index", model=tiny_model(precision="int8"))
+    names = [Encoder(tiny_model(precision=precision)).fingerprint[:12] for precision in ("int8", "fp32")]
+    for change in (lambda: other.searcher().search("rome"), lambda: other.add(documents())):
+        with pytest.raises(citadel.FingerprintError, match=f"{names[0]}….*{names[1]}…"):
+            change()
+    assert not other._writer.changed
+
+
+def test_a_model_for_an_index_without_one(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    citadel.Index.create(Quick(tmp_path / "text"))
+    with pytest.raises(citadel.UsageError, match="not built with a model"):
+        citadel.Index.open(tmp_path / "text", model=tiny_model())
+    assert len(citadel.Index.open(tmp_path / "text", model="bm25")) == 0
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"router": "static"}, citadel.UsageError, "the model's router is dynamic, not static"),
+    ({"tau": 9.0}, citadel.UsageError, "τ = 9"),
+    ({"tau": float("nan")}, citadel.UsageError, "τ = nan"),
+    ({"codec": "int4"}, citadel.UsageError, "unknown codec"),
+    ({"semantic_codec": "pq2"}, citadel.UsageError, "fp16 or int8"),
+    ({"model": "nowhere"}, citadel.InputError, "nowhere: there is no such model"),
+    ({"model": ""}, citadel.InputError, "give its path"),
+    ({"model": "bad\udcff"}, citadel.InputError, "valid UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), REFUSED)
+def test_what_is_refused(
+    options: dict[str, Any], kind: type[Exception], message: str, tiny_model: ModelFolder, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=message):
+        citadel.Index.create(tmp_path / "index", **({"model": tiny_model()} | options))
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_manifest_without_a_model_still_opens(tmp_path: Path) -> None:
+    """As those written before there were locate."""
+    from citadel.index.checksum import crc32c
+
+    citadel.Index.create(Quick(tmp_path / "index"))
+    [file] = (tmp_path / "index").glob("gen.*")
+    manifest = json.loads(file.read_bytes().splitlines()[0])
+    assert manifest["settings"].pop("model") is None
+    line = json.dumps(manifest).encode()
+    file.write_bytes(line + f"\n{crc32c(line):08x}\n".encode())
+    assert citadel.Index.open(tmp_path / "index").settings.model is None
