@@ -16,9 +16,9 @@ from tests.style.calls import ROOT, SOURCE, calls
 
 HEAVY = ("torch", "onnxruntime")
 LAZY = (
-    "citadel.search.gpu.engine",
     "citadel.search.gpu.",
     "citadel.bench.exact",
+    "citadel.bench.gpu_stages",
     "citadel.paper.exact",
     "citadel.model",
     "citadel.train",
