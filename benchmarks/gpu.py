@@ -25,11 +25,11 @@ from gpu_paper import PaperPipeline
 from gpu_turns import Times, alone, in_turn, medians, timed, wait
 from gpu_world import Size, make_card, make_queries
 
-from citadel.config import CODECS
 from citadel.search.gpu.device_engine import CardEngine
 from citadel.search.gpu.memory import Card
 from citadel.search.gpu.pq_tables import room_for_tables, tabulate
 from citadel.search.plan import CANDIDATES, PROBES, Options, Plan
+from citadel.settings import CODECS
 
 TOY = Size(20_000, 400_000, 500, 32, 128, 3_000, 9)
 MODES = ("off", "exact", "rerank")

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from citadel.config import SUBVECTOR
 from citadel.search.gpu.lists import TYPES, Lists, Rows
 from citadel.search.gpu.memory import Card, make_ranges, range_width
 from citadel.search.gpu.probes import Probe
 from citadel.search.gpu.skip_table import Ranges, make_skips, skip_rows
 from citadel.search.plan import Plan
+from citadel.settings import SUBVECTOR
 
 # (rank ÷ lists, size ÷ mean size) of the real index's 5,932 lists
 REAL = (

@@ -21,7 +21,6 @@ import numpy as np
 from common import alternate, one_core, report
 from numpy.typing import NDArray
 
-from citadel.config import Field, Settings
 from citadel.index import codebook as codebooks
 from citadel.index.container import CitFile
 from citadel.index.quantize import encode
@@ -32,6 +31,7 @@ from citadel.index.storage import FolderStorage
 from citadel.search.cpu import CpuEngine
 from citadel.search.plan import Options, Plan
 from citadel.search.reference import ReferenceEngine
+from citadel.settings import Field, Settings
 
 DOCUMENTS, KEYS, DIMENSION, K = 8_841_823, 8, 32, 1000
 SCANNED = ("PACKED_DOCUMENTS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS", "CODES", "SCALES")

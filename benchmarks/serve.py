@@ -28,8 +28,8 @@ import psutil
 from common import report
 
 import citadel
-from citadel.config import available_threads
 from citadel.demo import passages
+from citadel.settings import available_threads
 
 K = 10
 CONNECTIONS = (1, 2, 4, 8, 16)  # where saturation is looked for

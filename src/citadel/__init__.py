@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from citadel._native import Cancel as CancelFlag
     from citadel.api import Index
-    from citadel.config import Field, Settings
     from citadel.errors import (
         Cancelled,
         ChangesLostError,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from citadel.search.hits import Hits
     from citadel.search.searcher import Searcher
     from citadel.server.client import Client
+    from citadel.settings import Field, Settings
     from citadel.types import Document, Hit, Ranking
 
 __version__ = "0.1.0"
@@ -69,13 +69,13 @@ _ELSEWHERE = {
     "Client": "citadel.server.client",
     "Document": "citadel.types",
     "Explanation": "citadel.explain.result",
-    "Field": "citadel.config",
+    "Field": "citadel.settings",
     "Hit": "citadel.types",
     "Hits": "citadel.search.hits",
     "Index": "citadel.api",
     "Ranking": "citadel.types",
     "Searcher": "citadel.search.searcher",
-    "Settings": "citadel.config",
+    "Settings": "citadel.settings",
     "TextExplanation": "citadel.explain.text",
 }
 

@@ -10,9 +10,15 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from citadel.config import DEFAULT_MEMORY, Field, Settings
 from citadel.encode.batches import encoded_batches
-from citadel.encode.locate import chosen_model, fingerprint, index_model, require_fingerprint, text_model
+from citadel.encode.locate import (
+    chosen_model,
+    fingerprint,
+    index_model,
+    model_name,
+    require_fingerprint,
+    text_model,
+)
 from citadel.errors import InputError, UsageError
 from citadel.forks import no_fork
 from citadel.index import check as checking
@@ -24,7 +30,8 @@ from citadel.index.storage import FolderStorage, Storage
 from citadel.index.vectors import batches
 from citadel.index.writer import Writer
 from citadel.search.searcher import QueryEncoder, Searcher
-from citadel.settings import model_settings, text_settings, vector_settings
+from citadel.settings import DEFAULT_ANALYSER, DEFAULT_MEMORY, Field, Settings, text_settings, vector_settings
+from citadel.text.analyser import get_analyser
 from citadel.text.parse import check_document, known_id, make_document
 from citadel.types import Document, RoutedTokens, VectorBatch
 
@@ -105,11 +112,12 @@ class Index:
         encoder, named = None, chosen_model(model, router, terms) if fields is None else None
         if named is not None:
             encoder = _load(named, tau, threads)
-            settings = model_settings(named, encoder, router, tau, codec, semantic_codec)
+            settings = encoder.index_settings(model_name(named), router, tau, codec, semantic_codec)
         elif codec is not None or semantic_codec is not None:
             raise UsageError("codec and semantic_codec go with a model: a field of given vectors names its own")
         elif fields is None:
-            settings = text_settings(router, tau, **terms)
+            analyser = get_analyser(analyser or DEFAULT_ANALYSER).fingerprint
+            settings = text_settings(analyser, router, tau, **terms)
         else:
             settings = vector_settings(fields, router, fingerprint, tau)
         storage = _storage(path)

@@ -1,52 +1,129 @@
-"""What the arguments of `Index.create` mean: the settings of an index for text, for a model, for given vectors."""
+"""Settings of an index: fields, router, codecs and every default, each defined once."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from citadel.config import Field, Settings
-from citadel.encode.locate import model_name
 from citadel.errors import UsageError
-from citadel.routing import get_router
-from citadel.text.analyser import get_analyser
 
-if TYPE_CHECKING:
-    from citadel.encode.encoder import Encoder
-
-
-def model_settings(
-    named: str, encoder: Encoder, router: str | None, tau: float | None, codec: str | None, semantic_codec: str | None
-) -> Settings:
-    """An index whose text goes through a model: fields and router are the model's."""
-    config = encoder.config
-    if router not in (None, config.router):
-        raise UsageError(f"the model's router is {config.router}, not {router}: leave router out")
-    _check_tau(tau, config.router)
-    lexical = None if config.router == "none" else Field(config.token_dimension, codec or "int8")
-    semantic = Field(config.semantic_dimension, semantic_codec or "int8") if config.has_semantic else None
-    kept = encoder.tau if config.router == "dynamic" else 0.0
-    return Settings(config.router, encoder.fingerprint, lexical, semantic, kept, model=model_name(named))
+ROUTERS = ("all_to_all", "bm25", "dynamic", "none", "sparse", "static")
+CODECS = ("fp16", "int8", "pq2", "pq1")
+SUBVECTOR = {"pq2": 4, "pq1": 8}  # dimensions per code byte
+MAX_DIMENSION = 1024
+DEFAULT_ANALYSER = "english"
+DEFAULT_CODEC = "int8"
+DEFAULT_K1 = 0.9
+DEFAULT_B = 0.4
+DEFAULT_MEMORY = 1 << 30
+WEIGHT_STEP = 0.02  # of u8 weights: 255 steps reach 5.1, log(1 + 163)
+MAX_WEIGHT = 5.1
 
 
-def _check_tau(tau: float | None, router: str) -> None:
-    if tau is not None and not (router == "dynamic" and 0 <= tau < 5.1):
-        raise UsageError(f"τ = {tau:g} cannot be used: it is a number from 0 to 5.1, for the dynamic router only")
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of an index: the dimension of its vectors (0: weights only) and their codec.
+
+    >>> Field(dimension=32, codec="pq2").subvectors
+    8
+    """
+
+    dimension: int
+    codec: str = DEFAULT_CODEC
+
+    def __post_init__(self) -> None:
+        if self.codec not in CODECS:
+            raise UsageError(f"unknown codec {self.codec!r}: choose one of {', '.join(CODECS)}")
+        if not 0 <= self.dimension <= MAX_DIMENSION:
+            raise UsageError(f"dimension {self.dimension} is out of range: 1 to {MAX_DIMENSION} can be stored")
+        width = SUBVECTOR.get(self.codec, 1)
+        if self.dimension % width:
+            raise UsageError(
+                f"{self.codec} needs a dimension divisible by {width}, not {self.dimension}: choose int8 or pad"
+            )
+
+    @property
+    def subvectors(self) -> int:
+        """Code bytes per vector under product quantisation."""
+        return self.dimension // SUBVECTOR.get(self.codec, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that determines the postings of a document; written into every manifest.
+
+    >>> Settings(router="bm25", fingerprint="english", analyser="english").has_text_queries
+    True
+    """
+
+    router: str
+    fingerprint: str
+    lexical: Field | None = None
+    semantic: Field | None = None
+    tau: float = 0.0
+    weight_step: float = WEIGHT_STEP
+    analyser: str | None = None
+    k1: float = DEFAULT_K1
+    b: float = DEFAULT_B
+    model: str | None = None  # name of the model that encodes text; `fingerprint` identifies it
+
+    def __post_init__(self) -> None:
+        if self.router not in ROUTERS:
+            raise UsageError(f"unknown router {self.router!r}: choose one of {', '.join(ROUTERS)}")
+        if self.semantic is not None and self.semantic.codec not in ("fp16", "int8"):
+            raise UsageError(f"the semantic field is stored as fp16 or int8, not {self.semantic.codec}")
+        check_bm25(self.k1, self.b)
+
+    @property
+    def has_text_queries(self) -> bool:
+        """Whether this index can turn text into postings by itself."""
+        return self.analyser is not None or self.model is not None
+
+
+def check_bm25(k1: float, b: float) -> None:
+    """Raise UsageError when a BM25 parameter is out of range.
+
+    >>> check_bm25(k1=0.9, b=2.0)
+    Traceback (most recent call last):
+    citadel.errors.UsageError: b 2.0 is out of range: give a number from 0 to 1
+    """
+    if not 0 <= k1 < math.inf:
+        raise UsageError(f"k1 {k1} is out of range: give a finite number of 0 or more")
+    if not 0 <= b <= 1:
+        raise UsageError(f"b {b} is out of range: give a number from 0 to 1")
+
+
+def check_tau(tau: float | None, router: str) -> None:
+    """Raise UsageError when τ is out of range or the router has none.
+
+    >>> check_tau(0.9, "dynamic")
+    """
+    if tau is not None and not (router == "dynamic" and 0 <= tau < MAX_WEIGHT):
+        raise UsageError(
+            f"τ = {tau:g} cannot be used: it is a number from 0 to {MAX_WEIGHT}, for the dynamic router only"
+        )
 
 
 def text_settings(
-    router: str | None, tau: float | None, analyser: str = "english", k1: float = 0.9, b: float = 0.4
+    fingerprint: str,
+    router: str | None = None,
+    tau: float | None = None,
+    analyser: str = DEFAULT_ANALYSER,
+    k1: float = DEFAULT_K1,
+    b: float = DEFAULT_B,
 ) -> Settings:
-    """An index of terms, ranked by BM25.
+    """Settings of an index of terms, ranked by BM25; `fingerprint` is that of the analyser.
 
-    >>> text_settings(None, None).router
+    >>> text_settings("english").router
     'bm25'
     """
-    _check_tau(tau, "bm25")
+    check_tau(tau, "bm25")
     if router not in (None, "bm25"):
         raise UsageError(f"router {router!r} needs vectors: create the index with fields=… and use add_vectors")
-    get_router("bm25", k1=k1, b=b)  # refuses parameters out of range
-    return Settings("bm25", get_analyser(analyser).fingerprint, analyser=analyser, k1=k1, b=b)
+    return Settings("bm25", fingerprint, analyser=analyser, k1=k1, b=b)
 
 
 def vector_settings(
@@ -55,7 +132,7 @@ def vector_settings(
     fingerprint: str | None,
     tau: float | None,
 ) -> Settings:
-    """An index of given vectors; `fields` are named lexical and semantic.
+    """Settings of an index of given vectors; `fields` are named lexical and semantic.
 
     >>> vector_settings({"lexical": 32}, None, "my-model", tau=0.9).lexical
     Field(dimension=32, codec='int8')
@@ -73,7 +150,7 @@ def vector_settings(
         raise UsageError(
             f"router {router!r} with a lexical field of dimension {lexical.dimension}: only sparse has dimension 0"
         )
-    _check_tau(tau, router)
+    check_tau(tau, router)
     return Settings(router, fingerprint, lexical, semantic, tau or 0.0)
 
 
@@ -86,3 +163,12 @@ def _field(given: Field | Mapping[str, Any] | int) -> Field:
         return Field(**given)
     except TypeError as error:
         raise UsageError(f"a field is a dimension or has dimension and codec, not {given!r}") from error
+
+
+def available_threads() -> int:
+    """Number of cores this process may use.
+
+    >>> available_threads() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,13 +14,13 @@ from citadel.api import Index
 from citadel.bench.latency import ALL_STAGES, FEWEST, Bench, Latency, affordable, measure_latency
 from citadel.bench.random_queries import random_queries
 from citadel.bench.synthetic import SyntheticSnapshot, synthetic_index
-from citadel.config import Field
 from citadel.errors import InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.index.stats import list_lengths
 from citadel.routing import get_router
 from citadel.search.cpu import STAGES, CpuEngine
 from citadel.search.plan import plan_options, plan_vectors
+from citadel.settings import Field
 from citadel.types import RoutedTokens
 
 DIMENSION, SEMANTIC = 4, 8

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import citadel
-from citadel.config import Settings
 from citadel.index.buffer import Buffer
+from citadel.settings import Settings
 from citadel.types import Document
 from tests.index.quick import Quick
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from citadel.config import ROUTERS
 from citadel.errors import InputError, UsageError
 from citadel.routing import get_router
+from citadel.settings import ROUTERS
 from citadel.types import RoutedTokens, TokenVectors
 
 #                 key:  0    1    2    3

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import Settings
 from citadel.errors import UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.search.cpu import STAGES, CpuEngine
 from citadel.search.plan import Options, Plan, plan_vectors
+from citadel.settings import Settings
 from citadel.types import RoutedTokens, Scored
 
 TRIALS = 3

@@ -17,6 +17,7 @@ from citadel.cli.support.options import (
     parse_size,
 )
 from citadel.errors import UsageError
+from citadel.settings import DEFAULT_ANALYSER, DEFAULT_B, DEFAULT_CODEC, DEFAULT_K1, Field
 
 
 def index(
@@ -42,8 +43,8 @@ def index(
     fingerprint: Fingerprint = None,
     on_error: OnError = "fail",
     analyser: Annotated[str | None, typer.Option(metavar="english|plain", help="Text: how words become terms.")] = None,
-    k1: Annotated[float | None, typer.Option("--k1", help="BM25: k1.  [default: 0.9]")] = None,
-    b: Annotated[float | None, typer.Option("--b", help="BM25: b.  [default: 0.4]")] = None,
+    k1: Annotated[float | None, typer.Option("--k1", help=f"BM25: k1.  [default: {DEFAULT_K1}]")] = None,
+    b: Annotated[float | None, typer.Option("--b", help=f"BM25: b.  [default: {DEFAULT_B}]")] = None,
     memory: Memory = "1GiB",
     threads: Threads = None,
     format: Format = None,
@@ -92,7 +93,14 @@ def _options(settings: dict[str, Any]) -> dict[str, str]:
     """The settings as a build remembers them: defaults are left out, so that naming one is no difference."""
     from citadel.encode.locate import find_model, fingerprint, text_model
 
-    defaults = {"router": "bm25", "analyser": "english", "k1": 0.9, "b": 0.4, "codec": "int8", "semantic_codec": "int8"}
+    defaults = {
+        "router": "bm25",
+        "analyser": DEFAULT_ANALYSER,
+        "k1": DEFAULT_K1,
+        "b": DEFAULT_B,
+        "codec": DEFAULT_CODEC,
+        "semantic_codec": DEFAULT_CODEC,
+    }
     named = {name: value for name, value in settings.items() if name != "model"}
     model = text_model(settings.get("model"))
     if model is not None:
@@ -110,12 +118,11 @@ def _vector_settings(
 ) -> dict[str, Any]:
     """What Index.create takes, with dimensions from the arrays."""
     from citadel.cli.support.vectors import find_fields
-    from citadel.config import Field
     from citadel.text.parse import check_text
 
     if not check_text(fingerprint or "", "--fingerprint"):
         raise UsageError("vectors need --fingerprint NAME, a name for the model that made them")
     found, dimensions = find_fields(corpus, router)
-    codecs = {"lexical": codec or "int8", "semantic": semantic_codec or "int8"}
+    codecs = {"lexical": codec or DEFAULT_CODEC, "semantic": semantic_codec or DEFAULT_CODEC}
     fields = {name: Field(width, codecs[name]) for name, width in dimensions.items()}
     return _given(router=found, tau=tau, fingerprint=fingerprint, fields=fields)

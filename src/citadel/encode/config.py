@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-from citadel.config import MAX_DIMENSION, ROUTERS
 from citadel.encode.model_files import MAX_CONFIG, read_model_file
 from citadel.errors import InputError
+from citadel.settings import MAX_DIMENSION, ROUTERS
 
 FORMAT = 1
 CONFIG_FILE = "config.json"

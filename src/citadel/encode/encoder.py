@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import available_threads
 from citadel.encode.config import load_config
 from citadel.encode.locate import find_model, fingerprint
 from citadel.encode.pruning import best_of_keys, taken
@@ -19,6 +18,7 @@ from citadel.encode.session import ONNX_FILE, Session, read_model
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError, UsageError
 from citadel.routing import get_router
+from citadel.settings import DEFAULT_CODEC, Field, Settings, available_threads, check_tau
 from citadel.types import Floats, RoutedTokens, TokenVectors
 
 TOKENS_A_BATCH = 512  # where the graph is run whole, 30,522 activations a token take 62 MB
@@ -44,6 +44,19 @@ class Encoder:
         self.fingerprint = fingerprint(self.folder, contents)
         self._session = Session(contents, self.config, path)
         self._router = get_router(self.config.router, semantic=self.config.has_semantic)
+
+    def index_settings(
+        self, name: str, router: str | None, tau: float | None, codec: str | None, semantic_codec: str | None
+    ) -> Settings:
+        """Settings of an index that encodes text with this model; fields and router are those of the model."""
+        config = self.config
+        if router not in (None, config.router):
+            raise UsageError(f"the model's router is {config.router}, not {router}: leave router out")
+        check_tau(tau, config.router)
+        lexical = None if config.router == "none" else Field(config.token_dimension, codec or DEFAULT_CODEC)
+        semantic = Field(config.semantic_dimension, semantic_codec or DEFAULT_CODEC) if config.has_semantic else None
+        threshold = self.tau if config.router == "dynamic" else 0.0
+        return Settings(config.router, self.fingerprint, lexical, semantic, threshold, model=name)
 
     def encode_documents(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Documents in the order given; weights ≤ τ are dropped."""

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import DEFAULT_MEMORY, Settings
 from citadel.errors import DocumentTooLargeError, InputError
 from citadel.index.codebook import Codebook
+from citadel.index.codebook_sample import CodebookSample
 from citadel.index.documents import Row, metadata_json, row_of
 from citadel.index.growable import Column
 from citadel.index.packing import POSTINGS_A_BLOCK, list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
-from citadel.index.sample import Sample
 from citadel.index.segment import Meta, id_hashes
 from citadel.routing import get_router
+from citadel.settings import DEFAULT_MEMORY, Settings
 from citadel.types import Document, Floats, VectorBatch
 
 _TERM_BYTES = 96  # of a new term besides its text: its number and its entry in the table
@@ -82,7 +82,7 @@ class Buffer:
         self,
         settings: Settings,
         codebook: Codebook | None,
-        sample: Sample | None,
+        sample: CodebookSample | None,
         memory: int = DEFAULT_MEMORY,
     ) -> None:
         self.settings, self._sample, self._memory = settings, sample, memory

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import SUBVECTOR, Settings
 from citadel.errors import FingerprintError, OwnershipError, ResourceError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
@@ -24,6 +23,7 @@ from citadel.index.segment_writer import write_segment
 from citadel.index.snapshot import Snapshot, open_snapshot
 from citadel.index.storage import Lock, Storage
 from citadel.index.tombstones import Deleted, write_tombstones
+from citadel.settings import SUBVECTOR, Settings
 from citadel.text.analyser import Analyser, get_analyser
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import uuid
 
-from citadel.config import Settings
 from citadel.errors import InputError, UsageError
 from citadel.index.garbage import PREFIXES, unfinished
 from citadel.index.manifest import Build, Manifest, generations, newest_manifest, write_manifest
 from citadel.index.storage import LOCK, TEMPORARY, Storage, resource_errors
+from citadel.settings import Settings
 from citadel.text.parse import shorten
 
 

@@ -22,7 +22,7 @@ def unfinished(name: str) -> bool:
     return name.endswith(TEMPORARY) and name.startswith(_UNFINISHED)
 
 
-def collect(storage: Storage, keep: int = KEPT_GENERATIONS, spare: Collection[str] = ()) -> None:
+def collect(storage: Storage, keep: int, spare: Collection[str] = ()) -> None:
     """Remove old manifests first, then the files that no kept one names, so that no manifest ever lacks a file.
 
     `spare` names files that the next generation may need."""

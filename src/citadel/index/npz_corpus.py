@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import Settings
 from citadel.errors import InputError, ResourceError
 from citadel.index.npz import Npz, open_npz
+from citadel.settings import Settings
 
 Arrays = dict[str, NDArray[Any]]
 NAMES = ("ids", "offsets", "keys", "weights", "vectors", "semantic", "titles", "texts")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import CODECS, MAX_DIMENSION, SUBVECTOR
 from citadel.errors import CorruptIndexError
 from citadel.index.container import CitFile
 from citadel.index.documents import DocumentStore
@@ -19,6 +18,7 @@ from citadel.index.manifest import SegmentRecord
 from citadel.index.packing import block_sizes, rises, unpack_documents, unpack_values
 from citadel.index.quantize import Encoded
 from citadel.index.storage import Storage
+from citadel.settings import CODECS, MAX_DIMENSION, SUBVECTOR
 from citadel.text.parse import MAX_ID
 
 KINDS = ("vectors", "sparse", "bm25", "none")

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import SUBVECTOR
 from citadel.errors import CorruptIndexError, IndexNotFoundError
 from citadel.index.codebook import Codebook, read_codebook
 from citadel.index.documents import DocumentStore, Fields
@@ -21,6 +20,7 @@ from citadel.index.segment import Meta, Segment, id_hashes
 from citadel.index.storage import Storage, resource_errors
 from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones
 from citadel.routing import get_router
+from citadel.settings import SUBVECTOR
 from citadel.types import Document
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import Settings
 from citadel.errors import InputError
 from citadel.index.npz_corpus import NAMES, read_slices, slice_bytes
+from citadel.settings import Settings
 from citadel.text.parse import check_document, make_document
 from citadel.types import Document, Floats, VectorBatch
 

@@ -14,22 +14,21 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from citadel.config import DEFAULT_MEMORY, SUBVECTOR
 from citadel.errors import CorruptIndexError, InputError, OwnershipError, ResourceError, UsageError
 from citadel.index.buffer import Buffer, expected_bytes, stored_codec
 from citadel.index.changes import AnalysedDocument, ChangeSet, Item, add_item, check_item, is_long, item_bytes
 from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
+from citadel.index.codebook_sample import CodebookSample, sample_vectors
 from citadel.index.commit import Publisher, sizes_of
 from citadel.index.deletion import NumberSet
 from citadel.index.garbage import KEPT_GENERATIONS, collect
 from citadel.index.manifest import Build
 from citadel.index.merge import choose_merge, merge_space
-from citadel.index.retrain import sample_vectors
-from citadel.index.sample import Sample
 from citadel.index.segment import Segment, id_hashes
 from citadel.index.snapshot import Snapshot, open_snapshot
 from citadel.index.storage import Storage, forked, resource_errors
 from citadel.index.tombstones import Deleted
+from citadel.settings import DEFAULT_MEMORY, SUBVECTOR
 from citadel.types import Document, VectorBatch
 
 _BUFFER_SHARE = 2  # of the memory bound that waits unsorted
@@ -56,7 +55,7 @@ class Writer(Publisher):
             self._codebook, self._codebook_record = codebook
         field = self.settings.lexical
         wants_sample = field is not None and field.dimension and field.codec in SUBVECTOR and self._codebook is None
-        self._sample = Sample(field.dimension) if wants_sample and field is not None else None
+        self._sample = CodebookSample(field.dimension) if wants_sample and field is not None else None
         self._buffer = self._new_buffer()
 
     def _new_buffer(self) -> Buffer:
@@ -100,7 +99,7 @@ class Writer(Publisher):
             raise
 
     def _collect(self, keep: int = KEPT_GENERATIONS) -> None:
-        """Remove files that nobody needs, as long as they are ours to remove."""
+        """Remove files that no kept generation names, as long as this writer owns the index."""
         if self._lock is not None:
             self._lock.check()
             collect(self._storage, keep, self._uncommitted_files())

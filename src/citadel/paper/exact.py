@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from citadel.bench.exact import ExactSearch, Texts, best, flatten
-from citadel.config import SUBVECTOR
 from citadel.encode.config import ModelConfig
 from citadel.errors import UsageError
 from citadel.index.packing import POSTINGS_A_BLOCK
@@ -23,6 +22,7 @@ from citadel.paper.counts import query_cost
 from citadel.paper.engine import Lists
 from citadel.paper.system import TextEncoder, Variant, pruned
 from citadel.routing import get_router
+from citadel.settings import SUBVECTOR
 from citadel.types import Document, Hit, Ranking, RoutedTokens
 
 SCORES = {"cuda": 1 << 28, "cpu": 1 << 24}  # (query, document) at a time

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from citadel.config import Field
 from citadel.encode.config import ModelConfig
 from citadel.encode.locate import BM25, DEFAULT, find_model
 from citadel.encode.pruning import taken
 from citadel.encode.session import ONNX_FILE
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError, UsageError
+from citadel.settings import Field
 from citadel.types import RoutedTokens
 
 SWEEP_TAUS, SWEEP_CODECS = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5), ("int8", "fp16", "pq2", "pq1")

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from citadel.errors import UsageError
 from citadel.routing.base import Router
+from citadel.settings import DEFAULT_B, DEFAULT_K1, check_bm25
 from citadel.types import RoutedTokens, TokenVectors
 
 
@@ -33,7 +33,7 @@ def length_norm(average: float, k1: float, b: float) -> tuple[float, float]:
     return k1 * (1 - b), k1 * b / average if average else 0.0
 
 
-def tf_part(tf: float, length: float, average: float, k1: float = 0.9, b: float = 0.4) -> float:
+def tf_part(tf: float, length: float, average: float, k1: float = DEFAULT_K1, b: float = DEFAULT_B) -> float:
     """tf / (tf + k1 (1 − b + b · dl / avgdl)).
 
     >>> tf_part(tf=2, length=4, average=4.0, k1=1.0)
@@ -83,14 +83,11 @@ class Bm25Router(Router):
     uses_vectors: ClassVar[bool] = False
 
     collection: Collection = field(default_factory=Collection)
-    k1: float = 0.9
-    b: float = 0.4
+    k1: float = DEFAULT_K1
+    b: float = DEFAULT_B
 
     def __post_init__(self) -> None:
-        if not 0 <= self.k1 < math.inf:
-            raise UsageError(f"k1 {self.k1} is out of range: give a finite number of 0 or more")
-        if not 0 <= self.b <= 1:
-            raise UsageError(f"b {self.b} is out of range: give a number from 0 to 1")
+        check_bm25(self.k1, self.b)
 
     def _query(self, text: TokenVectors) -> RoutedTokens:
         known, documents = self.collection.frequencies, self.collection.documents

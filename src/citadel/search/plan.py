@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.config import Settings
 from citadel.errors import CorruptIndexError, InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.routing import idf, length_norm
+from citadel.settings import Settings
 from citadel.types import Floats, Keys
 
 CANDIDATES, PROBES = 4, 64  # documents that `rerank` looks at by tokens and by centroids, for each that is sought

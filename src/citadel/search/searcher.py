@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from citadel.config import available_threads
 from citadel.errors import FingerprintError, InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.routing import get_router
 from citadel.search.hits import Hits
 from citadel.search.plan import Options, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
+from citadel.settings import available_threads
 from citadel.text.analyser import Analyser, get_analyser
 from citadel.text.queries import named_queries
 from citadel.types import Ranking, RoutedTokens, Scored

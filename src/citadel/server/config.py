@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from citadel.config import available_threads
 from citadel.errors import UsageError
 from citadel.server.hosts import host_name
+from citadel.settings import available_threads
 
 _SHORTEST_TOKEN = 16  # characters; less can be guessed
 

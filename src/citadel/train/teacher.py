@@ -17,6 +17,7 @@ from citadel.errors import InputError
 from citadel.model.citadel import Citadel, Encoded
 from citadel.model.encoder import dense_model
 from citadel.routing.bm25 import idf, length_norm
+from citadel.settings import DEFAULT_B, DEFAULT_K1
 from citadel.train.batches import Batch
 from citadel.train.config import TrainConfig, expand
 from citadel.train.config_tables import LossPart
@@ -26,8 +27,6 @@ from citadel.train.inputs import Inputs
 from citadel.train.processes import World
 from citadel.train.ragged import PART, Ragged
 from citadel.train.tokens import Ids, load_tokenizer
-
-K1, B = 0.9, 0.4
 
 
 class Taught(NamedTuple):
@@ -107,7 +106,7 @@ class TokenBm25:
         column[terms] = torch.arange(len(terms), device=terms.device)
         tf = _counts(column[passages], len(terms))  # [D, U]
         lengths = (self.rarity[passages] > 0).sum(1, keepdim=True)  # [D, 1]
-        base, slope = length_norm(self.average, K1, B)
+        base, slope = length_norm(self.average, DEFAULT_K1, DEFAULT_B)
         return _counts(column[queries], len(terms)) * self.rarity[terms] @ (tf / (tf + base + slope * lengths)).T
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from citadel.cli.support.output import say
 from citadel.cli.support.vectors import read_shapes
-from citadel.config import DEFAULT_MEMORY
 from citadel.errors import DocumentTooLargeError, InputError, UsageError
 from citadel.index.manifest import Build
 from citadel.progress import Progress
+from citadel.settings import DEFAULT_MEMORY
 from citadel.text.corpus import KEPT_REASONS, OnError, find_file, read_corpus
 from citadel.text.files import STDIN
 

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from citadel.config import SUBVECTOR
 from citadel.search.gpu.host_lists import stage
 from citadel.search.gpu.lists import Lists
 from citadel.search.gpu.pq_tables import Tables, room_for_tables
 from citadel.search.plan import Plan
+from citadel.settings import SUBVECTOR
 from citadel.types import Floats
 
 LEAST = np.finfo(np.float32).smallest_subnormal  # what a vector of zeros is divided by
