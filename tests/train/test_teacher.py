@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from citadel.errors import InputError
 from citadel.routing.bm25 import idf, tf_part
-from citadel.settings import DEFAULT_B, DEFAULT_K1
 from citadel.train import losses
 from citadel.train.config_tables import LossPart
 from citadel.train.loop import train
@@ -39,8 +38,7 @@ def test_bm25_over_tokens_is_the_textbook_sum(passages: list[list[int]], queries
     for b, query in enumerate(queries):
         for d, passage in enumerate(passages):
             wanted = sum(
-                idf(len(passages), frequency[token])
-                * tf_part(passage.count(token), len(passage), average, DEFAULT_K1, DEFAULT_B)
+                idf(len(passages), frequency[token]) * tf_part(passage.count(token), len(passage), average)
                 for token in query
             )
             assert found[b, d].item() == pytest.approx(wanted, rel=1e-5)
