@@ -172,7 +172,7 @@ def test_another_model_is_refused(tiny_model: ModelFolder, tmp_path: Path) -> No
     for change in (lambda: other.searcher().search("rome"), lambda: other.add(documents())):
         with pytest.raises(citadel.FingerprintError, match=f"{names[0]}….*{names[1]}…"):
             change()
-    assert not other._writer.changed
+    assert not other.has_changes
 
 
 def test_a_model_for_an_index_without_one(tiny_model: ModelFolder, tmp_path: Path) -> None:

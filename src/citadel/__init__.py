@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Cancelled,
         ChangesLostError,
         CitadelError,
+        CitadelWarning,
         CorruptIndexError,
         DocumentTooLargeError,
         FingerprintError,
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
         OwnershipError,
         ResourceError,
         ServerError,
+        TruncatedDocumentsWarning,
+        UncommittedChangesWarning,
         UnknownFormatError,
         UsageError,
     )
@@ -39,6 +42,7 @@ __all__ = [
     "Cancelled",
     "ChangesLostError",
     "CitadelError",
+    "CitadelWarning",
     "Client",
     "CorruptIndexError",
     "Document",
@@ -59,6 +63,8 @@ __all__ = [
     "ServerError",
     "Settings",
     "TextExplanation",
+    "TruncatedDocumentsWarning",
+    "UncommittedChangesWarning",
     "UnknownFormatError",
     "UsageError",
 ]

@@ -1,12 +1,13 @@
-"""`Index`, the public face of the library: create, open, add, delete, commit, merge, check, search."""
+"""`Index`, the public class of the library: create, open, add, delete, commit, merge, check, search."""
 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,16 +20,17 @@ from citadel.encode.locate import (
     require_fingerprint,
     text_model,
 )
-from citadel.errors import InputError, UsageError
+from citadel.errors import InputError, OwnershipError, TruncatedDocumentsWarning, UncommittedChangesWarning, UsageError
 from citadel.forks import no_fork
 from citadel.index import check as checking
 from citadel.index.create import create_index
 from citadel.index.manifest import Build
-from citadel.index.snapshot import Snapshot
+from citadel.index.snapshot import Snapshot, open_snapshot
 from citadel.index.stats import statistics
-from citadel.index.storage import FolderStorage, Storage
+from citadel.index.storage import FolderStorage, Storage, forked
 from citadel.index.vectors import batches
 from citadel.index.writer import Writer
+from citadel.progress import document_progress
 from citadel.search.searcher import QueryEncoder, Searcher
 from citadel.settings import DEFAULT_ANALYSER, DEFAULT_MEMORY, Field, Settings, text_settings, vector_settings
 from citadel.text.analyser import get_analyser
@@ -64,8 +66,9 @@ class Index:
     ) -> None:
         self._storage, self._memory = storage, memory
         self._loading = threading.Lock()  # taken inside `no_fork` alone
-        self._writer = Writer(storage, memory)
-        self._model, self._threads = _same_kind(self._writer.settings, model), threads
+        self._process = os.getpid()
+        self._view: Snapshot | Writer = open_snapshot(storage)  # a Writer from the first change on
+        self._model, self._threads = _same_kind(self.settings, model), threads
         self._encoder = encoder
         self._closed = False
 
@@ -138,25 +141,58 @@ class Index:
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def add(self, documents: Iterable[Document | Mapping[str, Any]]) -> int:
-        """Add documents from a list or a stream; an id that is there already is replaced. How many were taken in.
+    def add(
+        self,
+        documents: Iterable[Document | Mapping[str, Any]],
+        *,
+        progress: bool | Callable[[int], None] = False,
+    ) -> int:
+        """Add documents from a list or a stream and return their number; a known id is replaced.
 
         A document that is refused raises InputError; those before it wait for `commit` or `rollback`. Any other
-        failure drops the documents of this call, and no others."""
+        failure drops the documents of this call, and no others. Texts longer than the model reads are cut, with one
+        `TruncatedDocumentsWarning` per call. `progress=True` shows a bar on a terminal; a function is called with
+        the number of documents read so far.
+        """
         self._writable()
         if isinstance(documents, (str, bytes, Mapping, Document)) or not isinstance(documents, Iterable):
             raise UsageError("add takes several documents: put a single one into a list")
-        checked = (_checked(item) for item in documents)
+        total = len(documents) if isinstance(documents, Sized) else None
+        with document_progress(progress, "Adding", total) as report:
+            checked = (_checked(item) for item in documents)
+            added, truncated = self._add(_reported(checked, report))
+        if truncated:
+            warnings.warn(truncation_message(truncated, self.max_tokens), TruncatedDocumentsWarning, stacklevel=2)
+        return added
+
+    def add_checked(self, documents: Iterable[Document]) -> int:
+        """Add documents that `read_corpus` or `make_document` has checked: `add` without checks and warnings."""
+        self._writable()
+        return self._add(documents)[0]
+
+    def _add(self, documents: Iterable[Document]) -> tuple[int, int]:
+        """Add checked documents; the number added and the number that were cut."""
         if self.settings.model is None:
-            return self._writer.add(checked)
-        batches = encoded_batches(checked, self._encode(), self._memory, self.tally)
-        return self._writer.add_vectors(batches)
+            return self._writer.add(documents), 0
+        counts: Counter[str] = Counter()
+
+        def count(name: str, number: int) -> None:
+            counts[name] += number
+            self.tally(name, number)
+
+        added = self._writer.add_vectors(encoded_batches(documents, self._encode(), self._memory, count))
+        return added, counts["cut"]
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens of a document that the model of this index reads; None for an index without a model."""
+        return None if self.settings.model is None else self._encode().config.document_length
 
     def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> int:
         """Add documents with vectors: mappings with `id`, `keys`, `weights`, `vectors`, `semantic`, `text`, …;
         or one mapping of arrays for many (`ids`, `offsets`, …), an `.npz` file of such arrays, or a `VectorBatch`."""
         self._writable()
-        settings = self._writer.settings
+        settings = self.settings
         if settings.router == "bm25":
             raise UsageError("this index holds text: vectors need one of their own, made with fields=… or from an .npz")
         if fingerprint is not None and fingerprint != settings.fingerprint:
@@ -174,7 +210,8 @@ class Index:
     def commit(self, build: Build | None = None) -> Self:
         """Make all changes durable and visible: they survive a power cut when this returns."""
         self._writable()
-        self._writer.commit(build)
+        if build is not None or isinstance(self._view, Writer):
+            self._writer.commit(build)
         return self
 
     def merge(self, *, retrain: bool = False) -> Self:
@@ -189,12 +226,25 @@ class Index:
 
     def rollback(self) -> None:
         """Drop every change that was not committed."""
-        self._writer.rollback()
+        if isinstance(self._view, Writer):
+            self._view.rollback()
 
     @property
     def has_changes(self) -> bool:
         """Whether anything waits to be committed."""
-        return self._writer.changed
+        return isinstance(self._view, Writer) and self._view.changed
+
+    @property
+    def _writer(self) -> Writer:
+        """The writer of this index, made at the first change."""
+        if isinstance(view := self._view, Writer):
+            return view
+        with no_fork, self._loading:
+            if not isinstance(self._view, Writer):
+                if os.getpid() != self._process:
+                    raise OwnershipError(forked(self._storage.location))
+                self._view = Writer(self._storage, self._memory, self._view)
+            return self._view
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -205,7 +255,7 @@ class Index:
 
         `device="cuda"` copies the index to a GPU and searches there; its model encodes queries there too.
         Lists beyond `card_memory` bytes wait in the machine's memory."""
-        return self._searcher(self._writer.snapshot, threads, engine, device, card_memory)
+        return self._searcher(self._snapshot, threads, engine, device, card_memory)
 
     def _searcher(
         self, snapshot: Snapshot, threads: int | None, engine: str, device: str, card_memory: int | None
@@ -217,25 +267,35 @@ class Index:
         return searcher
 
     def refresh(self) -> Self:
-        """See what other processes have committed since."""
+        """Move to the newest generation, unless changes of this Index wait."""
+        with no_fork, self._loading:
+            if not isinstance(self._view, Writer):
+                self._storage.reopen()
+                self._view = open_snapshot(self._storage, self._view)
+                return self
         self._writer.refresh()
         return self
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        view = self._view
+        return view.snapshot if isinstance(view, Writer) else view
 
     def get(self, id: str) -> Document | None:
         """The committed document with this id."""
         known = known_id(id)
-        return None if known is None else self._writer.snapshot.get(known)
+        return None if known is None else self._snapshot.get(known)
 
     def __len__(self) -> int:
-        return len(self._writer.snapshot)
+        return len(self._snapshot)
 
     def __contains__(self, id: object) -> bool:
         known = known_id(id) if isinstance(id, str | int) else None
-        return known is not None and bool(self._writer.snapshot.locate([known]))
+        return known is not None and bool(self._snapshot.locate([known]))
 
     @property
     def settings(self) -> Settings:
-        return self._writer.settings
+        return self._snapshot.settings
 
     @property
     def memory(self) -> int:
@@ -245,21 +305,21 @@ class Index:
     @property
     def generation(self) -> int:
         """The number of the last commit seen."""
-        return self._writer.snapshot.manifest.generation
+        return self._snapshot.manifest.generation
 
     @property
     def build(self) -> Build | None:
         """How far a `citadel index` build has come, where one made this index."""
-        return self._writer.snapshot.manifest.build
+        return self._snapshot.manifest.build
 
     @property
     def counts(self) -> dict[str, int]:
         """The running figures: documents replaced, skipped, cut."""
-        return dict(self._writer.snapshot.manifest.counts)
+        return dict(self._snapshot.manifest.counts)
 
     def stats(self) -> dict[str, Any]:
         """Documents, postings, lists, bytes: what `citadel stats` prints."""
-        return statistics(self._writer.snapshot)
+        return statistics(self._snapshot)
 
     def check(self, *, deep: bool = False) -> None:
         """Raise CorruptIndexError when the newest generation on disk is damaged; `deep` reads every byte."""
@@ -308,13 +368,16 @@ class Index:
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End writing: changes that were not committed are dropped, and said so in the log. Searchers go on."""
-        if self._writer.changed:
-            logging.getLogger("citadel").warning(
-                "%s: closed with changes that were not committed", self._storage.location
-            )
-        self._writer.rollback()
+        """End writing and drop uncommitted changes, with an `UncommittedChangesWarning`. Searchers stay usable."""
+        self._close(stacklevel=3)
+
+    def _close(self, stacklevel: int) -> None:
+        had_changes = self.has_changes
+        self.rollback()
         self._closed = True
+        if had_changes:
+            message = f"{self._storage.location}: closed with uncommitted changes, now dropped: call commit() first"
+            warnings.warn(message, UncommittedChangesWarning, stacklevel=stacklevel)
 
     def _writable(self) -> None:
         if self._closed:
@@ -326,7 +389,9 @@ class Index:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is not None:
+            self.rollback()  # the exception says enough
+        self._close(stacklevel=3)
 
 
 def _storage(path: Path | Storage) -> Storage:
@@ -351,6 +416,26 @@ def _checked(item: Document | Mapping[str, Any]) -> Document:
     if not isinstance(item, Mapping):
         raise InputError(f"a document is a Document or a dict with id and text, not {type(item).__name__}")
     return make_document(item)
+
+
+def _reported(documents: Iterable[Document], report: Callable[[int], None]) -> Iterator[Document]:
+    """The same documents; `report` gets the number read so far."""
+    for number, document in enumerate(documents, 1):
+        yield document
+        report(number)
+
+
+def truncation_message(documents: int, limit: int | None) -> str:
+    """One sentence on documents that were cut.
+
+    >>> truncation_message(2, 512)
+    '2 documents are longer than the 512 tokens that the model reads; the rest of their text is not searchable: ...'
+    """
+    are = "document is" if documents == 1 else "documents are"
+    return (
+        f"{documents:,} {are} longer than the {limit} tokens that the model reads; "
+        "the rest of their text is not searchable: split it into passages"
+    )
 
 
 def _load(model: Path, tau: float | None, threads: int | None) -> Encoder:

@@ -13,6 +13,18 @@ class CitadelError(Exception):
     exit_code = 1
 
 
+class CitadelWarning(UserWarning):
+    """Base of all warnings of this package."""
+
+
+class UncommittedChangesWarning(CitadelWarning):
+    """An Index was closed with changes that were not committed; they are dropped."""
+
+
+class TruncatedDocumentsWarning(CitadelWarning):
+    """Documents were longer than the model reads; the rest of their text is not searchable."""
+
+
 class UsageError(CitadelError):
     """A call or option that cannot be meant: a text query on an index of given vectors, k below 0, an unknown codec."""
 

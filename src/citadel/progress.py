@@ -1,10 +1,12 @@
-"""A progress bar on standard error, for a reader at a terminal and for work of more than two seconds."""
+"""A progress bar on standard error, for work of more than two seconds at a terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -16,7 +18,7 @@ INTERVAL = 0.1
 
 
 class Progress:
-    """Call it with how much is done and how many items that were; silent where nobody looks.
+    """Call it with the amount done and the number of items; a no-op unless stderr is a terminal.
 
     >>> with Progress("Indexing", "documents", total=100) as progress:
     ...     progress(50, items=7)
@@ -92,3 +94,22 @@ class Progress:
             rate = f"{self._items / (now - self._start):,.0f} {self._noun}/s" if self._items else ""
             task = self._bar.task_ids[0]
             self._bar.update(task, completed=self._done, total=self.total, description=self._what, rate=rate)
+
+
+@contextlib.contextmanager
+def document_progress(
+    progress: bool | Callable[[int], None], what: str, total: int | None
+) -> Iterator[Callable[[int], None]]:
+    """A function to call with the number of documents done: a bar for True, nothing for False, or the one given.
+
+    >>> with document_progress(print, "Adding", total=2) as report:
+    ...     report(1)
+    1
+    """
+    if callable(progress):
+        yield progress
+    elif progress:
+        with Progress(what, "documents", total) as bar:
+            yield lambda number: bar(number, number)
+    else:
+        yield lambda number: None

@@ -12,7 +12,7 @@ from tests.support.contents import ranking_of
 
 def look(index: Index) -> str:
     """The generation a reader has and the ranking it found, with texts read from the documents."""
-    snapshot = index._writer.snapshot
+    snapshot = index._snapshot
     hits = index.searcher(threads=1).search("rome", k=3)
     texts = [[hit.id, hit.text] for hit in hits]
     return json.dumps([snapshot.manifest.generation, ranking_of(index), texts])

@@ -21,7 +21,7 @@ def test_one_document_commits_leave_few_segments(commits: int) -> None:
         for number in range(commits):
             index.add([{"id": f"d{number}", "text": f"rome w{number % 10}"}])
             index.commit()
-            most = max(most, len(index._writer.snapshot.segments))
+            most = max(most, len(index._snapshot.segments))
         assert len(Index.open(folder)) == commits
         index.check(deep=True)
         assert most <= 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from citadel import Index, InputError, LockHeldError, OwnershipError, UsageError
+from citadel import Index, InputError, LockHeldError, OwnershipError, UncommittedChangesWarning, UsageError
 from citadel.index.buffer import Buffer
+from citadel.index.snapshot import Snapshot
+from citadel.index.writer import Writer
 
 FIELDS = {"lexical": 4}
 
@@ -138,10 +141,10 @@ def test_delete_takes_what_add_takes_and_is_all_or_nothing(tmp_path: Path) -> No
     assert len(index.commit()) == 1
 
 
-def test_a_closed_index_is_not_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Index.create(tmp_path) as index:
+def test_a_closed_index_is_not_changed(tmp_path: Path) -> None:
+    with pytest.warns(UncommittedChangesWarning, match="call commit") as caught, Index.create(tmp_path) as index:
         index.add([text("a")])
-    assert "not committed" in caplog.text
+    assert caught[0].filename == __file__
     with pytest.raises(UsageError, match="closed"):
         index.add([text("b")])
     assert len(Index.open(tmp_path)) == 0
@@ -162,3 +165,52 @@ def test_many_spills_are_joined_and_equal_one(tmp_path: Path) -> None:
     for query in ("w1 w7", "w30 w2 w100"):
         a, b = (index.searcher().search(query, 1000) for index in (spilled, whole))
         assert dict(zip(a.ids, a.scores, strict=True)) == dict(zip(b.ids, b.scores, strict=True))
+
+
+def test_an_exception_drops_changes_without_a_second_message(tmp_path: Path) -> None:
+    index = Index.create(tmp_path)
+    index.add([text("a")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(KeyError), index:
+            raise KeyError
+    assert len(Index.open(tmp_path)) == 0
+
+
+def test_a_committed_index_closes_without_a_warning(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Index.create(tmp_path) as index:
+            index.add([text("a")])
+            index.commit()
+
+
+def test_a_reader_makes_no_writer(tmp_path: Path) -> None:
+    Index.create(tmp_path)
+    with Index.open(tmp_path) as index:
+        assert (len(index), index.generation, index.has_changes) == (0, 1, False)
+        index.refresh().commit().rollback()
+        index.searcher().search("a")
+        assert isinstance(index._view, Snapshot)
+        index.add([text("b")])
+        assert isinstance(index._view, Writer)
+        index.commit()
+    assert "b" in Index.open(tmp_path)
+
+
+def test_a_reader_sees_new_generations_after_refresh(tmp_path: Path) -> None:
+    writer = Index.create(tmp_path)
+    reader = Index.open(tmp_path)
+    writer.add([text("a")])
+    writer.commit()
+    assert "a" not in reader
+    assert "a" in reader.refresh()
+
+
+def test_progress_counts_documents(tmp_path: Path) -> None:
+    seen: list[int] = []
+    index = Index.create(tmp_path)
+    assert index.add([text("a"), text("b"), text("c")], progress=seen.append) == 3
+    assert seen == [1, 2, 3]
+    assert index.add([text("d")], progress=True) == 1
+    index.rollback()

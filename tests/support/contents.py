@@ -50,7 +50,7 @@ def ranking_of(index: Index) -> tuple[tuple[str, float], ...]:
 
 def contents_of(index: Index) -> Contents:
     """Every live document, read from its segment, and the ranking."""
-    snapshot = index._writer.snapshot
+    snapshot = index._snapshot
     found = [
         document for segment in snapshot.segments for document in segment.store.get(snapshot.live_numbers(segment))
     ]

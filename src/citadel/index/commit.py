@@ -30,10 +30,10 @@ from citadel.text.analyser import Analyser, get_analyser
 class Publisher:
     """The newest generation of an index, and how the next one comes to be."""
 
-    def __init__(self, storage: Storage, memory: int) -> None:
+    def __init__(self, storage: Storage, memory: int, snapshot: Snapshot | None = None) -> None:
         self._storage, self._memory = storage, memory
         self._lock: Lock | None = None
-        self.snapshot = open_snapshot(storage)
+        self.snapshot = open_snapshot(storage) if snapshot is None else snapshot
         self._forget()
 
     def _forget(self) -> None:

@@ -39,11 +39,11 @@ _IDS_PER_LOOKUP = 10_000
 class Writer(Publisher):
     """Changes to one index that wait to be committed. Holds the lock from its first change to its commit."""
 
-    def __init__(self, storage: Storage, memory: int = DEFAULT_MEMORY) -> None:
+    def __init__(self, storage: Storage, memory: int = DEFAULT_MEMORY, snapshot: Snapshot | None = None) -> None:
         self._process, self._mutex = os.getpid(), threading.RLock()
         self._calls: list[ChangeSet] = []  # of `add` calls that have not returned
         self._small = min(memory // _ITEMS_SHARE, _ITEMS_LIMIT)
-        super().__init__(storage, memory)
+        super().__init__(storage, memory, snapshot)
         self._reset()
         _WRITERS.add(self)
 

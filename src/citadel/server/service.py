@@ -103,7 +103,7 @@ class Service:
 
     def _add(self, documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         checked = [_document(place, fields) for place, fields in enumerate(documents)]
-        added = self.index.add(checked)
+        added = self.index.add_checked(checked)
         self.waiting += added
         return {"added": added}
 

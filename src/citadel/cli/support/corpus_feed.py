@@ -77,7 +77,7 @@ class TextFeed:
         documents, is_added = self._documents(enough, progress), False
         while not is_added:
             try:
-                index.add(documents)
+                index.add_checked(documents)
                 is_added = True
             except DocumentTooLargeError as error:
                 self._corpus.refuse(error)
