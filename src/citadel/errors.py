@@ -35,19 +35,25 @@ class CorruptIndexError(CitadelError):
     """A damaged, foreign or hostile index file.
 
     >>> str(CorruptIndexError("seg-1.cit", "header", "the magic bytes are wrong"))
-    'seg-1.cit: header: the magic bytes are wrong; `citadel check INDEX --deep` says what is whole, --repair or ...'
+    'seg-1.cit: header: the magic bytes are wrong; `citadel check INDEX --deep` reports the damage and what ...'
     """
 
     exit_code = 3
 
     def __init__(self, file: str, section: str, problem: str) -> None:
-        advice = "`citadel check INDEX --deep` says what is whole, --repair or a new build mends it"
+        advice = "`citadel check INDEX --deep` reports the damage and what --repair can save"
         super().__init__(f"{file}: {section}: {problem}; {advice}")
         self.file, self.section, self.problem = file, section, problem
 
 
 class UnknownFormatError(CorruptIndexError):
     """An index written by a newer version of citadel; the message names both format versions."""
+
+
+class RepairLossError(CitadelError):
+    """A repair would lose documents, and nobody has agreed to that yet; nothing was changed."""
+
+    exit_code = 3
 
 
 class IndexNotFoundError(CitadelError):

@@ -30,18 +30,20 @@ def test_a_flipped_bit_is_exit_3_and_names_the_file(pattern: str, index: Path, c
     assert "is damaged" in done.out
 
 
-def test_repair_returns_to_the_newest_whole_generation(index: Path, citadel: Citadel) -> None:
+def test_repair_builds_damaged_lists_again(index: Path, citadel: Citadel) -> None:
     before = set(index.glob("seg-*"))
     citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n')
     (added,) = set(index.glob("seg-*")) - before
     flip(added, added.stat().st_size // 2)
     done = citadel("check", index, "--deep", code=3)
-    assert "--repair` returns to generation" in done.out
+    assert "--repair`: repair keeps all 4 documents" in done.out
     repaired = citadel("check", index, "--repair").out
-    assert "returned to generation" in repaired
-    assert "is whole: 3 documents" in repaired
+    assert "is whole: 4 documents" in repaired
     citadel("check", index, "--deep")
-    assert "1 document added; 4 in all" in citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n').out
+    assert (
+        "1 document added, 1 replaced; 4 in all"
+        in citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n').out
+    )
 
 
 def test_nothing_whole_cannot_be_repaired(index: Path, citadel: Citadel) -> None:
@@ -61,3 +63,22 @@ def test_an_unknown_format_names_both(index: Path, citadel: Citadel) -> None:
     error = citadel("check", index, code=3).err
     assert "99" in error
     assert "format 1" in error
+
+
+def test_a_damaged_document_is_dropped_with_yes_only(index: Path, citadel: Citadel) -> None:
+    (file,) = index.glob("docs-*.sqlite")
+    flip(file, file.read_bytes().index(b"relativity"))
+    said = citadel("check", index, "--deep", code=3)
+    assert "--repair --yes`: repair keeps 2 documents and loses 1: d1" in said.out
+    assert "loses 1: d1; nothing was changed: repeat it with --yes" in citadel("check", index, "--repair", code=3).err
+    repaired = citadel("check", index, "--repair", "--yes").out
+    assert "lost: d1" in repaired.splitlines()
+    assert "is whole: 2 documents" in repaired
+
+
+def test_damage_of_the_generation_before_is_reported(index: Path, citadel: Citadel) -> None:
+    citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n')
+    older = sorted(index.glob("gen.*"))[-2]
+    flip(older, 5)
+    done = citadel("check", index, "--deep")
+    assert f"generation {int(older.suffix[1:])}, which a repair could return to, is damaged" in done.err

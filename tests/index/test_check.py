@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import citadel
-from citadel.index.check import repair, whole_generations
+from citadel.index.check import whole_generations
 from citadel.index.manifest import generations
+from citadel.index.repair import repair
 from tests.index.quick import Quick
 
 
@@ -43,7 +44,9 @@ def test_damage_of_the_newest_is_an_error_until_repair(pattern: str, storage: Qu
     with pytest.raises(citadel.CorruptIndexError):
         citadel.Index.open(storage).check(deep=True)
     assert whole_generations(storage) == [3]
-    assert repair(storage) == 3
+    with pytest.raises(citadel.RepairLossError, match="loses what came after it"):
+        repair(storage)
+    assert repair(storage, accept_loss=True).target == 3
     index = citadel.Index.open(storage)
     index.check(deep=True)
     assert (len(index), "a0" in index) == (10, True)
@@ -52,15 +55,15 @@ def test_damage_of_the_newest_is_an_error_until_repair(pattern: str, storage: Qu
 
 
 def test_damage_of_both_cannot_be_repaired(storage: Quick) -> None:
-    for path in storage.path.glob("seg-*"):
+    for path in storage.path.glob("gen.*"):
         spoil(path)
-    with pytest.raises(citadel.CorruptIndexError, match="no generation is whole"):
+    with pytest.raises(citadel.CorruptIndexError, match="no document can be saved"):
         repair(storage)
     assert generations(storage) == [3, 4]
 
 
 def test_a_whole_index_is_left_as_it_is(storage: Quick) -> None:
-    assert (repair(storage), generations(storage)) == (4, [3, 4])
+    assert (repair(storage).action, generations(storage)) == ("none", [3, 4])
 
 
 def test_progress_names_the_files(storage: Quick) -> None:

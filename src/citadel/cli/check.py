@@ -1,4 +1,4 @@
-"""`citadel check INDEX`: is it whole, what is not, and how to get back to what is."""
+"""`citadel check INDEX`: verify an index, report damage, and repair it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from citadel.cli.support.options import IndexFolder
-from citadel.cli.support.output import plural
+from citadel.cli.support.output import plural, say
 from citadel.errors import CorruptIndexError
 
 if TYPE_CHECKING:
+    from citadel.index.repair import EncodeDocuments
     from citadel.index.snapshot import Snapshot
     from citadel.index.storage import FolderStorage
 
@@ -19,10 +20,11 @@ def check(
     index: IndexFolder,
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte and every document.")] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="If it is damaged, return to the newest generation that is whole.")
+        bool, typer.Option("--repair", help="If it is damaged, keep every document that can be read.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair even if documents are lost.")] = False,
 ) -> None:
-    """Say whether an index is whole; if not, what is damaged and which generations are whole."""
+    """Verify an index and report damage."""
     from citadel.index.storage import FolderStorage
 
     storage = FolderStorage(index)
@@ -32,9 +34,11 @@ def check(
         if not repair:
             _print_generations(storage)
             raise
-        snapshot = _repair(storage)
+        snapshot = _repair(storage, yes)
     state = "is whole" if deep or repair else "opens"
     print(f"{index}: generation {snapshot.manifest.generation} {state}: {_contents(snapshot, deep or repair)}")
+    if deep:
+        _check_older(storage, snapshot.manifest.generation)
 
 
 def _check(storage: FolderStorage, deep: bool) -> Snapshot:
@@ -43,6 +47,16 @@ def _check(storage: FolderStorage, deep: bool) -> Snapshot:
 
     with Progress("Checking") as progress:
         return checking.check(storage, deep, lambda name: progress(0, what=f"Checking {name}"))
+
+
+def _check_older(storage: FolderStorage, newest: int) -> None:
+    """Report damage of the generation before, which a repair could return to."""
+    from citadel.index.check import is_whole
+    from citadel.index.manifest import generations
+
+    for number in generations(storage):
+        if number < newest and not is_whole(storage, number):
+            say(f"{storage.location}: generation {number}, which a repair could return to, is damaged")
 
 
 def _contents(snapshot: Snapshot, deep: bool) -> str:
@@ -56,20 +70,51 @@ def _contents(snapshot: Snapshot, deep: bool) -> str:
 def _print_generations(storage: FolderStorage) -> None:
     from citadel.index.check import whole_generations
     from citadel.index.manifest import generations, read_manifest
+    from citadel.index.repair import loss_message, plan_repair
 
     whole = {number: read_manifest(storage, number).documents for number in whole_generations(storage)}
     for number in generations(storage):
         state = f"whole: {plural(whole[number], 'document')}" if number in whole else "damaged"
         print(f"{storage.location}: generation {number} is {state}")
-    if any(whole.values()):
-        print(f"{storage.location}: `citadel check {storage.location} --repair` returns to generation {max(whole)}")
+    if not generations(storage):
+        return
+    plan = plan_repair(storage, _encode(storage))
+    if plan.action == "impossible":
+        print(f"{storage.location}: nothing can be saved: build it anew with `citadel index CORPUS … --overwrite`")
     else:
-        print(f"{storage.location}: nothing to return to: build it anew with `citadel index CORPUS … --overwrite`")
+        options = "--repair --yes" if plan.loses_documents else "--repair"
+        print(f"{storage.location}: `citadel check {storage.location} {options}`: {loss_message(plan)}")
 
 
-def _repair(storage: FolderStorage) -> Snapshot:
-    from citadel.index import check as checking
+def _repair(storage: FolderStorage, yes: bool) -> Snapshot:
+    from citadel.index.repair import loss_message, repair
 
-    number = checking.repair(storage)
-    print(f"{storage.location}: returned to generation {number}; what was committed after it is gone")
+    plan = repair(storage, yes, _encode(storage))
+    print(f"{storage.location}: generation {plan.generation} was damaged; {loss_message(plan)}")
+    for id in plan.lost_ids:
+        print(f"lost: {id}")
     return _check(storage, deep=True)
+
+
+def _encode(storage: FolderStorage) -> EncodeDocuments | None:
+    """The model of an index, to build damaged lists again; None where it is not installed or not needed."""
+    from citadel.encode.batches import encoded_batches
+    from citadel.encode.locate import fingerprint, index_model
+    from citadel.errors import CitadelError
+    from citadel.index.manifest import newest_manifest
+    from citadel.settings import DEFAULT_MEMORY
+
+    try:
+        settings = newest_manifest(storage).settings
+        if settings.model is None:
+            return None
+        folder = index_model(None, settings.model, settings.fingerprint, storage.location)
+        if fingerprint(folder) != settings.fingerprint:
+            return None
+    except CitadelError:
+        return None
+    from citadel.encode.encoder import Encoder
+
+    return lambda documents: encoded_batches(
+        documents, Encoder(folder, tau=settings.tau), DEFAULT_MEMORY, lambda name, count: None
+    )

@@ -1,4 +1,4 @@
-"""Is an index whole? Opening it checks structure; a deep check reads every byte and every row."""
+"""Verify an index: opening it checks its structure, a deep check reads every byte and every row."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
         progress(segment.name)
         with whole_files([segment.file]):
             segment.file.check()
-            _check_file(storage, segment.record.documents_file)
-            _check_documents(segment)
-            _check_lists(segment, storage)
+            check_file(storage, segment.record.documents_file)
+            check_documents(segment)
+            check_lists(segment, storage)
             _check_deletions(snapshot, segment)
     for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
         if record:
@@ -54,17 +54,18 @@ def check_new_files(snapshot: Snapshot, before: Snapshot) -> None:
         for segment in snapshot.segments:
             if segment.record not in known:
                 segment.file.check()
-                _check_file(snapshot.storage, segment.record.documents_file)
+                check_file(snapshot.storage, segment.record.documents_file)
 
 
-def _check_file(storage: Storage, record: FileRecord) -> None:
+def check_file(storage: Storage, record: FileRecord) -> None:
+    """Compare the checksum of a whole file with the manifest's."""
     view = storage.map(record.name)
     if crc32c(view) != record.crc:
         require_whole(view, record.name)
         raise CorruptIndexError(record.name, "file", "its checksum differs from the manifest's")
 
 
-def _check_documents(segment: Segment) -> None:
+def check_documents(segment: Segment) -> None:
     """Every row is whole, and segment and database agree on the ids."""
     for start in range(0, segment.documents, 10_000):
         numbers = range(start, min(start + 10_000, segment.documents))
@@ -75,7 +76,7 @@ def _check_documents(segment: Segment) -> None:
             raise CorruptIndexError(segment.name, "ID_HASHES", "an id is not found by its hash")
 
 
-def _check_lists(segment: Segment, storage: Storage) -> None:
+def check_lists(segment: Segment, storage: Storage) -> None:
     """Keys rise, and so do the document numbers of every list."""
     if segment.meta.kind == "none":
         return
@@ -114,10 +115,11 @@ def _check_deletions(snapshot: Snapshot, segment: Segment) -> None:
 
 def whole_generations(storage: Storage) -> list[int]:
     """The numbers of those generations, oldest first, that pass a deep check."""
-    return [number for number in generations(storage) if _is_whole(storage, number)]
+    return [number for number in generations(storage) if is_whole(storage, number)]
 
 
-def _is_whole(storage: Storage, number: int) -> bool:
+def is_whole(storage: Storage, number: int) -> bool:
+    """Whether a generation passes a deep check."""
     try:
         with resource_errors(storage.location):  # a disk that fails says nothing of the generation
             _read_all(Snapshot(storage, read_manifest(storage, number)))
@@ -126,19 +128,3 @@ def _is_whole(storage: Storage, number: int) -> bool:
     except (CitadelError, OSError):
         return False
     return True
-
-
-def repair(storage: Storage) -> int:
-    """Return to the newest whole generation by removing the manifests after it; its number."""
-    lock = storage.lock()
-    try:
-        whole = whole_generations(storage)
-        if not whole:
-            raise CorruptIndexError(storage.location, "manifest", "no generation is whole, so nothing can be repaired")
-        for number in reversed(generations(storage)):
-            if number > whole[-1]:
-                storage.remove(f"gen.{number:08d}")
-        storage.sync()
-        return whole[-1]
-    finally:
-        lock.release()
