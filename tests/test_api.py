@@ -226,3 +226,14 @@ def test_tau_can_only_be_raised(tmp_path: Path) -> None:
 def test_a_semantic_mode_nobody_knows(vectors: citadel.Index) -> None:
     with pytest.raises(citadel.UsageError, match="choose one of auto, exact, rerank, off"):
         vectors.searcher().search_vectors(semantic=[0, 1], semantic_mode="fast")
+
+
+@pytest.mark.parametrize("query", ["", " ", "?!"])
+def test_a_query_without_words_is_refused(query: str, tmp_path: Path) -> None:
+    searcher = citadel.Index.create(tmp_path, model="bm25").searcher()
+    with pytest.raises(citadel.EmptyQueryError, match="has no words to search for"):
+        searcher.search(query)
+
+
+def test_a_query_of_stop_words_matches_nothing(tmp_path: Path) -> None:
+    assert len(citadel.Index.create(tmp_path, model="bm25").searcher().search("the")) == 0

@@ -77,9 +77,40 @@ def test_what_an_index_remembers(tiny_model: ModelFolder, tmp_path: Path) -> Non
     assert again.get("d4") == citadel.Document("d4", TEXTS["d4"])
 
 
-def test_an_empty_document_has_its_semantic_vector(tiny_model: ModelFolder, tmp_path: Path) -> None:
-    hits = build(tmp_path / "index", tiny_model("none")).searcher().search("")
-    assert hits.ids[0] == "d5"
+@pytest.mark.parametrize("router", ["dynamic", "none"])
+def test_a_document_without_tokens_is_never_a_hit(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
+    index = build(tmp_path / "index", tiny_model(router))
+    assert "d5" in index
+    for query in ("rome", "who"):
+        hits = index.searcher().search(query, k=10)
+        assert set(hits.ids) == set(TEXTS) - {"d5"}
+        assert set(index.merge().searcher().search(query, k=10).ids) == set(TEXTS) - {"d5"}
+
+
+@pytest.mark.parametrize("query", ["", "  \n", "\u200b"])
+def test_a_query_without_tokens_is_refused(query: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
+    searcher = build(tmp_path / "index", tiny_model()).searcher()
+    with pytest.raises(citadel.EmptyQueryError, match="has no words to search for"):
+        searcher.search(query)
+    with pytest.raises(citadel.EmptyQueryError, match="has no words to search for"):
+        searcher.search_batch(["rome", query])
+
+
+def test_a_query_that_was_cut_says_so(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    searcher = build(tmp_path / "index", tiny_model()).searcher()
+    assert searcher.search("who " * 200).query_cut
+    assert not searcher.search("who").query_cut
+    assert [hits.query_cut for _, hits in searcher.search_batch(["who", "who " * 200])] == [False, True]  # type: ignore[attr-defined]
+
+
+def test_cut_documents_are_one_warning(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    index = citadel.Index.create(Quick(tmp_path / "index"), model=tiny_model())
+    with pytest.warns(citadel.TruncatedDocumentsWarning) as caught:
+        index.add([{"id": str(n), "text": "who " * 400 if n else "who"} for n in range(3)])
+    (warning,) = caught
+    assert str(warning.message).startswith(f"2 documents are longer than the {index.max_tokens} tokens")
+    assert warning.filename == __file__
+    index.rollback()
 
 
 def test_tau_and_codecs_can_be_chosen(tiny_model: ModelFolder, tmp_path: Path) -> None:

@@ -77,6 +77,10 @@ class InputError(CitadelError):
         self.reason, self.source, self.line = reason, source, line
 
 
+class EmptyQueryError(InputError):
+    """A query without any token: there is nothing to search for."""
+
+
 class DocumentTooLargeError(InputError):
     """A document that cannot be indexed within the memory bound; nothing of it was taken in."""
 

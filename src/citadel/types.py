@@ -89,6 +89,8 @@ class RoutedTokens:
     vectors: Floats | None = None  # [P, d]
     semantic: Floats | None = None  # [s]
     tokens: NDArray[np.uint32] | None = None  # [P]
+    is_cut: bool = False  # the text was longer than the model reads
+    is_blank: bool = False  # the text has no tokens
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -65,7 +65,12 @@ def test_a_stopped_build_goes_on_to_the_same_answers(
 
 def test_add_counts_what_was_cut(index: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
     more = write_jsonl(tmp_path / "more.jsonl", [{"id": "d4", "text": "rome " * 40}, {"id": "d5", "text": "rome"}])
-    assert "2 documents added, 1 cut; 5 in all" in citadel("add", index, more, "--model", tiny_model()).out
+    done = citadel("add", index, more, "--model", tiny_model())
+    assert "2 documents added, 1 cut; 5 in all" in done.out
+    assert done.err.count("1 document is longer than the") == 1
+    found = citadel("search", index, "who " * 99, "--json", "--model", tiny_model())
+    assert json.loads(found.out)["query_cut"]
+    assert "query 1: cut at the" in found.err
     assert json.loads(citadel("stats", index, "--json").out)["counts"] == {"cut": 1}
 
 

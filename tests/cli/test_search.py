@@ -40,8 +40,12 @@ def test_k_bounds_the_hits(index: Path, citadel: Citadel) -> None:
 
 
 def test_nothing_found_is_no_error(index: Path, citadel: Citadel) -> None:
-    for query in ("zebra", "", "the"):
+    for query in ("zebra", "the"):
         assert citadel("search", index, query).out == "no document matches\n"
+
+
+def test_a_query_without_words_is_exit_4(index: Path, citadel: Citadel) -> None:
+    assert "the query '' has no words to search for: give at least one" in citadel("search", index, "", code=4).err
 
 
 def test_several_queries_are_told_apart(index: Path, citadel: Citadel) -> None:
@@ -52,7 +56,7 @@ def test_several_queries_are_told_apart(index: Path, citadel: Citadel) -> None:
 def test_json_is_one_line_a_query(index: Path, citadel: Citadel) -> None:
     first, second = answers(citadel("search", index, "relativity", "zebra", "--json").out)
     (hit,) = first.pop("hits")
-    assert first == {"query_id": "1", "query": "relativity"}
+    assert first == {"query_id": "1", "query": "relativity", "query_cut": False}
     assert hit.pop("score") > 0
     assert hit == {
         "rank": 1,
@@ -61,7 +65,7 @@ def test_json_is_one_line_a_query(index: Path, citadel: Citadel) -> None:
         "text": "Einstein proposed relativity in physics.",
         "metadata": {"year": 1905},
     }
-    assert second == {"query_id": "2", "query": "zebra", "hits": []}
+    assert second == {"query_id": "2", "query": "zebra", "query_cut": False, "hits": []}
 
 
 def test_json_lines_survive_every_way_to_split_lines(tmp_path: Path, citadel: Citadel) -> None:

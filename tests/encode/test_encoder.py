@@ -9,6 +9,7 @@ import pytest
 
 from citadel.encode.config import load_config
 from citadel.encode.encoder import Encoder, batches
+from citadel.encode.pruning import without_blanks
 from citadel.errors import InputError, UsageError
 from citadel.model.forward import forward
 from citadel.routing import get_router
@@ -26,7 +27,7 @@ def expected(folder: Path, text: str, query: bool) -> RoutedTokens:
     keys = {"query_keys": config.query_keys, "document_keys": config.document_keys, "tau": config.tau}
     router = get_router(config.router, semantic=config.has_semantic, **keys if config.router == "dynamic" else {})
     plain = forward(config, tiny_state(config), read.ids, read.routed)
-    return router.route_query(plain) if query else router.route_document(plain)
+    return router.route_query(plain) if query else without_blanks([read], [router.route_document(plain)])[0]
 
 
 def assert_same(found: RoutedTokens, wanted: RoutedTokens, tolerance: float = 1e-4) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import citadel
 from citadel.encode.config import ModelConfig
 from citadel.encode.encoder import Encoder
-from citadel.encode.pruning import best_of_keys, taken
+from citadel.encode.pruning import best_of_keys, taken, with_lengths, without_blanks
+from citadel.encode.tokenizer import Encoding
 from citadel.errors import InputError
 from citadel.explain import explain_text
 from citadel.types import RoutedTokens
@@ -86,3 +87,13 @@ def test_an_index_explains_its_scores(one_posting: Path, tmp_path: Path) -> None
 def test_only_the_dynamic_router_has_it() -> None:
     with pytest.raises(InputError, match="key_postings must be 0 or more"):
         ModelConfig(router="static", key_postings=1)
+
+
+def test_a_document_without_tokens_has_no_postings_and_a_zero_vector() -> None:
+    blank = Encoding(np.array([101, 102]), ((0, 0), (0, 0)), np.array([False, True]))
+    text = Encoding(np.array([101, 7, 102]), ((0, 0), (0, 4), (0, 0)), np.array([False, True, True]))
+    row = RoutedTokens(np.array([9], np.uint32), np.ones(1, np.float32), semantic=np.ones(4, np.float32))
+    first, second = without_blanks([blank, text], [row, row])
+    assert (len(first), first.semantic.tolist()) == (0, [0.0] * 4)  # type: ignore[union-attr]
+    assert second is row
+    assert [query.is_blank for query in with_lengths([blank, text], [row, row])] == [True, False]

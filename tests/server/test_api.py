@@ -282,3 +282,9 @@ def test_an_index_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) 
 def as_json(value: Any) -> Any:
     """Tuples become lists on their way."""
     return json.loads(json.dumps(value))
+
+
+def test_a_query_without_words_is_a_field_error(server: Running) -> None:
+    with pytest.raises(citadel.InputError, match="has no words to search for"):
+        server.client.search(" ")
+    assert not server.client.search("physics").query_cut

@@ -28,7 +28,7 @@ def add(
 ) -> None:
     """Add documents to an index in one commit; one whose id is there already replaces it."""
     from citadel.api import Index
-    from citadel.cli.support.corpus_feed import open_feed, tell_skipped
+    from citadel.cli.support.corpus_feed import open_feed, tell_skipped, tell_truncated
     from citadel.errors import FingerprintError
     from citadel.progress import Progress
 
@@ -47,6 +47,7 @@ def add(
             feed.close()
         tell_skipped(feed)
         replaced, cut = (opened.counts.get(name, 0) - counted.get(name, 0) for name in ("replaced", "cut"))
+        tell_truncated(opened, cut)
         counts = {"replaced": replaced, "skipped": feed.skipped, "cut": cut}
         rest = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
         print(f"{index}: {plural(len(opened) - before + replaced, 'document')} added{rest}; {len(opened):,} in all")

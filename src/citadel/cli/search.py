@@ -46,6 +46,7 @@ def search(
     if run == "-" and json:
         raise UsageError("--run - and --json both print to standard output: name a file for the run, or leave one out")
     from citadel.api import Index
+    from citadel.cli.support.batch_search import warn_of_cuts
     from citadel.search.plan import SEMANTIC_MODES
 
     depth = k if k is not None else K_OF_A_RUN if run is not None else K
@@ -53,7 +54,7 @@ def search(
         searcher = opened.searcher(threads=threads, device=device, card_memory=parse_card_memory(card_memory))
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
-        answers = _answers(searcher, queries or [], file, vectors, depth, semantic, tau)
+        answers = warn_of_cuts(_answers(searcher, queries or [], file, vectors, depth, semantic, tau), searcher)
         if run is not None:
             answers = _write_run(list(answers), run, tag)
         if json:
@@ -96,6 +97,8 @@ def _write_run(answers: list[Answer], file: str, tag: str) -> Iterator[Answer]:
 
 
 def _print_json(answers: Iterator[Answer]) -> None:
+    from citadel.cli.support.batch_search import is_cut
+
     for query_id, query, hits in answers:
         rows = [
             {
@@ -108,7 +111,7 @@ def _print_json(answers: Iterator[Answer]) -> None:
             }
             for hit in hits
         ]
-        print_json({"query_id": query_id, "query": query, "hits": rows})
+        print_json({"query_id": query_id, "query": query, "query_cut": is_cut(hits), "hits": rows})
 
 
 def _show(answers: Iterator[Answer], analyser: str | None, named: bool) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from citadel.encode.config import load_config
 from citadel.encode.locate import find_model, fingerprint
-from citadel.encode.pruning import best_of_keys, taken
+from citadel.encode.pruning import best_of_keys, taken, with_lengths, without_blanks
 from citadel.encode.session import ONNX_FILE, Session, read_model
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError, UsageError
@@ -64,7 +64,8 @@ class Encoder:
 
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Queries in the order given."""
-        return self.route(self.tokenizer.queries(_checked(texts)), self.config.query_keys, 0.0)
+        tokenized = self.tokenizer.queries(_checked(texts))
+        return with_lengths(tokenized, self.route(tokenized, self.config.query_keys, 0.0))
 
     def encode_query(self, text: str) -> RoutedTokens:
         """One query."""
@@ -72,9 +73,9 @@ class Encoder:
 
     def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
         """Documents that are tokens already, for a caller who wants to know which were cut."""
-        routed = self.route(texts, self.config.document_keys, self.tau)
-        most = self.config.key_postings
-        return [taken(text, best_of_keys(text, most)) for text in routed] if most else routed
+        routed = without_blanks(texts, self.route(texts, self.config.document_keys, self.tau))
+        limit = self.config.key_postings
+        return [taken(text, best_of_keys(text, limit)) for text in routed] if limit else routed
 
     def outputs(self, text: Encoding) -> dict[str, NDArray[Any]]:
         """What the graph itself gives for one text, before routing: an array a name, without the batch's dimension."""

@@ -7,11 +7,13 @@ and this can act in either order: the one of most weight is the last that τ dro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.encode.tokenizer import Encoding
 from citadel.types import RoutedTokens
 
 
@@ -27,6 +29,24 @@ def best_of_keys(text: RoutedTokens, most: int) -> NDArray[np.bool_]:
     kept = np.zeros(len(order), np.bool_)
     kept[order[np.arange(len(order)) - first < most]] = True
     return kept
+
+
+def with_lengths(texts: Sequence[Encoding], routed: Sequence[RoutedTokens]) -> list[RoutedTokens]:
+    """The same queries, marked where the text was cut or has no tokens."""
+    return [
+        replace(query, is_cut=text.cut, is_blank=text.is_blank) if text.cut or text.is_blank else query
+        for text, query in zip(texts, routed, strict=True)
+    ]
+
+
+def without_blanks(texts: Sequence[Encoding], routed: Sequence[RoutedTokens]) -> list[RoutedTokens]:
+    """The same documents; one without tokens gets no postings and a zero semantic vector, so it never matches."""
+    return [_blank(document) if text.is_blank else document for text, document in zip(texts, routed, strict=True)]
+
+
+def _blank(document: RoutedTokens) -> RoutedTokens:
+    semantic = None if document.semantic is None else np.zeros_like(document.semantic)
+    return replace(taken(document, np.zeros(len(document), np.bool_)), semantic=semantic, is_blank=True)
 
 
 def taken(text: RoutedTokens, rows: NDArray[np.bool_]) -> RoutedTokens:

@@ -44,6 +44,11 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether the text has no tokens of its own."""
+        return all(end == 0 for _, end in self.offsets)
+
 
 class Tokenizer:
     """The tokenizer of a model folder.

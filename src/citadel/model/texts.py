@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from citadel.encode.encoder import chosen_keys, whole_text
-from citadel.encode.pruning import best_of_keys, taken
+from citadel.encode.pruning import best_of_keys, taken, with_lengths, without_blanks
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.model.checkpoint import ONNX, WEIGHTS, load_model
 from citadel.model.citadel import Encoded
@@ -53,15 +53,15 @@ class TorchTexts:
 
     def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
         """Documents that are tokens already; weights ≤ τ are dropped."""
-        routed, most = self._route_all(texts, False, self.tau), self.config.key_postings
+        routed, most = without_blanks(texts, self._route_all(texts, False, self.tau)), self.config.key_postings
         return [taken(text, best_of_keys(text, most)) for text in routed] if most else routed
 
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Queries in the order given."""
         encodings = self.tokenizer.queries(texts)
         if self._single is not None and len(texts) == 1 and len(encodings[0]) <= LONGEST:
-            return [self._route(encodings[0], self._single.outputs(encodings[0]), 0.0)]
-        return self._route_all(encodings, True, 0.0)
+            return with_lengths(encodings, [self._route(encodings[0], self._single.outputs(encodings[0]), 0.0)])
+        return with_lengths(encodings, self._route_all(encodings, True, 0.0))
 
     def _route_all(self, texts: Sequence[Encoding], query: bool, tau: float) -> list[RoutedTokens]:
         routed: dict[int, RoutedTokens] = {}

@@ -13,10 +13,11 @@ from citadel.types import Document, Hit, Scored
 class Hits(Sequence[Hit]):
     """The hits of one query, best first; ids and texts are read when the first of them is asked for."""
 
-    __slots__ = ("_documents", "_found", "_ids", "_snapshot", "tau")
+    __slots__ = ("_documents", "_found", "_ids", "_snapshot", "query_cut", "tau")
 
-    def __init__(self, snapshot: Snapshot, found: Scored, tau: float) -> None:
+    def __init__(self, snapshot: Snapshot, found: Scored, tau: float, query_cut: bool = False) -> None:
         self._snapshot, self._found, self.tau = snapshot, found, tau
+        self.query_cut = query_cut  # the query was longer than the model reads
         self._ids: list[str] | None = None
         self._documents: list[Document] | None = None
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from citadel.errors import FingerprintError, InputError, UsageError
+import numpy as np
+
+from citadel.errors import EmptyQueryError, FingerprintError, InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.routing import get_router
 from citadel.search.hits import Hits
 from citadel.search.plan import Options, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
 from citadel.settings import available_threads
 from citadel.text.analyser import Analyser, get_analyser
+from citadel.text.parse import shorten
 from citadel.text.queries import named_queries
 from citadel.types import Ranking, RoutedTokens, Scored
 
@@ -26,6 +29,13 @@ if TYPE_CHECKING:
 _BATCH = 256  # queries planned and searched in one call
 _MOST_PLANNED = 64  # ways of asking that are remembered
 _PARTS = ("keys", "weights", "vectors", "semantic")
+
+
+class PreparedQuery(NamedTuple):
+    """A query as the engine takes it; `is_cut` when its text was longer than the model reads."""
+
+    query: Any
+    is_cut: bool = False
 
 
 class QueryEncoder(Protocol):
@@ -89,7 +99,7 @@ class Searcher:
     ) -> Hits:
         """The best k documents for a text; fewer only when fewer have a score."""
         options = self._options(k, semantic_mode, tau)
-        return self._hits(self._engine.search(self._prepare_text(query), options, cancel), options)
+        return self._search(self._prepare_text(query), options, cancel)
 
     def search_vectors(
         self,
@@ -108,7 +118,7 @@ class Searcher:
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
         if plan.semantic is None:
             options = options._replace(semantic="off")
-        return self._hits(self._engine.search(self._engine.prepare(plan), options, cancel), options)
+        return self._search(PreparedQuery(self._engine.prepare(plan)), options, cancel)
 
     def search_batch(
         self,
@@ -141,19 +151,22 @@ class Searcher:
             raise InputError("some queries have a semantic vector and some have none: search them in two batches")
         if True in without:
             options = options._replace(semantic="off")
-        return self._batch(list(queries), map(self._engine.prepare, plans), options, cancel)
+        prepared = (PreparedQuery(self._engine.prepare(plan)) for plan in plans)
+        return self._batch(list(queries), prepared, options, cancel)
 
-    def prepare(self, queries: Sequence[str]) -> list[Any]:
+    def prepare(self, queries: Sequence[str]) -> list[PreparedQuery]:
         """Texts as the engine's own queries, for `search_prepared`; a model encodes several together."""
         return list(self._prepare_texts(queries))
 
-    def prepare_vectors(self, keys: Any = None, weights: Any = None, vectors: Any = None, semantic: Any = None) -> Any:
+    def prepare_vectors(
+        self, keys: Any = None, weights: Any = None, vectors: Any = None, semantic: Any = None
+    ) -> PreparedQuery:
         """The same for a query given as vectors; without a semantic vector search it with `semantic_mode="off"`."""
-        return self._engine.prepare(plan_vectors(self.settings, keys, weights, vectors, semantic))
+        return PreparedQuery(self._engine.prepare(plan_vectors(self.settings, keys, weights, vectors, semantic)))
 
     def search_prepared(
         self,
-        query: Any,
+        query: PreparedQuery,
         k: int = 10,
         *,
         semantic_mode: str = "auto",
@@ -162,17 +175,25 @@ class Searcher:
     ) -> Hits:
         """The best k documents for what `prepare` gave: for those who time or share the two halves of a search."""
         options = self._options(k, semantic_mode, tau)
-        return self._hits(self._engine.search(query, options, cancel), options)
+        return self._search(query, options, cancel)
 
-    def _batch(self, ids: list[str], queries: Iterator[Any], options: Options, cancel: Cancel | None) -> Ranking:
+    def _search(self, query: PreparedQuery, options: Options, cancel: Cancel | None) -> Hits:
+        return self._hits(self._engine.search(query.query, options, cancel), options, query.is_cut)
+
+    def _batch(
+        self, ids: list[str], queries: Iterator[PreparedQuery], options: Options, cancel: Cancel | None
+    ) -> Ranking:
         """Some queries at a time, so that a long batch can be interrupted."""
         hits: list[Hits] = []
         while part := list(itertools.islice(queries, _BATCH)):
-            hits += [self._hits(found, options) for found in self._engine.search_batch(part, options, cancel)]
+            results = self._engine.search_batch([each.query for each in part], options, cancel)
+            hits += [self._hits(scored, options, each.is_cut) for scored, each in zip(results, part, strict=True)]
         return Ranking(tuple(ids), tuple(hits))
 
-    def _hits(self, found: Scored, options: Options) -> Hits:
-        return Hits(self.snapshot, found, tau_used(self.settings, options))
+    def _hits(self, scored: Scored, options: Options, query_cut: bool) -> Hits:
+        if self.settings.model is not None and options.semantic != "off":
+            scored = _without_blank_documents(scored)
+        return Hits(self.snapshot, scored, tau_used(self.settings, options), query_cut)
 
     def _options(self, k: int, semantic_mode: str, tau: float | None) -> Options:
         """Options are settled once for each way of asking: of a short query they are a twentieth."""
@@ -185,26 +206,32 @@ class Searcher:
             self._planned[asked] = options
         return options
 
-    def _prepare_texts(self, queries: Sequence[str]) -> Iterator[Any]:
+    def _prepare_texts(self, queries: Sequence[str]) -> Iterator[PreparedQuery]:
         """Texts as the engine's own kind of query."""
         for query in queries:
             _check_text(query)
         return map(self._prepare_terms, queries) if self.statistics else self._prepare_encoded(queries)
 
-    def _prepare_text(self, query: str) -> Any:
+    def _prepare_text(self, query: str) -> PreparedQuery:
         _check_text(query)
         return self._prepare_terms(query) if self.statistics else next(self._prepare_encoded([query]))
 
-    def _prepare_terms(self, query: str) -> Any:
-        return self._engine.prepare_terms(*count_terms(self.analyser.terms(query)), self.statistics)
+    def _prepare_terms(self, query: str) -> PreparedQuery:
+        terms = self.analyser.terms(query)
+        if not terms and not self.analyser.has_words(query):
+            raise _empty_query(query)
+        return PreparedQuery(self._engine.prepare_terms(*count_terms(terms), self.statistics))
 
-    def _prepare_encoded(self, queries: Sequence[str]) -> Iterator[Any]:
+    def _prepare_encoded(self, queries: Sequence[str]) -> Iterator[PreparedQuery]:
         """Some queries at a time, each through the model on all cores."""
         encoder = self._query_encoder() if self._query_encoder else self.encoder
         for start in range(0, len(queries), _BATCH):
-            for routed in encoder.encode_queries(queries[start : start + _BATCH]):
-                parts = (routed.keys, routed.weights, routed.vectors, routed.semantic)
-                yield self._engine.prepare(plan_vectors(self.settings, *parts))
+            part = queries[start : start + _BATCH]
+            for query, routed in zip(part, encoder.encode_queries(part), strict=True):
+                if routed.is_blank:
+                    raise _empty_query(query)
+                rows = (routed.keys, routed.weights, routed.vectors, routed.semantic)
+                yield PreparedQuery(self._engine.prepare(plan_vectors(self.settings, *rows)), routed.is_cut)
 
     # -- why ---------------------------------------------------------------------------------------------------------
 
@@ -275,6 +302,18 @@ class Searcher:
 def _check_text(query: object) -> None:
     if not isinstance(query, str):
         raise UsageError(f"a query is a text, not {type(query).__name__}")
+
+
+def _empty_query(query: str) -> EmptyQueryError:
+    return EmptyQueryError(f"the query {shorten(query)} has no words to search for: give at least one")
+
+
+def _without_blank_documents(scored: Scored) -> Scored:
+    """Drop documents without tokens: their semantic vector is zero, and so is their score."""
+    if scored.scores.all():
+        return scored
+    kept = np.flatnonzero(scored.scores)
+    return scored._replace(numbers=scored.numbers[kept], scores=scored.scores[kept])
 
 
 def _engine(

@@ -35,8 +35,16 @@ _GONE = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) 
 class RemoteHits(Sequence[Hit]):
     """The hits of one query, best first, as `Searcher.search` gives them."""
 
-    def __init__(self, client: Client, rows: Sequence[Mapping[str, Any]], tau: float, dot_products: int = 0) -> None:
+    def __init__(
+        self,
+        client: Client,
+        rows: Sequence[Mapping[str, Any]],
+        tau: float,
+        dot_products: int = 0,
+        query_cut: bool = False,
+    ) -> None:
         self._client, self._rows, self.tau, self.dot_products = client, rows, tau, dot_products
+        self.query_cut = query_cut
         self._hits = [Hit(row["id"], row["score"], row["rank"], self._document) for row in rows]
 
     def __len__(self) -> int:
@@ -293,7 +301,9 @@ class Client:
     def _search(self, query: dict[str, Any], k: int, mode: str, tau: float | None, documents: bool) -> RemoteHits:
         asked = {**query, "k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
         found = self.call("POST", "/v1/search", asked)
-        return RemoteHits(self, found["hits"], found["tau"], found["dot_products"])
+        return RemoteHits(
+            self, found["hits"], found["tau"], found["dot_products"], query_cut=found.get("query_cut", False)
+        )
 
     def _batch(self, queries: list[dict[str, Any]], k: int, mode: str, tau: float | None, documents: bool) -> Ranking:
         asked = {"k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
@@ -302,7 +312,10 @@ class Client:
         for part in self._parts_of(queries, k):
             found = self.call("POST", "/v1/search/batch", {**asked, "queries": part})
             ids += [result["query_id"] for result in found["results"]]
-            hits += [RemoteHits(self, result["hits"], found["tau"]) for result in found["results"]]
+            hits += [
+                RemoteHits(self, result["hits"], found["tau"], query_cut=result.get("query_cut", False))
+                for result in found["results"]
+            ]
         return Ranking(tuple(ids), tuple(hits))
 
     def _parts_of(self, queries: list[dict[str, Any]], k: int) -> Iterator[list[dict[str, Any]]]:

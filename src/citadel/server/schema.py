@@ -137,6 +137,7 @@ class SearchAnswer(Found):
     """The hits of one query, best first."""
 
     query: str | None
+    query_cut: bool = Field(False, description="true: the query was longer than the model reads")
     hits: list[Hit]
 
 
@@ -145,6 +146,7 @@ class BatchResult(Answer):
 
     query_id: str
     query: str | None
+    query_cut: bool = Field(False, description="true: the query was longer than the model reads")
     hits: list[Hit]
 
 

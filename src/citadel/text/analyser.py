@@ -58,6 +58,14 @@ class Analyser:
         """
         return list(filter(None, map(self._term, _words(text).findall(text))))
 
+    def has_words(self, text: str) -> bool:
+        """Whether a text has a word at all, stop words included.
+
+        >>> get_analyser("english").has_words("the"), get_analyser("english").has_words(" ?! ")
+        (True, False)
+        """
+        return _words(text).search(text) is not None
+
     def windows(self, text: str) -> Iterator[list[str]]:
         """The same terms in lists of bounded length, so that a long text is never held as words.
 

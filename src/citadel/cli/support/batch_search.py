@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from citadel.cli.support.output import say
 from citadel.progress import Progress
 
 if TYPE_CHECKING:
@@ -37,6 +38,20 @@ def answer_texts(
             ranking = searcher.search_batch(part, k, semantic_mode=semantic, tau=tau)
             progress(start + len(part), start + len(part))
             yield from (Answer(id, text, hits) for (id, text), hits in zip(part, ranking.hits, strict=True))
+
+
+def is_cut(hits: Sequence[Hit]) -> bool:
+    """Whether the query of these hits was longer than the model reads."""
+    return bool(getattr(hits, "query_cut", False))
+
+
+def warn_of_cuts(answers: Iterator[Answer], searcher: Searcher) -> Iterator[Answer]:
+    """The same answers; each query that was cut is named on standard error."""
+    for answer in answers:
+        if is_cut(answer.hits):
+            limit = searcher.encoder.config.query_length
+            say(f"query {answer.query_id}: cut at the {limit} tokens that the model reads: shorten it")
+        yield answer
 
 
 def answer_vectors(

@@ -207,6 +207,14 @@ def tell_skipped(feed: Feed) -> None:
         say(f"skipped: {feed.skipped - len(feed.reasons):,} more")
 
 
+def tell_truncated(index: Index, documents: int) -> None:
+    """The number of documents that were cut, and the limit, on standard error."""
+    from citadel.api import truncation_message
+
+    if documents:
+        say(truncation_message(documents, index.max_tokens))
+
+
 def batch_bytes(batch: VectorBatch) -> int:
     """The input bytes of a batch, its arrays taken as they stand in memory."""
     arrays = (batch.keys, batch.weights, batch.vectors, batch.semantic)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from citadel.api import Index
-from citadel.cli.support.corpus_feed import Feed, TextFeed, open_feed, real_source, tell_skipped
+from citadel.cli.support.corpus_feed import Feed, TextFeed, open_feed, real_source, tell_skipped, tell_truncated
 from citadel.cli.support.output import plural, say
 from citadel.errors import IndexNotFoundError, InputError, LockHeldError
 from citadel.index.manifest import Build
@@ -56,6 +56,7 @@ def build(job: Job) -> None:
         with _create(job, feed) if found is None else _resume(job, found, feed) as index:
             _read_on(job, index, feed)
             tell_skipped(feed)
+            tell_truncated(index, index.counts.get("cut", 0))
             print(f"{job.path}: {_summary(index)}")
     except KeyboardInterrupt:
         say(

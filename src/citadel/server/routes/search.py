@@ -118,11 +118,14 @@ class Search:
         self, job: Job, found: list[Hits], rows: list[list[dict[str, Any]]], seconds: dict[str, float]
     ) -> dict[str, Any]:
         if isinstance(self._asked, SearchRequest):
-            answer: dict[str, Any] = {"query": self._asked.query, "hits": rows[0]}
-        else:
-            answer = {
-                "results": [_result(n, q, r) for n, (q, r) in enumerate(zip(self._queries, rows, strict=True), 1)]
+            answer: dict[str, Any] = {
+                "query": self._asked.query,
+                "query_cut": found[0].query_cut,
+                "hits": rows[0],
             }
+        else:
+            answered = zip(self._queries, rows, found, strict=True)
+            answer = {"results": [_result(number, *parts) for number, parts in enumerate(answered, 1)]}
         timings = {f"{name}_ms": round(value * 1000, 3) for name, value in seconds.items()}
         timings["total_ms"] = round((time.perf_counter() - job.created) * 1000, 3)
         return answer | {
@@ -188,9 +191,10 @@ def read_together(snapshot: Snapshot) -> int:
     return max(1, min(_READ_TOGETHER, _READ_BYTES * documents // max(stored, 1)))
 
 
-def _result(place: int, query: SearchRequest | BatchQuery, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _result(place: int, query: SearchRequest | BatchQuery, rows: list[dict[str, Any]], hits: Hits) -> dict[str, Any]:
     given = query.id if isinstance(query, BatchQuery) else None
-    return {"query_id": str(place) if given is None else given, "query": query.query, "hits": rows}
+    id = str(place) if given is None else given
+    return {"query_id": id, "query": query.query, "query_cut": hits.query_cut, "hits": rows}
 
 
 def _arrays(given: QueryVectors) -> tuple[Any, Any, Any, Any]:
