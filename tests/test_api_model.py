@@ -125,7 +125,7 @@ def test_the_order_of_adding_and_groups_play_no_part(
     tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = build(tmp_path / "whole", tiny_model(precision="int8"))
-    monkeypatch.setattr(batches, "DOCUMENTS_A_GROUP", 2)
+    monkeypatch.setattr(batches, "DOCUMENTS_PER_GROUP", 2)
     parts = citadel.Index.create(Quick(tmp_path / "parts"), model=tiny_model(precision="int8"), memory=1 << 20)
     for document in documents():
         parts.add([document])

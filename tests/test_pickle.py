@@ -53,7 +53,7 @@ def test_a_generation_that_is_gone_is_named(index: Index) -> None:
     data = ForkingPickler.dumps(index.searcher())
     index.delete(["d7"])
     index.merge()
-    with pytest.raises(IndexNotFoundError, match="generation 2 is no longer there"):
+    with pytest.raises(IndexNotFoundError, match="generation 2 was removed"):
         ForkingPickler.loads(data)
 
 

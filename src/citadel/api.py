@@ -202,7 +202,7 @@ class Index:
         )
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Delete documents by id; unknown ids are passed over. How many there were."""
+        """Delete documents by id; unknown ids are ignored. Returns the number deleted."""
         self._writable()
         wanted = [known_id(id) for id in ([ids] if isinstance(ids, str) else ids)]
         return self._writer.delete(id for id in wanted if id is not None)
@@ -231,7 +231,7 @@ class Index:
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything waits to be committed."""
+        """Whether there are uncommitted changes."""
         return isinstance(self._view, Writer) and self._view.changed
 
     @property
@@ -261,8 +261,8 @@ class Index:
         self, snapshot: Snapshot, threads: int | None, engine: str, device: str, card_memory: int | None
     ) -> Searcher:
         encoder = self._encode if self.settings.model else None
-        there = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
-        searcher = Searcher(snapshot, threads, engine, encoder, device, there, card_memory)
+        device_encoder = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
+        searcher = Searcher(snapshot, threads, engine, encoder, device, device_encoder, card_memory)
         searcher.recipe = _restored, (self._memory, self._model, self._threads, threads, engine, device, card_memory)
         return searcher
 
@@ -358,7 +358,7 @@ class Index:
         return index_model(self._model, settings.model, settings.fingerprint, self._storage.location)
 
     def encoder_on(self, device: str) -> QueryEncoder:
-        """The model of this index on a card, for queries; each call loads it."""
+        """Load the model of this index on a GPU, for queries."""
         from citadel.model.texts import query_encoder
 
         folder = self._find_model()

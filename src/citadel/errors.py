@@ -26,7 +26,7 @@ class TruncatedDocumentsWarning(CitadelWarning):
 
 
 class UsageError(CitadelError):
-    """A call or option that cannot be meant: a text query on an index of given vectors, k below 0, an unknown codec."""
+    """An invalid call or option: a text query on an index of given vectors, k below 0, an unknown codec."""
 
     exit_code = 2
 

@@ -39,7 +39,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one text and where each stands in it, as character offsets.
+    """The tokens of one text with their character offsets.
 
     >>> Tokens(("run", "fast"), ((0, 7), (8, 12))).texts[0]
     'run'
@@ -54,7 +54,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """What an encoder says of one text, before routing.
+    """Output of an encoder for one text, before routing.
 
     `activations` is φ, dense over the keys; `semantic` the pooled vector.
 
@@ -76,7 +76,7 @@ class TokenVectors:
 class RoutedTokens:
     """One text after routing: row p says that token `tokens[p]` goes to `keys[p]` with `weights[p]`.
 
-    Rows stand in token order. `vectors[p]` is the token's own vector, not yet multiplied by its weight;
+    Rows are in token order. `vectors[p]` is the token's own vector, not yet multiplied by its weight;
     None where the router uses no vectors (v ≡ 1).
 
     >>> import numpy as np
@@ -98,7 +98,7 @@ class RoutedTokens:
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """Rows of inverted lists: document `documents[p]` stands under `keys[p]`.
+    """Rows of inverted lists: document `documents[p]` is listed under `keys[p]`.
 
     >>> import numpy as np
     >>> one = np.array([1], np.uint32)
@@ -160,7 +160,7 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One ranked document; text, title and metadata are as they were given to `Index.add`, read when asked for.
+    """One ranked document; text, title and metadata are as given to `Index.add`, read at first use.
 
     >>> Hit("d1", 2.5, 1, lambda rank: Document("d1", "E = mc²")).text
     'E = mc²'
@@ -216,11 +216,11 @@ class Ranking:
 
     def _trec_lines(self, tag: str) -> Iterator[str]:
         if not _is_column(tag):
-            raise UsageError(f"the tag {tag!r} cannot stand in a TREC run: choose a word without white space")
+            raise UsageError(f"the tag {tag!r} cannot be used in a TREC run: choose a word without white space")
         for query, hits in self:
             for name in (query, *(hit.id for hit in hits)):
                 if not _is_column(name):
-                    raise InputError(f"the id {name!r} cannot stand in a TREC run: rename it without white space")
+                    raise InputError(f"the id {name!r} cannot be used in a TREC run: rename it without white space")
             # Nine digits name every fp32 number exactly.
             yield from (f"{query} Q0 {hit.id} {hit.rank} {hit.score:.9g} {tag}\n" for hit in hits)
 

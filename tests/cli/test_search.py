@@ -95,7 +95,7 @@ def test_queries_from_tsv(index: Path, tmp_path: Path, citadel: Citadel) -> None
     [
         ("oops", "q.jsonl:1: not valid JSON"),
         ('{"id": "1"}', "q.jsonl:1: no text"),
-        ('{"id": "1", "text": "a"}\n{"id": "1", "text": "b"}', "q.jsonl:2: the query id '1' stands twice"),
+        ('{"id": "1", "text": "a"}\n{"id": "1", "text": "b"}', "q.jsonl:2: the query id '1' occurs twice"),
     ],
 )
 def test_bad_queries_are_exit_4(content: str, message: str, index: Path, tmp_path: Path, citadel: Citadel) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 
 from citadel import Index
 
-POSTINGS_A_DOCUMENT, KEYS = 40, 30_000
-NUMBERS_A_BATCH = 1_280_000  # 5 MB: what the caller holds is not the index's
+POSTINGS_PER_DOCUMENT, KEYS = 40, 30_000
+NUMBERS_PER_BATCH = 1_280_000  # 5 MB: what the caller holds is not the index's
 
 
 def resident() -> int:
@@ -53,13 +53,13 @@ class Peak:
 def batches(postings: int, dimension: int) -> Iterator[dict[str, Any]]:
     """Documents with vectors; some keys are in many of them, most in few."""
     generator = np.random.default_rng(7)
-    documents = NUMBERS_A_BATCH // (dimension * POSTINGS_A_DOCUMENT)
-    size = documents * POSTINGS_A_DOCUMENT
-    for first in range(0, postings // POSTINGS_A_DOCUMENT, documents):
+    documents = NUMBERS_PER_BATCH // (dimension * POSTINGS_PER_DOCUMENT)
+    size = documents * POSTINGS_PER_DOCUMENT
+    for first in range(0, postings // POSTINGS_PER_DOCUMENT, documents):
         keys = (KEYS * generator.random(size, np.float32) ** 4).astype(np.uint32)
         yield {
             "ids": [f"d{number}" for number in range(first, first + documents)],
-            "offsets": np.arange(0, size + 1, POSTINGS_A_DOCUMENT),
+            "offsets": np.arange(0, size + 1, POSTINGS_PER_DOCUMENT),
             "keys": keys,
             "weights": np.ones(size, np.float32),
             "vectors": generator.standard_normal((size, dimension), np.float32),

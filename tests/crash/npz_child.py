@@ -13,24 +13,24 @@ import numpy as np
 
 from citadel import Index
 from citadel.cli.main import run
-from tests.crash.memory_child import KEYS, POSTINGS_A_DOCUMENT, Peak, resident
+from tests.crash.memory_child import KEYS, POSTINGS_PER_DOCUMENT, Peak, resident
 
-ROWS_A_BLOCK = 40_000
+ROWS_PER_BLOCK = 40_000
 
 
 def write(path: Path, postings: int, dimension: int, method: int) -> None:
     """A corpus of given vectors; these, the most of it, are written in blocks."""
-    documents = postings // POSTINGS_A_DOCUMENT
+    documents = postings // POSTINGS_PER_DOCUMENT
     generator = np.random.default_rng(7)
     with zipfile.ZipFile(path, "w", method, compresslevel=1) as archive:
         save(archive, "ids", np.array([f"d{number}" for number in range(documents)]))
-        save(archive, "offsets", np.arange(0, postings + 1, POSTINGS_A_DOCUMENT))
+        save(archive, "offsets", np.arange(0, postings + 1, POSTINGS_PER_DOCUMENT))
         save(archive, "keys", (KEYS * generator.random(postings, np.float32) ** 4).astype(np.uint32))
         with archive.open("vectors.npy", "w", force_zip64=True) as file:
             header = {"descr": "<f4", "fortran_order": False, "shape": (postings, dimension)}
             np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, postings, ROWS_A_BLOCK):
-                rows = min(ROWS_A_BLOCK, postings - start)
+            for start in range(0, postings, ROWS_PER_BLOCK):
+                rows = min(ROWS_PER_BLOCK, postings - start)
                 file.write(generator.integers(-8, 8, (rows, dimension)).astype(np.float32).tobytes())
 
 

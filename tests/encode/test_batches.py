@@ -17,7 +17,7 @@ def sizes(texts: list[str], letters: int = 1000) -> list[int]:
 
 
 def test_short_documents_fill_a_group_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "DOCUMENTS_A_GROUP", 2)
+    monkeypatch.setattr(batches, "DOCUMENTS_PER_GROUP", 2)
     assert sizes(["a"] * 5) == [2, 2, 1]
 
 
@@ -27,6 +27,6 @@ def test_a_group_ends_where_the_model_has_enough_to_read() -> None:
 
 def test_long_documents_are_not_tokenised_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model reads little of a book, but all of it becomes tokens first."""
-    monkeypatch.setattr(batches, "_LETTERS_A_DOCUMENT", 10)
+    monkeypatch.setattr(batches, "_LETTERS_PER_DOCUMENT", 10)
     monkeypatch.setattr(batches, "_LETTERS_TOKENISED", 500)
     assert sizes(["a" * 300] * 5) == [2, 2, 1]

@@ -120,9 +120,9 @@ def test_an_array_that_is_none_is_refused_by_its_header(content: bytes, tmp_path
 def test_an_array_that_stands_twice(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         path = write(tmp_path / "x.npz", ("keys.npy", npy(KEYS)), ("keys.npy", npy(KEYS)))
-    with pytest.raises(InputError, match="the array keys stands twice"):
+    with pytest.raises(InputError, match="the array keys occurs twice"):
         read(path)
-    with pytest.raises(InputError, match="the array keys stands twice"):
+    with pytest.raises(InputError, match="the array keys occurs twice"):
         read(write(tmp_path / "y.npz", ("keys.npy", npy(KEYS)), ("keys", npy(KEYS))))
 
 

@@ -73,7 +73,7 @@ def test_slices_of_any_size_hold_the_same(
     )
     monkeypatch.setattr(npz_corpus, "slice_bytes", lambda memory: size)
     monkeypatch.setattr(npz_corpus, "_DOCUMENT_BYTES", 1)
-    monkeypatch.setattr(npz_corpus, "_OFFSETS_A_BLOCK", block)
+    monkeypatch.setattr(npz_corpus, "_OFFSETS_PER_BLOCK", block)
     found, together = joined(path, 0)
     assert [document.id for document in together["documents"]] == [str(number) for number in range(documents)]
     assert together["lengths"] == lengths

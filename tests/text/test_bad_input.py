@@ -48,8 +48,8 @@ REFUSED: dict[bytes, str] = {
     b'{"id": "1", "text": "a", "m": Infinity}': "Infinity is not a JSON number",
     b'{"id": "1", "text": "a", "m": [-Infinity]}': "-Infinity is not a JSON number",
     b'{"id": "1", "text": "a", "m": 1e999}': "1e999 is too large",
-    b'{"id": "1", "text": "a", "id": "2"}': "the key 'id' stands twice",
-    b'{"id": "1", "text": "a", "m": {"x": 1, "x": 1}}': "the key 'x' stands twice",
+    b'{"id": "1", "text": "a", "id": "2"}': "the key 'id' occurs twice",
+    b'{"id": "1", "text": "a", "m": {"x": 1, "x": 1}}': "the key 'x' occurs twice",
     # not an object
     b'["1", "a"]': "not a JSON object but a list",
     b'"text"': "not a JSON object but a string",
@@ -97,7 +97,7 @@ REFUSED: dict[bytes, str] = {
     b'{"id": "1", "text": "a", "m": [{"n": "\\ud800"}]}': "metadata 'm' holds half a surrogate pair",
     b'{"id": "1", "text": "a", "m": {"\\ud800": 1}}': "a name inside metadata 'm' holds half a surrogate pair",
     b'{"id": "1", "text": "a", "\\ud800": 1}': "a metadata name holds half a surrogate pair",
-    b'{"id": "1", "text": "a", "x": 1, "metadata": {"x": 2}}': "'x' stands both beside and inside `metadata`",
+    b'{"id": "1", "text": "a", "x": 1, "metadata": {"x": 2}}': "'x' occurs both beside and inside `metadata`",
 }
 
 REFUSED_TSV: dict[bytes, str] = {

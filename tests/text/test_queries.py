@@ -39,7 +39,7 @@ def test_an_empty_file_holds_no_queries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"id": "q1", "text": "again"}', "the query id 'q1' stands twice"),
+        (b'{"id": "q1", "text": "again"}', "the query id 'q1' occurs twice"),
         (b'{"id": "q2"}', "no text: give the query as `text`"),
         (b'{"id": "q2", "text": null}', "text must be a string, not null"),
         (b'{"id": "q2", "text": 7}', "text must be a string, not an integer"),

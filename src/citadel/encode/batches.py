@@ -11,11 +11,13 @@ from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError
 from citadel.types import Document, RoutedTokens, VectorBatch
 
-DOCUMENTS_A_GROUP = 256  # encoded together, sorted by length
-_LETTERS_A_GROUP = 1 << 18
-_LETTERS_A_DOCUMENT = 4096  # about what a model reads of one; the rest is cut
+DOCUMENTS_PER_GROUP = 256  # encoded together, sorted by length
+_LETTERS_PER_GROUP = 1 << 18
+_LETTERS_PER_DOCUMENT = 4096  # about what a model reads of one; the rest is cut
 _LETTERS_TOKENISED = 1 << 22  # read or not, every letter of a group becomes tokens first
-_BYTES_A_LETTER = 1024  # a quarter of a token with five postings of 32 dimensions, twice, and half the bound for others
+_BYTES_PER_LETTER = (
+    1024  # a quarter of a token with five postings of 32 dimensions, twice, and half the bound for others
+)
 
 
 class TextEncoder(Protocol):
@@ -31,7 +33,7 @@ def encoded_batches(
     documents: Iterable[Document], encoder: TextEncoder, memory: int, tally: Callable[[str, int], None]
 ) -> Iterator[VectorBatch]:
     """Encode a stream group by group; how many documents were cut is tallied."""
-    for group in groups(documents, max(min(_LETTERS_A_GROUP, memory // _BYTES_A_LETTER), 1)):
+    for group in groups(documents, max(min(_LETTERS_PER_GROUP, memory // _BYTES_PER_LETTER), 1)):
         texts = encoder.tokenizer.documents([document.encoded_text for document in group])
         routed = encoder.route_documents(texts)
         tally("cut", sum(text.cut for text in texts))
@@ -45,8 +47,8 @@ def groups(documents: Iterable[Document], letters: int) -> Iterator[list[Documen
     for document in _until_refused(documents, refused):
         group.append(document)
         length = len(document.text) + len(document.title)
-        size, whole = size + min(length, _LETTERS_A_DOCUMENT), whole + length
-        if len(group) == DOCUMENTS_A_GROUP or size >= letters or whole >= _LETTERS_TOKENISED:
+        size, whole = size + min(length, _LETTERS_PER_DOCUMENT), whole + length
+        if len(group) == DOCUMENTS_PER_GROUP or size >= letters or whole >= _LETTERS_TOKENISED:
             yield group
             group, size, whole = [], 0, 0
     if group:

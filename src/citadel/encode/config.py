@@ -44,7 +44,7 @@ class BackboneConfig:
     heads: int = 12
     intermediate: int = 3072
     positions: int = 512  # rows of the position table
-    position_offset: int = 0  # where the first token stands in that table: 0 for BERT, 2 for RoBERTa
+    position_offset: int = 0  # of the first token in that table: 0 for BERT, 2 for RoBERTa
     epsilon: float = 1e-12
     activation: str = "gelu"
 

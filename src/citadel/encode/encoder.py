@@ -21,7 +21,7 @@ from citadel.routing import get_router
 from citadel.settings import DEFAULT_CODEC, Field, Settings, available_threads, check_tau
 from citadel.types import Floats, RoutedTokens, TokenVectors
 
-TOKENS_A_BATCH = 512  # where the graph is run whole, 30,522 activations a token take 62 MB
+TOKENS_PER_BATCH = 512  # where the graph is run whole, 30,522 activations a token take 62 MB
 
 
 class Encoder:
@@ -81,23 +81,23 @@ class Encoder:
         """What the graph itself gives for one text, before routing: an array a name, without the batch's dimension."""
         return {name: values[0] for name, values in self._session.run(self._inputs([text])).items()}
 
-    def route(self, texts: Sequence[Encoding], most: int, tau: float) -> list[RoutedTokens]:
+    def route(self, texts: Sequence[Encoding], max_keys: int, tau: float) -> list[RoutedTokens]:
         """Texts in the order given, batch by batch on all cores.
 
-        A dynamic router gives each token its best `most` keys with weights above τ; the others know neither.
+        A dynamic router gives each token its best `max_keys` keys with weights above τ; the others ignore both.
         """
         routed: list[RoutedTokens | None] = [None] * len(texts)
-        for places, found in self._run(texts, list(batches([len(text) for text in texts]))):
-            for row, place in enumerate(places):
-                outputs = {name: values[row] for name, values in found.items()}
-                routed[place] = self._route(texts[place], outputs, most, tau)
+        for positions, arrays in self._run(texts, list(batches([len(text) for text in texts]))):
+            for row, position in enumerate(positions):
+                outputs = {name: values[row] for name, values in arrays.items()}
+                routed[position] = self._route(texts[position], outputs, max_keys, tau)
         return [text for text in routed if text is not None]
 
     def _run(
         self, texts: Sequence[Encoding], parts: list[list[int]]
     ) -> Iterator[tuple[list[int], dict[str, NDArray[Any]]]]:
-        def encode(places: list[int]) -> tuple[list[int], dict[str, NDArray[Any]]]:
-            return places, self._session.run(self._inputs([texts[place] for place in places]))
+        def encode(positions: list[int]) -> tuple[list[int], dict[str, NDArray[Any]]]:
+            return positions, self._session.run(self._inputs([texts[position] for position in positions]))
 
         if min(self._threads, len(parts)) <= 1:
             yield from map(encode, parts)
@@ -114,14 +114,14 @@ class Encoder:
             inputs["routed_mask"] = np.stack([text.routed for text in texts]).astype(np.int64)
         return inputs
 
-    def _route(self, text: Encoding, outputs: dict[str, NDArray[Any]], most: int, tau: float) -> RoutedTokens:
+    def _route(self, text: Encoding, outputs: dict[str, NDArray[Any]], max_keys: int, tau: float) -> RoutedTokens:
         """One text's outputs as rows (key, weight, vector); the graph has chosen the keys, the router does the rest."""
         semantic = outputs.get("semantic")
         if "activations" in outputs:
             return self._with_semantic(whole_text(outputs["activations"]), semantic)
         vectors = outputs["vectors"][text.routed] if "vectors" in outputs else None  # [t, d]
         if "keys" in outputs and vectors is not None:
-            keys, weights = (outputs[name][text.routed, :most] for name in ("keys", "weights"))  # [t, L]
+            keys, weights = (outputs[name][text.routed, :max_keys] for name in ("keys", "weights"))  # [t, L]
             return self._with_semantic(chosen_keys(keys, weights, vectors, tau), semantic)
         plain = TokenVectors(text.ids[text.routed].astype(np.uint32), vectors, semantic=semantic)
         return self._router.route_document(plain)
@@ -140,10 +140,10 @@ def chosen_keys(keys: NDArray[np.int64], weights: Floats, vectors: Floats, tau: 
     >>> routed.keys.tolist(), routed.weights.tolist()
     ([7], [2.0])
     """
-    tokens, places = np.nonzero(weights > np.float32(tau))  # in token order, best first
+    tokens, positions = np.nonzero(weights > np.float32(tau))  # in token order, best first
     return RoutedTokens(
-        keys[tokens, places].astype(np.uint32),
-        weights[tokens, places].astype(np.float32),
+        keys[tokens, positions].astype(np.uint32),
+        weights[tokens, positions].astype(np.float32),
         vectors[tokens].astype(np.float32),
         tokens=tokens.astype(np.uint32),
     )
@@ -160,18 +160,18 @@ def whole_text(activations: Floats) -> RoutedTokens:
 
 
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Places of texts of one length, the longest first so that no core ends with a long one alone.
+    """Positions of texts of one length, the longest first so that no core ends with a long one alone.
 
     >>> list(batches([3, 5, 3]))
     [[1], [0, 2]]
     """
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     start = 0
     while start < len(order):
         length = lengths[order[start]]
         stop = start + 1
-        most = start + max(TOKENS_A_BATCH // length, 1)
-        while stop < min(most, len(order)) and lengths[order[stop]] == length:
+        end = start + max(TOKENS_PER_BATCH // length, 1)
+        while stop < min(end, len(order)) and lengths[order[stop]] == length:
             stop += 1
         yield order[start:stop]
         start = stop

@@ -52,5 +52,5 @@ def large_regions(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 def _advised(advise: ctypes._NamedFuncPointer, start: int, size: int) -> bool:
-    place, length = ctypes.c_void_p(start), ctypes.c_size_t(size)
-    return any(advise(place, length, advice) == 0 for advice in (_COLLAPSE, _PREFER))
+    position, length = ctypes.c_void_p(start), ctypes.c_size_t(size)
+    return any(advise(position, length, advice) == 0 for advice in (_COLLAPSE, _PREFER))

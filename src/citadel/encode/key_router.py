@@ -25,9 +25,9 @@ _MOST = 64  # keys a token; they are put in order one by one, so with many more 
 class KeyRouter:
     """Gives the outputs `keys` and `weights` that the graph would."""
 
-    def __init__(self, states: str, router: Router, most: int) -> None:
+    def __init__(self, states: str, router: Router, limit: int) -> None:
         self.states = states  # the output of the shortened graph to give to `choose`
-        self._router, self._most = router, most
+        self._router, self._most = router, limit
 
     def choose(self, states: NDArray[np.uint8], length: int) -> dict[str, NDArray[Any]]:
         """The best keys of the tokens behind [CLS]: [n, t, h] → [n, T, L], zeros for the tokens without a state."""
@@ -56,8 +56,8 @@ def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
     It must in a graph that is no int8 graph of a dynamic router as config.json describes it, and on machines without
     AVX-512 and VNNI.
     """
-    most = min(max(config.query_keys, config.document_keys), config.backbone.vocabulary)
-    if config.router != "dynamic" or most > _MOST:
+    limit = min(max(config.query_keys, config.document_keys), config.backbone.vocabulary)
+    if config.router != "dynamic" or limit > _MOST:
         return None
     try:
         from citadel._native import Router, instruction_set
@@ -67,24 +67,24 @@ def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
         return None
     try:
         file = OnnxFile(contents)
-        states = find_states(file, most)
+        states = find_states(file, limit)
         table = file.array(TABLE, np.int8).reshape(config.backbone.vocabulary, config.backbone.hidden)
         scales, biases = (file.array(name, np.float32) for name in (SCALES, BIASES))
         step, zero = file.array(STEP, np.float32).item(), file.array(ZERO, np.uint8).item()
         router = Router(table, scales, biases, step, zero)
-        return Shortened(file.cut(states, CHOSEN), KeyRouter(states, router, most))
+        return Shortened(file.cut(states, CHOSEN), KeyRouter(states, router, limit))
     except ValueError:  # not a file of ours: ONNX Runtime says what it is, if anything
         return None
 
 
-def find_states(file: OnnxFile, most: int) -> str:
+def find_states(file: OnnxFile, limit: int) -> str:
     """The bytes that enter the router's product; a ValueError where not that product and its top keys follow."""
     nodes = file.nodes()
     [[states]] = [node.outputs for node in nodes if node.inputs[1:] == [STEP, ZERO]]
     [product] = [node for node in nodes if states in node.inputs]
     [logits] = product.outputs
     [chosen] = [node for node in nodes if logits in node.inputs]
-    if product.inputs[2:] != [STEP, SCALES, ZERO, "", BIASES] or chosen.inputs != [logits, f"shape_{most}"]:
+    if product.inputs[2:] != [STEP, SCALES, ZERO, "", BIASES] or chosen.inputs != [logits, f"shape_{limit}"]:
         raise ValueError("not the router's product")
     if not CHOSEN.issubset(file.outputs()):
         raise ValueError("not the outputs of a dynamic router")

@@ -26,14 +26,14 @@ _QUOTED = 60  # letters of a name that comes from an index
 
 def default_model() -> Path | None:
     """The folder of the model installed with the package, or None where it was left out."""
-    return next((place for place in _PLACES if (place / ONNX_FILE).is_file()), None)
+    return next((position for position in _PLACES if (position / ONNX_FILE).is_file()), None)
 
 
 def installed_models() -> list[Path]:
     """The folders of all models installed with the package, the default one first."""
     default = default_model()
     others = [
-        folder for place in _PLACES for folder in sorted(place.parent.glob("*")) if (folder / ONNX_FILE).is_file()
+        folder for position in _PLACES for folder in sorted(position.parent.glob("*")) if (folder / ONNX_FILE).is_file()
     ]
     return list(dict.fromkeys([default, *others] if default else others))
 

@@ -34,7 +34,7 @@ class Field(NamedTuple):
     """One field of a message."""
 
     number: int
-    whole: memoryview  # as it stands in the message
+    whole: memoryview  # as in the message
     value: memoryview  # of text, bytes or a message within; empty for a number
 
 
@@ -143,10 +143,10 @@ def fields(message: memoryview) -> Iterator[Field]:
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
     """A whole number, seven bits a byte, the lowest first, and where it ends."""
     value = 0
-    for place, byte in enumerate(message[at : at + 10]):
-        value |= (byte & 0x7F) << 7 * place
+    for position, byte in enumerate(message[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * position
         if byte < 0x80:
-            return value, at + place + 1
+            return value, at + position + 1
     raise ValueError("a number does not end")
 
 
@@ -168,7 +168,7 @@ def _field(number: int, value: bytes) -> bytes:
 
 
 def _before(number: int, size: int) -> bytes:
-    """What stands before a field's bytes."""
+    """The bytes before a field."""
     return _number(number << 3 | _BYTES) + _number(size)
 
 

@@ -1,6 +1,6 @@
 """Which of a document's postings are kept under one key.
 
-A word that stands in a document several times has several postings under its key, much alike, of which a query token
+A word that occurs in a document several times has several postings under its key, much alike, of which a query token
 counts the best product. Keeping the one of most weight halves the index and costs no quality (docs/results.md). τ
 and this can act in either order: the one of most weight is the last that τ drops.
 """
@@ -17,8 +17,8 @@ from citadel.encode.tokenizer import Encoding
 from citadel.types import RoutedTokens
 
 
-def best_of_keys(text: RoutedTokens, most: int) -> NDArray[np.bool_]:
-    """Which rows [P] are among the `most` of their key by weight; of equal ones the first.
+def best_of_keys(text: RoutedTokens, limit: int) -> NDArray[np.bool_]:
+    """Which rows [P] are among the `limit` of their key by weight; of equal ones the first.
 
     >>> text = RoutedTokens(np.array([7, 9, 7], np.uint32), np.array([1.0, 0.5, 2.0], np.float32))
     >>> best_of_keys(text, 1).tolist()
@@ -27,7 +27,7 @@ def best_of_keys(text: RoutedTokens, most: int) -> NDArray[np.bool_]:
     order = np.lexsort((-text.weights, text.keys))
     first = np.searchsorted(text.keys[order], text.keys[order])  # where each one's key begins
     kept = np.zeros(len(order), np.bool_)
-    kept[order[np.arange(len(order)) - first < most]] = True
+    kept[order[np.arange(len(order)) - first < limit]] = True
     return kept
 
 

@@ -22,7 +22,7 @@ MASK = "attention_mask"  # an input of graphs that were exported before texts of
 
 
 class Session:
-    """Runs batches; threads may share it, each run stays on the core that asked for it."""
+    """Runs batches; threads may share it, each run stays on the core of its caller."""
 
     def __init__(self, contents: bytes, config: ModelConfig, path: str) -> None:
         check_graph(contents, config, path)
@@ -58,12 +58,12 @@ class Session:
         try:
             with no_fork:
                 outputs = self._session.run(None, given)
-            found = dict(zip(self._names, outputs, strict=True))
+            arrays = dict(zip(self._names, outputs, strict=True))
             if self._router:
-                found |= self._router.choose(found.pop(self._router.states), inputs["input_ids"].shape[1])
+                arrays |= self._router.choose(arrays.pop(self._router.states), inputs["input_ids"].shape[1])
         except Exception as error:
             raise ResourceError(f"{self._path}: a batch could not be encoded ({_first_line(error)})") from None
-        return found
+        return arrays
 
 
 def input_names(config: ModelConfig) -> set[str]:

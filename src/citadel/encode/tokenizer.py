@@ -19,7 +19,7 @@ from citadel.forks import no_fork
 
 TOKENIZER_FILE = "tokenizer.json"
 _SPARE_ROWS = 64  # embeddings are often padded to a multiple of this; more rows than that are another vocabulary
-_LETTERS_A_TOKEN = 16  # English has five
+_LETTERS_PER_TOKEN = 16  # English has five
 _MARKS = ("##", "Ġ", "▁")  # how vocabularies say that a token continues or begins a word
 
 
@@ -53,7 +53,7 @@ class Encoding:
 class Tokenizer:
     """The tokenizer of a model folder.
 
-    Special tokens are added here and never found in a text: a document that says "[SEP]" says five letters.
+    Special tokens are added here and never parsed from a text: "[SEP]" in a document is five characters.
     """
 
     def __init__(self, folder: str | os.PathLike[str], config: ModelConfig) -> None:
@@ -95,23 +95,23 @@ class Tokenizer:
             return self._encoded(texts, length, padding)
 
     def _encoded(self, texts: Sequence[str], length: int, padding: int) -> list[Encoding]:
-        most = length - 2
-        enough = most * _LETTERS_A_TOKEN
-        found = self._tokenise([whole[:enough] for whole in texts])
-        for place, whole in enumerate(texts):
-            if len(whole) > enough and not _settled(found[place], most):
-                found[place] = self._library.encode(whole, add_special_tokens=False)
-        cuts = [len(text) > most for text in found]
-        for text in found:
-            text.truncate(most)  # before its lists are made: of a book they would take hundreds of megabytes
-        return [self._wrap(text.ids, text.offsets, padding, cut) for text, cut in zip(found, cuts, strict=True)]
+        limit = length - 2
+        enough = limit * _LETTERS_PER_TOKEN
+        encoded = self._tokenise([whole[:enough] for whole in texts])
+        for position, whole in enumerate(texts):
+            if len(whole) > enough and not _settled(encoded[position], limit):
+                encoded[position] = self._library.encode(whole, add_special_tokens=False)
+        cuts = [len(text) > limit for text in encoded]
+        for text in encoded:
+            text.truncate(limit)  # before its lists are made: of a book they would take hundreds of megabytes
+        return [self._wrap(text.ids, text.offsets, padding, cut) for text, cut in zip(encoded, cuts, strict=True)]
 
     def _tokenise(self, texts: list[str]) -> list[Any]:
         """One text here and now: to wake the library's threads for it would take a sixth longer."""
         if len(texts) == 1:
             return [self._library.encode(texts[0], add_special_tokens=False)]
-        found: list[Any] = self._library.encode_batch(texts, add_special_tokens=False)
-        return found
+        encoded: list[Any] = self._library.encode_batch(texts, add_special_tokens=False)
+        return encoded
 
     def _wrap(self, ids: list[int], offsets: list[tuple[int, int]], padding: int, cut: bool) -> Encoding:
         """[CLS] text [SEP] [MASK]…"""
@@ -130,12 +130,12 @@ class Tokenizer:
         return never
 
 
-def _settled(beginning: Any, most: int) -> bool:
-    """Whether the beginning of a text gives the first `most` tokens of all of it, so that books need not be tokenised.
+def _settled(beginning: Any, limit: int) -> bool:
+    """Whether the beginning of a text gives the first `limit` tokens of all of it, so that books need not be tokenised.
 
     Where it was cut off it may end within a word; no token of that last word may be among them.
     """
-    return len(beginning) > most and beginning.word_ids[most - 1] != beginning.word_ids[-1]
+    return len(beginning) > limit and beginning.word_ids[limit - 1] != beginning.word_ids[-1]
 
 
 def is_punctuation(token: str) -> bool:

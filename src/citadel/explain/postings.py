@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.index.packing import POSTINGS_A_BLOCK, blocks_of
+from citadel.index.packing import POSTINGS_PER_BLOCK, blocks_of
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
 from citadel.search.plan import Plan
@@ -80,13 +80,13 @@ def _find(segment: Segment, list: int, number: int) -> Run:
     high = int(np.searchsorted(firsts, number, side="right"))
     if low >= high:
         return Run(list, 0, 0, np.zeros(0, np.int64))
-    sizes = np.minimum(POSTINGS_A_BLOCK, stop - start - POSTINGS_A_BLOCK * np.arange(low, high))
+    sizes = np.minimum(POSTINGS_PER_BLOCK, stop - start - POSTINGS_PER_BLOCK * np.arange(low, high))
     documents = segment.block_documents(first + low, first + high, sizes)
     mine = slice(*np.searchsorted(documents, [number, number + 1]).tolist())
     counts = None
     if segment.meta.kind == "bm25":
         counts = segment.block_counts(first + low, first + high, sizes)[mine]
-    base = start + low * POSTINGS_A_BLOCK
+    base = start + low * POSTINGS_PER_BLOCK
     return Run(list, base + mine.start, base + mine.stop, documents[mine], counts)
 
 

@@ -16,7 +16,7 @@ from citadel.index.codebook import Codebook
 from citadel.index.codebook_sample import CodebookSample
 from citadel.index.documents import Row, metadata_json, row_of
 from citadel.index.growable import Column
-from citadel.index.packing import POSTINGS_A_BLOCK, list_groups
+from citadel.index.packing import POSTINGS_PER_BLOCK, list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
 from citadel.index.segment import Meta, id_hashes
 from citadel.routing import get_router
@@ -209,11 +209,11 @@ class Buffer:
                     ("vectors", batch.vectors, limit),
                     ("weighted vectors", batch.vectors * batch.weights[:, None], limit),
                 ]
-            for what, values, most in rows:
+            for what, values, maximum in rows:
                 largest = float(np.abs(values).max(initial=0))
-                if not largest <= most:
-                    row = int(np.argmax(~(np.abs(values).reshape(len(values), -1).max(axis=1) <= most)))
-                    require_finite(values[row : row + 1], what, batch.owner(row), most)
+                if not largest <= maximum:
+                    row = int(np.argmax(~(np.abs(values).reshape(len(values), -1).max(axis=1) <= maximum)))
+                    require_finite(values[row : row + 1], what, batch.owner(row), maximum)
         if batch.semantic is not None and self.settings.semantic is not None:
             for document, vector in zip(batch.documents, batch.semantic, strict=True):
                 require_finite(vector, "semantic vector", document.id, limit_of(self.settings.semantic.codec))
@@ -294,7 +294,7 @@ class MemoryContents:
         self._columns["CODES"] = np.concatenate(parts)
 
     def _sort(self) -> None:
-        """Postings stand in document and token order, so a stable sort by key is the order on disk."""
+        """Postings are in document and token order, so a stable sort by key is the order on disk."""
         from citadel._native import sort_by_key
 
         keys = self._columns.pop("KEYS", np.zeros(0, np.uint32))
@@ -349,7 +349,7 @@ class MemoryContents:
         """Whole lists, or parts of one long list: the list of each posting, and which postings they are."""
         starts = np.cumsum(self.list_lengths) - self.list_lengths
         widest = max((column[:1].nbytes for column in self._columns.values()), default=0)
-        chunk = min(_CHUNK, _CHUNK_BYTES // max(widest, 1) // POSTINGS_A_BLOCK * POSTINGS_A_BLOCK)
+        chunk = min(_CHUNK, _CHUNK_BYTES // max(widest, 1) // POSTINGS_PER_BLOCK * POSTINGS_PER_BLOCK)
         for first, stop in list_groups(self.list_lengths, chunk):
             lists = np.repeat(np.arange(first, stop, dtype=np.uint32), self.list_lengths[first:stop])
             for begin in range(0, len(lists), chunk):

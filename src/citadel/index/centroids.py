@@ -15,7 +15,7 @@ from citadel.index.container import CitFile
 from citadel.types import Floats
 
 PROBE_FLOOR = 16_384  # documents; a smaller segment is scanned whole in less time
-_SAMPLES_A_CENTROID = 32
+_SAMPLES_PER_CENTROID = 32
 _ROUNDS = 6
 _ROWS = 8_192  # read and compared at a time
 
@@ -48,7 +48,7 @@ def build_probe(read: Callable[[int, int], Floats], documents: int, seed: int = 
     """Group `documents` semantic vectors, read in pieces through `read(start, stop)`."""
     generator = np.random.default_rng(seed)
     count = int(2 * np.sqrt(documents))
-    sample = _sample(read, documents, count * _SAMPLES_A_CENTROID, generator)
+    sample = _sample(read, documents, count * _SAMPLES_PER_CENTROID, generator)
     centroids = _cluster(sample, count, generator)
     nearest = np.concatenate(
         [_nearest(read(start, min(start + _ROWS, documents)), centroids) for start in range(0, documents, _ROWS)]

@@ -51,9 +51,9 @@ class Codebook:
             return np.full(len(keys), self.global_scale, np.float32)
         if self._table is not None:
             return self._table[np.minimum(keys, len(self._table) - 1)]
-        place = np.minimum(np.searchsorted(self.scale_keys, keys), len(self.scale_keys) - 1)
-        known = self.scale_keys[place] == keys
-        return np.where(known, self.key_scales[place], np.float32(self.global_scale)).astype(np.float32)
+        position = np.minimum(np.searchsorted(self.scale_keys, keys), len(self.scale_keys) - 1)
+        known = self.scale_keys[position] == keys
+        return np.where(known, self.key_scales[position], np.float32(self.global_scale)).astype(np.float32)
 
     @cached_property
     def _table(self) -> Floats | None:
@@ -79,8 +79,8 @@ def train(vectors: Floats, keys: Keys, subvector: int, seed: int = 0) -> Codeboo
 
 
 def _key_scales(squares: NDArray[np.float64], keys: Keys) -> tuple[Keys, Floats]:
-    distinct, places, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    scales = np.sqrt(np.bincount(places, squares, len(distinct)) / counts).astype(np.float32)
+    distinct, positions, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    scales = np.sqrt(np.bincount(positions, squares, len(distinct)) / counts).astype(np.float32)
     enough = (counts >= _KEY_FLOOR) & (scales > 0)
     return distinct[enough].astype(np.uint32), scales[enough]
 

@@ -28,7 +28,7 @@ from citadel.text.analyser import Analyser, get_analyser
 
 
 class Publisher:
-    """The newest generation of an index, and how the next one comes to be."""
+    """Holds the newest generation of an index and writes the next one."""
 
     def __init__(self, storage: Storage, memory: int, snapshot: Snapshot | None = None) -> None:
         self._storage, self._memory = storage, memory
@@ -37,7 +37,7 @@ class Publisher:
         self._forget()
 
     def _forget(self) -> None:
-        """Start from the generation as it stands."""
+        """Forget uncommitted changes."""
         self._pending: list[Segment] = []  # spilled, not yet in a generation
         self._gone: dict[str, NumberSet] = {}  # deleted since the last commit, by segment
         self._counts: dict[str, int] = {}
@@ -148,14 +148,14 @@ class Publisher:
 
     def _tombstones(self, segments: Sequence[Segment]) -> dict[str, Deleted]:
         """All deletions of the generation to come, the old ones with the new."""
-        found: dict[str, Deleted] = {}
+        tombstones: dict[str, Deleted] = {}
         for segment in segments:
             before, fresh = self.snapshot.deleted(segment), self._gone.get(segment.file_id)
             if fresh:
-                found[segment.file_id] = self._deleted(segment, before, fresh.values)
+                tombstones[segment.file_id] = self._deleted(segment, before, fresh.values)
             elif len(before.documents):
-                found[segment.file_id] = before
-        return found
+                tombstones[segment.file_id] = before
+        return tombstones
 
     def _deleted(self, segment: Segment, before: Deleted, fresh: NDArray[np.uint32]) -> Deleted:
         if self.settings.router == "bm25":
@@ -201,6 +201,6 @@ class Publisher:
 
 
 def sizes_of(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> tuple[list[int], list[int]]:
-    """How many documents each segment has, and how many of them are still there."""
+    """Documents and live documents per segment."""
     sizes = [segment.documents for segment in segments]
     return sizes, [size - len(gone.documents) for size, gone in zip(sizes, deleted, strict=True)]

@@ -198,8 +198,8 @@ class Section:
         first, last = start // BLOCK, -(-stop // BLOCK)
         if self._verified[first:last].all():
             return
-        found = crc32c_blocks(self.data[first * BLOCK : last * BLOCK], BLOCK)
-        wrong = np.flatnonzero(found != self.crcs[first:last])
+        checksums = crc32c_blocks(self.data[first * BLOCK : last * BLOCK], BLOCK)
+        wrong = np.flatnonzero(checksums != self.crcs[first:last])
         if len(wrong):
             require_whole(self.view, self.file)
             raise self.corrupt(f"the checksum of block {first + int(wrong[0])} does not match")

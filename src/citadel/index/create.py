@@ -14,7 +14,7 @@ from citadel.text.parse import shorten
 
 
 def create_index(storage: Storage, settings: Settings, overwrite: bool = False, build: Build | None = None) -> None:
-    """Write the first, empty generation; `overwrite` puts it after the last one of the index that is there."""
+    """Write the first, empty generation; `overwrite` numbers it after the last one of an existing index."""
     with resource_errors(storage.location), contextlib.ExitStack() as stack:
         _refuse_foreign(storage)  # before the lock, which leaves a file
         storage.make()

@@ -248,8 +248,8 @@ class DocumentStore:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHORT)
         for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON", "mmap_size=0", "cache_size=-512"):
             connection.execute(f"PRAGMA {pragma}")
-        found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master LIMIT 4")}
-        if found != {statement.encode() for statement in SCHEMA}:
+        statements = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master LIMIT 4")}
+        if statements != {statement.encode() for statement in SCHEMA}:
             raise self._corrupt("schema", "the tables are not those of a citadel index")
         head = connection.execute("SELECT index_id, file_id, format FROM citadel LIMIT 2").fetchall()
         if head != [(self._index_id.encode(), self.record.name[5:-7].encode(), FORMAT)]:
@@ -332,14 +332,14 @@ class DocumentStore:
         if problem := _metadata_problem(text):
             raise self._corrupt("documents", f"document {id!r} cannot be read: {problem}")
         try:
-            found, end = _decode(text)
+            metadata, end = _decode(text)
             if end != len(text):  # white space, or no JSON
-                found = json.loads(text)
+                metadata = json.loads(text)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            metadata = None
+        if not isinstance(metadata, dict):
             raise self._corrupt("documents", f"the metadata of document {id!r} are no JSON object")
-        return found
+        return metadata
 
     def close(self) -> None:
         with no_fork:

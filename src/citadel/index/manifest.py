@@ -96,8 +96,8 @@ class Manifest:
 
 def generations(storage: Storage) -> list[int]:
     """The numbers of all manifests, oldest first."""
-    found = (_NAME.fullmatch(name) for name in storage.names())
-    numbers = (int(match[1]) for match in found if match and match[0] == f"gen.{int(match[1]):08d}")
+    matches = (_NAME.fullmatch(name) for name in storage.names())
+    numbers = (int(match[1]) for match in matches if match and match[0] == f"gen.{int(match[1]):08d}")
     return sorted(numbers)
 
 
@@ -114,7 +114,7 @@ def write_manifest(storage: Storage, manifest: Manifest) -> None:
 
 
 def newest_manifest(storage: Storage) -> Manifest:
-    """The newest generation by name; damage there is an error, never an older one in its place."""
+    """The newest generation by name; damage is an error; an older one is never used instead."""
     while True:
         numbers = generations(storage)
         if not numbers:
@@ -122,7 +122,7 @@ def newest_manifest(storage: Storage) -> Manifest:
         try:
             return read_manifest(storage, numbers[-1])
         except FileNotFoundError:
-            continue  # collected while we looked: a newer one is there
+            continue  # collected in the meantime: a newer one exists
 
 
 def _absent(storage: Storage) -> Exception:
@@ -194,9 +194,9 @@ def _from_json(data: dict[str, Any], generation: int) -> Manifest:
         generation,
         _settings(data["settings"]),
         segments,
-        _optional(data["deletions"], lambda found: _record(found, "tombstones")),
+        _optional(data["deletions"], lambda record: _record(record, "tombstones")),
         deleted,
-        _optional(data["codebook"], lambda found: _record(found, "codebook")),
+        _optional(data["codebook"], lambda record: _record(record, "codebook")),
         {str(name): _count(value) for name, value in data["counts"].items()},
         _optional(data["build"], _build),
     )

@@ -15,7 +15,7 @@ from citadel.index.codebook import Codebook
 from citadel.index.documents import Row, renumbered
 from citadel.index.growable import Spool
 from citadel.index.join import NAMES_PER_WINDOW, Names, join_names
-from citadel.index.packing import POSTINGS_A_BLOCK, WINDOW, block_sizes, list_groups
+from citadel.index.packing import POSTINGS_PER_BLOCK, WINDOW, block_sizes, list_groups
 from citadel.index.quantize import Encoded, decode, encode
 from citadel.index.segment import Segment, id_hashes
 from citadel.index.storage import Storage
@@ -55,7 +55,7 @@ class Piece:
         return self.source.segment.block_counts(self.block, self.block + len(self.sizes), self.sizes)
 
     def kept(self) -> NDArray[np.bool_] | slice:
-        """Which postings belong to documents that are still there."""
+        """Which postings belong to live documents."""
         return slice(None) if self.source.alive is None else self.source.alive[self.documents()]
 
 
@@ -146,8 +146,8 @@ class MergedContents:
         self._codebook, self._old_codebook = codebook, old_codebook
         meta = segments[0].meta
         width = max(meta.dimension * 4, meta.semantic_dimension * 4) + 32  # bytes a row may have while it is coded anew
-        rows = min(CHUNK, max(memory // (_COPIES * width), 8 * POSTINGS_A_BLOCK))
-        self._chunk = rows // POSTINGS_A_BLOCK * POSTINGS_A_BLOCK
+        rows = min(CHUNK, max(memory // (_COPIES * width), 8 * POSTINGS_PER_BLOCK))
+        self._chunk = rows // POSTINGS_PER_BLOCK * POSTINGS_PER_BLOCK
         names = memory // (_NAME_BYTES * len(segments))
         self._join_lists(storage, min(max(names, 256), NAMES_PER_WINDOW))
         self.meta = replace(
@@ -318,7 +318,7 @@ def _parts(source: Source, first: int, stop: int, new_list: int, chunk: int) -> 
         begin, end = source.starts[own : own + 2].tolist()
         for start in range(begin, end, chunk):
             size = min(chunk, end - start)
-            block = source.segment.first_block(own) + (start - begin) // POSTINGS_A_BLOCK
+            block = source.segment.first_block(own) + (start - begin) // POSTINGS_PER_BLOCK
             lists = np.full(size, new_list, np.uint32)
             yield Piece(source, start, start + size, block, block_sizes(np.array([size])), lists)
 
@@ -353,17 +353,17 @@ def choose_merge(sizes: Sequence[int], live: Sequence[int]) -> slice:
     """
     tiers = [_tier(count) for count in live]
     for tier in sorted(set(tiers)):
-        run: list[int] = []  # places of this tier with nothing larger between them
-        for place, found in enumerate([*tiers, tier + 1]):
-            if found == tier:
-                run.append(place)
-            elif found > tier:
+        run: list[int] = []  # positions of this tier with nothing larger between them
+        for position, current in enumerate([*tiers, tier + 1]):
+            if current == tier:
+                run.append(position)
+            elif current > tier:
                 if len(run) >= FAN_IN:
                     return slice(run[0], run[-1] + 1)
                 run = []
-    for place, (size, left) in enumerate(zip(sizes, live, strict=True)):
+    for position, (size, left) in enumerate(zip(sizes, live, strict=True)):
         if size - left > _GARBAGE * size:
-            return slice(place, place + 1)
+            return slice(position, position + 1)
     return slice(0, 0)
 
 

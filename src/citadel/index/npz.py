@@ -76,7 +76,7 @@ class Rows(Protocol):
 
 
 class Npz:
-    """An open .npz file: its arrays by name, of those that were asked for."""
+    """An open .npz file: the requested arrays by name."""
 
     def __init__(self, path: str, archive: zipfile.ZipFile, members: Mapping[str, Member], stack: ExitStack) -> None:
         self.path, self.members = path, members
@@ -128,7 +128,7 @@ def _members(archive: zipfile.ZipFile, names: Collection[str]) -> dict[str, Memb
     for info in archive.infolist():
         name = info.filename.removesuffix(".npy")
         if name in members:
-            raise ValueError(f"the array {name} stands twice")
+            raise ValueError(f"the array {name} occurs twice")
         if name in names:
             members[name] = _member(archive, info)
     return members
@@ -150,7 +150,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
 
 
 class _Stream:
-    """Rows one after another, as they stand in the file."""
+    """Consecutive rows, in file order."""
 
     def __init__(self, path: str, file: IO[bytes], member: Member) -> None:
         self._path, self._file, self._member = path, file, member

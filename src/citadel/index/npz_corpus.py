@@ -20,7 +20,7 @@ _OF_DOCUMENTS = ("ids", "titles", "texts", "semantic")
 _MOST_DOCUMENTS = 16_384
 _DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
 _LEAST_BYTES, _MOST_BYTES = 1 << 16, 16 << 20
-_OFFSETS_A_BLOCK = 65_536
+_OFFSETS_PER_BLOCK = 65_536
 
 
 def slice_bytes(memory: int) -> int:
@@ -105,26 +105,26 @@ def _count_documents(file: Npz) -> int:
 def _offsets(file: Npz, layout: _Layout) -> Iterator[NDArray[Any]]:
     """The offsets in blocks; a file without them has no postings."""
     rows = file.rows("offsets") if "offsets" in file.members else None
-    for start in range(0, layout.documents + 1, _OFFSETS_A_BLOCK):
-        count = min(_OFFSETS_A_BLOCK, layout.documents + 1 - start)
+    for start in range(0, layout.documents + 1, _OFFSETS_PER_BLOCK):
+        count = min(_OFFSETS_PER_BLOCK, layout.documents + 1 - start)
         yield np.zeros(count, np.int64) if rows is None else rows.take(count)
 
 
-def _check_offsets(file: Npz, layout: _Layout, most_bytes: int) -> None:
+def _check_offsets(file: Npz, layout: _Layout, max_bytes: int) -> None:
     """Offsets rise from 0 to the number of postings, split no token, and no document is larger than memory."""
     member = file.members.get("offsets")
     if member is not None and (member.dtype.kind not in "iu" or member.shape != (layout.documents + 1,)):
         raise _wrong_offsets(file, layout)
-    last, place, token = 0, 0, math.lcm(*layout.shares.values())
+    last, position, token = 0, 0, math.lcm(*layout.shares.values())
     for block in _offsets(file, layout):
         if int(block[0]) < last or (block[1:] < block[:-1]).any() or int(block[-1]) > layout.postings:
             raise _wrong_offsets(file, layout)
         ends = block.astype(np.int64)
         if (ends % token).any():
             raise InputError(f"offsets must be multiples of {token}: a token's keys belong to one document", file.path)
-        _check_sizes(file, layout, np.diff(ends, prepend=last if place else ends[0]), place, most_bytes)
-        last, place = int(block[-1]), place + len(block)
-        if place == len(block) and block[0]:
+        _check_sizes(file, layout, np.diff(ends, prepend=last if position else ends[0]), position, max_bytes)
+        last, position = int(block[-1]), position + len(block)
+        if position == len(block) and block[0]:
             raise _wrong_offsets(file, layout)
     if last != layout.postings:
         raise _wrong_offsets(file, layout)
@@ -135,26 +135,26 @@ def _wrong_offsets(file: Npz, layout: _Layout) -> InputError:
     return InputError(reason, file.path)
 
 
-def _check_sizes(file: Npz, layout: _Layout, postings: NDArray[np.int64], place: int, most_bytes: int) -> None:
+def _check_sizes(file: Npz, layout: _Layout, postings: NDArray[np.int64], position: int, max_bytes: int) -> None:
     """A document is taken in whole: one that memory cannot hold ends here, not with the process."""
     largest = int(np.argmax(postings))
     size = layout.document_bytes + int(postings[largest]) * layout.posting_bytes
-    if size > most_bytes and layout.documents:
-        reason = f"document {place + max(largest, 1)} takes {size >> 20:,} MB, the most under this bound is"
+    if size > max_bytes and layout.documents:
+        reason = f"document {position + max(largest, 1)} takes {size >> 20:,} MB, the limit under this bound is"
         advice = "give more memory (--memory), or split the document"
-        raise ResourceError(f"{file.path}: {reason} {most_bytes >> 20:,} MB; {advice}")
+        raise ResourceError(f"{file.path}: {reason} {max_bytes >> 20:,} MB; {advice}")
 
 
 def _cut(file: Npz, layout: _Layout, size: int) -> Iterator[NDArray[np.int64]]:
     """The offsets [n + 1] of each slice; at least one slice, so that its arrays are looked at."""
-    most = min(max(size // layout.document_bytes, 1), _MOST_DOCUMENTS)
+    limit = min(max(size // layout.document_bytes, 1), _MOST_DOCUMENTS)
     begin = first = 0
     for block in _offsets(file, layout):
         ends = block.astype(np.int64)[1 if first == 0 else 0 :]  # where each document ends; the first offset is 0
         first += len(block)
         while len(ends):
             fit = int(np.searchsorted(ends, begin + size // layout.posting_bytes, side="right"))
-            part, ends = np.split(ends, [min(max(fit, 1), most)])
+            part, ends = np.split(ends, [min(max(fit, 1), limit)])
             yield np.concatenate([[0], part - begin])
             begin = int(part[-1])
     if not layout.documents:

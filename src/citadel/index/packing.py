@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-POSTINGS_A_BLOCK = 128
+POSTINGS_PER_BLOCK = 128
 WINDOW = 1 << 16  # rows of a mapped array that are read at a time
 _OFFSET = np.uint64((1 << 56) - 1)
 
@@ -22,7 +22,7 @@ def blocks_of(postings: NDArray[np.integer] | int) -> NDArray[np.integer] | int:
     >>> blocks_of(129)
     2
     """
-    return (postings + POSTINGS_A_BLOCK - 1) // POSTINGS_A_BLOCK
+    return (postings + POSTINGS_PER_BLOCK - 1) // POSTINGS_PER_BLOCK
 
 
 def block_sizes(list_lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -32,9 +32,9 @@ def block_sizes(list_lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     [128, 2, 1]
     """
     counts = np.asarray(blocks_of(list_lengths), np.int64)
-    sizes = np.full(int(counts.sum()), POSTINGS_A_BLOCK, np.int64)
+    sizes = np.full(int(counts.sum()), POSTINGS_PER_BLOCK, np.int64)
     filled = list_lengths > 0
-    sizes[np.cumsum(counts)[filled] - 1] = (list_lengths[filled] - 1) % POSTINGS_A_BLOCK + 1
+    sizes[np.cumsum(counts)[filled] - 1] = (list_lengths[filled] - 1) % POSTINGS_PER_BLOCK + 1
     return sizes
 
 
@@ -44,9 +44,9 @@ def unpack_values(
     """The values of blocks [b] as one array [sum of sizes]; the first `skip` of each block are not stored, and 0."""
     bits = np.repeat((offsets >> np.uint64(56)).astype(np.int64), sizes)  # [P]
     starts = np.repeat((offsets & _OFFSET).astype(np.int64) * 8, sizes)  # [P]
-    places = ranges(sizes) - skip  # [P]
-    stored = places >= 0
-    position = starts + places * bits
+    positions = ranges(sizes) - skip  # [P]
+    stored = positions >= 0
+    position = starts + positions * bits
     octet = np.where(stored, position >> 3, 0)
     if len(octet) and int(octet.max()) + 8 > len(packed):
         raise ValueError("packed values lie outside the section")
@@ -73,12 +73,12 @@ def ranges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     [0, 1, 0, 1, 2]
     """
     total = int(sizes.sum())
-    places: NDArray[np.int64] = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return places
+    positions: NDArray[np.int64] = np.arange(total) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return positions
 
 
 def list_groups(lengths: NDArray[np.int64], chunk: int) -> Iterator[tuple[int, int]]:
-    """Runs of lists first … stop − 1 that hold at most `chunk` postings together; a longer list stands alone.
+    """Runs of lists first … stop − 1 that hold at most `chunk` postings together; a longer list is a run of its own.
 
     >>> list(list_groups(np.array([2, 2, 9, 1]), 4))
     [(0, 2), (2, 3), (3, 4)]

@@ -1,4 +1,4 @@
-"""Codecs: how a vector becomes bytes. fp16, int8 with a scale a vector, product quantisation with a scale a key."""
+"""Codecs: how a vector becomes bytes. fp16, int8 with a scale per vector, product quantisation with a scale per key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INT8_MAX = FP16_MAX * 127
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Coded vectors: codes [P, width] and, for int8, one scale a vector [P].
+    """Coded vectors: codes [P, width] and, for int8, one scale per vector [P].
 
     >>> encode("fp16", np.ones((1, 4), np.float32)).codes.dtype.name
     'float16'
@@ -53,7 +53,7 @@ def encode(codec: str, vectors: Floats, keys: Keys | None = None, codebook: Code
 
 
 def decode(encoded: Encoded, keys: Keys | None = None, codebook: Codebook | None = None) -> Floats:
-    """The vectors the codes stand for, in fp32 [P, d]."""
+    """Decode vectors to fp32 [P, d]."""
     if encoded.codec == "fp16":
         return encoded.codes.astype(np.float32)
     if encoded.codec == "int8":

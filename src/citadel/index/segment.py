@@ -45,7 +45,7 @@ class Meta:
 
 
 def id_hashes(ids: Iterable[str]) -> NDArray[np.uint64]:
-    """The 64-bit hash under which an id is found.
+    """The 64-bit hash of an id.
 
     >>> id_hashes(["d1"]).dtype.name
     'uint64'
@@ -163,16 +163,16 @@ class Segment:
         known = self.file["ID_HASHES"].array("<u8")
         numbers = self.file["ID_NUMBERS"].array("<u4")
         found: dict[str, int] = {}
-        places = np.searchsorted(known, hashes)
-        for i in np.flatnonzero(known[np.minimum(places, len(known) - 1)] == hashes).tolist():
-            place = int(places[i])
-            while place < len(known) and known[place] == hashes[i]:  # several ids may share a hash
-                number = int(numbers[place])
+        positions = np.searchsorted(known, hashes)
+        for i in np.flatnonzero(known[np.minimum(positions, len(known) - 1)] == hashes).tolist():
+            position = int(positions[i])
+            while position < len(known) and known[position] == hashes[i]:  # several ids may share a hash
+                number = int(numbers[position])
                 if number >= self.documents:
                     raise self._corrupt("ID_NUMBERS", f"document {number} does not exist")
                 if self.ids([number]) == [ids[i]]:
                     found[ids[i]] = number
-                place += 1
+                position += 1
         return found
 
     # -- lists -------------------------------------------------------------------------------------------------------
@@ -249,11 +249,11 @@ class Segment:
         if stop - first != len(sizes):
             raise self._corrupt("BLOCK_STARTS", "the blocks do not fit the lists")
         bounds = self.file[offsets_name].array("<u8", first, stop + 1)
-        places = (bounds & np.uint64((1 << 56) - 1)).astype(np.int64)
-        if (np.diff(places) < 0).any():
+        positions = (bounds & np.uint64((1 << 56) - 1)).astype(np.int64)
+        if (np.diff(positions) < 0).any():
             raise self._corrupt(offsets_name, "the blocks do not follow each other")
-        packed = self.file[packed_name].array(np.uint8, int(places[0]), int(places[-1]) + 8)
-        return bounds[:-1] - np.uint64(places[0]), packed
+        packed = self.file[packed_name].array(np.uint8, int(positions[0]), int(positions[-1]) + 8)
+        return bounds[:-1] - np.uint64(positions[0]), packed
 
     def encoded(self, start: int, stop: int) -> Encoded:
         """The coded vectors of postings start … stop − 1."""

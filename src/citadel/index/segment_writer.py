@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from citadel.index.centroids import PROBE_FLOOR, Probe, build_probe
 from citadel.index.container import CitWriter, FileRecord
 from citadel.index.growable import Spool
-from citadel.index.packing import POSTINGS_A_BLOCK, WINDOW, blocks_of, windows
+from citadel.index.packing import POSTINGS_PER_BLOCK, WINDOW, blocks_of, windows
 from citadel.index.segment import Meta
 from citadel.index.storage import Storage
 from citadel.types import Floats
@@ -202,7 +202,7 @@ class ListPacker:
         if not len(lists):
             return
         open_from = int(np.searchsorted(lists, lists[-1]))  # the last list may go on in the next chunk
-        whole = open_from + (len(lists) - open_from) // POSTINGS_A_BLOCK * POSTINGS_A_BLOCK
+        whole = open_from + (len(lists) - open_from) // POSTINGS_PER_BLOCK * POSTINGS_PER_BLOCK
         self._waiting = (lists[whole:], values[whole:])
         yield from self._emit(lists[:whole], values[:whole])
 
@@ -215,7 +215,7 @@ class ListPacker:
         if firsts is not None:
             self._firsts.append(firsts)
         self._offsets.append(offsets[:-1] + np.uint64(self._length))
-        size = int(offsets[-1])  # what stands behind it is padding
+        size = int(offsets[-1])  # the rest is padding
         self._length += size
         yield packed[:size].tobytes()
 

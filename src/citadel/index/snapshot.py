@@ -67,12 +67,12 @@ class Snapshot:
         if self.manifest.deletions is None:
             return {}
         sizes = {segment.file_id: _extent(segment) for segment in self.segments}
-        found = read_tombstones(self.storage, self.manifest.deletions, self.manifest.index_id, sizes)
-        if sum(len(part.documents) for part in found.values()) != self.manifest.deleted:
+        tombstones = read_tombstones(self.storage, self.manifest.deletions, self.manifest.index_id, sizes)
+        if sum(len(part.documents) for part in tombstones.values()) != self.manifest.deleted:
             raise CorruptIndexError(
                 self.manifest.deletions.name, "DELETED_DOCUMENTS", "its count differs from the manifest's"
             )
-        return found
+        return tombstones
 
     def whole(self) -> AbstractContextManager[None]:
         """A context for reading: an error where a file was cut short or could not be read within it."""
@@ -86,29 +86,29 @@ class Snapshot:
         return self.manifest.documents
 
     def locate(self, ids: Sequence[str]) -> dict[str, tuple[Segment, int]]:
-        """Where each known, live id stands."""
-        hashes, found = id_hashes(ids), {}
+        """Map each known, live id to its segment and number."""
+        hashes, located = id_hashes(ids), {}
         for segment in self.segments:
             gone = self.deleted(segment).documents
             for id, number in segment.find(ids, hashes).items():
-                place = int(np.searchsorted(gone, number))
-                if place == len(gone) or gone[place] != number:
-                    found[id] = (segment, number)
-        return found
+                position = int(np.searchsorted(gone, number))
+                if position == len(gone) or gone[position] != number:
+                    located[id] = (segment, number)
+        return located
 
     def get(self, id: str) -> Document | None:
         """The live document with this id."""
-        place = self.locate([id]).get(id)
-        return place[0].store.get([place[1]])[0] if place else None
+        position = self.locate([id]).get(id)
+        return position[0].store.get([position[1]])[0] if position else None
 
     def ids(self, numbers: NDArray[np.int64]) -> list[str]:
         """The ids of documents by their number in the whole index, in this order."""
         if len(self.segments) == 1:
             return self.segments[0].ids(numbers.tolist())
-        found: dict[int, str] = {}
+        by_number: dict[int, str] = {}
         for segment, base, part in self._by_segment(numbers):
-            found |= dict(zip(part, segment.ids([number - base for number in part]), strict=True))
-        return [found[number] for number in numbers.tolist()]
+            by_number |= dict(zip(part, segment.ids([number - base for number in part]), strict=True))
+        return [by_number[number] for number in numbers.tolist()]
 
     def documents(self, numbers: NDArray[np.int64]) -> list[Document]:
         """The documents with these numbers in the whole index, in this order."""
@@ -121,10 +121,10 @@ class Snapshot:
     def _stored(self, numbers: NDArray[np.int64], read: Callable[[DocumentStore, Iterable[int]], list[T]]) -> list[T]:
         if len(self.segments) == 1:
             return read(self.segments[0].store, numbers.tolist())
-        found: dict[int, T] = {}
+        by_number: dict[int, T] = {}
         for segment, base, part in self._by_segment(numbers):
-            found |= dict(zip(part, read(segment.store, (number - base for number in part)), strict=True))
-        return [found[number] for number in numbers.tolist()]
+            by_number |= dict(zip(part, read(segment.store, (number - base for number in part)), strict=True))
+        return [by_number[number] for number in numbers.tolist()]
 
     def _by_segment(self, numbers: NDArray[np.int64]) -> Iterator[tuple[Segment, int, list[int]]]:
         owners = np.searchsorted(self.bases, numbers, side="right") - 1
@@ -132,7 +132,7 @@ class Snapshot:
             yield self.segments[owner], int(self.bases[owner]), numbers[owners == owner].tolist()
 
     def live_numbers(self, segment: Segment) -> Iterable[int]:
-        """The numbers, in their segment, of the documents still there."""
+        """The numbers, in their segment, of the live documents."""
         numbers: list[int] = np.flatnonzero(self.deleted(segment).alive(segment.documents)).tolist()
         return numbers
 
@@ -195,5 +195,5 @@ def _manifest_of(storage: Storage, index_id: str, generation: int) -> Manifest:
         if manifest.index_id == index_id:
             return manifest
     raise IndexNotFoundError(
-        f"{storage.location}: generation {generation} is no longer there; open the index again for the newest one"
+        f"{storage.location}: generation {generation} was removed; open the index again for the newest one"
     )

@@ -1,4 +1,4 @@
-"""Deleted documents: which, and for bm25 what their going takes away from the collection's statistics."""
+"""Deleted documents: their numbers, and for bm25 what they subtract from the collection statistics."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Deleted:
     removed_length: int = 0
 
     def bitmap(self, documents: int) -> NDArray[np.uint8]:
-        """One bit a document, lowest first."""
+        """One bit per document, lowest first."""
         return np.packbits(~self.alive(documents), bitorder="little")
 
     def alive(self, documents: int) -> NDArray[np.bool_]:
-        """Whether each document is still there [documents]."""
+        """Whether each document is live [documents]."""
         mask = np.ones(documents, bool)
         mask[self.documents] = False
         return mask

@@ -19,12 +19,12 @@ _LARGEST_KEY = (1 << 32) - 1
 _KEYS = "whole numbers from 0 to 2³² − 1"
 ANY = 0  # the key under which an all-to-all router puts every token
 _ROWS = ("keys", "weights", "vectors", "semantic")  # of one document; all else is its text and metadata
-_DOCUMENTS_A_BATCH = 1024
-_POSTINGS_A_BATCH = 131_072
+_DOCUMENTS_PER_BATCH = 1024
+_POSTINGS_PER_BATCH = 131_072
 
 
 def batches(given: Any, settings: Settings, memory: int) -> Iterator[VectorBatch]:
-    """Read an `.npz` file, one mapping with `ids` and `offsets`, or an iterable of one mapping a document."""
+    """Read an `.npz` file, one mapping with `ids` and `offsets`, or an iterable of one mapping per document."""
     if isinstance(given, (str, os.PathLike)):
         for first, arrays in read_slices(str(given), settings, memory):
             batch = _from_arrays(arrays, settings, str(given), first)
@@ -41,8 +41,8 @@ def _pieces(batch: VectorBatch, size: int) -> Iterator[VectorBatch]:
     """A large batch in parts, so that coding it needs little memory."""
     start = 0
     postings, documents = (
-        most if rows is None else min(most, size // (4 * max(rows.shape[1], 1)))
-        for rows, most in ((batch.vectors, _POSTINGS_A_BATCH), (batch.semantic, 16 * _DOCUMENTS_A_BATCH))
+        maximum if rows is None else min(maximum, size // (4 * max(rows.shape[1], 1)))
+        for rows, maximum in ((batch.vectors, _POSTINGS_PER_BATCH), (batch.semantic, 16 * _DOCUMENTS_PER_BATCH))
     )
     while start < len(batch):
         limit = np.searchsorted(batch.offsets, batch.offsets[start] + postings, side="right") - 1
@@ -59,7 +59,7 @@ def _grouped(given: Iterable[Mapping[str, Any]], settings: Settings, size: int) 
                 f"add_vectors takes mappings with id, keys, weights and vectors, not {type(item).__name__}"
             )
         waiting.append(item)
-        if len(waiting) == _DOCUMENTS_A_BATCH:
+        if len(waiting) == _DOCUMENTS_PER_BATCH:
             yield from _pieces(_join(waiting, settings), size)
             waiting = []
     if waiting:
@@ -193,8 +193,8 @@ def _check_keys(keys: Any, offsets: NDArray[np.int64], documents: Sequence[Docum
         return
     bad = np.flatnonzero((given < 0) | (given > _LARGEST_KEY))
     if len(bad):
-        place = int(np.searchsorted(offsets, bad[0], side="right")) - 1
-        owner = documents[min(max(place, 0), len(documents) - 1)].id
+        position = int(np.searchsorted(offsets, bad[0], side="right")) - 1
+        owner = documents[min(max(position, 0), len(documents) - 1)].id
         raise InputError(f"document {owner!r}: keys are {_KEYS}, not {given[bad[0]]}", where)
 
 

@@ -219,7 +219,7 @@ class Writer(Publisher):
     # -- deleting ----------------------------------------------------------------------------------------------------
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Delete documents by id; how many there were."""
+        """Delete documents by id and return their number."""
         with self._mutex:
             self.begin()
             for call in self._own_calls():
@@ -350,7 +350,7 @@ class Writer(Publisher):
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """After a failure nothing waits, nothing is locked, and the last generation stands."""
+        """After a failure nothing waits, nothing is locked, and the last generation is unchanged."""
         try:
             with resource_errors(self._storage.location):
                 yield

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from citadel.bench.exact import ExactSearch, Texts, best, flatten
 from citadel.encode.config import ModelConfig
 from citadel.errors import UsageError
-from citadel.index.packing import POSTINGS_A_BLOCK
+from citadel.index.packing import POSTINGS_PER_BLOCK
 from citadel.model.encoder import find_device
 from citadel.paper.counts import query_cost
 from citadel.paper.engine import Lists
@@ -142,7 +142,7 @@ def packed_bytes(documents: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
     """
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if len(sizes) else np.zeros(0, np.int64)
     within = np.arange(len(documents)) - np.repeat(starts, sizes)  # [P]
-    opens = within % POSTINGS_A_BLOCK == 0
+    opens = within % POSTINGS_PER_BLOCK == 0
     deltas = np.where(opens, 0, np.diff(documents, prepend=0))
     blocks = np.flatnonzero(opens)
     largest = np.maximum.reduceat(deltas, blocks) if len(blocks) else np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""Vectors → (key, weight): one small file for each router, and `score.py`, the formula they all share."""
+"""Routers: token vectors to (key, weight), one file per router, and `formula.py`, the score they share."""
 
 from __future__ import annotations
 

@@ -46,22 +46,22 @@ class DynamicRouter(Router):
     def _document(self, text: TokenVectors) -> RoutedTokens:
         return self._route(text, self.document_keys, self.tau)
 
-    def _route(self, text: TokenVectors, most: int, tau: float) -> RoutedTokens:
+    def _route(self, text: TokenVectors, limit: int, tau: float) -> RoutedTokens:
         phi = token_rows(text.activations, text, "activations", self.name)  # [T, V]
         vectors = token_rows(text.vectors, text, "token vectors", self.name)  # [T, d]
-        chosen = [top_keys(row, most, tau) for row in phi]
+        chosen = [top_keys(row, limit, tau) for row in phi]
         tokens = np.repeat(np.arange(len(text), dtype=np.uint32), [len(keys) for keys in chosen])  # [P]
         keys = np.concatenate([np.empty(0, np.uint32), *chosen])  # [P]
         return RoutedTokens(keys, phi[tokens, keys], vectors[tokens], tokens=tokens)
 
 
-def top_keys(phi: Floats, most: int, tau: float = 0.0) -> Keys:
-    """The at most `most` keys with the largest φ above τ, best first; equal ones by lower key, compared in fp32.
+def top_keys(phi: Floats, limit: int, tau: float = 0.0) -> Keys:
+    """The at most `limit` keys with the largest φ above τ, best first; equal ones by lower key, compared in fp32.
 
     >>> top_keys(np.array([1, 3, 1, 0], np.float32), 2).tolist()
     [1, 0]
     """
     phi = phi.astype(np.float32, copy=False)  # [V]
     live = np.flatnonzero(phi > np.float32(max(tau, 0.0)))  # ascending, so that a stable sort keeps the lower key first
-    best = np.argsort(-phi[live], kind="stable")[:most]
+    best = np.argsort(-phi[live], kind="stable")[:limit]
     return live[best].astype(np.uint32)

@@ -15,7 +15,7 @@ from citadel.types import RoutedTokens, TokenVectors
 class SparseRouter(Router):
     """Key → max over tokens of φ (Eq. 7), one row for each key above 0, in key order.
 
-    A row stands for the whole text, so `tokens` is None.
+    A row belongs to the whole text, so `tokens` is None.
 
     >>> phi = np.array([[0, 1, 0], [0, 3, 2]], np.float32)
     >>> routed = SparseRouter().route_document(TokenVectors(np.array([7, 9], np.uint32), activations=phi))

@@ -85,8 +85,8 @@ class Analyser:
         >>> get_analyser("english").tokens("The dog's owners")
         Tokens(texts=('dog', 'owner'), offsets=((4, 9), (10, 16)))
         """
-        found = [(self._term(match[0]), match.span()) for match in _words(text).finditer(text)]
-        kept = [(term, span) for term, span in found if term]
+        pairs = [(self._term(match[0]), match.span()) for match in _words(text).finditer(text)]
+        kept = [(term, span) for term, span in pairs if term]
         return Tokens(tuple(term for term, _ in kept), tuple(span for _, span in kept))
 
     @cached_property
@@ -187,7 +187,7 @@ def _words(text: str) -> re.Pattern[str]:
 @cache
 def _unicode_words() -> re.Pattern[str]:
     r"""Like \w+, with the marks that \w leaves out: without them every Indic or decomposed word falls to pieces."""
-    points = [*range(0x300, 0x20000), *range(0xE0100, 0xE01F0)]  # all marks of Unicode stand here
+    points = [*range(0x300, 0x20000), *range(0xE0100, 0xE01F0)]  # all marks of Unicode are in these ranges
     marks = "".join(chr(point) for point in points if unicodedata.category(chr(point))[0] == "M")
     run = rf"\w+(?:(?![\x00-\xac])[{marks}{_IGNORED}]+\w*)*"  # the look-ahead spares most words the long set
     return re.compile(rf"{run}(?:[{_APOSTROPHES}]{run})*")

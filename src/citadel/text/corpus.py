@@ -125,9 +125,9 @@ def read_corpus(
     skipped: Skipped = None,
     max_line: int | None = None,
 ) -> Corpus:
-    """Stream the documents of a JSONL or TSV file, a BEIR folder or "-" (standard input, JSONL unless told else).
+    """Stream the documents of a JSONL or TSV file, a BEIR folder or "-" (standard input, JSONL by default).
 
-    A bad line raises InputError with file and line, or under `on_error="skip"` is counted, told to `skipped`, and
+    A bad line raises InputError with file and line, or under `on_error="skip"` is counted, passed to `skipped`, and
     passed over. Blank lines are no documents. `start` is the offset of an earlier Position. Ids may repeat: the last
     one wins later, in the index. A line of more than `max_line` bytes (64 MiB) is a bad line. A TSV line is
     id, text or id, title, text; nothing is quoted in it.

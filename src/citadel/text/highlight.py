@@ -19,7 +19,7 @@ _LONG_WORD = 256  # characters; only a longer word is cut at the edge of a part
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A window of a text: where it stands there, and which parts of it matched, as offsets into `text`.
+    """A window of a text: its position, and which parts of it matched, as offsets into `text`.
 
     >>> Snippet("a fox", 10, ((2, 5),)).end
     15

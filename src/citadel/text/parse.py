@@ -174,7 +174,7 @@ def _find_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(inner, Mapping):
         del metadata["metadata"]
         if shadowed := sorted(str(name) for name in metadata.keys() & inner.keys()):
-            raise InputError(f"{shorten(shadowed[0])} stands both beside and inside `metadata`: keep one")
+            raise InputError(f"{shorten(shadowed[0])} occurs both beside and inside `metadata`: keep one")
         metadata.update(inner)
     return metadata
 
@@ -211,7 +211,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise InputError(f"the key {shorten(twice)} stands twice in one object")
+        raise InputError(f"the key {shorten(twice)} occurs twice in one object")
     return fields
 
 

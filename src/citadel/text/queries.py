@@ -48,8 +48,8 @@ def named_queries(queries: Sequence[str] | Sequence[Query] | Mapping[str, str]) 
     if isinstance(queries, str):
         raise UsageError("search_batch takes several queries; use search for one")
     return [
-        (str(place), query) if isinstance(query, str) else (query[0], query[1])
-        for place, query in enumerate(queries, 1)
+        (str(position), query) if isinstance(query, str) else (query[0], query[1])
+        for position, query in enumerate(queries, 1)
     ]
 
 
@@ -75,5 +75,5 @@ def _parse_tsv(line: str) -> Query:
 
 def _add(queries: dict[str, str], identifier: str, text: str) -> None:
     if identifier in queries:
-        raise InputError(f"the query id {shorten(identifier)} stands twice: give each query its own id")
+        raise InputError(f"the query id {shorten(identifier)} occurs twice: give each query its own id")
     queries[identifier] = text
