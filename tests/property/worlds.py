@@ -68,7 +68,7 @@ class World:
     def query(self, number: int) -> dict[str, Any]:
         random = np.random.default_rng((self.seed, 1_000_000 + number))
         if self.router == "bm25":
-            return {"query": " ".join(random.choice((*WORDS, "zebra"), random.integers(0, 6)))}
+            return {"query": " ".join(random.choice((*WORDS, "zebra"), random.integers(1, 6)))}
         tokens = int(random.integers(0, 5))
         found: dict[str, Any] = {}
         if self.router != "none":
