@@ -212,7 +212,7 @@ def test_vectors_that_do_not_fit_are_told(tmp_path: Path, given: dict[str, Any],
 
 def test_a_key_that_stands_twice_is_named(server: Running) -> None:
     _, answer = server.post("/v1/search", b'{"query": "x", "query": "y"}')
-    assert "'query' stands twice" in answer["error"]["message"]
+    assert "'query' occurs twice" in answer["error"]["message"]
     assert server.post("/v1/search", {"query": 'a "colon": here', "k": 1})[0] == 200
 
 
