@@ -384,7 +384,10 @@ class resource_errors(contextlib.AbstractContextManager[None]):  # noqa: N801 - 
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if failure := read_failure(self._location, error):
-            raise failure from error
+            try:
+                raise failure from error
+            finally:
+                del failure  # breaks the cycle of error, traceback and frame, which would keep a lock alive
         if problem := _resource_problem(error):
             advice = "what was committed before is intact; give it room"
             raise ResourceError(f"{self._location}: {problem}; {advice}") from error
