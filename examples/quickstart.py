@@ -4,7 +4,7 @@ import tempfile
 
 import citadel
 
-DOCUMENTS = [
+DOCUMENTS: list[dict[str, object]] = [
     {"id": "d1", "title": "Relativity", "text": "Einstein proposed that time depends on motion.", "year": 1905},
     {"id": "d2", "title": "Evolution", "text": "Darwin explained species by natural selection.", "year": 1859},
     {"id": "d3", "title": "Heart", "text": "A blocked coronary artery causes a heart attack."},
