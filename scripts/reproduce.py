@@ -2,9 +2,9 @@
 
     make reproduce                     # or: python scripts/reproduce.py [--train] [--out build/report]
 
-What is kept in benchmarks/measured is not measured again. What is missing is measured with the models in runs/family,
-and a model that is missing is trained where --train is given and there is a GPU; how long that takes is said first.
-A run that was stopped goes on where it was: training from its last checkpoint, measuring with the next file.
+Measurements kept in benchmarks/measured (packs) and build/measured (files) are not made again. Missing ones are made
+with the models in runs/family; a missing model is trained with --train on a machine with a GPU, and the script prints
+how long that takes. Interrupted? Run the same command to resume. `scripts/pack.py` packs new files for version control.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from citadel.encode.config import load_config
 from citadel.errors import CitadelError
 from citadel.eval.datasets import Dataset, beir_folder
 from citadel.paper.names import system_name
+from citadel.paper.packs import unpack
 from citadel.paper.record import measurements_in, read_json, read_measurement, write_measurement
 from citadel.paper.run import fill, measure
 from citadel.paper.system import Plan
 from citadel.train.config import TrainConfig, expand, load_train_config
 
 ROOT = Path(__file__).parent.parent
-CONFIGS, MODELS, MEASURED = ROOT / "configs" / "family", ROOT / "runs" / "family", ROOT / "benchmarks" / "measured"
+CONFIGS, MODELS, MEASURED = ROOT / "configs" / "family", ROOT / "runs" / "family", ROOT / "build" / "measured"
+PACKS = ROOT / "benchmarks" / "measured"
 RATES = ROOT / "benchmarks" / "results" / "train.json"
 KEYS = (1, 3, 5, 7, 9)
 KEYS_STEPS = 300  # five short equal runs
@@ -248,6 +250,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="make or time only measurements of this name")
     options = parser.parse_args()
     datasets = dict(collections_here())
+    unpack(PACKS, MEASURED)
     if not datasets:
         print("no collection in $CITADEL_DATA/eval: nothing is measured, the report shows what is kept")
     train_missing(options.train, list(datasets))

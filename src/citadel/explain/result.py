@@ -1,4 +1,4 @@
-"""What an explanation is made of; the fields are those of its JSON (docs/explain.md)."""
+"""What an explanation is made of; the fields are those of its JSON (docs/reference/explanation.md)."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from citadel.paper.packs import unpacked
 from citadel.paper.parts import Picture
 from citadel.paper.record import read_json
 
@@ -49,7 +49,7 @@ class Passage:
 
 def read_passages(folder: str | os.PathLike[str]) -> list[Passage]:
     """Every explained text below a folder."""
-    found = [(file, read_json(file)) for file in sorted(Path(folder).rglob("*.json"))]
+    found = [(file, read_json(file)) for file in sorted(unpacked(folder).rglob("*.json"))]
     return [passage(file.stem, data) for file, data in found if _is_explained(data)]
 
 

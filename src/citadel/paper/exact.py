@@ -106,7 +106,7 @@ class ExactSystem:
 
 
 def index_bytes(config: ModelConfig, codec: str, keys: NDArray[np.uint32], documents: NDArray[np.int64]) -> int:
-    """What the sections of an index of these postings take (docs/format.md): lists and codes."""
+    """What the sections of an index of these postings take (docs/reference/file-format.md): lists and codes."""
     if config.router == "none":
         return 0
     order = np.lexsort((documents, keys))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from citadel.errors import InputError
 from citadel.eval.significance import Comparison, compare
+from citadel.paper.packs import unpacked
 from citadel.paper.record import QUERIES, Measurement, beside, read_json, read_measurement
 
 # In the order of the paper's Table 1; systems it does not know stand after these.
@@ -41,10 +42,10 @@ class Measured:
 
 
 def read_folder(folder: str | os.PathLike[str]) -> list[Measured]:
-    """Every measurement below a folder, systems in the paper's order."""
+    """Every measurement below a folder or in its packs, systems in the paper's order."""
     if not os.path.isdir(folder):
         raise InputError("there is no such folder: name one with files of `citadel measure`", os.fspath(folder))
-    files = [file for file in sorted(Path(folder).rglob("*.json")) if not file.name.endswith(QUERIES)]
+    files = [file for file in sorted(unpacked(folder).rglob("*.json")) if not file.name.endswith(QUERIES)]
     found = [Measured(file, read_measurement(file)) for file in files if _is_measurement(file)]
     if not found:
         raise InputError("no measurement below this folder: make some with `citadel measure`", os.fspath(folder))

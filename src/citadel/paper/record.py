@@ -20,7 +20,7 @@ QUERIES, RUN = ".queries.json", ".run.xz"
 
 @dataclass(frozen=True)
 class Measurement:
-    """One (system, collection, settings); what was not measured is empty. docs/reproduce.md explains every field.
+    """One (system, collection, settings); what was not measured is empty. Fields: docs/guides/reproduce.md.
 
     >>> one = Measurement("CITADEL", "scifact", documents=10, queries=2, postings=600)
     >>> one.postings_a_document

@@ -1,6 +1,6 @@
 """The engine in numpy, one page: what the native one must return, bit for bit.
 
-All arithmetic is fp32 in a fixed order, without fused multiply-add (docs/search.md), so both engines and every
+All arithmetic is fp32 in a fixed order, without FMA (docs/how-it-works/search.md), so both engines and every
 instruction set give the same scores.
 """
 

@@ -25,7 +25,7 @@ from citadel.server.service import Service
 from citadel.server.static_files import page_files, page_routes
 from citadel.server.tokens import permission
 
-_ABOUT = "Multi-vector retrieval with dynamic lexical routing. docs/server.md tells more."
+_ABOUT = "Multi-vector retrieval with dynamic lexical routing. docs/reference/http.md tells more."
 # Which limit is the `maximum`, `maxLength` or `maxItems` of which field.
 _LIMITED = (
     ("SearchRequest", "k", "maximum", "k"),

@@ -174,7 +174,7 @@ class Client:
         return self._batch(named, k, semantic_mode, tau, documents)
 
     def explain(self, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None) -> dict[str, Any]:
-        """Why a document has its score, as the JSON of docs/explain.md."""
+        """Why a document has its score, as the JSON of docs/reference/explanation.md."""
         asked = {"query": query, "id": id, "semantic_mode": semantic_mode, "tau": tau}
         return dict(self.call("POST", "/v1/explain", asked)["explanation"])
 

@@ -185,7 +185,7 @@ class ExplainTimings(Answer):
 
 
 class ExplainAnswer(Answer):
-    """The JSON of `citadel.explain`, see docs/explain.md."""
+    """The JSON of `citadel.explain`, see docs/reference/explanation.md."""
 
     explanation: dict[str, Any]
     generation: int

@@ -1,4 +1,4 @@
-"""Tables in whole steps as docs/search.md has them, one query token after the other, and queries that try them."""
+"""PQ tables in whole steps (docs/how-it-works/search.md), one query token at a time, and queries that test them."""
 
 from __future__ import annotations
 

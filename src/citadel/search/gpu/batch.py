@@ -51,7 +51,7 @@ def find_lists(plans: Sequence[Plan], lists: Sequence[Lists | None]) -> Asked:
 def put(codec: str, vectors: Floats, rows: NDArray[Any], factors: Floats) -> None:
     """Write query vectors [n, d] as a codec multiplies them, and a factor for each; pq's tables are the card's work.
 
-    fp16: as they are; int8: codes and scales (docs/search.md).
+    fp16: as they are; int8: codes and scales (docs/how-it-works/search.md).
 
     >>> rows, factors = np.zeros((2, 2), np.int8), np.zeros(2, np.float32)
     >>> put("int8", np.array([[127, -2.5]], np.float32), rows, factors)

@@ -46,7 +46,7 @@ def _asked(query, column, inside, there):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def products(codes, scales, query, at, there, WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Coded rows `at` [n] times a query vector, or its table, or each its own [n]; added in docs/search.md's order."""
+    """Coded rows `at` [n] times a query vector, or its table, or each its own [n]; summed in the documented order."""
     place = at.to(tl.int64) * WIDTH
     if CODEC == "int8":  # whole numbers below 2²⁴: exact in any order
         column = tl.arange(0, PADDED)

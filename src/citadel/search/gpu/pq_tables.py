@@ -1,4 +1,4 @@
-"""Tables of pq: a query token's products with every centroid in whole steps, made on the card (docs/search.md).
+"""PQ tables: products of a query token with every centroid in whole steps, on the GPU (docs/how-it-works/search.md).
 
 The host sends a token's vector, 128 bytes where its table takes 4,096. This is plain torch; the kernel that does the
 same, to the last bit, is tabulate.py.

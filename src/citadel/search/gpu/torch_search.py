@@ -17,7 +17,7 @@ LANES = 16
 
 
 def products(rows: Rows, at: Tensor | slice, query: Tensor, factor: Tensor, key_scale: Tensor | float = 1.0) -> Tensor:
-    """A query vector or its table against coded rows, in the order of additions of docs/search.md: [n]."""
+    """A query vector or its table against coded rows, in the order of additions of docs/how-it-works/search.md: [n]."""
     codes = rows.codes[at]
     if rows.codec == "int8":
         assert rows.scales is not None

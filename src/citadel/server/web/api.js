@@ -1,4 +1,4 @@
-// The server's JSON API (docs/server.md), with the token where one is asked for.
+// The server's JSON API (docs/reference/http.md), with the token where one is asked for.
 
 import { byId, show } from "./dom.js";
 
