@@ -13,6 +13,7 @@ import pytest
 import citadel
 from citadel.server.config import Limits
 from citadel.server.errors import as_server_error
+from citadel.server.pool import Pool
 from tests.support.serving import DOCUMENTS, TOKEN, Running, running, text_index
 
 
@@ -132,7 +133,7 @@ def test_health_and_metrics(server: Running) -> None:
         ({"query": "x", "kk": 3}, 422, "fields", "kk: extra inputs are not permitted"),
         ({"query": "x", "k": -1}, 422, "fields", "k: input should be greater"),
         ({"k": 3}, 422, "fields", "give either query or vectors"),
-        ({"query": "x", "k": 1001}, 422, "limit", "1,001 hits are asked for"),
+        ({"query": "x", "k": 1001}, 422, "limit", "1,001 hits: this server allows 1,000"),
         ({"query": "x" * 4097}, 422, "limit", "4,097 characters"),
         ({"query": "x", "tau": 1.0}, 400, "usage", "this index's router is bm25"),
         ({"query": "x", "semantic_mode": "some"}, 422, "fields", "semantic_mode"),
@@ -282,3 +283,81 @@ def test_an_index_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) 
 def as_json(value: Any) -> Any:
     """Tuples become lists on their way."""
     return json.loads(json.dumps(value))
+
+
+# ---- admission, empty queries, cut queries ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/search", {"query": "physics"}),
+        ("/v1/search/batch", {"queries": [{"query": "physics"}]}),
+        ("/v1/explain", {"query": "physics", "id": "d1"}),
+        ("/v1/explain/text", {"text": "physics"}),
+        ("/v1/stats", None),
+        ("/v1/documents?id=d1", None),
+    ],
+)
+def test_admission_is_checked_once_per_request(
+    server: Running, monkeypatch: pytest.MonkeyPatch, path: str, body: object
+) -> None:
+    checks: list[str] = []
+
+    def is_full(pool: Pool) -> bool:
+        checks.append(path)
+        return False
+
+    monkeypatch.setattr(Pool, "is_full", property(is_full))
+    server.client.call("GET" if body is None else "POST", path, body)
+    assert checks == [path]
+
+
+def test_a_full_queue_refuses_before_the_body_is_parsed(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pool, "is_full", property(lambda pool: True))
+    status, answer = server.post("/v1/search", b"not JSON")
+    assert (status, answer["error"]["code"]) == (503, "busy")
+    assert server.post("/v1/delete", {"ids": ["d9"]}, Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+@pytest.mark.parametrize("query", ["", " \t\n"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/search", lambda query: {"query": query}),
+        ("/v1/search/batch", lambda query: {"queries": [{"query": "physics"}, {"query": query}]}),
+        ("/v1/explain", lambda query: {"query": query, "id": "d1"}),
+    ],
+)
+def test_an_empty_query_is_refused(server: Running, path: str, body: Callable[[str], object], query: str) -> None:
+    status, answer = server.post(path, body(query))
+    assert (status, answer["error"]["code"]) == (422, "fields")
+    assert "query: the query is empty: send one word or more" in answer["error"]["message"]
+
+
+def test_a_cut_query_is_reported(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    with citadel.Index.create(tmp_path / "m", model=tiny_model()) as made:
+        made.add(DOCUMENTS)
+        made.commit()
+    with running(citadel.Index.open(tmp_path / "m", model=tiny_model(), threads=1), workers=1) as server:
+        length = server.service.searcher.encoder.config.query_length - 2
+        whole, cut = " ".join(["physics"] * length), " ".join(["physics"] * (length + 1))
+        assert not server.client.search(whole).query_cut and server.client.search(cut).query_cut
+        _, answer = server.post("/v1/search/batch", {"queries": [{"query": whole}, {"query": cut}]})
+        assert [result["query_cut"] for result in answer["results"]] == [False, True]
+        ranking = server.client.search_batch([whole, cut])
+        assert [hits.query_cut for _, hits in ranking] == [False, True]  # type: ignore[attr-defined]
+
+
+def test_a_bm25_query_is_never_cut(server: Running) -> None:
+    assert server.post("/v1/search", {"query": "physics " * 100})[1]["query_cut"] is False
+
+
+def test_example_queries_are_titles_or_first_words(server: Running) -> None:
+    assert server.client.stats()["example_queries"] == [
+        "Relativity",
+        "Darwin proposed evolution.",
+        "Newton proposed gravity in physics.",
+    ]
+    server.client.delete(["d1"], commit=True)
+    assert "Relativity" not in server.client.stats()["example_queries"]

@@ -134,7 +134,7 @@ def test_a_restart_between_add_and_commit_is_told(tmp_path: Path) -> None:
             client.commit()
         status, answer = post(server, "/v1/commit", {})
         assert (status, answer["error"]["code"]) == (409, "nothing_waiting")
-        assert "add it again" in answer["error"]["message"]
+        assert "add them again" in answer["error"]["message"]
         client.add([NEW])
         client.commit()
         assert client.get("d4") is not None
@@ -256,6 +256,6 @@ def test_durable_changes_of_an_ended_epoch_are_not_lost() -> None:
     ledger.commit()
     waiting = ledger.accept()
     ledger.drop()
-    assert ledger.is_durable([durable]) and not ledger.waits
+    assert ledger.is_durable([durable]) and not ledger.has_uncommitted
     with pytest.raises(citadel.ServerError):
         ledger.is_durable([durable, waiting])

@@ -15,7 +15,7 @@ import pytest
 import citadel
 from citadel.server.config import Limits
 from citadel.server.routes.documents import document_pieces
-from citadel.server.routes.search import read_together
+from citadel.server.routes.search import documents_per_read
 from tests.support.serving import DOCUMENTS, command, running, text_index
 
 MEGABYTE = 1_000_000
@@ -107,14 +107,14 @@ def test_a_hit_of_sixty_megabytes(sixty_megabytes: Path) -> None:
 
 
 def test_documents_are_read_few_at_a_time_where_they_are_long(sixty_megabytes: Path, eight_megabytes: Path) -> None:
-    assert read_together(citadel.Index.open(sixty_megabytes).searcher().snapshot) == 1
-    assert read_together(citadel.Index.open(eight_megabytes).searcher().snapshot) in (3, 4)
+    assert documents_per_read(citadel.Index.open(sixty_megabytes).searcher().snapshot) == 1
+    assert documents_per_read(citadel.Index.open(eight_megabytes).searcher().snapshot) in (3, 4)
 
 
-def test_few_documents_of_usual_length_are_read_together(tmp_path: Path) -> None:
+def test_few_documents_of_usual_length_are_documents_per_read(tmp_path: Path) -> None:
     documents = [{"id": f"d{n}", "text": "physics " * 100} for n in range(200)]
-    assert read_together(text_index(tmp_path / "i", documents).searcher().snapshot) == 50
-    assert read_together(citadel.Index.create(tmp_path / "empty", model="bm25").searcher().snapshot) == 1
+    assert documents_per_read(text_index(tmp_path / "i", documents).searcher().snapshot) == 50
+    assert documents_per_read(citadel.Index.create(tmp_path / "empty", model="bm25").searcher().snapshot) == 1
 
 
 @pytest.mark.parametrize("text", ["", 'a "quoted"\n\\ line\x00 \u2028 🦊' * 30_000, "é" * (1 << 18) + "🦊"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from citadel.server.protocol import _Late
+from citadel.server.protocol import _ResponseTransport
 from tests.support.serving import Running, parsed, received, running, text_index
 
 BODY = b'{"query": "physics", "k": 1, "documents": false}'
@@ -71,7 +71,7 @@ class Wire:
 )
 def test_what_goes_out_together(method: str, expected: list[Any]) -> None:
     wire = Wire(method)
-    late = _Late(wire)  # type: ignore[arg-type]
+    late = _ResponseTransport(wire)  # type: ignore[arg-type]
     late.write(b"100")
     wire.response_started = True
     for part in (b"head", b"body", b"more"):
@@ -83,7 +83,7 @@ def test_what_goes_out_together(method: str, expected: list[Any]) -> None:
 def test_a_head_whose_body_never_comes() -> None:
     wire = Wire("GET")
     wire.response_started = True
-    late = _Late(wire)  # type: ignore[arg-type]
+    late = _ResponseTransport(wire)  # type: ignore[arg-type]
     late.write(b"head")
     assert wire.told == []
     late.close()

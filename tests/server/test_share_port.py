@@ -39,5 +39,5 @@ def test_two_share_a_port_and_one_goes_on_alone(tmp_path: Path) -> None:
 
 
 def test_a_writer_does_not_share() -> None:
-    with pytest.raises(citadel.UsageError, match="on a port of its own"):
+    with pytest.raises(citadel.UsageError, match="on another port"):
         ServerConfig(share_port=True, write_token=TOKEN)

@@ -20,7 +20,7 @@ def test_first_come_first_served() -> None:
     queue = WorkQueue[str](threads=1)
     for thing in "abc":
         queue.put(thing)
-    assert [queue.get(), queue.get(), queue.get_at_once(), queue.get_at_once()] == ["a", "b", "c", None]
+    assert [queue.get(), queue.get(), queue.get_nowait(), queue.get_nowait()] == ["a", "b", "c", None]
 
 
 def test_only_one_of_two_sleepers_is_woken() -> None:
@@ -28,10 +28,10 @@ def test_only_one_of_two_sleepers_is_woken() -> None:
     with ThreadPoolExecutor(2) as pool:
         found = [pool.submit(queue.get) for _ in range(2)]
         wait_until(lambda: sleeping(queue) == 2)
-        assert queue.put("a", help=False)  # all sleep, so one must be woken
+        assert queue.put("a", wake=False)  # all sleep, so one must be woken
         assert sleeping(queue) == 1
         wait_until(lambda: any(one.done() for one in found))
-        assert not queue.put("b", help=False)  # the other one is taken for awake
+        assert not queue.put("b", wake=False)  # the other one is taken for awake
         assert sleeping(queue) == 1 and len(queue) == 1
         assert queue.wake() and sleeping(queue) == 0
         assert {one.result(30) for one in found} == {"a", "b"}
@@ -40,7 +40,7 @@ def test_only_one_of_two_sleepers_is_woken() -> None:
 
 def test_a_thread_that_is_awake_comes_for_what_nobody_was_woken_for() -> None:
     queue = WorkQueue[str](threads=1)
-    assert not queue.put("a", help=False)
+    assert not queue.put("a", wake=False)
     assert queue.get() == "a"
 
 
