@@ -1,4 +1,4 @@
-"""The routes as a client meets them, on a real socket."""
+"""Routes of the API on a real socket."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_large_batch_goes_in_parts(tmp_path: Path) -> None:
         truth = server.service.searcher.search_batch(queries, k=10)
         found = server.client.search_batch(queries, k=10)
         assert found.trec() == truth.trec() and len(found) == 8
-        assert found.hits[0][0].document == truth.hits[0][0].document  # fetched when it is asked for
+        assert found.hits[0][0].document == truth.hits[0][0].document  # fetched on access
         assert len(server.client.search_batch([], k=10)) == 0
 
 
@@ -140,7 +140,7 @@ def test_health_and_metrics(server: Running) -> None:
         ({"vectors": {"keys": [1]}}, 400, "usage", "search it with a text query"),
     ],
 )
-def test_what_cannot_be_meant_is_told(server: Running, body: object, status: int, code: str, words: str) -> None:
+def test_invalid_requests_get_a_message(server: Running, body: object, status: int, code: str, words: str) -> None:
     found, answer = server.post("/v1/search", body)
     assert (found, answer["error"]["code"]) == (status, code)
     assert words in answer["error"]["message"] and "\n" not in answer["error"]["message"]
@@ -199,8 +199,8 @@ def test_given_vectors_over_http(tmp_path: Path) -> None:
         ({"semantic": [3e38, 0]}, "score is infinite"),
     ],
 )
-def test_vectors_that_do_not_fit_are_told(tmp_path: Path, given: dict[str, Any], words: str) -> None:
-    """In a sentence, with nothing in the log: a warning of numpy is an error here."""
+def test_invalid_vectors_get_a_message(tmp_path: Path, given: dict[str, Any], words: str) -> None:
+    """A numpy warning would be an error here."""
     fields = {"lexical": citadel.Field(dimension=4, codec="fp16"), "semantic": citadel.Field(2, "fp16")}
     index = citadel.Index.create(tmp_path / "v", fields=fields, fingerprint="x")
     index.add_vectors([{"id": "v1", "keys": [7], "weights": [1.0], "vectors": [[9, 0, 0, 0]], "semantic": [9, 0]}])
@@ -211,14 +211,14 @@ def test_vectors_that_do_not_fit_are_told(tmp_path: Path, given: dict[str, Any],
             assert words in answer["error"]["message"]
 
 
-def test_a_key_that_stands_twice_is_named(server: Running) -> None:
+def test_a_duplicate_key_is_named(server: Running) -> None:
     _, answer = server.post("/v1/search", b'{"query": "x", "query": "y"}')
     assert "'query' stands twice" in answer["error"]["message"]
     assert server.post("/v1/search", {"query": 'a "colon": here', "k": 1})[0] == 200
 
 
 @pytest.mark.parametrize(
-    ("location", "message", "told"),
+    ("location", "message", "expected"),
     [
         ("t", "t: the latest state is intact", "the index: the latest state is intact"),
         ("t", "the latest state is not there", "the latest state is not there"),
@@ -228,8 +228,8 @@ def test_a_key_that_stands_twice_is_named(server: Running) -> None:
         ("", "no index", "no index"),
     ],
 )
-def test_a_message_without_the_folder(location: str, message: str, told: str) -> None:
-    assert str(as_server_error(citadel.ResourceError(message), location)) == told
+def test_a_message_without_the_folder(location: str, message: str, expected: str) -> None:
+    assert str(as_server_error(citadel.ResourceError(message), location)) == expected
 
 
 # ---- explanations, and an index with a model -------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_what_cannot_be_explained(server: Running) -> None:
 
 
 def test_an_index_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    """All of it with a model: concurrent queries are encoded together, and no answer shows it."""
+    """Concurrent queries are encoded in batches, with the same results."""
     with citadel.Index.create(tmp_path / "m", model=tiny_model()) as made:
         made.add(DOCUMENTS)
         made.commit()
@@ -281,7 +281,7 @@ def test_an_index_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) 
 
 
 def as_json(value: Any) -> Any:
-    """Tuples become lists on their way."""
+    """Convert tuples to lists, as JSON does."""
     return json.loads(json.dumps(value))
 
 

@@ -1,4 +1,4 @@
-"""Changes that wait for a commit: no commit answers 200 for a change that is not durable."""
+"""Uncommitted changes: no commit returns 200 for a change that is not durable."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_an_add_that_commits_covers_earlier_changes(tmp_path: Path) -> None:
         with pytest.raises(citadel.ChangesLostError):
             client.add([OTHER], commit=True)
         assert client.get("d5") is None and server.service.waiting == 0
-        assert client.add([NEW, OTHER], commit=True) == 2  # told once
+        assert client.add([NEW, OTHER], commit=True) == 2  # the loss was reported once
         client.close()
 
 

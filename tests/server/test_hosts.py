@@ -1,4 +1,4 @@
-"""The Host header on real sockets: a foreign page cannot reach a local server under its own name."""
+"""Host header check on real sockets: DNS rebinding is refused."""
 
 from __future__ import annotations
 

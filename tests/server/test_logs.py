@@ -1,4 +1,4 @@
-"""The log: one JSON object a line, an id that the answer has too, and never what a query says."""
+"""Logs: one JSON object per line, with the request id and without query texts."""
 
 from __future__ import annotations
 

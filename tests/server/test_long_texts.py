@@ -1,4 +1,4 @@
-"""Long documents: their answers are bounded in memory and time, and nobody else waits for them."""
+"""Long documents: responses are bounded in memory and time, and do not delay other requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def eight_megabytes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def high_water(process: int) -> int:
-    """The most memory a process has held, in bytes."""
+    """Peak memory of a process in bytes."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 

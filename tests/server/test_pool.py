@@ -1,4 +1,4 @@
-"""Workers alone, without HTTP: who is encoded with whom, who is refused, and that one bad neighbour harms nobody."""
+"""The worker pool without HTTP: batching, refusal, deadlines and isolation of failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.serving import text_index
 
 
 class Prepared(Searcher):
-    """Writes down which texts were encoded together; the text "bad" cannot be."""
+    """Records which texts were encoded together; the text "bad" fails."""
 
     calls: list[list[str]]
 
@@ -63,7 +63,7 @@ def echo(job: PoolJob, queries: list[Any]) -> list[Any]:
 
 
 class Held:
-    """A job that keeps its worker until it is let go."""
+    """A job that blocks its worker until released."""
 
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
@@ -80,7 +80,7 @@ async def begun(held: Held) -> None:
 
 
 def behind(searcher: Prepared, texts: list[list[str]]) -> list[Any]:
-    """What becomes of jobs that all wait behind one, when that ends."""
+    """Results of jobs that wait behind a held one."""
 
     async def work(pool: Pool) -> list[Any]:
         held = Held()
@@ -167,7 +167,7 @@ def test_what_expired_while_it_waited_is_never_begun(searcher: Prepared) -> None
 
 
 def test_nobody_waits_behind_something_long_while_a_worker_sleeps(searcher: Prepared) -> None:
-    """Short jobs go to one worker alone, and this pool has seen nothing else until the long one came."""
+    """Short jobs go to one worker, and this pool has run only short ones before."""
 
     async def work(pool: Pool) -> list[Any]:
         for _ in range(5):
@@ -184,7 +184,7 @@ def test_nobody_waits_behind_something_long_while_a_worker_sleeps(searcher: Prep
 
 
 def slowly(job: PoolJob, queries: list[Any]) -> None:
-    """Longer than WATCH_AFTER: somebody watches whether the client is still there."""
+    """Longer than WATCH_AFTER, so that the pool watches for a disconnect."""
     time.sleep(3 * WATCH_AFTER)
 
 
@@ -194,7 +194,7 @@ def badly(job: PoolJob, queries: list[Any]) -> None:
 
 @pytest.mark.parametrize("run", [echo, slowly, badly])
 def test_nothing_holds_on_to_an_old_generation(tmp_path: Path, run: Run) -> None:
-    """It may be gigabytes of files that are deleted already; Python's collector comes by when it likes."""
+    """Its deleted files may take gigabytes, and the garbage collector may run late."""
 
     async def work(pool: Pool) -> bool:
         searcher = text_index(tmp_path / "i").searcher()

@@ -1,4 +1,4 @@
-"""Who may do what, and that a body is not read before that is known."""
+"""Tokens: permissions per route, checked before the body is read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_read_token_checks_reads_too(tmp_path: Path) -> None:
         assert server.post("/v1/commit", {}, Authorization=f"Bearer {READ}")[0] == 401
 
 
-def test_a_token_is_asked_for_before_the_body(tmp_path: Path) -> None:
+def test_a_token_is_checked_before_the_body(tmp_path: Path) -> None:
     """The body is announced and never sent: the answer comes all the same."""
     with running(text_index(tmp_path / "i")) as server:
         head = "POST /v1/documents HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"

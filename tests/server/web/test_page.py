@@ -99,16 +99,16 @@ def test_search_as_you_type(page: Any) -> None:
 
 def test_what_all_hits_have_in_common_is_left_out_of_the_bars(page: Any) -> None:
     """Two hits, scores 31 and 30.5, whose overall meaning is 30 and 30.25: the bars are 1 and 0.5 above 30."""
-    told = {"d1": (31.0, 30.0), "d2": (30.5, 30.25)}
+    scores = {"d1": (31.0, 30.0), "d2": (30.5, 30.25)}
 
     def search(route: Any) -> None:
         answer = route.fetch().json()
-        answer["hits"] = [hit | {"score": told[hit["id"]][0]} for hit in answer["hits"]]
+        answer["hits"] = [hit | {"score": scores[hit["id"]][0]} for hit in answer["hits"]]
         route.fulfill(json=answer)
 
     def explain(route: Any) -> None:
         answer = route.fetch().json()
-        score, meaning = told[answer["explanation"]["id"]]
+        score, meaning = scores[answer["explanation"]["id"]]
         answer["explanation"] |= {"score": score, "semantic": {"gain": meaning, "share": meaning / score}}
         route.fulfill(json=answer)
 
@@ -171,8 +171,8 @@ def test_why_this_document(page: Any) -> None:
     ask(page, "who proposed relativity")
     page.locator("#hits .title").first.click()
     page.wait_for_selector("#why svg")
-    told = page.locator("#why p").first.inner_text()
-    assert re.fullmatch(r"Score (\d+\.\d\d) = \1 from 2 of 3 words of the query\.", told)
+    sentence = page.locator("#why p").first.inner_text()
+    assert re.fullmatch(r"Score (\d+\.\d\d) = \1 from 2 of 3 words of the query\.", sentence)
     assert page.locator("#why path.link").count() == 3  # proposed once, relativity in the title and in the text
     assert page.locator("#why .word.none").count() == 1
     page.get_by_text("The same as a table").click()
@@ -400,7 +400,7 @@ def test_a_cut_query_is_reported(browser: Any, serve: Serve, tiny_model: ModelFo
 # ---- text, index -----------------------------------------------------------------------------------------------------
 
 
-def test_the_slider_asks_nobody(browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_the_slider_sends_no_request(browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
     with citadel.Index.create(tmp_path / "index", model=tiny_model()) as index:
         index.add([{"id": "d1", "text": "einstein proposed relativity"}])
         index.commit()
@@ -409,12 +409,12 @@ def test_the_slider_asks_nobody(browser: Any, serve: Serve, tiny_model: ModelFol
         page.fill("#text-input", "einstein proposed")
         wait_for_text(page, "#text-status", "of 2 words")
         assert page.input_value("#tau") == "1"  # the index's own
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
         page.evaluate("tau.value = 0; tau.dispatchEvent(new Event('input'))")
         assert page.locator("#tokens .pruned").count() == 1  # [CLS]
         page.evaluate("tau.value = tau.max; tau.dispatchEvent(new Event('input'))")
-        assert page.locator("#tokens .pruned").count() == 4 and asked == []
+        assert page.locator("#tokens .pruned").count() == 4 and requests == []
         page.get_by_label("as a query").check()
         page.wait_for_selector("#tau-control", state="hidden")
 

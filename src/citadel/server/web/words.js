@@ -39,7 +39,7 @@ function groupTokens(tokens, lettersOf) {
   return [...groups.values()];
 }
 
-// One token per word, under the place of its first piece, and a map from every piece to that place.
+// One token per word, numbered as its first piece, and a map from every piece to that number.
 function joinTokens(tokens, lettersOf) {
   const places = new Map();
   const words = groupTokens(tokens, lettersOf).map(({ tokens: pieces, bounds }) => {
@@ -56,7 +56,7 @@ const unique = (values) => [...new Set(values)];
 
 // The matches of one query word as one match; its first posting holds everything that counted.
 function joinMatches(matches, queryPlaces, documentPlaces) {
-  const moved = (places, map) => unique(places.map((place) => map.get(place) ?? place));
+  const moved = (numbers, map) => unique(numbers.map((number) => map.get(number) ?? number));
   const postings = (match) => match.postings.map((posting) =>
     ({ ...posting, document_tokens: moved(posting.document_tokens, documentPlaces) }));
   const [first] = matches;
