@@ -29,7 +29,8 @@ _KINDS: dict[str, type[Exception]] = {
     "resources": ResourceError,
     "deadline": Cancelled,
 }
-_CLOSED = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)  # while the connection was idle
+# An idle connection was closed.
+_CLOSED = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
 
 
 class RemoteHits(Sequence[Hit]):
@@ -128,7 +129,7 @@ class Client:
         self._limits: dict[str, int] | None = None
         self._uncommitted = _Uncommitted()
 
-    # -- searching -----------------------------------------------------------------------------------------------------
+    # -- searching -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return int(self.stats()["index"]["documents"])
@@ -190,7 +191,7 @@ class Client:
         """Return every token of a text with its keys and weights."""
         return dict(self.call("POST", "/v1/explain/text", {"text": text, "tau": tau, "side": side})["explanation"])
 
-    # -- documents -----------------------------------------------------------------------------------------------------
+    # -- documents -------------------------------------------------------------------------------------------
 
     def get(self, id: str) -> Document | None:
         """Return the committed document with this id, or None."""
@@ -241,7 +242,7 @@ class Client:
         """Return statistics of the index, memory and limits."""
         return self.call("GET", "/v1/stats")
 
-    # -- HTTP ----------------------------------------------------------------------------------------------------------
+    # -- HTTP ------------------------------------------------------------------------------------------------
 
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """Call any route with a JSON value and return its JSON; errors carry the server's message."""

@@ -29,7 +29,7 @@ from citadel.errors import (
 
 _JSON = (b"content-type", b"application/json")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
-_PROCESS, _NUMBER = secrets.token_hex(4), count(1)  # counting is cheaper than a random id, which releases the GIL
+_PROCESS, _NUMBER = secrets.token_hex(4), count(1)  # a random id per request would release the GIL
 BUSY_SECONDS = 1  # value of Retry-After
 _KINDS: tuple[tuple[type[CitadelError], int, str], ...] = (
     (UsageError, 400, "usage"),

@@ -21,7 +21,7 @@ _EXAMPLE_CANDIDATES = 12  # documents read to find them
 _EXAMPLE_WORDS, _EXAMPLE_CHARACTERS = 8, 60
 _MAX_AVERAGE_BYTES = 1 << 17  # no example queries where documents are longer: reading them takes too long
 _NAMED_BY_VOCABULARY = ("dynamic", "sparse", "static")
-_OMITTED = ("index", "largest_lists")  # the index's internal id; `largest_keys` has the lists with their words
+_OMITTED = ("index", "largest_lists")  # the internal id; `largest_keys` has the lists
 
 
 class IndexStatsCache:

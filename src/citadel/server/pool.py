@@ -24,7 +24,7 @@ WATCH_AFTER = 0.05  # seconds a job runs before the pool watches for a disconnec
 SHORT_CPU, SHORT_WALL = 0.0003, 0.001  # seconds; a shorter search is mostly interpreter time
 STALL = 0.002  # seconds until the pool checks whether short searches wait behind a long one
 DELIVERY = 0.001  # seconds that finished jobs wait at most for the rest of their batch
-REFUSAL_DELAY, REFUSAL_STEP, MAX_REFUSAL_DELAY = 0.1, 0.004, 1.0  # seconds; the step is per refusal in progress
+REFUSAL_DELAY, REFUSAL_STEP, MAX_REFUSAL_DELAY = 0.1, 0.004, 1.0  # seconds; step per pending refusal
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Run = Callable[["PoolJob", list[Any]], Any]
@@ -79,7 +79,7 @@ class Pool:
         self._queue: WorkQueue[PoolJob | Literal["end"]] = WorkQueue(workers)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusing, self._checking = 0, False
-        self._last_taken, self._is_short = 0.0, False  # time of the last take; whether its searches were short
+        self._last_taken, self._is_short = 0.0, False  # of the last batch taken
         self._threads = [Thread(target=self._work, name=f"citadel-search-{n}", daemon=True) for n in range(workers)]
 
     def start(self) -> None:
@@ -124,7 +124,7 @@ class Pool:
         raise busy()
 
     async def answer(self, job: PoolJob, seconds: float, receive: Receive) -> Any:
-        """Run an admitted job and return its result; 504 at the deadline, cancelled when the client disconnects."""
+        """Run an admitted job and return its result; stop it at the deadline or on a disconnect."""
         loop, future = asyncio.get_running_loop(), job.future
         assert future is not None  # a job runs once
         watch = _Watch(job, receive, seconds)
@@ -138,7 +138,7 @@ class Pool:
             del future
 
     def _submit(self, job: PoolJob) -> None:
-        """Queue a job. Short searches stay on one awake worker: two would only contend for the interpreter lock."""
+        """Queue a job. Short searches stay on one worker: two would contend for the interpreter lock."""
         if not self._queue.put(job, wake=not self._is_short) and not self._checking:
             self._check_soon()
 
@@ -155,7 +155,7 @@ class Pool:
                 self._queue.wake()
             self._check_soon()
 
-    # -- worker threads ------------------------------------------------------------------------------------------------
+    # -- worker threads --------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while (jobs := self._take()) is not None:
@@ -184,7 +184,7 @@ class Pool:
         first = self._queue.get()
         if first == "end":
             return None
-        share = len(self._queue) // self.workers if first.texts else 0  # nothing to encode: batching does not help
+        share = len(self._queue) // self.workers if first.texts else 0  # no text: batching does not help
         jobs, texts = [first], len(first.texts)
         while len(jobs) <= share and texts < MAX_BATCH_TEXTS:
             job = self._queue.get_nowait()

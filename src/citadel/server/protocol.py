@@ -44,7 +44,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._lingers = self._reserved = False
         self._idle_since = 0
 
-    # -- connection ----------------------------------------------------------------------------------------------------
+    # -- connection ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -93,7 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head and self._head > MAX_HEAD and not self.transport.is_closing():
             self._answer(_too_many_headers())
 
-    # -- request -------------------------------------------------------------------------------------------------------
+    # -- request ---------------------------------------------------------------------------------------------
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -161,14 +161,14 @@ class BoundedProtocol(HttpToolsProtocol):
             super().shutdown()
 
     def end(self) -> None:
-        """Drain the request before closing, within its timeout: a client still sending would lose the response."""
+        """Drain the request before closing: a client still sending would lose the response."""
         if self._in_head or self._receive_timer is None:
             self.transport.close()
         elif not self._lingers and not self.transport.is_closing():
             self._lingers = True
             self.transport.write_eof()
 
-    # -- limits --------------------------------------------------------------------------------------------------------
+    # -- limits ----------------------------------------------------------------------------------------------
 
     def _start_receive_timer(self) -> None:
         cancel_timer(self._receive_timer)

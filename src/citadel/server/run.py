@@ -85,7 +85,7 @@ def make_server(service: Service) -> DrainingServer:
 
 
 def listen(host: str, port: int, shared: bool = False) -> socket.socket:
-    """Bind a socket; port 0 takes a free one. The kernel balances connections over servers that share a port."""
+    """Bind a socket; port 0 takes a free one. A shared port is balanced by the kernel."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -36,7 +36,7 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-# ---- search ----------------------------------------------------------------------------------------------------------
+# ---- search ------------------------------------------------------------------------------------------------
 
 
 class QueryVectors(RequestModel):
@@ -168,7 +168,7 @@ class BatchResponse(SearchSummary):
     results: list[BatchResult]
 
 
-# ---- explain ---------------------------------------------------------------------------------------------------------
+# ---- explain -----------------------------------------------------------------------------------------------
 
 
 class ExplainRequest(RequestModel):
@@ -206,7 +206,7 @@ class ExplainResponse(ResponseModel):
     timings: ExplainTimings
 
 
-# ---- documents -------------------------------------------------------------------------------------------------------
+# ---- documents ---------------------------------------------------------------------------------------------
 
 
 class DocumentModel(ResponseModel):
@@ -309,7 +309,7 @@ class CommitResponse(WriteResponse):
     documents: int
 
 
-# ---- errors and status -----------------------------------------------------------------------------------------------
+# ---- errors and status -------------------------------------------------------------------------------------
 
 
 class ErrorDetail(ResponseModel):

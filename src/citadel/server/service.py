@@ -38,7 +38,7 @@ class Service:
         self._writes = 0
 
     def _open_searcher(self, previous: Searcher | None = None) -> Searcher:
-        """Open a searcher and run one query, so that the model is loaded and damage is detected before it serves."""
+        """Open a searcher and run one query: loads the model and detects damage before it serves."""
         searcher = self.index.searcher(
             threads=self.config.threads, device=self.config.device, card_memory=self.config.card_memory
         )
@@ -63,7 +63,7 @@ class Service:
         self._writer.shutdown()
         self.index.close()
 
-    # -- changes -------------------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------
 
     async def add(
         self, documents: Sequence[Mapping[str, Any]], commit: bool = False, covers: Sequence[str] = ()
@@ -95,7 +95,7 @@ class Service:
                 self.index.rollback()  # releases the lock
             raise
         token = self._ledger.accept()
-        if not self.index.has_changes:  # no effect: an unknown id was deleted, or an added document deleted again
+        if not self.index.has_changes:  # no effect, such as an unknown id
             self._mark_durable()
             self.index.rollback()  # releases the lock
         elif commit:

@@ -25,14 +25,14 @@ class WorkQueue(Generic[T]):
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._items: deque[T] = deque()
-        self._sleepers: list[threading.Lock] = []  # one held lock per sleeping thread; its release wakes the thread
+        self._sleepers: list[threading.Lock] = []  # held; releasing one wakes its thread
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, item: T, wake: bool = True) -> bool:
-        """Add an item. With `wake=False` a thread is woken only if all sleep; return whether one was to be woken."""
+        """Add an item and wake a thread; with `wake=False` only if all sleep. Return whether it woke one."""
         with self._lock:
             self._items.append(item)
             wake = wake or len(self._sleepers) == self._threads
