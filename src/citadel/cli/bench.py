@@ -98,7 +98,7 @@ def _synthetic(opened: Index, asked: list[Any], documents: int, scratch: str) ->
 
         def show(done: int, total: int) -> None:
             progress.total = total
-            progress(done, done)
+            progress(done)
 
         return synthetic_index(snapshot, documents, keys, scratch, show)
 

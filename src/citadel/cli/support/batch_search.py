@@ -35,7 +35,7 @@ def answer_texts(
         for start in range(0, len(queries), _PART):
             part = queries[start : start + _PART]
             ranking = searcher.search_batch(part, k, semantic_mode=semantic, tau=tau)
-            progress(start + len(part), start + len(part))
+            progress(start + len(part))
             yield from (Answer(id, text, hits) for (id, text), hits in zip(part, ranking.hits, strict=True))
 
 
@@ -48,7 +48,7 @@ def answer_vectors(
 ) -> Iterator[Answer]:
     """The answers to queries given as vectors, in order."""
     with Progress("Searching", "queries", len(queries)) as progress:
-        for place, (id, arrays) in enumerate(queries, 1):
+        for number, (id, arrays) in enumerate(queries, 1):
             hits = searcher.search_vectors(**arrays, k=k, semantic_mode=semantic, tau=tau)
-            progress(place, place)
+            progress(number)
             yield Answer(id, None, hits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -63,6 +64,8 @@ class TextFeed:
         self._corpus = read_corpus(path, format=format, on_error=on_error, start=start, max_line=limit)
         self._ended = False
         self._counted = 0
+        self._read = deque[int]()  # bytes consumed after each document that is read and not yet indexed
+        self._indexed = 0
 
     @property
     def skipped(self) -> int:
@@ -73,11 +76,14 @@ class TextFeed:
         return self._corpus.reasons
 
     def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
-        progress.total = self._corpus.lines.size
-        documents, is_added = self._documents(enough, progress), False
+        if progress.total is None:
+            progress.total = self._corpus.lines.size
+            progress.resume(self._corpus.lines.consumed_on_disk)
+        documents, is_added = self._documents(enough), False
         while not is_added:
+            self._read.clear()
             try:
-                index.add(documents)
+                index.add(documents, advance=lambda count: self._advance(count, progress))
                 is_added = True
             except DocumentTooLargeError as error:
                 self._corpus.refuse(error)
@@ -85,11 +91,18 @@ class TextFeed:
         self._counted = self.skipped
         return self._ended
 
-    def _documents(self, enough: Enough, progress: Progress) -> Iterator[Document]:
+    def _advance(self, count: int, progress: Progress) -> None:
+        """Show `count` more documents as indexed."""
+        self._indexed += count
+        consumed = [self._read.popleft() for _ in range(min(count, len(self._read)))]
+        if consumed:
+            progress(consumed[-1], self._indexed)
+
+    def _documents(self, enough: Enough) -> Iterator[Document]:
         corpus, start = self._corpus, self._corpus.position.offset
         for document, position in corpus:
+            self._read.append(corpus.lines.consumed_on_disk)
             yield document
-            progress(corpus.lines.consumed_on_disk, corpus.documents)
             if enough(position.offset - start):
                 return
         self._ended = True
@@ -122,6 +135,7 @@ class VectorFeed:
             index.add_vectors([])  # an index of text says so before the arrays are looked at
             self._batches = self._rest(index)
             progress.total = self._documents
+            progress.resume(self._done)
         size = 0
         for batch in self._batches:
             before = self.skipped
@@ -129,7 +143,7 @@ class VectorFeed:
             index.tally("skipped", self.skipped - before)
             self._done += len(batch)
             size += batch_bytes(batch)
-            progress(self._done, self._done)
+            progress(self._done)
             if enough(size):
                 return False
         return True
