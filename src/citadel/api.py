@@ -308,6 +308,9 @@ class Index:
             logging.getLogger("citadel").warning(
                 "%s: closed with changes that were not committed", self._storage.location
             )
+        self._end()
+
+    def _end(self) -> None:
         self._writer.rollback()
         self._closed = True
 
@@ -321,7 +324,10 @@ class Index:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self._end()  # the error says enough
 
 
 def _storage(path: Path | Storage) -> Storage:

@@ -40,14 +40,13 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 OUT_OF_RESOURCES = 6
 BAD_INPUT = 4
 USAGE = 2
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM}
 # typer carries click inside or beside it, by version; both call the parent of BadParameter UsageError.
 _CommandLineError: type = typer.BadParameter.__base__ or typer.BadParameter
 
 app = typer.Typer(
     name="citadel",
     help="Multi-vector retrieval with dynamic lexical routing: build, change, check and search an index.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -131,9 +130,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def report(error: BaseException) -> int:
     """Say what happened in one line; the exit code it stands for."""
-    if isinstance(error, SystemExit | BrokenPipeError):
-        _drop_output()  # the reader of our output has left: nobody to tell
-        return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    if isinstance(error, SystemExit):
+        return _exit_code(error)
+    if isinstance(error, BrokenPipeError):
+        _drop_output()  # stdout was closed
+        return 1
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
     if os.environ.get("CITADEL_DEBUG"):
@@ -141,6 +142,15 @@ def report(error: BaseException) -> int:
     message, code = explain(error)
     say(message)
     return code
+
+
+def _exit_code(error: SystemExit) -> int:
+    """The code of a command that ended itself, as shell completion does; its output is flushed first."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+    return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
 def explain(error: BaseException) -> tuple[str, int]:
@@ -176,6 +186,8 @@ def _system_message(error: OSError) -> tuple[str, int]:
     reason = os.strerror(error.errno or 0).lower()
     if error.errno == errno.EIO:
         return f"{where}the disk failed ({reason}); check the disk and its cables, then run it again", OUT_OF_RESOURCES
+    if error.errno == errno.EROFS:
+        return f"{where}{reason}; mount it for writing, or choose another folder", OUT_OF_RESOURCES
     if error.errno in _FULL:
         return f"{where}{reason}; what was committed before is intact; make room and run it again", OUT_OF_RESOURCES
     return f"{where}{reason}; check the path and who may read and write it", BAD_INPUT
