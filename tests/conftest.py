@@ -35,18 +35,26 @@ def pytest_report_header() -> str:
 
 # Crash states, kills, fuzzing, sanitizers, soaks: `make test-slow`. Single slow tests carry the marker themselves.
 SLOW = (
+    "tests/cli/test_bad_input.py::test_generated_corpora",
+    "tests/cli/test_resume.py",
     "tests/concurrency/",
     "tests/corrupt/",
     "tests/crash/",
     "tests/fuzz/",
     "tests/native/test_sanitized_module.py",
     "tests/native/test_sanitizers.py",
+    "tests/search/gpu/test_gpu.py::test_the_kernels_in_the_interpreter",
+    "tests/server/test_fuzz.py",
+    "tests/server/test_overload.py",
+    "tests/server/test_slow_clients.py",
+    "tests/server/test_swap.py",
+    "tests/server/web/",
 )
 
 
-def is_slow(path: str) -> bool:
-    """Whether all tests of a file, by its path in the repository, are slow."""
-    return path.startswith(SLOW)
+def is_slow(nodeid: str) -> bool:
+    """Whether a test, by its path in the repository and its name, is slow."""
+    return nodeid.startswith(SLOW)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

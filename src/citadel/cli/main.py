@@ -1,4 +1,4 @@
-"""The command `citadel`: its verbs, and what becomes of errors: one line on standard error and an exit code."""
+"""The command `citadel`: its subcommands, and errors as one line on standard error and an exit code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from citadel.cli import report as reporting
 from citadel.cli.support.output import one_line, say
 from citadel.errors import CitadelError, UsageError
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 OUT_OF_RESOURCES = 6
 BAD_INPUT = 4
 USAGE = 2
@@ -88,7 +88,7 @@ def start(
 
 
 def _check_instruction_set() -> None:
-    """The engine refuses an unknown name when first used; a user should hear it as a usage error."""
+    """Turn an unknown CITADEL_ISA into a usage error before the engine is first used."""
     from citadel._native import instruction_set
 
     try:
@@ -111,15 +111,15 @@ def version_line() -> str:
 
 
 def main() -> None:
-    """What the installed command calls."""
+    """Entry point of the installed command."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # an id must not stop us where the terminal is not UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # ids may not fit a terminal that is not UTF-8
     logging.basicConfig(format="citadel: %(message)s", level=logging.WARNING)
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return its exit code."""
     try:
         code = app(args=list(arguments), prog_name="citadel", standalone_mode=False)
         sys.stdout.flush()
@@ -129,7 +129,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def report(error: BaseException) -> int:
-    """Say what happened in one line; the exit code it stands for."""
+    """Print an error in one line and return its exit code."""
     if isinstance(error, SystemExit):
         return _exit_code(error)
     if isinstance(error, BrokenPipeError):
@@ -154,7 +154,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def explain(error: BaseException) -> tuple[str, int]:
-    """The sentence and the exit code for an error.
+    """Return the message and the exit code of an error.
 
     >>> explain(MemoryError())
     ('out of memory; what was committed before is intact; close other programs or give a smaller --memory', 6)
@@ -194,7 +194,7 @@ def _system_message(error: OSError) -> tuple[str, int]:
 
 
 def _drop_output() -> None:
-    """Send what is still in the buffer nowhere, so that the interpreter's last flush is quiet."""
+    """Discard buffered output, so that the interpreter's last flush is silent."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

@@ -113,7 +113,7 @@ def run_measure(
 
 def _measured_line(file: str, found: Measurement) -> str:
     quality = " ".join(f"{name} {value:.4f}" for name, value in found.measures.items()) or "measures not computed yet"
-    return f"{file}: {quality}, {found.dot_products or 0:,.0f} dot products a query"
+    return f"{file}: {quality}, {found.dot_products or 0:,.0f} dot products per query"
 
 
 def _weight(fuse: str) -> float:
@@ -135,10 +135,10 @@ def data_part(data: str, passages: str, pairs: str) -> DataPart:
 
 
 def check_out(out: str) -> None:
-    """Refuse early what could not be written after hours of work."""
+    """Refuse an output file that cannot be written before hours of work."""
     folder = os.path.dirname(os.path.abspath(out))
     if os.path.isdir(out) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UsageError(f"--out {out} cannot be written: name a file in a folder that is there")
+        raise UsageError(f"--out {out} cannot be written: name a file in an existing folder")
 
 
 def _need_torch(what: str) -> None:
