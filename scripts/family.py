@@ -18,7 +18,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from citadel.cli.support.run_training import meter
 from citadel.encode.config import load_config
 from citadel.errors import CitadelError, UsageError
 from citadel.eval.datasets import Dataset, beir_folder
@@ -26,6 +25,7 @@ from citadel.paper.names import system_name
 from citadel.paper.record import read_measurement
 from citadel.paper.run import fill, measure
 from citadel.paper.system import Plan
+from citadel.progress import default_meter
 
 
 def models_below(folder: Path) -> dict[str, str]:
@@ -58,7 +58,7 @@ def measure_all(options: argparse.Namespace) -> int:
         for slug, plan in plans(options).items():
             try:
                 file = Path(options.out, dataset.name, f"{slug}.json")
-                for made in measure(plan, dataset, file, overwrite=options.overwrite, meter=meter()):
+                for made in measure(plan, dataset, file, overwrite=options.overwrite, meter=default_meter()):
                     judged(made, dataset)
             except CitadelError as error:  # the others are still worth measuring
                 failed += 1

@@ -24,7 +24,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from citadel.cli.support.run_training import meter
 from citadel.encode.config import load_config
 from citadel.errors import CitadelError
 from citadel.eval.datasets import Dataset, beir_folder
@@ -33,6 +32,7 @@ from citadel.paper.packs import unpack
 from citadel.paper.record import measurements_in, read_json, read_measurement, write_measurement
 from citadel.paper.run import fill, measure
 from citadel.paper.system import Plan
+from citadel.progress import default_meter
 from citadel.train.config import TrainConfig, expand, load_train_config
 
 ROOT = Path(__file__).parent.parent
@@ -203,7 +203,9 @@ def time_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> None:
             continue
         print(f"{job.name} on {job.collection}: timing", flush=True)
         with tempfile.TemporaryDirectory() as scratch:
-            for made in measure(job.plan, datasets[job.collection], Path(scratch, job.file.name), meter=meter()):
+            for made in measure(
+                job.plan, datasets[job.collection], Path(scratch, job.file.name), meter=default_meter()
+            ):
                 target = job.file.with_name(made.name)
                 if target in kept:
                     latency = read_measurement(made).latency
@@ -213,7 +215,7 @@ def time_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> None:
 def _made(job: Job, dataset: Dataset, place: int, count: int) -> bool:
     start = time.monotonic()
     try:
-        measure(job.plan, dataset, job.file, meter=meter())
+        measure(job.plan, dataset, job.file, meter=default_meter())
     except CitadelError as error:  # the others are still worth having
         print(f"[{place}/{count}] {job.name} on {job.collection} failed: {error}", file=sys.stderr, flush=True)
         return False

@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -130,18 +130,21 @@ class Index:
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def add(self, documents: Iterable[Document | Mapping[str, Any]]) -> int:
+    def add(
+        self, documents: Iterable[Document | Mapping[str, Any]], *, advance: Callable[[int], Any] | None = None
+    ) -> int:
         """Add documents from a list or a stream; an id that is there already is replaced. How many were taken in.
 
         A document that is refused raises InputError; those before it wait for `commit` or `rollback`. Any other
-        failure drops the documents of this call, and no others."""
+        failure drops the documents of this call, and no others. `advance` is called as the work goes on, each time
+        with how many more documents are encoded or indexed."""
         self._writable()
         if isinstance(documents, (str, bytes, Mapping, Document)) or not isinstance(documents, Iterable):
             raise UsageError("add takes several documents: put a single one into a list")
         checked = (_checked(item) for item in documents)
         if self.settings.model is None:
-            return self._writer.add(checked)
-        batches = encoded_batches(checked, self._encode(), self._memory, self.tally)
+            return self._writer.add(checked if advance is None else _counted(checked, advance))
+        batches = encoded_batches(checked, self._encode(), self._memory, self.tally, advance)
         return self._writer.add_vectors(batches)
 
     def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> int:
@@ -305,6 +308,9 @@ class Index:
             logging.getLogger("citadel").warning(
                 "%s: closed with changes that were not committed", self._storage.location
             )
+        self._end()
+
+    def _end(self) -> None:
         self._writer.rollback()
         self._closed = True
 
@@ -318,7 +324,10 @@ class Index:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self._end()  # the error says enough
 
 
 def _storage(path: Path | Storage) -> Storage:
@@ -335,6 +344,13 @@ def _reopened(storage: Storage, memory: int, model: Path | None, threads: int | 
 def _restored(snapshot: Snapshot, memory: int, model: Path | None, threads: int | None, *options: Any) -> Searcher:
     """A Searcher that was pickled."""
     return Index(snapshot.storage, memory, model, threads)._searcher(snapshot, *options)
+
+
+def _counted(documents: Iterable[Document], advance: Callable[[int], Any]) -> Iterator[Document]:
+    """Report each document when the next one is wanted: by then it is indexed."""
+    for document in documents:
+        yield document
+        advance(1)
 
 
 def _checked(item: Document | Mapping[str, Any]) -> Document:

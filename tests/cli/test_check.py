@@ -41,7 +41,7 @@ def test_repair_returns_to_the_newest_whole_generation(index: Path, citadel: Cit
     assert "returned to generation" in repaired
     assert "is whole: 3 documents" in repaired
     citadel("check", index, "--deep")
-    assert "1 document added; 4 in all" in citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n').out
+    assert "1 document added; 4 in total" in citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n').out
 
 
 def test_nothing_whole_cannot_be_repaired(index: Path, citadel: Citadel) -> None:

@@ -22,5 +22,5 @@ def test_it_says_what_to_do(more: list[str], tmp_path: Path) -> None:
     hidden = environment() | {"CUDA_VISIBLE_DEVICES": ""}
     ended = subprocess.run(command, env=hidden, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 2
-    assert "--device cpu" in ended.stderr or "--card-memory 'much' is not a size" in ended.stderr
+    assert "--device cpu" in ended.stderr or "--gpu-memory 'much' is not a size" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -65,7 +65,7 @@ def test_a_stopped_build_goes_on_to_the_same_answers(
 
 def test_add_counts_what_was_cut(index: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
     more = write_jsonl(tmp_path / "more.jsonl", [{"id": "d4", "text": "rome " * 40}, {"id": "d5", "text": "rome"}])
-    assert "2 documents added, 1 cut; 5 in all" in citadel("add", index, more, "--model", tiny_model()).out
+    assert "2 documents added, 1 cut; 5 in total" in citadel("add", index, more, "--model", tiny_model()).out
     assert json.loads(citadel("stats", index, "--json").out)["counts"] == {"cut": 1}
 
 
@@ -116,7 +116,7 @@ def test_a_tokenizer_of_another_vocabulary(tmp_path: Path, citadel: Citadel) -> 
     [
         (["--analyser", "plain"], "--analyser is for bm25"),
         (["--fingerprint", "x"], "--fingerprint is for a corpus of vectors"),
-        (["--router", "static"], "--router goes without --model"),
+        (["--router", "static"], "--router and --model exclude each other"),
         (["--tau", "7"], "τ = 7"),
     ],
 )
@@ -157,3 +157,9 @@ def test_a_server_does_not_start_without_its_model(index: Path) -> None:
     command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 4 and "built with the model 'model'" in done.stderr
+
+
+def test_a_hub_model_is_not_a_folder(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    done = citadel("index", corpus, tmp_path / "idx", "--model", "org/name", code=4)
+    assert "org/name: there is no such model folder: name a folder made by `citadel export`" in done.err
+    assert "a model of the Hugging Face hub must be exported first" in done.err

@@ -178,13 +178,13 @@ def test_a_bare_machine_measures_with_torch_and_fills_in_later(tmp_path: Path) -
         "pytrec_eval",
         "Stemmer",
         "backports.zstd",
-        "typer",
+        "rich",
         "onnx",
     ]
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent!r})); from citadel.cli.plain import main; "
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent!r})); from citadel.cli.main import run; "
     arguments = ["measure", str(folder), "--collection", str(beir), "--out", str(tmp_path / "m.json")]
     done = subprocess.run(
-        [sys.executable, "-c", code + "sys.exit(main(sys.argv[1:]))", *arguments, "--device", "cpu"],
+        [sys.executable, "-c", code + "sys.exit(run(sys.argv[1:]))", *arguments, "--device", "cpu"],
         capture_output=True,
         text=True,
         check=False,

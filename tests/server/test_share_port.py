@@ -30,7 +30,7 @@ def test_two_share_a_port_and_one_goes_on_alone(tmp_path: Path) -> None:
     read_only = {"CITADEL_WRITE_TOKEN": ""}
     with command(tmp_path / "i", "--share-port", "--workers", "1", **read_only) as (first, client):
         port = client.url.rpartition(":")[2]
-        assert in_process("serve", tmp_path / "i", "--port", port).code == 6  # it shares with those who share
+        assert in_process("serve", tmp_path / "i", "--port", port).code == 2  # it shares with those who share
         with command(tmp_path / "i", "--share-port", "--port", port, "--workers", "2", **read_only):
             assert who_answers(client.url) == {1, 2}
             first.send_signal(signal.SIGTERM)

@@ -32,9 +32,9 @@ def latency(
     queries: Annotated[str, typer.Option(metavar="FILE", help="Queries: JSONL, TSV or a BEIR folder.")] = "",
     like: Annotated[str, typer.Option(metavar="INDEX", help="Time a synthetic index with this one's lists.")] = "",
     documents: Annotated[int, typer.Option(min=1, help="With --like: how many documents it has.")] = 8_841_823,
-    limit: Annotated[int, typer.Option(min=1, help="Time the first so many queries.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, help="Time the first N queries.")] = 200,
     tokens: Annotated[int, typer.Option(min=1, help="Without --queries: tokens of a random query.")] = 16,
-    k: Annotated[int, typer.Option("-k", min=1, help="Hits a query.")] = 1000,
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 1000,
     semantic: Annotated[str, typer.Option(metavar="auto|exact|rerank|off", help="As in search.")] = "auto",
     trials: Annotated[int, typer.Option(min=1, help="The one with the least mean counts.")] = 3,
     into: Annotated[str, typer.Option(metavar="F.json", help="Write it into this measurement's `latency`.")] = "",
@@ -98,7 +98,7 @@ def _synthetic(opened: Index, asked: list[Any], documents: int, scratch: str) ->
 
         def show(done: int, total: int) -> None:
             progress.total = total
-            progress(done, done)
+            progress(done)
 
         return synthetic_index(snapshot, documents, keys, scratch, show)
 
@@ -149,13 +149,17 @@ def _show(described: dict[str, Any], found: Latency) -> None:
     kind = "synthetic documents" if described["synthetic"] else "documents"
     where = described["machine"].get("card", "one thread")
     print(f"{described['documents']:,} {kind}, {found.queries:,} queries, top {described['k']}, {where}")
-    print(f"{'ms a query':<18}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'floor':>10}")
+    print(f"{'ms per query':<18}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'floor':>10}")
     for stage, figures in found.milliseconds.items():
         floor = found.floor(stage)
         cells = "".join(f"{figures[name]:>10.4f}" for name in ("mean", "p50", "p95", "p99"))
         print(f"{stage:<18}{cells}{'–' if floor is None else f'{floor:.4f}':>10}")
     traffic = found.traffic
-    print(f"dot products a query: {traffic['token_products']:,.0f} token, {traffic['semantic_products']:,.0f} semantic")
-    print(f"bytes a query: {traffic['list_bytes']:,.0f} of lists, {traffic['semantic_bytes']:,.0f} of semantic vectors")
-    reads = "the card copies" if "card" in described["machine"] else "one core reads"
+    print(
+        f"dot products per query: {traffic['token_products']:,.0f} token, {traffic['semantic_products']:,.0f} semantic"
+    )
+    print(
+        f"bytes per query: {traffic['list_bytes']:,.0f} of lists, {traffic['semantic_bytes']:,.0f} of semantic vectors"
+    )
+    reads = "the GPU copies" if "card" in described["machine"] else "one core reads"
     print(f"{reads} {found.bandwidth / 1e9:.1f} GB/s: that is the floor; caches may undercut it on a small index")

@@ -1,4 +1,4 @@
-"""`citadel check INDEX`: is it whole, what is not, and how to get back to what is."""
+"""`citadel check INDEX`: verify an index, report damage, and repair it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def check(
     index: IndexFolder,
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte and every document.")] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="If it is damaged, return to the newest generation that is whole.")
+        bool, typer.Option("--repair", help="If it is damaged, return to the newest intact generation.")
     ] = False,
 ) -> None:
-    """Say whether an index is whole; if not, what is damaged and which generations are whole."""
+    """Verify an index. Report damage and which generations are intact."""
     from citadel.index.storage import FolderStorage
 
     storage = FolderStorage(index)

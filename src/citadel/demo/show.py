@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from citadel.demo.passages import MAX_PASSAGES, passages
+from citadel.progress import Progress
 from citadel.text.analyser import get_analyser
 from citadel.text.highlight import snippet
 from citadel.types import Document, Hit
@@ -66,8 +66,9 @@ def run_demo(folder: Path | None = None, console: Console | None = None, limit: 
 def build(index: Index, documents: Sequence[Document], name: str, console: Console) -> None:
     """Add all passages and commit, under a progress bar."""
     start = time.perf_counter()
-    index.add(with_progress(documents, name))
-    index.commit()
+    with Progress(f"Indexing for {label(name)}", "passages", len(documents)) as progress:
+        index.add(documents, advance=progress.advance)
+        index.commit()
     seconds = time.perf_counter() - start
     what = f"{len(documents):,} passages of Python's own documentation"
     console.print(f"{what} indexed in {seconds:.1f} s ({label(name)}).")
@@ -80,13 +81,6 @@ def label(name: str) -> str:
     ('citadel', 'bm25')
     """
     return "citadel" if name == "default" else name
-
-
-def with_progress(documents: Sequence[Document], name: str) -> Iterator[Document]:
-    """The documents, with a bar on standard error that follows them."""
-    columns = (TextColumn(f"Indexing for {label(name)}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield from progress.track(documents)
 
 
 def answer(searchers: Mapping[str, Searcher], query: str, console: Console) -> None:

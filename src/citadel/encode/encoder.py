@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -57,9 +57,13 @@ class Encoder:
         """One query."""
         return self.encode_queries([text])[0]
 
-    def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
-        """Documents that are tokens already, for a caller who wants to know which were cut."""
-        routed = self.route(texts, self.config.document_keys, self.tau)
+    def route_documents(
+        self, texts: Sequence[Encoding], advance: Callable[[int], Any] | None = None
+    ) -> list[RoutedTokens]:
+        """Documents that are tokens already, for a caller who wants to know which were cut.
+
+        `advance` is called after each batch with the number of its texts."""
+        routed = self.route(texts, self.config.document_keys, self.tau, advance)
         most = self.config.key_postings
         return [taken(text, best_of_keys(text, most)) for text in routed] if most else routed
 
@@ -67,7 +71,9 @@ class Encoder:
         """What the graph itself gives for one text, before routing: an array a name, without the batch's dimension."""
         return {name: values[0] for name, values in self._session.run(self._inputs([text])).items()}
 
-    def route(self, texts: Sequence[Encoding], most: int, tau: float) -> list[RoutedTokens]:
+    def route(
+        self, texts: Sequence[Encoding], most: int, tau: float, advance: Callable[[int], Any] | None = None
+    ) -> list[RoutedTokens]:
         """Texts in the order given, batch by batch on all cores.
 
         A dynamic router gives each token its best `most` keys with weights above τ; the others know neither.
@@ -77,6 +83,8 @@ class Encoder:
             for row, place in enumerate(places):
                 outputs = {name: values[row] for name, values in found.items()}
                 routed[place] = self._route(texts[place], outputs, most, tau)
+            if advance is not None:
+                advance(len(places))
         return [text for text in routed if text is not None]
 
     def _run(

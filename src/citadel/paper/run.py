@@ -33,7 +33,7 @@ from citadel.paper.system import (
     described,
     load_system,
 )
-from citadel.train.meter import Meter, silent
+from citadel.progress import Meter, silent
 from citadel.types import Document, Ranking, RoutedTokens, write_whole
 
 LETTERS_A_GROUP = 1 << 18

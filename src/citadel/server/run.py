@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -12,7 +13,7 @@ import time
 import uvicorn
 
 from citadel.api import Index
-from citadel.errors import ResourceError, UsageError
+from citadel.errors import UsageError
 from citadel.server.app import create_app, create_context
 from citadel.server.config import ServerConfig
 from citadel.server.context import ServerContext
@@ -98,5 +99,15 @@ def listen(host: str, port: int, shared: bool = False) -> socket.socket:
         raise UsageError(f"{host}: no such address: use one of this machine") from None
     except OSError as error:
         listener.close()
-        raise ResourceError(f"{host}:{port}: cannot listen ({error.strerror}): choose another --port") from None
+        raise UsageError(f"{host}:{port}: {_bind_problem(error)}") from None
     return listener
+
+
+def _bind_problem(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another program listens on this port; stop it, or choose another --port"
+    if error.errno == errno.EACCES:
+        return "ports below 1024 are for the administrator; choose another --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine does not have that address; choose another --host"
+    return f"cannot listen ({error.strerror}); choose another --host or --port"

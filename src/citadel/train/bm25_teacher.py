@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import UsageError
+from citadel.progress import Meter, silent
 from citadel.routing.bm25 import idf, tf_part
 from citadel.text.analyser import get_analyser
 from citadel.train.distill import Group, Teacher
-from citadel.train.meter import Meter, silent
 from citadel.train.ragged import Growing
 from citadel.train.texts import Texts
 

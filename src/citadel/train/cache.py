@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from citadel.errors import InputError
-from citadel.train.meter import Meter, silent
+from citadel.progress import Meter, silent
 from citadel.train.ragged import Ragged
 from citadel.train.tables import FORMAT, read_tables, write_tables
 from citadel.train.texts import Texts

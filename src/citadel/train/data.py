@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError
+from citadel.progress import Meter, silent
 from citadel.train.cache import kept_tokens
 from citadel.train.config import TrainConfig, expand
 from citadel.train.config_tables import DataPart
-from citadel.train.meter import Meter, silent
 from citadel.train.mined import PairIndex, Scored, read_mined, read_scored
 from citadel.train.ragged import Ragged, Rows
 from citadel.train.readers import checked, read_source

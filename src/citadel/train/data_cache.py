@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.progress import Meter, silent
 from citadel.text.corpus import COMPRESSIONS
 from citadel.train.cache import settings_of
 from citadel.train.config import TrainConfig, expand
 from citadel.train.config_tables import DataPart
 from citadel.train.data import Data, Examples, make_data, sentence_ends
-from citadel.train.meter import Meter, silent
 from citadel.train.mined import Scored
 from citadel.train.ragged import Ragged
 from citadel.train.readers import checked

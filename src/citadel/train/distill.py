@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from citadel.errors import InputError, UsageError
+from citadel.progress import Meter, silent
 from citadel.text.parse import find_id, parse_object
 from citadel.train.config import expand
 from citadel.train.config_tables import DataPart
-from citadel.train.meter import Meter, silent
 from citadel.train.negatives import DIGITS
 from citadel.train.ragged import Growing, Rows
 from citadel.train.readers import checked

@@ -13,10 +13,10 @@ from torch import Tensor
 from citadel.bench.exact import ExactSearch, Texts
 from citadel.model.citadel import Citadel
 from citadel.model.encoder import FlatTexts, TorchEncoder
+from citadel.progress import Meter, silent
 from citadel.routing import get_router
 from citadel.train.data import Data, Examples
 from citadel.train.inputs import Marker
-from citadel.train.meter import Meter, silent
 from citadel.train.ragged import Ragged
 
 DEPTH = 100

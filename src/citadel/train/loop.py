@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from citadel.model.citadel import Encoded
+from citadel.progress import Meter, silent
 from citadel.train import state
 from citadel.train.batches import Batch
 from citadel.train.config import TrainConfig
 from citadel.train.evaluate import evaluate
 from citadel.train.health import Health, check, health
 from citadel.train.logs import Log
-from citadel.train.meter import Meter, silent
 from citadel.train.objective import Labels, objective
 from citadel.train.run import Run, finish, set_up
 from citadel.train.step import Outcome, forward_backward

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.progress import Meter, silent
 from citadel.train.config_tables import DataPart
 from citadel.train.data import known_positives, split
-from citadel.train.meter import Meter, silent
 from citadel.train.mined import PairIndex
 from citadel.train.ragged import Rows
 from citadel.train.rankers import Found, Ranker, find_ranker

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import UsageError
+from citadel.progress import Meter, silent
 from citadel.train.cache import kept_tokens
 from citadel.train.config import expand
 from citadel.train.config_tables import DataPart
-from citadel.train.meter import Meter, silent
 from citadel.train.ragged import Rows
 from citadel.train.source import Source
 from citadel.train.texts import Texts

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from citadel.encode.tokenizer import token_count, vocabulary_fits
 from citadel.errors import InputError
-from citadel.train.meter import Meter, silent
+from citadel.progress import Meter, silent
 from citadel.train.ragged import Growing, Ragged, Rows
 from citadel.train.texts import Texts
 
