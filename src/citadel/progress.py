@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -92,3 +94,18 @@ class Progress:
             rate = f"{self._items / (now - self._start):,.0f} {self._noun}/s" if self._items else ""
             task = self._bar.task_ids[0]
             self._bar.update(task, completed=self._done, total=self.total, description=self._what, rate=rate)
+
+
+# A progress callback factory: called with the task, the noun of what is counted and the total. The callable it
+# yields takes the number of items done so far.
+Meter = Callable[[str, str, int], AbstractContextManager[Callable[[int], Any]]]
+
+
+def silent(what: str, noun: str, total: int) -> AbstractContextManager[Callable[[int], Any]]:
+    """Meter that shows nothing.
+
+    >>> with silent("Encoding", "passages", 10) as progress:
+    ...     progress(5)
+    """
+    del what, noun, total
+    return nullcontext(lambda done: None)

@@ -18,7 +18,7 @@ import torch
 from citadel.encode.tokenizer import Encoding
 from citadel.model import recorded
 from citadel.model.citadel import Citadel
-from citadel.model.recorded import Shape, SingleQueries, SingleQuery
+from citadel.model.recorded import QueryShape, SingleQueries, SingleQuery
 from citadel.model.texts import TorchTexts, query_encoder
 from citadel.types import RoutedTokens
 from tests.support.models import ROUTERS, tiny_config, write_checkpoint
@@ -48,7 +48,7 @@ def test_alone_it_is_the_plain_path_to_the_last_bit(tmp_path: Path, router: str)
 def test_the_shapes_are_those_of_the_texts(folder: Path) -> None:
     lengths = [len(text) for text in TorchTexts(folder, "cpu").tokenizer.queries(TEXTS)]
     assert lengths == [3, 8, 9, 16, 2]
-    assert [Shape.of(length) for length in lengths] == [(8, True), (8, False), (16, True), (16, False), (8, True)]
+    assert [QueryShape.of(length) for length in lengths] == [(8, True), (8, False), (16, True), (16, False), (8, True)]
 
 
 def test_an_answer_outlives_the_next_query(folder: Path) -> None:
@@ -134,7 +134,7 @@ def test_nothing_asks_the_card_for_a_number(router: str, padded: bool) -> None:
 
 
 def test_what_stood_there_before_is_gone(folder: Path) -> None:
-    query = SingleQuery(TorchTexts(folder, "cpu")._model, Shape(8, True), torch.float32)
+    query = SingleQuery(TorchTexts(folder, "cpu")._model, QueryShape(8, True), torch.float32)
     for ids in ([2, 9, 9, 9, 9, 3], [2, 7, 3]):
         query.lay_out(Encoding(np.array(ids), (), np.array([False] + [True] * (len(ids) - 1))))
     assert query._desk.tolist() == [[2, 7, 3, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0]]

@@ -13,18 +13,18 @@ import pytest
 from citadel.errors import InputError
 from citadel.train.config_tables import DataPart
 from citadel.train.readers import read_source
-from citadel.train.source import Source
+from citadel.train.source import SourceData
 from tests.train.conftest import PAIRS, TEXTS
 
 Write = Callable[[str, Any], str]
 
 
-def pairs(source: Source) -> list[tuple[str, str]]:
+def pairs(source: SourceData) -> list[tuple[str, str]]:
     ids = source.passages.ids.texts
     return [(source.queries[q], ids[p]) for q, p in zip(source.query.tolist(), source.positive.tolist(), strict=True)]
 
 
-def negatives(source: Source) -> list[list[str]]:
+def negatives(source: SourceData) -> list[list[str]]:
     assert source.negatives is not None
     return [source.passages.ids.texts.some(source.negatives[row].tolist()) for row in range(len(source.negatives))]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from citadel.errors import InputError, UsageError
+from citadel.errors import InputError
 from citadel.eval.runs import Qrels, read_qrels
 from citadel.text.corpus import COMPRESSIONS, find_file, read_corpus
 from citadel.text.queries import read_queries
@@ -37,21 +37,6 @@ class Dataset:
     def judged(self) -> list[tuple[str, str]]:
         """Id and text of the queries that have judgements."""
         return [(id, text) for id, text in self.queries.items() if id in self.qrels]
-
-
-def open_dataset(name: str | os.PathLike[str], split: str = "") -> Dataset:
-    """A BEIR folder, a folder of MS MARCO files, or ir_datasets:ID."""
-    from citadel.eval.msmarco import DEFAULT_SPLIT, is_msmarco, msmarco_folder
-    from citadel.eval.registry import PREFIX, registered
-
-    given = os.fspath(name)
-    if given.startswith(PREFIX):
-        if split:
-            raise UsageError(f"{given} with a split: an id of ir_datasets names its split itself")
-        return registered(given.removeprefix(PREFIX))
-    if is_msmarco(given):
-        return msmarco_folder(given, split or DEFAULT_SPLIT)
-    return beir_folder(given, split or SPLIT)
 
 
 def beir_folder(folder: str | os.PathLike[str], split: str = SPLIT) -> Dataset:

@@ -16,7 +16,7 @@ from citadel.model.score import RoutedBatch, all_to_all_score, lexical_score
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedTexts:
     """What the model says of some texts; a part that the router does not use is None.
 
     Everything with a gradient is a plain tensor here, which is what gradient caching needs.
@@ -36,7 +36,7 @@ class Encoded:
         return len(self.routed)
 
     @classmethod
-    def join(cls, parts: Sequence[Encoded]) -> Encoded:
+    def join(cls, parts: Sequence[EncodedTexts]) -> EncodedTexts:
         """Several batches as one; tokens are padded to the longest, sums are added."""
         length = max(part.routed.shape[1] for part in parts)
         joined = {field.name: _join(field.name, parts, length) for field in fields(cls)}
@@ -47,11 +47,11 @@ class Encoded:
         named = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in named if value is not None}
 
-    def ordered(self, rows: Tensor) -> Encoded:
+    def ordered(self, rows: Tensor) -> EncodedTexts:
         """The texts in another order; sums over all of them stay."""
         return self.with_tensors({name: part[rows] for name, part in self.tensors().items() if name not in _SUMS})
 
-    def with_tensors(self, tensors: dict[str, Tensor]) -> Encoded:
+    def with_tensors(self, tensors: dict[str, Tensor]) -> EncodedTexts:
         """The same texts with some parts replaced."""
         return replace(self, **tensors)
 
@@ -60,7 +60,7 @@ _SUMS = ("mass", "l1", "active")
 _BY_TOKEN = ("routed", "vectors", "keys", "weights")
 
 
-def _join(name: str, parts: Sequence[Encoded], length: int) -> Tensor | None:
+def _join(name: str, parts: Sequence[EncodedTexts], length: int) -> Tensor | None:
     values = [getattr(part, name) for part in parts]
     if values[0] is None:
         return None
@@ -134,7 +134,7 @@ class Citadel(Backbone):
         learning: bool = True,
         dtype: torch.dtype = torch.float32,
         padded: bool | None = None,
-    ) -> Encoded:
+    ) -> EncodedTexts:
         """Vectors, keys and semantic vectors of some texts; `routed` says which tokens may have keys.
 
         Without `learning` the sums that only losses need are left out, and so is Φ where it is not the score itself.
@@ -143,7 +143,7 @@ class Citadel(Backbone):
         hidden = self(ids, mask, dtype, padded)  # [n, T, h]
         routing = self._route(hidden, ids, routed, query, learning)
         vectors = None if self.token is None else self._token_vectors(hidden, routed)
-        return Encoded(routed, vectors, **routing, semantic=self._semantic(hidden, mask))
+        return EncodedTexts(routed, vectors, **routing, semantic=self._semantic(hidden, mask))
 
     def _token_vectors(self, hidden: Tensor, routed: Tensor) -> Tensor:
         assert self.token is not None
@@ -178,18 +178,18 @@ class Citadel(Backbone):
         total = (hidden * lives).sum(1, dtype=torch.promote_types(hidden.dtype, torch.float32))
         return total / mask.sum(1, keepdim=True)
 
-    def score(self, queries: Encoded, passages: Encoded) -> Tensor:
+    def score(self, queries: EncodedTexts, passages: EncodedTexts) -> Tensor:
         """s of every query with every passage: [B, D]."""
         parts = (self.lexical_score(queries, passages), self.semantic_score(queries, passages))
         return torch.stack([part for part in parts if part is not None]).sum(0)
 
-    def semantic_score(self, queries: Encoded, passages: Encoded) -> Tensor | None:
+    def semantic_score(self, queries: EncodedTexts, passages: EncodedTexts) -> Tensor | None:
         """c_q · c_d, where the model has semantic vectors."""
         if queries.semantic is None or passages.semantic is None:
             return None
         return queries.semantic @ passages.semantic.T  # [B, D]
 
-    def lexical_score(self, queries: Encoded, passages: Encoded) -> Tensor | None:
+    def lexical_score(self, queries: EncodedTexts, passages: EncodedTexts) -> Tensor | None:
         """The part of the score that goes through keys, where the model has any."""
         kind = self.config.router
         if kind == "none":
@@ -203,7 +203,7 @@ class Citadel(Backbone):
         return lexical_score(_batch(queries), _batch(passages))
 
 
-def _batch(texts: Encoded) -> RoutedBatch:
+def _batch(texts: EncodedTexts) -> RoutedBatch:
     assert texts.keys is not None and texts.weights is not None and texts.vectors is not None
     return RoutedBatch(texts.keys, texts.weights, texts.vectors)
 

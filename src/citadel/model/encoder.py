@@ -14,10 +14,10 @@ from torch import Tensor
 from citadel.encode.config import ModelConfig
 from citadel.errors import InputError
 from citadel.model.checkpoint import new_model
-from citadel.model.citadel import Citadel, Encoded
+from citadel.model.citadel import Citadel, EncodedTexts
 from citadel.model.load import load_pretrained
 
-TOKENS_A_BATCH = {"cuda": 1 << 17, "cpu": 1 << 12}
+TOKENS_PER_BATCH = {"cuda": 1 << 17, "cpu": 1 << 12}
 
 
 class FlatTexts(NamedTuple):
@@ -77,7 +77,7 @@ class TorchEncoder:
         parts: list[FlatTexts] = []
         semantic = torch.empty(len(rows), self.model.config.semantic_dimension, device=device)  # [n, s]
         done = 0
-        for chosen in batches(_lengths(rows), TOKENS_A_BATCH.get(device.type, 1 << 14)):
+        for chosen in batches(_lengths(rows), TOKENS_PER_BATCH.get(device.type, 1 << 14)):
             ids, mask = _pad([rows[row] for row in chosen.tolist()], self.pad_id)
             marked = self.mark(ids, mask, query)
             found = self.model.encode(marked.ids, marked.mask, marked.routed, query=query, learning=False, dtype=dtype)
@@ -155,7 +155,7 @@ def _pad(rows: list[NDArray[Any]], filler: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
-def _flat(found: Encoded, config: ModelConfig, numbers: Tensor, tau: float, dtype: torch.dtype) -> FlatTexts:
+def _flat(found: EncodedTexts, config: ModelConfig, numbers: Tensor, tau: float, dtype: torch.dtype) -> FlatTexts:
     """The live rows of one batch; vectors already multiplied by their weights."""
     size = len(numbers)
     if config.router == "none":

@@ -32,10 +32,6 @@ class Pretrained:
     tensors: dict[str, Tensor]
     folder: Path
 
-    @property
-    def has_router(self) -> bool:
-        return "router.dense.weight" in self.tensors
-
 
 def load_pretrained(name: str) -> Pretrained:
     """Read a backbone from a local folder or, where there is no such folder, from the hub."""

@@ -16,7 +16,7 @@ SCALE = ".scale"  # behind the name of an int8 matrix: its scales [rows]
 LARGEST = 127
 
 
-class Span(NamedTuple):
+class ValueRange(NamedTuple):
     """The least and the largest number; 0 lies between them."""
 
     low: float
@@ -29,7 +29,7 @@ class Matrices(Protocol):
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
         """x · weightᵀ: [N, in] → [N, out]."""
 
-    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: ValueRange) -> str:
         """x · tableᵀ + bias: [N, h] → [N, V], of states that lie in a known span but for a rare one."""
 
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
@@ -42,7 +42,7 @@ class Fp32:
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
         return graph.node("MatMul", x, graph.node("Transpose", graph.initialiser(name, weight), perm=[1, 0]))
 
-    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: ValueRange) -> str:
         return graph.node("Add", self.product(graph, x, name, table), bias)
 
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
@@ -66,7 +66,7 @@ class Int8:
         whole = graph.node("ms.MatMulIntegerToFloat", codes, turned, step, scales, zero)
         return graph.node("Mul", whole, largest)
 
-    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: ValueRange) -> str:
         """With one scale for all tokens the product adds the bias itself, and nothing passes over V again."""
         matrix, scales = self._store(graph, name, table)
         turned = graph.node("Transpose", matrix, perm=[1, 0])  # [h, V]

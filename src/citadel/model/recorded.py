@@ -36,18 +36,18 @@ def padded_width(length: int) -> int:
     return -(-length // STEP) * STEP
 
 
-class Shape(NamedTuple):
+class QueryShape(NamedTuple):
     """What a recording depends on."""
 
     width: int
     padded: bool  # without padding the attention takes another kernel
 
     @classmethod
-    def of(cls, length: int) -> Shape:
+    def of(cls, length: int) -> QueryShape:
         """That of a query of so many tokens.
 
-        >>> Shape.of(5), Shape.of(16)
-        (Shape(width=8, padded=True), Shape(width=16, padded=False))
+        >>> QueryShape.of(5), QueryShape.of(16)
+        (QueryShape(width=8, padded=True), QueryShape(width=16, padded=False))
         """
         width = padded_width(length)
         return cls(width, width > length)
@@ -61,13 +61,13 @@ class SingleQueries:
         self._device = model.embeddings.word.device
         self._index = index_of(self._device)
         self._turn = threading.Lock()
-        self._shapes: dict[Shape, SingleQuery] = {}
+        self._shapes: dict[QueryShape, SingleQuery] = {}
         self.record = self._index is not None  # False: the same steps, started one by one
 
     def outputs(self, text: Encoding) -> dict[str, NDArray[Any]]:
         """What the model says of a query, an array a name, without the batch's dimension."""
         with self._turn, card_memory(self._where), self._current():
-            shape = Shape.of(len(text))
+            shape = QueryShape.of(len(text))
             if shape not in self._shapes:
                 self._shapes[shape] = SingleQuery(self._model, shape, self._dtype)
             query = self._shapes[shape]
@@ -94,7 +94,7 @@ class SingleQueries:
             )
 
 
-class _Part(NamedTuple):
+class _OutputSlice(NamedTuple):
     """Where one output stands in the answer."""
 
     name: str
@@ -106,7 +106,7 @@ class _Part(NamedTuple):
 class SingleQuery:
     """The way of every query of one shape from the host to the model and back."""
 
-    def __init__(self, model: Citadel, shape: Shape, dtype: torch.dtype) -> None:
+    def __init__(self, model: Citadel, shape: QueryShape, dtype: torch.dtype) -> None:
         self._model, self._shape, self._dtype = model, shape, dtype
         device = model.embeddings.word.device
         self._gpu = device.type == "cuda"
@@ -114,7 +114,7 @@ class SingleQuery:
         self._there = torch.zeros_like(self._here, device=device) if self._gpu else self._here
         self._desk: NDArray[np.int64] = self._here.numpy()  # ids, mask, routed [3, T]
         self._answer: Tensor | None = None
-        self._parts: list[_Part] = []
+        self._parts: list[_OutputSlice] = []
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def lay_out(self, text: Encoding) -> None:
@@ -163,11 +163,13 @@ def _words(part: Tensor) -> Tensor:
     return (part.float().view(torch.int32) if part.is_floating_point() else part.int()).flatten()
 
 
-def _parts(wanted: dict[str, Tensor]) -> list[_Part]:
+def _parts(wanted: dict[str, Tensor]) -> list[_OutputSlice]:
     parts, start = [], 0
     for name, part in wanted.items():
         shape = tuple(part.shape[1:])
         stop = start + math.prod(shape)
-        parts.append(_Part(name, slice(start, stop), np.float32 if part.is_floating_point() else np.int32, shape))
+        parts.append(
+            _OutputSlice(name, slice(start, stop), np.float32 if part.is_floating_point() else np.int32, shape)
+        )
         start = stop
     return parts

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-MOST_PAIRS = 1 << 22  # (query row, posting) pairs whose vectors are gathered at once
+MAX_PAIRS = 1 << 22  # (query row, posting) pairs whose vectors are gathered at once
 
 
 class RoutedBatch(NamedTuple):
@@ -23,7 +23,7 @@ class RoutedBatch(NamedTuple):
     vectors: Tensor  # [n, T, d]
 
 
-class _Rows(NamedTuple):
+class _LiveRows(NamedTuple):
     """The live (text, token, key) of a batch, flat."""
 
     keys: Tensor  # [P]
@@ -42,14 +42,14 @@ def lexical_score(query: RoutedBatch, passages: RoutedBatch, floor: bool = True)
     """
     rows, postings = _rows(query), _rows(passages)
     order = torch.argsort(postings.keys * len(passages.keys) + postings.texts, stable=True)
-    postings = _Rows(*(column[order] for column in postings))
+    postings = _LiveRows(*(column[order] for column in postings))
     first = torch.searchsorted(postings.keys, rows.keys)  # [R]
     runs = torch.searchsorted(postings.keys, rows.keys, right=True) - first  # [R]
     pairs = int(runs.sum())
     if floor and pairs > _dense_cost(rows, passages):
         return _dense(rows, query, passages)
     scores = query.weights.new_zeros(len(query.keys), len(passages.keys))  # [B, D]
-    for part in _parts(runs, MOST_PAIRS, pairs):
+    for part in _parts(runs, MAX_PAIRS, pairs):
         found = _part(rows, postings, first[part], runs[part], part, query.vectors, passages.vectors, floor, scores)
         scores = scores + found
     return scores
@@ -80,10 +80,10 @@ def _all_to_all_part(query: Tensor, lives: Tensor, passages: Tensor, present: Te
     return best.sum(1, dtype=torch.promote_types(best.dtype, torch.float32))  # [B, c]
 
 
-def _rows(batch: RoutedBatch) -> _Rows:
+def _rows(batch: RoutedBatch) -> _LiveRows:
     text, token, slot = torch.nonzero(batch.weights.detach() > 0, as_tuple=True)
     flat = text * batch.keys.shape[1] + token
-    return _Rows(batch.keys[text, token, slot], batch.weights[text, token, slot], text, flat)
+    return _LiveRows(batch.keys[text, token, slot], batch.weights[text, token, slot], text, flat)
 
 
 def _parts(runs: Tensor, most: int, pairs: int) -> list[slice]:
@@ -96,8 +96,8 @@ def _parts(runs: Tensor, most: int, pairs: int) -> list[slice]:
 
 
 def _part(
-    rows: _Rows,
-    postings: _Rows,
+    rows: _LiveRows,
+    postings: _LiveRows,
     first: Tensor,
     runs: Tensor,
     part: slice,
@@ -107,11 +107,18 @@ def _part(
     scores: Tensor,
 ) -> Tensor:
     """The scores that some query rows add; recomputed in backward, so that pairs are never kept."""
-    some = _Rows(*(column[part] for column in rows))
+    some = _LiveRows(*(column[part] for column in rows))
 
     def join(q: Tensor, w: Tensor, d: Tensor, u: Tensor) -> Tensor:
         return _join(
-            _Rows(some.keys, w, some.texts, some.tokens), postings._replace(weights=u), first, runs, q, d, floor, scores
+            _LiveRows(some.keys, w, some.texts, some.tokens),
+            postings._replace(weights=u),
+            first,
+            runs,
+            q,
+            d,
+            floor,
+            scores,
         )
 
     found: Tensor = checkpoint(join, queries, some.weights, passages, postings.weights, use_reentrant=False)
@@ -119,8 +126,8 @@ def _part(
 
 
 def _join(
-    rows: _Rows,
-    postings: _Rows,
+    rows: _LiveRows,
+    postings: _LiveRows,
     first: Tensor,
     runs: Tensor,
     queries: Tensor,
@@ -147,19 +154,19 @@ def _join(
     return torch.zeros_like(like).flatten().index_add(0, cell, best.to(like.dtype)).view_as(like)
 
 
-def _dense_cost(rows: _Rows, passages: RoutedBatch) -> int:
+def _dense_cost(rows: _LiveRows, passages: RoutedBatch) -> int:
     """From how many pairs on the dense way is cheaper: it looks at every token, but with one matrix product."""
-    return max(MOST_PAIRS, len(rows.keys) * passages.keys.shape[0] * passages.keys.shape[1] // 32)
+    return max(MAX_PAIRS, len(rows.keys) * passages.keys.shape[0] * passages.keys.shape[1] // 32)
 
 
-def _dense(rows: _Rows, query: RoutedBatch, passages: RoutedBatch) -> Tensor:
+def _dense(rows: _LiveRows, query: RoutedBatch, passages: RoutedBatch) -> Tensor:
     """One key floods: every query row against every token of some passages at a time, weighted by key.
 
     A token without the row's key gets the weight 0 and so the product 0, which the floor makes harmless.
     """
     q = query.vectors.flatten(0, 1)[rows.tokens] * rows.weights[:, None]  # [R, d]
     unique, which = torch.unique(rows.keys, return_inverse=True)  # [U], [R]
-    step = max(1, MOST_PAIRS * 16 // max(1, len(q) * passages.keys.shape[1]))
+    step = max(1, MAX_PAIRS * 16 // max(1, len(q) * passages.keys.shape[1]))
     parts = [
         checkpoint(_dense_part, q, rows.texts, unique, which, passages_part, len(query.keys), use_reentrant=False)
         for passages_part in (

@@ -17,8 +17,8 @@ from citadel.encode.encoder import chosen_keys, whole_text
 from citadel.encode.pruning import best_of_keys, taken
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.model.checkpoint import ONNX, WEIGHTS, load_model
-from citadel.model.citadel import Encoded
-from citadel.model.encoder import TOKENS_A_BATCH, batches, find_device
+from citadel.model.citadel import EncodedTexts
+from citadel.model.encoder import TOKENS_PER_BATCH, batches, find_device
 from citadel.model.recorded import LONGEST, SingleQueries, padded_width
 from citadel.routing import get_router
 from citadel.types import RoutedTokens, TokenVectors
@@ -73,9 +73,9 @@ class TorchTexts:
         return [routed[place] for place in range(len(texts))]
 
     @torch.no_grad()
-    def _run(self, texts: Sequence[Encoding], query: bool) -> Iterator[tuple[NDArray[np.int64], Encoded]]:
+    def _run(self, texts: Sequence[Encoding], query: bool) -> Iterator[tuple[NDArray[np.int64], EncodedTexts]]:
         lengths = np.array([len(text) for text in texts])
-        for places in batches(lengths, TOKENS_A_BATCH.get(self._device.type, 1 << 14)):
+        for places in batches(lengths, TOKENS_PER_BATCH.get(self._device.type, 1 << 14)):
             some = [texts[place] for place in places.tolist()]
             ids, mask, marked = (torch.from_numpy(part).to(self._device) for part in self._padded(some))
             padded = int(lengths[places].min()) < ids.shape[1]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 TAUS = (0.5, 0.9, 1.1, 1.5)
-MOST_TOKENS = 90  # what fits a page at a size one can read
+MAX_TOKENS = 90  # what fits a page at a size one can read
 SHOWN_KEYS = 3
 WIDTH, MARGIN, SPACE, LINE, KEY_LINE = 7.2, 0.08, 0.1, 0.27, 0.17  # inches
 JOINED = 0.09  # so much less space before a token that continues a word
@@ -23,7 +23,7 @@ GREY, BLUE = "#9a9a9a", "#0072B2"
 
 
 @dataclass(frozen=True)
-class Token:
+class ExplainedToken:
     """A token of a passage with its keys, best first."""
 
     text: str
@@ -32,7 +32,7 @@ class Token:
     def live(self, tau: float) -> list[str]:
         """The keys above τ.
 
-        >>> Token("relativity", (("motion", 1.6), ("speed", 0.4))).live(0.9)
+        >>> ExplainedToken("relativity", (("motion", 1.6), ("speed", 0.4))).live(0.9)
         ['motion']
         """
         return [name for name, weight in self.keys if weight > tau]
@@ -44,7 +44,7 @@ class Passage:
 
     name: str
     tau: float
-    tokens: tuple[Token, ...]
+    tokens: tuple[ExplainedToken, ...]
 
 
 def read_passages(folder: str | os.PathLike[str]) -> list[Passage]:
@@ -62,15 +62,17 @@ def passage(name: str, data: dict[str, Any]) -> Passage:
 
     >>> key = {"key": 7, "name": "motion", "weight": 1.6, "kept": True}
     >>> passage("p", {"tau": 0.9, "tokens": [{"token": "relativity", "routed": True, "keys": [key]}]}).tokens
-    (Token(text='relativity', keys=(('motion', 1.6),)),)
+    (ExplainedToken(text='relativity', keys=(('motion', 1.6),)),)
     """
     tokens = [token for token in data["tokens"] if token.get("routed") and not str(token["token"]).startswith("[")]
     return Passage(
         name,
         float(data.get("tau", 0.0)),
         tuple(
-            Token(str(token["token"]), tuple((str(key["name"]), float(key["weight"])) for key in token["keys"]))
-            for token in tokens[:MOST_TOKENS]
+            ExplainedToken(
+                str(token["token"]), tuple((str(key["name"]), float(key["weight"])) for key in token["keys"])
+            )
+            for token in tokens[:MAX_TOKENS]
         ),
     )
 

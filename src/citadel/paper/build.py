@@ -12,7 +12,7 @@ from citadel.paper import tables
 from citadel.paper.attribution import attribution, read_passages
 from citadel.paper.family import BASELINE, family_tables
 from citadel.paper.measured import Measured, read_folder
-from citadel.paper.parts import Picture, Section, Table
+from citadel.paper.parts import Picture, ReportSection, Table
 from citadel.types import write_whole
 
 FIGURES = "figures"
@@ -47,7 +47,7 @@ def build_report(
     return [target / "report.md", target / "report.html"]
 
 
-def sections(found: Sequence[Measured], baseline: str, folder: str | os.PathLike[str]) -> list[Section]:
+def sections(found: Sequence[Measured], baseline: str, folder: str | os.PathLike[str]) -> list[ReportSection]:
     """Everything that a report holds, in the paper's order."""
     from citadel.paper import figures, stages
 
@@ -55,12 +55,14 @@ def sections(found: Sequence[Measured], baseline: str, folder: str | os.PathLike
     work += [*figures.figure_3(found), tables.stage_table(found), *stages.figure_8(found)]
     pruning: list[Table | Picture] = [*figures.figure_4(found), tables.table_4(found), *figures.figure_6(found)]
     return [
-        Section("Every system side by side", family_tables(found, baseline)),
-        Section("Quality, size and latency", [tables.table_1(found), *figures.figure_1(found), tables.table_2(found)]),
-        Section("Work", work),
-        Section("Pruning and quantisation", pruning),
-        Section("Ablations", [tables.table_5(found), tables.table_6(found)]),
-        Section("Routing", attribution(read_passages(folder))),
+        ReportSection("Every system side by side", family_tables(found, baseline)),
+        ReportSection(
+            "Quality, size and latency", [tables.table_1(found), *figures.figure_1(found), tables.table_2(found)]
+        ),
+        ReportSection("Work", work),
+        ReportSection("Pruning and quantisation", pruning),
+        ReportSection("Ablations", [tables.table_5(found), tables.table_6(found)]),
+        ReportSection("Routing", attribution(read_passages(folder))),
     ]
 
 
@@ -77,7 +79,7 @@ def _head(found: Sequence[Measured]) -> list[str]:
     ]
 
 
-def markdown(head: Sequence[str], parts: Sequence[Section]) -> str:
+def markdown(head: Sequence[str], parts: Sequence[ReportSection]) -> str:
     """The report as Markdown; its pictures stand in figures/."""
     texts = ["# Report", *head]
     for section in parts:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from citadel.encode.batches import join
 from citadel.paper.counts import query_cost, size_histogram
 from citadel.paper.record import machine
-from citadel.paper.system import TextEncoder, Variant, fields_of
+from citadel.paper.system import MeasuredEncoder, Variant, fields_of
 from citadel.types import Document, Ranking, RoutedTokens
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ LATENCY_SECONDS = 60.0  # fewer queries are timed where all would take longer: C
 
 
 @dataclass(frozen=True)
-class Lists:
+class IndexLists:
     """What an index came to."""
 
     documents: int
@@ -32,7 +32,7 @@ class Lists:
     sizes: dict[Any, int]  # key or term → postings
     codec: str = ""  # as it was stored: pq waits for enough vectors to train a codebook from
 
-    def figures(self, names: TextEncoder | None = None) -> dict[str, Any]:
+    def figures(self, names: MeasuredEncoder | None = None) -> dict[str, Any]:
         """As a measurement keeps them."""
         top = sorted(self.sizes.items(), key=lambda pair: -pair[1])[:20]
         return {
@@ -44,7 +44,7 @@ class Lists:
         }
 
 
-def _name(key: Any, encoder: TextEncoder | None) -> str:
+def _name(key: Any, encoder: MeasuredEncoder | None) -> str:
     if isinstance(key, bytes):
         return key.decode(errors="replace")
     return encoder.tokenizer.token(int(key)) if encoder is not None and encoder.config.router != "all_to_all" else "any"
@@ -55,7 +55,9 @@ class EngineSystem:
 
     engine = "native"
 
-    def __init__(self, encoder: TextEncoder | None, variants: Sequence[Variant], threads: int | None = None) -> None:
+    def __init__(
+        self, encoder: MeasuredEncoder | None, variants: Sequence[Variant], threads: int | None = None
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="citadel-measure-")
         self._encoder, self._threads, self._alone = encoder, threads, len(variants) == 1
         self._indexes = {key: self._create(*key) for key in dict.fromkeys((each.tau, each.codec) for each in variants)}
@@ -86,7 +88,7 @@ class EngineSystem:
             index.commit()
             index.merge()
 
-    def lists(self, variant: Variant) -> Lists:
+    def lists(self, variant: Variant) -> IndexLists:
         """What the index of a variant holds."""
         from citadel.index.stats import list_lengths
 
@@ -94,7 +96,7 @@ class EngineSystem:
         stats, sizes = index.stats(), dict(list_lengths(index.searcher().snapshot))
         vectors = sum(size for name, size in stats["sections"].items() if name.startswith(_VECTORS))
         size = stats["lexical_bytes"] + vectors
-        return Lists(len(index), stats["postings"], size, sizes, "+".join(stats["codecs"]))
+        return IndexLists(len(index), stats["postings"], size, sizes, "+".join(stats["codecs"]))
 
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
@@ -143,7 +145,7 @@ class EngineSystem:
         self._folder.cleanup()
 
 
-def _encode_one(encoder: TextEncoder) -> Callable[[str], RoutedTokens]:
+def _encode_one(encoder: MeasuredEncoder) -> Callable[[str], RoutedTokens]:
     return lambda text: encoder.encode_queries([text])[0]
 
 

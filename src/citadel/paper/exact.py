@@ -20,8 +20,8 @@ from citadel.errors import UsageError
 from citadel.index.packing import POSTINGS_A_BLOCK
 from citadel.model.encoder import find_device
 from citadel.paper.counts import query_cost
-from citadel.paper.engine import Lists
-from citadel.paper.system import TextEncoder, Variant, pruned
+from citadel.paper.engine import IndexLists
+from citadel.paper.system import MeasuredEncoder, Variant, pruned
 from citadel.routing import get_router
 from citadel.types import Document, Hit, Ranking, RoutedTokens
 
@@ -33,7 +33,7 @@ class ExactSystem:
 
     engine = "torch-exact"
 
-    def __init__(self, encoder: TextEncoder | None, device: str = "auto") -> None:
+    def __init__(self, encoder: MeasuredEncoder | None, device: str = "auto") -> None:
         if encoder is None:
             raise UsageError("bm25 is measured through the engine: build the native module, or name a model")
         self._encoder, self._device = encoder, find_device(device)
@@ -48,7 +48,7 @@ class ExactSystem:
     def finish(self) -> None:
         """Nothing to commit."""
 
-    def lists(self, variant: Variant) -> Lists:
+    def lists(self, variant: Variant) -> IndexLists:
         """What an index of a variant would hold."""
         texts = [pruned(text, variant.tau) for text in self._routed]
         keys = np.concatenate([np.zeros(0, np.uint32), *(text.keys for text in texts)])
@@ -56,7 +56,7 @@ class ExactSystem:
         sizes = {int(key): count for key, count in Counter(keys.tolist()).items()}
         size = index_bytes(self._encoder.config, variant.codec, keys, documents)
         semantic = len(texts) * semantic_bytes(self._encoder.config)
-        return Lists(len(texts), len(keys), size + semantic, sizes)
+        return IndexLists(len(texts), len(keys), size + semantic, sizes)
 
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int

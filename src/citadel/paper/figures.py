@@ -17,7 +17,7 @@ from citadel.paper.parts import Picture
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-Found = Sequence[Measured]
+Measurements = Sequence[Measured]
 # Okabe and Ito's colours: told apart by everybody, and in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 ROUTERS = {
@@ -40,7 +40,7 @@ class Point(NamedTuple):
     megabytes: float
 
 
-def figure_1(found: Found) -> list[Picture]:
+def figure_1(found: Measurements) -> list[Picture]:
     """Cost, quality and size of every system, pictures of each collection; the paper's own first."""
     pictures = [_papers_figure_1()]
     for name in collections(found):
@@ -56,7 +56,7 @@ def figure_1(found: Found) -> list[Picture]:
 AREA = "The shaded area is that of the index: lists and semantic vectors."
 
 
-def _by_time(collection: str, timed: Found, left_out: Found) -> Picture:
+def _by_time(collection: str, timed: Measurements, left_out: Measurements) -> Picture:
     names = ", ".join(each.record.system for each in left_out).rstrip(".")  # one ends with "reg."
     others = f" Not timed: {names}." if left_out else ""
     points = [point for each in timed if (point := _point(each, latency_ms(each.record))) is not None]
@@ -65,7 +65,7 @@ def _by_time(collection: str, timed: Found, left_out: Found) -> Picture:
     return Picture(f"figure1-{collection}", title, draw, [AREA + others], WIDE)
 
 
-def _by_products(collection: str, chosen: Found) -> Picture:
+def _by_products(collection: str, chosen: Measurements) -> Picture:
     """Where latency was not measured of all."""
     points = [point for each in chosen if (point := _point(each, each.record.dot_products)) is not None]
     draw = _scatter(points, "dot products a query", "nDCG@10") if len(points) >= 2 else None
@@ -134,7 +134,7 @@ def _megabytes(size: float) -> str:
     return f"{size / 1e3:.3g} GB" if size >= 1e3 else f"{size:.3g} MB"
 
 
-def figure_3(found: Found) -> list[Picture]:
+def figure_3(found: Measurements) -> list[Picture]:
     """List sizes, largest first, as shares of all postings."""
     pictures = []
     for collection in collections(found):
@@ -151,7 +151,7 @@ def figure_3(found: Found) -> list[Picture]:
     return pictures
 
 
-def _largest(found: Found, collection: str) -> str:
+def _largest(found: Measurements, collection: str) -> str:
     """COIL's largest list against CITADEL's, both as shares."""
     shares = []
     for names in (("COIL-tok", "COIL-full"), ("CITADEL",)):
@@ -177,7 +177,7 @@ def _curves(curves: Sequence[tuple[str, Any]]) -> Callable[[Canvas], None]:
     return draw
 
 
-def figure_4(found: Found, system: str = "CITADEL") -> list[Picture]:
+def figure_4(found: Measurements, system: str = "CITADEL") -> list[Picture]:
     """Pruning: quality, size and cost by τ."""
     pictures = []
     for collection in collections(found):
@@ -238,7 +238,7 @@ def spread(ticks: Sequence[float], share: float = 0.08) -> list[float]:
     return kept
 
 
-def figure_6(found: Found, system: str = "CITADEL") -> list[Picture]:
+def figure_6(found: Measurements, system: str = "CITADEL") -> list[Picture]:
     """Tokens a document by the number of their live keys, by τ."""
     pictures = []
     for collection in collections(found):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from citadel.paper.parts import Picture, Section, Table
+from citadel.paper.parts import Picture, ReportSection, Table
 
 _STYLE = """
 :root { --back: #fff; }
@@ -28,7 +28,7 @@ nav a { margin-right: 1rem; }
 """
 
 
-def html_page(head: Sequence[str], parts: Sequence[Section], figures: Path) -> str:
+def html_page(head: Sequence[str], parts: Sequence[ReportSection], figures: Path) -> str:
     """All of a report; `figures` is where its pictures were drawn."""
     links = "".join(f'<a href="#s{place}">{escape(section.title)}</a>' for place, section in enumerate(parts))
     body = "".join(_section(place, section, figures) for place, section in enumerate(parts))
@@ -41,7 +41,7 @@ def html_page(head: Sequence[str], parts: Sequence[Section], figures: Path) -> s
     )
 
 
-def _section(place: int, section: Section, figures: Path) -> str:
+def _section(place: int, section: ReportSection, figures: Path) -> str:
     inner = "".join(_table(part) if isinstance(part, Table) else _picture(part, figures) for part in section.parts)
     return f'<section id="s{place}"><h2>{escape(section.title)}</h2>{inner}</section>'
 

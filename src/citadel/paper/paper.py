@@ -84,7 +84,7 @@ GPU_NOTE = (
     "DPR-768's vectors once takes 6.7 ms, the paper says 1.28): they are not comparable with ours, which are of one "
     "CPU core with the floor beside them."
 )
-A_DOCUMENT = (
+PER_DOCUMENT = (
     "A document: divided by the number of documents, which is what can be compared between collections; a full scan of "
     "one vector a document is 1."
 )

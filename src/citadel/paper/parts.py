@@ -50,7 +50,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A heading with what stands under it."""
 
     title: str

@@ -15,7 +15,7 @@ from citadel.errors import InputError, UsageError
 from citadel.eval.datasets import Dataset, drop_same_id
 from citadel.eval.runs import write_run
 from citadel.paper.counts import TAUS, ActiveKeys
-from citadel.paper.engine import EngineSystem, Lists
+from citadel.paper.engine import EngineSystem, IndexLists
 from citadel.paper.record import (
     QUERIES,
     RUN,
@@ -26,18 +26,18 @@ from citadel.paper.record import (
     write_measurement,
 )
 from citadel.paper.system import (
-    Plan,
-    TextEncoder,
+    MeasuredEncoder,
+    SystemSpec,
     Variant,
     config_dict,
     described,
     load_system,
 )
-from citadel.train.meter import Meter, silent
+from citadel.progress import Meter, silent
 from citadel.types import Document, Ranking, RoutedTokens, write_whole
 
-LETTERS_A_GROUP = 1 << 18
-MOST = 1000
+CHARACTERS_PER_GROUP = 1 << 18
+MAX_DEPTH = 1000
 MEASURES = ("nDCG@10", "RR@10", "R@100")
 
 
@@ -48,7 +48,7 @@ class System(Protocol):
 
     def add(self, documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> None: ...
     def finish(self) -> None: ...
-    def lists(self, variant: Variant) -> Lists: ...
+    def lists(self, variant: Variant) -> IndexLists: ...
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
     ) -> tuple[Ranking, list[dict[str, int]]]: ...
@@ -57,7 +57,7 @@ class System(Protocol):
 
 
 def measure(
-    plan: Plan,
+    plan: SystemSpec,
     dataset: Dataset,
     out: str | os.PathLike[str],
     *,
@@ -67,8 +67,8 @@ def measure(
     """Measure every variant of a plan; the JSON files. With several variants their labels stand in the names.
 
     What is there already with the same settings is kept, so that a run that was stopped goes on."""
-    if not 1 <= plan.k <= MOST:
-        raise UsageError(f"-k {plan.k}: a run is kept 1 to {MOST} deep")
+    if not 1 <= plan.k <= MAX_DEPTH:
+        raise UsageError(f"-k {plan.k}: a run is kept 1 to {MAX_DEPTH} deep")
     encoder = load_system(plan)
     variants = plan.variants(None if encoder is None else encoder.config)
     files = {variant: _file(Path(out), variant, len(variants)) for variant in variants}
@@ -83,7 +83,7 @@ def _file(out: Path, variant: Variant, count: int) -> Path:
     return out.with_name(f"{stem}.{variant.label}.json" if count > 1 else f"{stem}.json")
 
 
-def _is_there(file: Path, encoder: TextEncoder | None, variant: Variant, plan: Plan) -> bool:
+def _is_there(file: Path, encoder: MeasuredEncoder | None, variant: Variant, plan: SystemSpec) -> bool:
     if not file.exists():
         return False
     kept = read_measurement(file)
@@ -95,9 +95,9 @@ def _is_there(file: Path, encoder: TextEncoder | None, variant: Variant, plan: P
 
 
 def _measure(
-    plan: Plan, dataset: Dataset, encoder: TextEncoder | None, files: Mapping[Variant, Path], meter: Meter
+    plan: SystemSpec, dataset: Dataset, encoder: MeasuredEncoder | None, files: Mapping[Variant, Path], meter: Meter
 ) -> None:
-    clock = Clock()
+    clock = StageClock()
     system = _system(plan, encoder, list(files))
     try:
         active = _index(system, encoder, dataset, [*TAUS, *(variant.tau for variant in files)], meter)
@@ -128,7 +128,7 @@ def _measure(
         system.close()
 
 
-def _stored(lists: Lists, variant: Variant) -> str:
+def _stored(lists: IndexLists, variant: Variant) -> str:
     """Said where an index holds another codec than was asked for."""
     if not lists.codec or not variant.codec.startswith("pq") or lists.codec == variant.codec:
         return ""
@@ -141,7 +141,7 @@ def _timed(
     return system.latency(variant, [text for _, text in queries], routed)
 
 
-class Clock:
+class StageClock:
     """Seconds between one call and the next, by name."""
 
     def __init__(self) -> None:
@@ -153,12 +153,12 @@ class Clock:
         self.seconds[name], self._last = round(now - self._last, 3), now
 
 
-def _settings(plan: Plan, encoder: TextEncoder | None, variant: Variant, engine: str) -> dict[str, Any]:
+def _settings(plan: SystemSpec, encoder: MeasuredEncoder | None, variant: Variant, engine: str) -> dict[str, Any]:
     config, fingerprint = (None, "") if encoder is None else (encoder.config, encoder.fingerprint)
     return {**described(config, variant, plan.k, engine), "fingerprint": fingerprint}
 
 
-def _system(plan: Plan, encoder: TextEncoder | None, variants: list[Variant]) -> System:
+def _system(plan: SystemSpec, encoder: MeasuredEncoder | None, variants: list[Variant]) -> System:
     native = importlib.util.find_spec("citadel._native") is not None
     if plan.engine not in ("auto", "native", "torch"):
         raise UsageError(f"unknown engine {plan.engine!r}: choose auto, native or torch")
@@ -172,13 +172,13 @@ def _system(plan: Plan, encoder: TextEncoder | None, variants: list[Variant]) ->
 
 
 def _index(
-    system: System, encoder: TextEncoder | None, dataset: Dataset, taus: Sequence[float], meter: Meter
+    system: System, encoder: MeasuredEncoder | None, dataset: Dataset, taus: Sequence[float], meter: Meter
 ) -> dict[str, list[int]]:
     """Encode and add all documents; how many keys their tokens have, by τ."""
     most = encoder.config.document_keys if encoder is not None and encoder.config.router == "dynamic" else 0
     active, done = ActiveKeys(taus, most), 0
     with meter("Indexing", "documents", sum(1 for _ in dataset.documents())) as progress:
-        for group in groups(dataset.documents(), LETTERS_A_GROUP):
+        for group in groups(dataset.documents(), CHARACTERS_PER_GROUP):
             routed: list[RoutedTokens] = []
             if encoder is not None:
                 texts = encoder.tokenizer.documents([document.encoded_text for document in group])
@@ -220,7 +220,7 @@ def judge(ranking: Ranking, dataset: Dataset, k: int) -> dict[str, dict[str, flo
         return {}
     from citadel.eval.measures import evaluate_queries
 
-    names = [*MEASURES, *(["R@1000"] if k >= MOST else [])]
+    names = [*MEASURES, *(["R@1000"] if k >= MAX_DEPTH else [])]
     found = evaluate_queries(ranking, dataset.qrels, names, relevant=dataset.relevant)
     return {name: {query: round(value, 6) for query, value in values.items()} for name, values in found.items()}
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from citadel.paper import paper
 from citadel.paper.choose import collections, encoding_note, latency_ms, systems, usual
-from citadel.paper.figures import COLOURS, Found
+from citadel.paper.figures import COLOURS, Measurements
 from citadel.paper.measured import Measured
 from citadel.paper.parts import Picture
 
@@ -20,7 +20,7 @@ STAGES = ("encode", "plan", "token retrieval", "accumulate", "semantic", "sort",
 STAGE_COLOURS = (*COLOURS[:6], "#999999")  # black is the floor's
 
 
-def figure_8(found: Found) -> list[Picture]:
+def figure_8(found: Measurements) -> list[Picture]:
     """Where the time of a query goes: COIL against CITADEL, as in the paper, or all where neither was timed."""
     pictures = []
     for collection in collections(found):

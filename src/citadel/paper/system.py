@@ -21,7 +21,7 @@ from citadel.types import RoutedTokens
 SWEEP_TAUS, SWEEP_CODECS = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5), ("int8", "fp16", "pq2", "pq1")
 
 
-class TextEncoder(Protocol):
+class MeasuredEncoder(Protocol):
     """An exported model (`encode.Encoder`) or a checkpoint (`TorchTexts`)."""
 
     @property
@@ -54,7 +54,7 @@ class Variant(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class SystemSpec:
     """What to measure of a model."""
 
     model: str
@@ -69,10 +69,10 @@ class Plan:
     timed: int = 0  # queries to time one by one; 0: none
 
     @classmethod
-    def sweep(cls, model: str, name: str, tau: float, **others: Any) -> Plan:
+    def sweep(cls, model: str, name: str, tau: float, **others: Any) -> SystemSpec:
         """What Figure 4 and Tables 4 and 5 show: τ, codec and semantic vector varied, each alone.
 
-        >>> Plan.sweep("runs/citadel", "CITADEL", tau=1.05).taus
+        >>> SystemSpec.sweep("runs/citadel", "CITADEL", tau=1.05).taus
         (1.05, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
         """
         return cls(model, name, tuple(dict.fromkeys((tau, *SWEEP_TAUS))), SWEEP_CODECS, ("auto", "off"), **others)
@@ -80,7 +80,7 @@ class Plan:
     def variants(self, config: ModelConfig | None) -> list[Variant]:
         """The first codec and mode at the model's own τ, or the first one; then each of the others in place of it.
 
-        >>> plan = Plan("m", taus=(0.5, 0.9), codecs=("int8", "pq2"))
+        >>> plan = SystemSpec("m", taus=(0.5, 0.9), codecs=("int8", "pq2"))
         >>> [each.label for each in plan.variants(ModelConfig("dynamic", tau=0.9))]
         ['tau0.9-int8-auto', 'tau0.5-int8-auto', 'tau0.9-pq2-auto']
         """
@@ -106,7 +106,7 @@ def fields_of(config: ModelConfig, codec: str) -> dict[str, Field]:
     return {"lexical": Field(config.token_dimension, codec if config.token_dimension else "int8"), **named}
 
 
-def load_system(plan: Plan) -> TextEncoder | None:
+def load_system(plan: SystemSpec) -> MeasuredEncoder | None:
     """The encoder of a model, with every key that has any weight: τ acts later. None for bm25."""
     if plan.model == BM25:
         return None

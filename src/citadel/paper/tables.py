@@ -117,7 +117,7 @@ def table_3(found: Found) -> Table:
         rows.append(
             [system, *cells, *each_document, count(theirs), _ratio(theirs / paper.PASSAGES if theirs else None)]
         )
-    return Table("Table 3. Dot products a query", columns, rows, [paper.A_DOCUMENT])
+    return Table("Table 3. Dot products a query", columns, rows, [paper.PER_DOCUMENT])
 
 
 def _products_a_document(record: Measurement) -> float | None:

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,28 +14,28 @@ from numpy.typing import NDArray
 
 from citadel.errors import InputError
 from citadel.train.config import TrainConfig
-from citadel.train.crops import cloze, crop, titled
+from citadel.train.crops import crop
 from citadel.train.data import Data
 from citadel.train.ragged import Ragged, Rows
-from citadel.train.tokens import Ids, pad
+from citadel.train.tokens import TokenIds, pad
 
 AHEAD = 4  # batches made before they are asked for
-_ORDER, _DRAW, _TITLED = 0, 1, 2  # the uses of the seed
+_ORDER, _DRAW = 0, 1  # the uses of the seed
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """B queries and G passages each; row b·G of the passages is query b's positive."""
 
-    query_ids: Ids  # [B, Tq]
-    query_mask: Ids  # [B, Tq]
-    passage_ids: Ids  # [B·G, Tp]
-    passage_mask: Ids  # [B·G, Tp]
+    query_ids: TokenIds  # [B, Tq]
+    query_mask: TokenIds  # [B, Tq]
+    passage_ids: TokenIds  # [B·G, Tp]
+    passage_mask: TokenIds  # [B·G, Tp]
     allowed: NDArray[np.bool_]  # [B, B·G]: False where a passage is no fair negative of a query
     teacher: NDArray[np.float32] | None  # [B, G]; NaN where the teacher has not scored
 
 
-class Drawn(NamedTuple):
+class QueryGroup(NamedTuple):
     """A query with its group of passages."""
 
     query: NDArray[Any]  # tokens
@@ -57,7 +57,7 @@ class Batches:
         self.epoch_size = max(1, round(float(data.examples.weight.sum())))
         self._order = lru_cache(maxsize=2)(self._new_order)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> TrainingBatch:
         """The batch of one forward pass, counted from 0."""
         start = step * self._batch + self._rank * self._share
         places = np.arange(start, start + self._share)
@@ -68,14 +68,14 @@ class Batches:
         texts = [text for each in drawn for text in each.texts]
         passage_ids, passage_mask = self._pad(texts, self._part.passage_length)
         teacher = np.stack([each.scores for each in drawn]) if self.data.teacher else None  # [B, G]
-        return Batch(query_ids, query_mask, passage_ids, passage_mask, self._allowed(chosen, passages), teacher)
+        return TrainingBatch(query_ids, query_mask, passage_ids, passage_mask, self._allowed(chosen, passages), teacher)
 
-    def _pad(self, rows: list[NDArray[Any]], length: int) -> tuple[Ids, Ids]:
+    def _pad(self, rows: list[NDArray[Any]], length: int) -> tuple[TokenIds, TokenIds]:
         return pad(rows, self.data.special.pad, length if self._fixed else 0)
 
-    def iterate(self, start: int = 0) -> Generator[Batch, None, None]:
+    def iterate(self, start: int = 0) -> Generator[TrainingBatch, None, None]:
         """Batches from a step on, without end, made ahead on a thread."""
-        ready: queue.Queue[Batch | BaseException] = queue.Queue(AHEAD)
+        ready: queue.Queue[TrainingBatch | BaseException] = queue.Queue(AHEAD)
         over = threading.Event()
         worker = threading.Thread(target=self._fill, args=(ready, over, start), daemon=True)
         worker.start()
@@ -91,10 +91,10 @@ class Batches:
                 ready.get_nowait()
             worker.join()
 
-    def _fill(self, ready: queue.Queue[Batch | BaseException], over: threading.Event, step: int) -> None:
+    def _fill(self, ready: queue.Queue[TrainingBatch | BaseException], over: threading.Event, step: int) -> None:
         while not over.is_set():
             try:
-                made: Batch | BaseException = self.batch(step)
+                made: TrainingBatch | BaseException = self.batch(step)
             except BaseException as error:
                 made = error
             while not over.is_set():
@@ -124,46 +124,19 @@ class Batches:
 
     # -- which passages ----------------------------------------------------------------------------------------------
 
-    def _draw(self, place: int) -> Drawn:
+    def _draw(self, place: int) -> QueryGroup:
         """The query at a place of the stream and its group of passages."""
         data, part = self.data, self._part
         rng = np.random.default_rng((self._seed, _DRAW, place))
         example = self.example(place)
         query, positive = int(data.examples.query[example]), int(data.examples.positive[example])
         rows, scores = self._group(example, query, positive, rng)
-        drawn = Drawn(data.queries[query], rows, [data.passages[row] for row in rows.tolist()], scores)
-        if part.titled and np.random.default_rng((self._seed, _TITLED, place // self._batch)).random() < part.titled:
-            return self._under_titles(drawn, rng)
+        drawn = QueryGroup(data.queries[query], rows, [data.passages[row] for row in rows.tolist()], scores)
         if part.crops and rng.random() < part.crops:
             cropped = crop(drawn.texts[0], data.sentence_ends, part.query_length, rng)
             if cropped is not None:
                 return drawn._replace(query=cropped, scores=_unknown(part.group))
         return drawn
-
-    def _under_titles(self, drawn: Drawn, rng: np.random.Generator) -> Drawn:
-        """A sentence of the positive asks for the rest of it; each passage stands under the query of its own pair.
-
-        Collections have titles, and these pairs have none: what would be the title is the query. Whole batches are
-        made so, lest a title give the positive away; a passage of one sentence keeps its query and has no title.
-        """
-        part = self._part
-        made = cloze(drawn.texts[0], self.data.sentence_ends, part.query_length, rng)
-        if made is None:
-            return drawn
-        texts = [made[1], *drawn.texts[1:]]
-        titles = self._title[drawn.rows].tolist()
-        under = [self._under(title, text) for title, text in zip(titles, texts, strict=True)]
-        return drawn._replace(query=made[0], texts=under, scores=_unknown(part.group))
-
-    @cached_property
-    def _title(self) -> Rows:
-        """[P]: the query each passage answers, the first of several; −1 where there is none. Kept only if asked for."""
-        found = np.full(len(self.data.passages), -1)
-        found[self.data.examples.positive[::-1]] = self.data.examples.query[::-1]
-        return found
-
-    def _under(self, title: int, text: NDArray[Any]) -> NDArray[Any]:
-        return titled(self.data.queries[title], text, self._part.passage_length) if title >= 0 else text
 
     def _group(self, example: int, query: int, positive: int, rng: np.random.Generator) -> tuple[Rows, Any]:
         """The positive, hard negatives in random choice, then random passages where there are too few."""

@@ -9,26 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import UsageError
+from citadel.progress import Meter, silent
 from citadel.routing.bm25 import idf, tf_part
 from citadel.text.analyser import get_analyser
-from citadel.train.distill import Group, Teacher
-from citadel.train.meter import Meter, silent
-from citadel.train.ragged import Growing
-from citadel.train.texts import Texts
+from citadel.train.distill import ScoringGroup, Teacher
+from citadel.train.ragged import RaggedBuilder
+from citadel.train.texts import TextStore
 
 
 class Bm25:
     """BM25 of given passages, not of a ranking.
 
-    >>> bm25 = Bm25(Texts(["the heart", "a lens bends light"]))
+    >>> bm25 = Bm25(TextStore(["the heart", "a lens bends light"]))
     >>> [round(value, 2) for value in bm25.score("heart of glass", [0, 1])]
     [0.4, 0.0]
     """
 
-    def __init__(self, texts: Texts, meter: Meter = silent) -> None:
+    def __init__(self, texts: TextStore, meter: Meter = silent) -> None:
         self._analyser = get_analyser("english")
         self._terms: dict[str, int] = {}
-        listed = Growing(np.int32)
+        listed = RaggedBuilder(np.int32)
         with meter("Analysing", "passages", len(texts)) as progress:
             for row, text in enumerate(texts):
                 numbers = [self._terms.setdefault(term, len(self._terms)) for term in self._analyser.terms(text)]
@@ -60,7 +60,7 @@ class FusedTeacher:
         self._teacher, self._bm25, self._weight = teacher, bm25, weight
         self.lines = teacher.lines
 
-    def score(self, groups: Sequence[Group]) -> list[list[float]]:
+    def score(self, groups: Sequence[ScoringGroup]) -> list[list[float]]:
         fused = []
         for group, scores in zip(groups, self._teacher.score(groups), strict=True):
             lexical = z_score(self._bm25.score(group.query, group.rows.tolist()))

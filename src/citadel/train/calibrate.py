@@ -14,10 +14,10 @@ from torch import Tensor
 
 from citadel.errors import InputError
 from citadel.model.citadel import Citadel
+from citadel.progress import Meter, silent
 from citadel.train.config_tables import RouterPart
 from citadel.train.data import Data
 from citadel.train.inputs import Inputs, Marker
-from citadel.train.meter import Meter, silent
 from citadel.train.tokens import pad
 
 Sample = Callable[[], Inputs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tomllib
 from dataclasses import asdict, dataclass, fields, replace
@@ -11,7 +12,6 @@ from typing import Any
 from citadel.encode.config import make
 from citadel.errors import InputError
 from citadel.train.config_tables import PRESETS, DataPart, LossPart, ModelPart, OptimizerPart, RouterPart, RunPart
-from citadel.train.toml import to_toml
 
 _NOT_THE_RUN = {"log_every", "evaluate_every", "evaluate_queries", "evaluate_at_end", "checkpoint_every", "device"}
 
@@ -45,8 +45,10 @@ class TrainConfig:
     run: RunPart
 
     def to_toml(self) -> str:
-        """The effective config as a file: every value, given or not."""
-        return to_toml(self._tables())
+        """The effective config as TOML: every value, given or default."""
+        import tomli_w  # extra [train]; mining and scoring need the config but not this package
+
+        return tomli_w.dumps(self._tables())
 
     @property
     def fingerprint(self) -> str:
@@ -54,7 +56,7 @@ class TrainConfig:
         tables = self._tables()
         tables["run"] = {name: value for name, value in tables["run"].items() if name not in _NOT_THE_RUN}
         del tables["data"]["cache"]  # where data is kept decides nothing
-        return hashlib.sha256(to_toml(tables).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
     def with_steps(self, steps: int) -> TrainConfig:
         """The same run with another number of steps."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from citadel.encode.config import BackboneConfig, ModelConfig, make
+from citadel.encode.config import MAX_SIZES, BackboneConfig, ModelConfig, make
 from citadel.errors import InputError
 
 FORMATS = ("pairs", "msmarco", "tevatron", "beir")
@@ -25,7 +25,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 _OF_THE_TOKENIZER = {"cls_id", "sep_id", "pad_id", "mask_id"}
-_ANY_BACKBONE = BackboneConfig(positions=1 << 20)  # lengths are checked when the backbone is known
+_ANY_BACKBONE = BackboneConfig(positions=MAX_SIZES["positions"])  # lengths are checked once the backbone is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,6 @@ class DataPart:
     kinds: Mapping[str, float] = field(default_factory=dict)  # kind of query → weight; 0 leaves it out
     sources: Mapping[str, float] = field(default_factory=dict)  # source of the positive → weight
     crops: float = 0.0  # share of queries replaced by a sentence of their positive
-    titled: float = 0.0  # share of batches where sentences ask for passages that stand under the query of their pair
     margin: float = -math.inf  # mined passages that score above the positive − margin count as false negatives
     held_out: bool = True
     max_pairs: int = 0
@@ -105,7 +104,6 @@ class DataPart:
         _within("data.query_length", self.query_length, 3, 1 << 20)
         _within("data.passage_length", self.passage_length, 3, 1 << 20)
         _within("data.crops", self.crops, 0, 1)
-        _within("data.titled", self.titled, 0, 1)
         _within("data.max_pairs", self.max_pairs, 0, math.inf)
 
 
@@ -131,7 +129,6 @@ class LossPart:
     teachers: Mapping[str, float] = field(default_factory=dict)  # further ones → times their cosine, added to logits
     bm25: float = 0.0  # times BM25 over tokens, added to that teacher's logits
     anchor: float = 0.0  # of the divergence of the semantic part alone from that teacher
-    anchor_vectors: float = 0.0  # of the angle between the semantic vector of each text and that teacher's
     teacher_temperature: float = 1.0  # teacher scores are divided by it
     temperature: float = 1.0  # student scores are divided by it
     distill_router: bool = False
@@ -153,17 +150,16 @@ class LossPart:
         _within("loss.ramp", self.ramp, 0, 1)
         _within("loss.prune", self.prune, 0, 1)
         _within("loss.ramp_power", self.ramp_power, 1, 8)
-        anchored = self.anchor or self.anchor_vectors
-        if self.teacher and self.distillation == "none" and not anchored:
-            raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or an anchor")
+        if self.teacher and self.distillation == "none" and not self.anchor:
+            raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or loss.anchor")
         _weights("loss.teachers", self.teachers)
-        if not self.teacher and (self.bm25 or anchored or self.teachers):
-            reason = "loss.bm25, anchor, anchor_vectors and teachers need loss.teacher"
+        if not self.teacher and (self.bm25 or self.anchor or self.teachers):
+            reason = "loss.bm25, loss.anchor and loss.teachers need loss.teacher"
             raise InputError(f"{reason}: name the folder of a sentence encoder")
         if self.teacher in self.teachers:
             raise InputError(f"loss.teachers names loss.teacher again: {self.teacher!r}; give other sentence encoders")
         weights = ("alpha", "beta", "router_contrastive", "hard_label", "soft_label", "flops_query", "flops_passage")
-        for name in (*weights, "bm25", "anchor", "anchor_vectors"):
+        for name in (*weights, "bm25", "anchor"):
             _within(f"loss.{name}", getattr(self, name), 0, math.inf)
 
 

@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError
-from citadel.train.cache import kept_tokens
+from citadel.progress import Meter, silent
 from citadel.train.config import TrainConfig, expand
 from citadel.train.config_tables import DataPart
-from citadel.train.meter import Meter, silent
-from citadel.train.mined import PairIndex, Scored, read_mined, read_scored
+from citadel.train.data_files import checked
+from citadel.train.mined import PairIndex, ScoredLists, read_mined, read_scored
 from citadel.train.ragged import Ragged, Rows
-from citadel.train.readers import checked, read_source
-from citadel.train.source import Source
-from citadel.train.texts import Texts
+from citadel.train.readers import read_source
+from citadel.train.source import SourceData
+from citadel.train.texts import TextStore
+from citadel.train.token_cache import cached_tokens
 from citadel.train.tokens import Special, special_tokens, twins
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Data:
 
     passages: Ragged  # token ids
     queries: Ragged
-    ids: Texts  # of the passages
+    ids: TextStore  # of the passages
     examples: Examples
     held_out: Examples
     unseen: Mapping[str, Examples]  # by source that is never trained on: does what is learnt carry over to it?
@@ -62,7 +63,7 @@ class Data:
     sentence_ends: Rows
     negatives: Ragged | None = None  # by pair
     dropped: Ragged | None = None  # by pair: false negatives
-    teacher: Scored | None = None
+    teacher: ScoredLists | None = None
 
 
 def make_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) -> Data:
@@ -74,8 +75,8 @@ def make_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) 
     mined = read_mined(files["negatives"], source, index, part.margin) if part.negatives else None
     teacher = read_scored(files["scores"], source, index) if part.scores else None
     kept = expand(part.cache)
-    passages = kept_tokens(kept, source.passages.texts, tokenizer, part.passage_length, meter, "passages")
-    queries = kept_tokens(kept, source.queries, tokenizer, part.query_length, meter, "queries")
+    passages = cached_tokens(kept, source.passages.texts, tokenizer, part.passage_length, meter, "passages")
+    queries = cached_tokens(kept, source.queries, tokenizer, part.query_length, meter, "queries")
     twin = twins(passages)
     examples, held_out = split(source, index, part)
     return Data(
@@ -113,7 +114,7 @@ def check_lengths(part: DataPart, longest: int) -> None:
             raise InputError(f"data.{name} is {length}, but the backbone takes {longest} tokens: choose a shorter one")
 
 
-def split(source: Source, index: PairIndex, part: DataPart) -> tuple[Examples, Examples]:
+def split(source: SourceData, index: PairIndex, part: DataPart) -> tuple[Examples, Examples]:
     """Pairs to train on, weighted by kind and source, and those held out by the checksum of their positive's id."""
     weight = pair_weights(source, part)
     every = Examples(source.query, source.positive, index.row, weight)
@@ -127,7 +128,7 @@ def split(source: Source, index: PairIndex, part: DataPart) -> tuple[Examples, E
     return examples, every.some(used[held])
 
 
-def unseen_pairs(source: Source, index: PairIndex, part: DataPart) -> dict[str, Examples]:
+def unseen_pairs(source: SourceData, index: PairIndex, part: DataPart) -> dict[str, Examples]:
     """The pairs of each source whose weight is 0, to choose settings by what transfers to other texts."""
     by_kind = _table(part.kinds, source.kind_names, "data.kinds")
     by_source = _table(part.sources, source.passages.source_names, "data.sources")
@@ -137,7 +138,7 @@ def unseen_pairs(source: Source, index: PairIndex, part: DataPart) -> dict[str, 
     return {source.passages.source_names[number]: every.some(np.flatnonzero(rows)) for number, rows in chosen.items()}
 
 
-def pair_weights(source: Source, part: DataPart) -> NDArray[np.float64]:
+def pair_weights(source: SourceData, part: DataPart) -> NDArray[np.float64]:
     """The weight of each pair: that of its kind times that of its positive's source."""
     by_kind = _table(part.kinds, source.kind_names, "data.kinds")
     by_source = _table(part.sources, source.passages.source_names, "data.sources")
@@ -145,7 +146,7 @@ def pair_weights(source: Source, part: DataPart) -> NDArray[np.float64]:
     return weights
 
 
-def is_held_out(source: Source) -> NDArray[np.bool_]:
+def is_held_out(source: SourceData) -> NDArray[np.bool_]:
     """Whether the checksum of a pair's positive says that it is never trained on."""
     ids = source.passages.ids.texts
     return np.array([crc(ids[row]) % HELD_OUT == 0 for row in source.positive.tolist()], bool)
@@ -160,14 +161,14 @@ def crc(id: str) -> int:
     return zlib.crc32(id.encode("utf-8"))
 
 
-def known_positives(source: Source, twin: Rows) -> Ragged:
+def known_positives(source: SourceData, twin: Rows) -> Ragged:
     """By query: its positives over all pairs, held out and unused ones too, each once."""
     both = np.unique(source.query * len(source.passages) + twin[source.positive])
     rows, values = np.divmod(both, len(source.passages))
     return Ragged.grouped(rows, values, len(source.queries))
 
 
-def _own_negatives(source: Source, index: PairIndex) -> Ragged | None:
+def _own_negatives(source: SourceData, index: PairIndex) -> Ragged | None:
     """The format's own negatives, moved from the pairs of the source to unique pairs."""
     if source.negatives is None:
         return None

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.progress import Meter, silent
 from citadel.text.corpus import COMPRESSIONS
-from citadel.train.cache import settings_of
 from citadel.train.config import TrainConfig, expand
 from citadel.train.config_tables import DataPart
 from citadel.train.data import Data, Examples, make_data, sentence_ends
-from citadel.train.meter import Meter, silent
-from citadel.train.mined import Scored
+from citadel.train.data_files import checked
+from citadel.train.mined import ScoredLists
 from citadel.train.ragged import Ragged
-from citadel.train.readers import checked
-from citadel.train.tables import read_tables, write_tables
-from citadel.train.texts import Texts
+from citadel.train.texts import TextStore
+from citadel.train.token_cache import read_tables, tokenizer_settings, write_tables
 from citadel.train.tokens import prepare, special_tokens
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def _name(part: DataPart, tokenizer: Tokenizer) -> str:
     """A fingerprint of all that decides the data: the files' bytes, the settings and the tokenizer."""
     found = hashlib.sha256(json.dumps([_setting(part, name) for name in _DECIDE]).encode())
     prepare(tokenizer, part.passage_length)
-    found.update(settings_of(tokenizer))
+    found.update(tokenizer_settings(tokenizer))
     for file in _inputs(part):
         with open(file, "rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -104,7 +103,7 @@ def read_data(file: str, tokenizer: Tokenizer) -> Data:
     return Data(
         passages=tables["passages"],
         queries=tables["queries"],
-        ids=Texts.joined(tables["ids"]),
+        ids=TextStore.joined(tables["ids"]),
         examples=_examples(tables, "examples"),
         held_out=_examples(tables, "held_out"),
         unseen={name: _examples(tables, f"unseen.{place}") for place, name in enumerate(notes["unseen"])},
@@ -114,7 +113,7 @@ def read_data(file: str, tokenizer: Tokenizer) -> Data:
         sentence_ends=sentence_ends(tokenizer),
         negatives=tables.get("negatives"),
         dropped=tables.get("dropped"),
-        teacher=Scored(tables["teacher.passages"], tables["teacher.scores"]) if scored else None,
+        teacher=ScoredLists(tables["teacher.passages"], tables["teacher.scores"]) if scored else None,
     )
 
 

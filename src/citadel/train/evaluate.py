@@ -13,34 +13,34 @@ from torch import Tensor
 from citadel.bench.exact import ExactSearch, Texts
 from citadel.model.citadel import Citadel
 from citadel.model.encoder import FlatTexts, TorchEncoder
+from citadel.progress import Meter, silent
 from citadel.routing import get_router
 from citadel.train.data import Data, Examples
 from citadel.train.inputs import Marker
-from citadel.train.meter import Meter, silent
 from citadel.train.ragged import Ragged
 
 DEPTH = 100
-KEPT = DEPTH + 32  # room for other answers, which are taken out
+NUM_KEPT = DEPTH + 32  # room for other answers, which are taken out
 PASSAGES = {"cuda": 1 << 19, "cpu": 1 << 15}  # whose vectors are held at a time
 _QUERIES = {"cuda": 256, "cpu": 16}  # at a time
 
 
-class Kept(NamedTuple):
+class TopPassages(NamedTuple):
     """The best passages of each query so far, best first; −1 where there are fewer."""
 
-    scores: Tensor  # [n, ≤ KEPT]
-    numbers: Tensor  # [n, ≤ KEPT]
+    scores: Tensor  # [n, ≤ NUM_KEPT]
+    numbers: Tensor  # [n, ≤ NUM_KEPT]
 
-    def better(self, other: Kept, start: int) -> Kept:
+    def better(self, other: TopPassages, start: int) -> TopPassages:
         """The best of these and of further passages, which are numbered from `start`; equal ones by lower number.
 
-        >>> kept = Kept(torch.tensor([[3.0, 1.0]]), torch.tensor([[0, 1]]))
-        >>> kept.better(Kept(torch.tensor([[3.0, 2.0]]), torch.tensor([[1, 0]])), start=2).numbers.tolist()
+        >>> kept = TopPassages(torch.tensor([[3.0, 1.0]]), torch.tensor([[0, 1]]))
+        >>> kept.better(TopPassages(torch.tensor([[3.0, 2.0]]), torch.tensor([[1, 0]])), start=2).numbers.tolist()
         [[0, 3, 2, 1]]
         """
         numbers = torch.where(other.numbers >= 0, other.numbers + start, -1)
         scores, order = torch.cat([self.scores, other.scores], 1).sort(dim=1, descending=True, stable=True)
-        return Kept(scores[:, :KEPT], torch.cat([self.numbers, numbers], 1).gather(1, order)[:, :KEPT])
+        return TopPassages(scores[:, :NUM_KEPT], torch.cat([self.numbers, numbers], 1).gather(1, order)[:, :NUM_KEPT])
 
 
 def evaluate(
@@ -70,7 +70,9 @@ def evaluate(
 def _search(encoder: TorchEncoder, data: Data, asked: FlatTexts, meter: Meter) -> tuple[Tensor, int]:
     """The best passages of each query, and how many postings all passages have; a part of them at a time."""
     device = asked.vectors.device
-    kept = Kept(torch.empty(asked.size, 0, device=device), torch.empty(asked.size, 0, dtype=torch.int64, device=device))
+    kept = TopPassages(
+        torch.empty(asked.size, 0, device=device), torch.empty(asked.size, 0, dtype=torch.int64, device=device)
+    )
     size, postings = PASSAGES.get(device.type, 1 << 15), 0
     with meter("Encoding for evaluation", "passages", len(data.passages)) as progress:
         for start in range(0, len(data.passages), size):
@@ -84,7 +86,9 @@ def _shifted(progress: Callable[[int], Any], start: int, done: int) -> None:
     progress(start + done)
 
 
-def _best(encoder: TorchEncoder, part: Ragged, asked: FlatTexts, progress: Callable[[int], Any]) -> tuple[Kept, int]:
+def _best(
+    encoder: TorchEncoder, part: Ragged, asked: FlatTexts, progress: Callable[[int], Any]
+) -> tuple[TopPassages, int]:
     """The best of some passages for each query, and how many postings those have."""
     passages = encoder.encode(part, progress=progress)
     search = ExactSearch(Texts(*passages), get_router(encoder.model.config.router).floor)
@@ -92,9 +96,9 @@ def _best(encoder: TorchEncoder, part: Ragged, asked: FlatTexts, progress: Calla
     found = []
     for at in range(0, asked.size, step):
         chosen = torch.arange(at, min(at + step, asked.size), device=device)
-        found.append(search.search(Texts(*asked.pick(chosen)), KEPT))
+        found.append(search.search(Texts(*asked.pick(chosen)), NUM_KEPT))
     scores, numbers = zip(*found, strict=True)
-    return Kept(torch.cat(scores), torch.cat(numbers)), len(passages.keys)
+    return TopPassages(torch.cat(scores), torch.cat(numbers)), len(passages.keys)
 
 
 def _ranks(numbers: Tensor, data: Data, held: Examples) -> Tensor:

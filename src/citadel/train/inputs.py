@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from citadel.encode.config import ModelConfig
+from citadel.model.citadel import EncodedTexts
+from citadel.train.tokens import PAD_TO
+
+MIN_GROUP = 64  # texts per group: fewer do not fill a GPU
 
 
 class Inputs(NamedTuple):
@@ -54,3 +59,23 @@ class Marker:
         padded = mask == 0
         padded[:, self._config.query_padding :] = False
         return ids.masked_fill(padded, self._config.mask_id), mask.masked_fill(padded, 1)
+
+
+def encode_by_length(
+    texts: Inputs, encode: Callable[[Inputs], EncodedTexts], groups: int, min_group: int = MIN_GROUP
+) -> EncodedTexts:
+    """What `encode` says of all texts, in their order; it sees them in up to `groups` parts of like length."""
+    groups = min(groups, len(texts.ids) // min_group)
+    if groups < 2:
+        return encode(texts)
+    lengths, order = texts.mask.sum(1).sort(stable=True)  # [n], [n]
+    parts = torch.tensor_split(order, groups)
+    ends = torch.tensor([len(part) for part in parts]).cumsum(0) - 1
+    longest = lengths[ends.to(lengths.device)].tolist()  # one wait for the device
+    encoded = [encode(_cut(texts, part, int(length))) for part, length in zip(parts, longest, strict=True)]
+    return EncodedTexts.join(encoded).ordered(torch.argsort(order))
+
+
+def _cut(texts: Inputs, rows: torch.Tensor, length: int) -> Inputs:
+    width = -(-length // PAD_TO) * PAD_TO
+    return Inputs(*(column[rows, :width] for column in texts))

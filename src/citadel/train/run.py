@@ -17,6 +17,7 @@ from citadel.model.citadel import Citadel
 from citadel.model.encoder import find_device
 from citadel.model.hub import pinned
 from citadel.model.load import load_pretrained
+from citadel.progress import Meter
 from citadel.train import state
 from citadel.train.batches import Batches
 from citadel.train.calibrate import start_heads
@@ -26,7 +27,6 @@ from citadel.train.data_cache import load_data
 from citadel.train.evaluate import evaluate
 from citadel.train.inputs import Marker
 from citadel.train.logs import Log
-from citadel.train.meter import Meter
 from citadel.train.processes import World
 from citadel.train.teacher import BatchTeacher, find_batch_teacher
 from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens

@@ -75,10 +75,10 @@ class Spill:
         return bytes(found)
 
 
-class Numbers:
+class DiskArray:
     """An array that only grows, on disk; a slice of it is an array in memory.
 
-    >>> numbers = Numbers(np.uint16)
+    >>> numbers = DiskArray(np.uint16)
     >>> numbers.append(np.array([7, 8, 9]))
     >>> len(numbers), numbers[1:].tolist()
     (3, [8, 9])

@@ -1,30 +1,70 @@
-"""Tables of numbers in one file, kept from one run to the next: written whole or not at all, and checked when read.
+"""Token tables cached on disk between runs: texts are tokenised once per tokenizer and length.
 
-A file is a line of JSON, for each table the rows' offsets (int64) and their values, and the CRC-32 of all before it.
+A cache file is a line of JSON, then for each table the row offsets (int64) and the values, then the CRC-32 of all
+preceding bytes. It is written atomically and checked when read.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from citadel.errors import InputError, ResourceError
+from citadel.progress import Meter, silent
 from citadel.train.ragged import Ragged
-from citadel.train.spill import BLOCK, Numbers
+from citadel.train.spill import BLOCK, DiskArray
+from citadel.train.texts import TextStore
+from citadel.train.tokens import prepare, tokenize
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 FORMAT = 2
-_LONGEST_HEADER = 1 << 20
+_MAX_HEADER = 1 << 20  # bytes
 _DTYPES = ("uint8", "uint16", "int32", "int64", "float32", "float64")
+_TOKENS = "tokens"
 
 
-class Kept(NamedTuple):
+def cached_tokens(
+    folder: str, texts: TextStore, tokenizer: Tokenizer, length: int, meter: Meter = silent, noun: str = "texts"
+) -> Ragged:
+    """What `tokenize` gives, from a file in `folder` where there is one; else it is written. "" keeps nothing."""
+    if not folder:
+        return tokenize(texts, tokenizer, length, meter, noun)
+    prepare(tokenizer, length)
+    name = hashlib.sha256(texts.digest() + tokenizer_settings(tokenizer)).hexdigest()[:32]
+    file = os.path.join(folder, f"tokens-{name}.bin")
+    if os.path.exists(file):
+        return read_tokens(file, len(texts))
+    table = tokenize(texts, tokenizer, length, meter, noun)
+    write_tables({_TOKENS: table}, file)
+    return table
+
+
+def tokenizer_settings(tokenizer: Tokenizer) -> bytes:
+    """All of a tokenizer that decides token ids; the length is among its settings."""
+    from tokenizers import __version__
+
+    return f"{FORMAT} {__version__} {tokenizer.to_str()}".encode()
+
+
+def read_tokens(file: str, rows: int) -> Ragged:
+    """The table in a file; one that is damaged or has another number of rows is refused."""
+    found = read_tables(file).tables.get(_TOKENS)
+    if found is None or len(found) != rows:
+        raise InputError("what is kept here is damaged: delete the file", file)
+    return found
+
+
+class TableFile(NamedTuple):
     """What a file holds."""
 
     tables: dict[str, Ragged]
@@ -75,7 +115,7 @@ def _dtype(table: Ragged) -> str:
     return str(table.part(0, 0).values[:].dtype)
 
 
-def read_tables(file: str) -> Kept:
+def read_tables(file: str) -> TableFile:
     """The tables in a file; one that is damaged is refused."""
     try:
         with open(file, "rb") as stream:
@@ -86,23 +126,23 @@ def read_tables(file: str) -> Kept:
         raise InputError("what is kept here is damaged: delete the file", file) from None
 
 
-def _read(stream: BinaryIO, size: int) -> Kept:
+def _read(stream: BinaryIO, size: int) -> TableFile:
     """Copies what it checks: a file that changes later does not change the run."""
-    first = stream.readline(_LONGEST_HEADER)
+    first = stream.readline(_MAX_HEADER)
     header: dict[str, Any] = json.loads(first)
     shapes = [(name, np.dtype(_DTYPES[_DTYPES.index(kind)]), *counts) for name, kind, *counts in header["tables"]]
     sizes = [8 * (rows + 1) + values * dtype.itemsize for _, dtype, rows, values in shapes]
     # Sizes are checked before anything is read, so that a damaged header cannot ask for more memory than the file has.
     if header["format"] != FORMAT or any(part < 0 for part in sizes) or len(first) + sum(sizes) + 4 != size:
         raise ValueError(header)
-    source = _Checked(stream, zlib.crc32(first))
+    source = _ChecksummedReader(stream, zlib.crc32(first))
     tables = {name: source.table(dtype, rows, values) for name, dtype, rows, values in shapes}
     if source.crc.to_bytes(4, "little") != stream.read():
         raise ValueError(source.crc)
-    return Kept(tables, header["notes"])
+    return TableFile(tables, header["notes"])
 
 
-class _Checked:
+class _ChecksummedReader:
     """A stream whose CRC-32 is kept while it is read."""
 
     def __init__(self, stream: BinaryIO, crc: int) -> None:
@@ -110,7 +150,7 @@ class _Checked:
 
     def table(self, dtype: Any, rows: int, count: int) -> Ragged:
         offsets = np.frombuffer(self._bytes(8 * (rows + 1)), "<i8").astype(np.int64)
-        values, left = Numbers(dtype), count * dtype.itemsize
+        values, left = DiskArray(dtype), count * dtype.itemsize
         while left:
             piece = self._bytes(min(BLOCK, left))
             values.append(np.frombuffer(piece, dtype))
