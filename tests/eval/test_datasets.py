@@ -174,7 +174,7 @@ def test_ids_that_cannot_be_used(stub: str) -> None:
         open_dataset("ir_datasets:no/such/thing")
     with pytest.raises(InputError, match="has no queries"):
         open_dataset("ir_datasets:citadel-test/documents-alone")
-    with pytest.raises(UsageError, match="names its split itself"):
+    with pytest.raises(UsageError, match="already names its split"):
         open_dataset(f"ir_datasets:{stub}", "test")
 
 

@@ -98,7 +98,7 @@ class Citadel(Backbone):
 
     >>> from citadel.encode.config import BackboneConfig
     >>> tiny = BackboneConfig(vocabulary=20, hidden=8, layers=1, heads=2, intermediate=16, positions=16)
-    >>> shape = ModelConfig("dynamic", tiny, "", 4, 8, query_length=9, document_length=16)
+    >>> shape = ModelConfig("dynamic", tiny, "", 4, 8, query_length=9, document_length=16, cls_id=1, sep_id=2)
     >>> model = Citadel(shape)
     >>> found = model.encode(torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]]), torch.tensor([[False, True, False]]))
     >>> list(found.keys.shape), list(found.semantic.shape)
