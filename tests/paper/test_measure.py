@@ -41,8 +41,8 @@ def checkpoint(folder: Path, router: str) -> Path:
     return write_checkpoint(folder / router, replace(config, tau=0.2) if router == "dynamic" else config)
 
 
-def measured(plan: SystemSpec, out: Path) -> Measurement:
-    [file] = measure(plan, DATASET, out)
+def measured(spec: SystemSpec, out: Path) -> Measurement:
+    [file] = measure(spec, DATASET, out)
     return read_measurement(file)
 
 
@@ -81,8 +81,8 @@ def test_every_posting_is_a_live_key_of_a_token(tmp_path: Path) -> None:
 
 
 def test_each_setting_is_varied_alone_in_a_file_of_its_own(tmp_path: Path) -> None:
-    plan = SystemSpec(str(checkpoint(tmp_path, "dynamic")), taus=(0.2, 1.0), codecs=("int8", "fp16"))
-    files = measure(plan, DATASET, tmp_path / "m.json")
+    spec = SystemSpec(str(checkpoint(tmp_path, "dynamic")), taus=(0.2, 1.0), codecs=("int8", "fp16"))
+    files = measure(spec, DATASET, tmp_path / "m.json")
     assert [file.name for file in files] == [
         "m.tau0.2-int8-auto.json", "m.tau1-int8-auto.json", "m.tau0.2-fp16-auto.json",
     ]  # fmt: skip
@@ -130,17 +130,17 @@ def test_a_document_that_is_the_query_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "says"),
+    ("spec", "says"),
     [
-        (SystemSpec("bm25", k=0), "1 to 1000 deep"),
+        (SystemSpec("bm25", k=0), "depth from 1 to 1000"),
         (SystemSpec("bm25", engine="gpu"), "unknown engine"),
         (SystemSpec("bm25", engine="torch"), "through the engine"),
         (SystemSpec("no-such-folder"), "no such model"),
     ],
 )
-def test_what_cannot_be_measured_says_why(tmp_path: Path, plan: SystemSpec, says: str) -> None:
+def test_what_cannot_be_measured_says_why(tmp_path: Path, spec: SystemSpec, says: str) -> None:
     with pytest.raises(CitadelError, match=says):
-        measure(plan, DATASET, tmp_path / "m.json")
+        measure(spec, DATASET, tmp_path / "m.json")
 
 
 def test_tau_is_for_the_dynamic_router(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Measured through the engine: one index for each τ and codec, all filled from one pass over the documents."""
+"""Measure with the native engine: one index per τ and codec, filled in one pass over the documents."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 _VECTORS = ("SEMANTIC_", "PROBE_")
 LATENCY_DEPTH = 1000  # the paper's
-LATENCY_SECONDS = 60.0  # fewer queries are timed where all would take longer: ColBERT needs seconds for one
+LATENCY_SECONDS = 60.0  # per variant; fewer queries are timed if all would take longer
 
 
 @dataclass(frozen=True)
 class IndexLists:
-    """What an index came to."""
+    """Size and list lengths of an index."""
 
     documents: int
     postings: int
     bytes: int
     sizes: dict[Any, int]  # key or term → postings
-    codec: str = ""  # as it was stored: pq waits for enough vectors to train a codebook from
+    codec: str = ""  # as stored: pq needs enough vectors to train a codebook
 
     def figures(self, names: MeasuredEncoder | None = None) -> dict[str, Any]:
-        """As a measurement keeps them."""
+        """The fields of a measurement."""
         top = sorted(self.sizes.items(), key=lambda pair: -pair[1])[:20]
         return {
             "documents": self.documents,
@@ -51,7 +51,7 @@ def _name(key: Any, encoder: MeasuredEncoder | None) -> str:
 
 
 class EngineSystem:
-    """Indexes in a temporary folder, one for each (τ, codec)."""
+    """Indexes in a temporary folder, one per τ and codec."""
 
     engine = "native"
 
@@ -75,7 +75,7 @@ class EngineSystem:
         return Index.create(folder, fields=fields, router=config.router, fingerprint=fingerprint, tau=kept)
 
     def add(self, documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> None:
-        """Add some documents to every index."""
+        """Add documents to every index."""
         for index in self._indexes.values():
             if self._encoder is None:
                 index.add(documents)
@@ -83,13 +83,13 @@ class EngineSystem:
                 index.add_vectors(join(documents, routed))
 
     def finish(self) -> None:
-        """Commit, and leave one segment: the bytes of an index that has settled."""
+        """Commit and merge into one segment, so that the size is that of a settled index."""
         for index in self._indexes.values():
             index.commit()
             index.merge()
 
     def lists(self, variant: Variant) -> IndexLists:
-        """What the index of a variant holds."""
+        """Size and list lengths of a variant's index."""
         from citadel.index.stats import list_lengths
 
         index = self._indexes[variant.tau, variant.codec]
@@ -101,7 +101,7 @@ class EngineSystem:
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
     ) -> tuple[Ranking, list[dict[str, int]]]:
-        """The hits of each query, and what each of them cost."""
+        """Hits and cost of each query."""
         searcher = self._indexes[variant.tau, variant.codec].searcher(threads=self._threads)
         if self._encoder is None:
             ranking = searcher.search_batch(queries, k)
@@ -119,10 +119,11 @@ class EngineSystem:
     def latency(
         self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens], k: int = LATENCY_DEPTH
     ) -> dict[str, Any]:
-        """How long a query takes, stage by stage, one after the other on one thread; nothing for bm25.
+        """Latency by stage, one query at a time on one thread; empty for bm25.
 
-        Several variants are timed without encoding: a search right behind it finds its lists out of the cache, and
-        they are to be compared."""
+        Several variants are timed without encoding, which would evict the lists from the cache and so make the
+        variants harder to compare.
+        """
         if self._encoder is None:
             return {}
         from citadel.bench.latency import Bench, affordable, described, measure_latency
@@ -139,7 +140,7 @@ class EngineSystem:
         return described(bench, measure_latency(affordable(bench, LATENCY_SECONDS)), where)
 
     def close(self) -> None:
-        """Drop the indexes."""
+        """Remove the indexes."""
         for index in self._indexes.values():
             index.close()
         self._folder.cleanup()
