@@ -27,8 +27,10 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: the extra
 DYNAMIC = {"router": "dynamic", "tau": 0.9, "codec": "int8", "semantic": "auto", "engine": "native", "k": 1000}
 CONFIG = {"tau": 0.9, "semantic_dimension": 128}
 STAGES = ("encode", "plan", "token retrieval", "accumulate", "semantic", "sort", "ids", "search", "whole")
-LATENCY: dict[str, Any] = {"milliseconds": {stage: {"mean": 0.5, "p50": 0.4, "p95": 0.8, "p99": 0.9} for stage in STAGES},
-           "floors": {"search": 0.2}}  # fmt: skip
+LATENCY: dict[str, Any] = {
+    "milliseconds": {stage: {"mean": 0.5, "p50": 0.4, "p95": 0.8, "p99": 0.9} for stage in STAGES},
+    "floors": {"search": 0.2},
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Rankings against judgements: run and qrels files, test collections, the measures of TREC, tests of significance."""
+"""Evaluation: run and qrels files, test collections, TREC measures, significance tests."""
 
 from citadel.eval.datasets import Dataset, drop_same_id
 from citadel.eval.measures import DEFAULT_MEASURES, evaluate, evaluate_queries

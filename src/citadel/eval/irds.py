@@ -1,4 +1,4 @@
-"""Collections by their ir_datasets id, such as beir/scifact/test; that package fetches them (extra [datasets])."""
+"""Test collections of the ir_datasets package, such as beir/scifact/test (extra [datasets])."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DL = ("trec-dl-2019", "trec-dl-2020")
 
 
 def irds_dataset(name: str) -> Dataset:
-    """The collection of an ir_datasets id."""
-    found = _load(name)
+    """Open the collection with this ir_datasets id."""
+    collection = _load(name)
     parts = set(name.lower().split("/"))
     return Dataset(
         name.replace("/", "-"),
-        _reading(name, lambda: {str(query.query_id): _text(query) for query in found.queries_iter()}),
-        _reading(name, lambda: _qrels(found)),
-        lambda: _documents(name, found),
+        _reading(name, lambda: {str(query.query_id): _text(query) for query in collection.queries_iter()}),
+        _reading(name, lambda: _qrels(collection)),
+        lambda: _documents(name, collection),
         bool(parts & set(SAME_ID)),
         2 if "msmarco-passage" in parts and any(part.startswith(DL) for part in parts) else 1,
     )
@@ -37,44 +37,44 @@ def _load(name: str) -> Any:
             f"{PREFIX}{name} needs the package ir_datasets: run `pip install 'citadel-ir[datasets]'`"
         ) from None
     try:
-        found = ir_datasets.load(name)
+        collection = ir_datasets.load(name)
     except KeyError:
-        raise InputError("ir_datasets knows no such id: see https://ir-datasets.com for all of them", name) from None
+        raise InputError("unknown ir_datasets id: see https://ir-datasets.com for the list", name) from None
     for part in ("docs", "queries", "qrels"):
-        if not getattr(found, f"has_{part}")():
+        if not getattr(collection, f"has_{part}")():
             raise InputError(f"this id has no {part}: name one with documents, queries and qrels", name)
-    return found
+    return collection
 
 
 def _reading(name: str, read: Callable[[], Any]) -> Any:
-    """What a read gives; the package fetches files then, and fails in as many ways as a network does."""
+    """Call `read`, which may download files, and turn any failure into an InputError."""
     try:
         return read()
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        advice = "fetch it where there is a network, or name a folder with its files"
-        raise InputError(f"ir_datasets could not give it ({reason}): {advice}", name) from None
+        advice = "check the network, or name a folder with its files"
+        raise InputError(f"ir_datasets cannot provide it ({reason}): {advice}", name) from None
 
 
-def _documents(name: str, found: Any) -> Iterator[Document]:
-    documents = _reading(name, lambda: iter(found.docs_iter()))
+def _documents(name: str, collection: Any) -> Iterator[Document]:
+    documents = _reading(name, lambda: iter(collection.docs_iter()))
     while (one := _reading(name, lambda: next(documents, None))) is not None:
         title = getattr(one, "title", "") or ""
         yield Document(str(one.doc_id), _text(one, without=title), title)
 
 
 def _text(one: Any, without: str = "") -> str:
-    """The text of a document or query: its `text`, else all its other texts one after the other."""
+    """The text of a document or query: its `text` field, else its other text fields joined."""
     if isinstance(text := getattr(one, "text", None), str):
         return text
     if "title" in one._fields and not without:
-        return str(one.title)  # the queries of TREC topics: the title is the query
+        return str(one.title)  # in TREC topics the title is the query
     parts = [getattr(one, name) for name in one._fields if name not in (*_OWN_IDS, "title")]
     return " ".join(part for part in parts if isinstance(part, str))
 
 
-def _qrels(found: Any) -> Qrels:
+def _qrels(collection: Any) -> Qrels:
     qrels: Qrels = {}
-    for judgement in found.qrels_iter():
+    for judgement in collection.qrels_iter():
         qrels.setdefault(str(judgement.query_id), {})[str(judgement.doc_id)] = int(judgement.relevance)
     return qrels

@@ -99,7 +99,7 @@ def _dataset(asked: Asked) -> Dataset:
 
 
 def _from_files(asked: Asked) -> Dataset:
-    from citadel.eval.datasets import SPLIT, Dataset, asks_to_drop, documents_of, qrels_file
+    from citadel.eval.datasets import SPLIT, Dataset, documents_of, has_query_documents, qrels_file
     from citadel.eval.runs import read_qrels
     from citadel.text.queries import read_queries
 
@@ -111,7 +111,7 @@ def _from_files(asked: Asked) -> Dataset:
     qrels = read_qrels(qrels_file(asked.qrels, split) if os.path.isdir(asked.qrels) else asked.qrels)
     queries = dict(read_queries(asked.queries)) if asked.queries else {}
     folder = os.path.basename(os.path.abspath(asked.queries or asked.qrels))
-    return Dataset(folder, queries, qrels, lambda: documents_of(asked.queries), asks_to_drop(folder))
+    return Dataset(folder, queries, qrels, lambda: documents_of(asked.queries), has_query_documents(folder))
 
 
 def _depth(names: list[str]) -> int:
