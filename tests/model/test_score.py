@@ -148,7 +148,7 @@ def same(one: Tensor, other: Tensor, query: RoutedBatch, passages: RoutedBatch) 
 def test_every_way_is_the_plain_loop(way: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     query, passages = random_batch(3, 4, 2, seed), random_batch(5, 6, 3, seed + 100)
     if "parts" in way:
-        monkeypatch.setattr(module, "MOST_PAIRS", 3)
+        monkeypatch.setattr(module, "MAX_PAIRS", 3)
     taken: list[int] = []
     dense = module._dense
 

@@ -250,7 +250,7 @@ def test_mine_by_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--model", "bm25"], 2, "name the data"),
         (["--model", "bm25", "--data", "none.toml"], 4, "none.toml: cannot be opened"),
         (["--model", "no-such-folder/x/y", "--files"], 4, "no-such-folder"),
-        (["--model", "dense:./none", "--files"], 4, "there is no such folder"),
+        (["--model", "dense:./none", "--files"], 4, "no such folder"),
         (["--model", "bm25", "--files", "--out", "none/out.jsonl"], 2, "cannot be written"),
         (["--model", "dense:./none", "--files", "--device", "tpu"], 4, "unknown device 'tpu'"),
         (["--model", "bm25", "--files", "--margin", "nan"], 2, "--margin nan"),

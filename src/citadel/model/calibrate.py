@@ -1,4 +1,4 @@
-"""In which span the states lie that a router multiplies with the embeddings."""
+"""Calibrate the value range of router states, for int8 quantisation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MARGIN = 1.2
 
 
 def router_span(config: ModelConfig, state: Mapping[str, Floats]) -> ValueRange:
-    """Least and largest number over texts of random tokens, and a fifth beyond both.
+    """Smallest and largest state over texts of random tokens, widened by a fifth.
 
-    A model comes without texts. Behind `router.norm` random ones reach as far as real ones: for small-en from -1.65 to
-    8.6, the abstracts of SciFact from -1.64 to 9.1.
+    A model comes without texts. After `router.norm` random tokens give about the same range as real text: for
+    small-en -1.65 to 8.6, for the abstracts of SciFact -1.64 to 9.1.
     """
     random = np.random.default_rng(0)
     longest = config.backbone.longest
