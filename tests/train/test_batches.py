@@ -131,7 +131,7 @@ def test_weights_of_kinds_and_sources(load: Load) -> None:
 
 
 def test_an_unknown_kind_is_named(load: Load) -> None:
-    with pytest.raises(InputError, match=r"data\.kinds names 'terms', which the data has not: it has 'question'"):
+    with pytest.raises(InputError, match=r"data\.kinds names 'terms', which is not in the data: choose from 'question'"):
         load(data={"kinds": {"terms": 0.5}})
     with pytest.raises(InputError, match="no pair is left"):
         load(data={"kinds": {"term": 0, "question": 0}})
@@ -274,7 +274,7 @@ def test_a_bad_line_of_scores(load: Load, write: Write, fields: dict[str, Any], 
 
 
 def test_missing_lists_are_named(load: Load) -> None:
-    with pytest.raises(InputError, match=r"data\.negatives: there is no such file"):
+    with pytest.raises(InputError, match=r"data\.negatives: no such file"):
         load(data={"negatives": "none.jsonl"})
 
 

@@ -108,7 +108,7 @@ def test_a_missing_file_and_a_damaged_one_are_named(config: Configs, folder: Pat
     load(kept)
     [file] = (folder / "kept").glob("data-*.bin")
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"data-\w+\.bin: what is kept here is damaged: delete the file"):
+    with pytest.raises(InputError, match=r"data-\w+\.bin: the cache file is damaged: delete it"):
         load(kept)
-    with pytest.raises(InputError, match=r"data\.negatives: there is no such file"):
+    with pytest.raises(InputError, match=r"data\.negatives: no such file"):
         load(config(data={"cache": str(folder / "kept"), "negatives": str(folder / "absent.jsonl")}))

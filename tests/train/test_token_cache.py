@@ -68,7 +68,7 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path: Path) -> Non
     damaged = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
     for contents in [*damaged, *(whole[:end] for end in range(len(whole))), whole + b"\0"]:
         file.write_bytes(contents)
-        with pytest.raises(InputError, match=r"tokens-\w+\.bin: what is kept here is damaged: delete the file"):
+        with pytest.raises(InputError, match=r"tokens-\w+\.bin: the cache file is damaged: delete it"):
             keep(tmp_path)
     file.write_bytes(whole)
     assert len(keep(tmp_path)) == 3

@@ -1,4 +1,4 @@
-"""Batches as a pure function of seed and step: a resumed run sees what the first would have seen; no state is kept."""
+"""Draw batches as a pure function of seed and step, so that a resumed run sees the same batches."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from citadel.train.data import Data
 from citadel.train.ragged import Ragged, Rows
 from citadel.train.tokens import TokenIds, pad
 
-AHEAD = 4  # batches made before they are asked for
-_ORDER, _DRAW = 0, 1  # the uses of the seed
+AHEAD = 4  # batches prepared in advance
+_ORDER, _DRAW = 0, 1  # random streams of the seed
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """B queries and G passages each; row b·G of the passages is query b's positive."""
+    """B queries with G passages each; passage b·G is the positive of query b."""
 
     query_ids: TokenIds  # [B, Tq]
     query_mask: TokenIds  # [B, Tq]
     passage_ids: TokenIds  # [B·G, Tp]
     passage_mask: TokenIds  # [B·G, Tp]
-    allowed: NDArray[np.bool_]  # [B, B·G]: False where a passage is no fair negative of a query
-    teacher: NDArray[np.float32] | None  # [B, G]; NaN where the teacher has not scored
+    allowed: NDArray[np.bool_]  # [B, B·G]: False for known positives and false negatives
+    teacher: NDArray[np.float32] | None  # [B, G]; NaN if the teacher gave no score
 
 
 class QueryGroup(NamedTuple):
@@ -45,7 +45,7 @@ class QueryGroup(NamedTuple):
 
 
 class Batches:
-    """Draws batches. `rank` of `world` processes gets its share of each; all shares together are one batch."""
+    """Draws batches; process `rank` of `world` gets its share of each."""
 
     def __init__(self, data: Data, config: TrainConfig, rank: int = 0, world: int = 1, fixed: bool = False) -> None:
         self.data, self._part, self._seed = data, config.data, config.seed
@@ -58,11 +58,11 @@ class Batches:
         self._order = lru_cache(maxsize=2)(self._new_order)
 
     def batch(self, step: int) -> TrainingBatch:
-        """The batch of one forward pass, counted from 0."""
+        """The batch of a forward pass, counted from 0."""
         start = step * self._batch + self._rank * self._share
-        places = np.arange(start, start + self._share)
-        drawn = [self._draw(int(place)) for place in places]
-        chosen = np.array([self.example(int(place)) for place in places])
+        positions = np.arange(start, start + self._share)
+        drawn = [self._draw(int(position)) for position in positions]
+        chosen = np.array([self.example(int(position)) for position in positions])
         passages = np.concatenate([each.rows for each in drawn])  # [B·G]
         query_ids, query_mask = self._pad([each.query for each in drawn], self._part.query_length)
         texts = [text for each in drawn for text in each.texts]
@@ -74,7 +74,7 @@ class Batches:
         return pad(rows, self.data.special.pad, length if self._fixed else 0)
 
     def iterate(self, start: int = 0) -> Generator[TrainingBatch, None, None]:
-        """Batches from a step on, without end, made ahead on a thread."""
+        """Endless batches from a step on, prepared by a thread."""
         ready: queue.Queue[TrainingBatch | BaseException] = queue.Queue(AHEAD)
         over = threading.Event()
         worker = threading.Thread(target=self._fill, args=(ready, over, start), daemon=True)
@@ -107,28 +107,28 @@ class Batches:
 
     # -- which example -----------------------------------------------------------------------------------------------
 
-    def example(self, place: int) -> int:
-        """The example at a place of the endless stream of epochs."""
-        epoch, within = divmod(place, self.epoch_size)
+    def example(self, position: int) -> int:
+        """The example at a position of the endless stream of epochs."""
+        epoch, within = divmod(position, self.epoch_size)
         return int(self._order(epoch)[within])
 
     def _new_order(self, epoch: int) -> Rows:
-        """An epoch: every example as often as its weight, up or down by less than one, in an order of its own."""
+        """One shuffled epoch: every example as often as its weight, rounded up or down."""
         rng = np.random.default_rng((self._seed, _ORDER, epoch))
         shuffled = rng.permutation(len(self.data.examples))
         ends = np.cumsum(self.data.examples.weight[shuffled])
-        # Points at equal distances over the summed weights: an example of weight 1 is hit exactly once.
+        # Systematic sampling: an example of weight 1 is drawn exactly once.
         points = (np.arange(self.epoch_size) + rng.random()) * (ends[-1] / self.epoch_size)
         hit = np.minimum(np.searchsorted(ends, points, side="right"), len(ends) - 1)
         return np.asarray(rng.permutation(shuffled[hit]), np.int64)
 
     # -- which passages ----------------------------------------------------------------------------------------------
 
-    def _draw(self, place: int) -> QueryGroup:
-        """The query at a place of the stream and its group of passages."""
+    def _draw(self, position: int) -> QueryGroup:
+        """The query at a position of the stream and its group of passages."""
         data, part = self.data, self._part
-        rng = np.random.default_rng((self._seed, _DRAW, place))
-        example = self.example(place)
+        rng = np.random.default_rng((self._seed, _DRAW, position))
+        example = self.example(position)
         query, positive = int(data.examples.query[example]), int(data.examples.positive[example])
         rows, scores = self._group(example, query, positive, rng)
         drawn = QueryGroup(data.queries[query], rows, [data.passages[row] for row in rows.tolist()], scores)
@@ -139,7 +139,7 @@ class Batches:
         return drawn
 
     def _group(self, example: int, query: int, positive: int, rng: np.random.Generator) -> tuple[Rows, Any]:
-        """The positive, hard negatives in random choice, then random passages where there are too few."""
+        """The positive, randomly chosen hard negatives, then random passages if there are too few."""
         pool, scores, own = self._pool(int(self.data.examples.pair[example]))
         chosen = rng.permutation(len(pool))[: self._part.group - 1]
         missing = self._part.group - 1 - len(chosen)
@@ -149,7 +149,7 @@ class Batches:
         return rows, teacher
 
     def _pool(self, pair: int) -> tuple[NDArray[Any], NDArray[Any], float]:
-        """Hard negatives of a pair with the teacher's scores, and its score of the positive; NaN where it has none."""
+        """Hard negatives of a pair, their teacher scores and that of the positive; NaN if not scored."""
         teacher = self.data.teacher
         if teacher is not None and len(teacher.passages[pair]):
             scores = teacher.scores[pair]
@@ -158,7 +158,7 @@ class Batches:
         return pool, np.full(len(pool), np.nan), float("nan")
 
     def _random(self, count: int, known: NDArray[Any], rng: np.random.Generator) -> Rows:
-        """Passages of the collection that are not known to answer the query, where there are enough of them."""
+        """Random passages, preferring those not known to answer the query."""
         if not count:
             return np.empty(0, np.int64)
         drawn = rng.integers(len(self.data.passages), size=4 * count + 4)
@@ -168,7 +168,7 @@ class Batches:
     # -- which are fair ----------------------------------------------------------------------------------------------
 
     def _allowed(self, chosen: Rows, passages: Rows) -> NDArray[np.bool_]:
-        """All but known positives and false negatives of each query; its own positive stays."""
+        """Mask of fair passages: all but known positives and false negatives; a query's own positive stays."""
         data, size = self.data, len(chosen)
         columns = data.twin[passages]  # [B·G]
         order = np.argsort(columns, kind="stable")
@@ -179,19 +179,19 @@ class Batches:
         allowed = np.ones((size, len(passages)), bool)
         low = np.searchsorted(columns[order], unfair, side="left")
         high = np.searchsorted(columns[order], unfair, side="right")
-        for place in np.flatnonzero(high > low).tolist():
-            allowed[queries[place], order[low[place] : high[place]]] = False
+        for position in np.flatnonzero(high > low).tolist():
+            allowed[queries[position], order[low[position] : high[position]]] = False
         allowed[np.arange(size), np.arange(size) * self._part.group] = True
         return allowed
 
 
 def _unknown(group: int) -> NDArray[np.float32]:
-    """No scores: the teacher saw another query."""
+    """Missing scores: the teacher scored another query."""
     return np.full(group, np.nan, np.float32)  # [G]
 
 
 def _lists(table: Ragged, rows: Rows) -> tuple[Rows, Rows]:
-    """The lists of some rows as pairs (place among the rows, value)."""
+    """The lists of some rows as pairs (index of the row, value)."""
     parts = [table[row] for row in rows.tolist()]
-    places = np.repeat(np.arange(len(rows)), [len(part) for part in parts])
-    return places, np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+    positions = np.repeat(np.arange(len(rows)), [len(part) for part in parts])
+    return positions, np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Training data ready for batches: token ids, who answers whom, hard negatives and teacher scores by row number."""
+"""Training data by row number: token ids, pairs, hard negatives and teacher scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from citadel.train.tokens import Special, special_tokens, twins
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-HELD_OUT = 100  # one positive in so many is never trained on
+HELD_OUT = 100  # one positive in this many is held out
 _SENTENCE_ENDS = (".", "?", "!", "。")
 
 
@@ -43,20 +43,20 @@ class Examples:
         return len(self.query)
 
     def some(self, chosen: NDArray[Any]) -> Examples:
-        """These of them, by number or by mask."""
+        """Select by index or mask."""
         return Examples(self.query[chosen], self.positive[chosen], self.pair[chosen], self.weight[chosen])
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """All that batches and evaluation need."""
+    """Data of batches and evaluation."""
 
     passages: Ragged  # token ids
     queries: Ragged
     ids: TextStore  # of the passages
     examples: Examples
     held_out: Examples
-    unseen: Mapping[str, Examples]  # by source that is never trained on: does what is learnt carry over to it?
+    unseen: Mapping[str, Examples]  # by source with weight 0, to measure transfer
     known: Ragged  # by query: every passage known to answer it, as twins
     twin: Rows  # [P]: the first passage with the same tokens
     special: Special
@@ -67,7 +67,7 @@ class Data:
 
 
 def make_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) -> Data:
-    """Read and tokenise what [data] names; `prepared.load_data` keeps it for the next run."""
+    """Read and tokenise the files of [data]; `data_cache.load_data` caches the result."""
     part = config.data
     files = {key: checked(expand(getattr(part, key)), f"data.{key}") for key in _lists_of(part)}
     source = read_source(part)
@@ -97,13 +97,13 @@ def make_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) 
 
 
 def sentence_ends(tokenizer: Tokenizer) -> Rows:
-    """The tokens a sentence may end with."""
+    """Ids of the tokens that end a sentence."""
     ends = [tokenizer.token_to_id(end) for end in _SENTENCE_ENDS]
     return np.array([id for id in ends if id is not None], np.int64)
 
 
 def check_lengths(part: DataPart, longest: int) -> None:
-    """Refuse texts longer than the backbone has positions for.
+    """Raise if texts are longer than the positions of the backbone.
 
     >>> check_lengths(DataPart(passage_length=600), longest=512)
     Traceback (most recent call last):
@@ -115,7 +115,7 @@ def check_lengths(part: DataPart, longest: int) -> None:
 
 
 def split(source: SourceData, index: PairIndex, part: DataPart) -> tuple[Examples, Examples]:
-    """Pairs to train on, weighted by kind and source, and those held out by the checksum of their positive's id."""
+    """Split into weighted training pairs and pairs held out by the checksum of their positive's id."""
     weight = pair_weights(source, part)
     every = Examples(source.query, source.positive, index.row, weight)
     used = np.flatnonzero(weight > 0)
@@ -129,7 +129,7 @@ def split(source: SourceData, index: PairIndex, part: DataPart) -> tuple[Example
 
 
 def unseen_pairs(source: SourceData, index: PairIndex, part: DataPart) -> dict[str, Examples]:
-    """The pairs of each source whose weight is 0, to choose settings by what transfers to other texts."""
+    """Pairs of each source with weight 0, to measure transfer to other texts."""
     by_kind = _table(part.kinds, source.kind_names, "data.kinds")
     by_source = _table(part.sources, source.passages.source_names, "data.sources")
     of, weight = source.passages.sources[source.positive], by_kind[source.kind]
@@ -139,7 +139,7 @@ def unseen_pairs(source: SourceData, index: PairIndex, part: DataPart) -> dict[s
 
 
 def pair_weights(source: SourceData, part: DataPart) -> NDArray[np.float64]:
-    """The weight of each pair: that of its kind times that of its positive's source."""
+    """Weight of each pair: that of its kind times that of its positive's source."""
     by_kind = _table(part.kinds, source.kind_names, "data.kinds")
     by_source = _table(part.sources, source.passages.source_names, "data.sources")
     weights: NDArray[np.float64] = by_kind[source.kind] * by_source[source.passages.sources[source.positive]]
@@ -147,13 +147,13 @@ def pair_weights(source: SourceData, part: DataPart) -> NDArray[np.float64]:
 
 
 def is_held_out(source: SourceData) -> NDArray[np.bool_]:
-    """Whether the checksum of a pair's positive says that it is never trained on."""
+    """Mask of held-out pairs, by the checksum of their positive's id."""
     ids = source.passages.ids.texts
     return np.array([crc(ids[row]) % HELD_OUT == 0 for row in source.positive.tolist()], bool)
 
 
 def crc(id: str) -> int:
-    """The CRC-32 of an id.
+    """CRC-32 of an id.
 
     >>> crc("d1") % HELD_OUT
     2
@@ -162,14 +162,14 @@ def crc(id: str) -> int:
 
 
 def known_positives(source: SourceData, twin: Rows) -> Ragged:
-    """By query: its positives over all pairs, held out and unused ones too, each once."""
+    """Distinct positives of each query over all pairs, including held-out and unused ones."""
     both = np.unique(source.query * len(source.passages) + twin[source.positive])
     rows, values = np.divmod(both, len(source.passages))
     return Ragged.grouped(rows, values, len(source.queries))
 
 
 def _own_negatives(source: SourceData, index: PairIndex) -> Ragged | None:
-    """The format's own negatives, moved from the pairs of the source to unique pairs."""
+    """The negatives of the input format, by unique pair."""
     if source.negatives is None:
         return None
     rows = np.repeat(index.row, source.negatives.lengths)
@@ -178,7 +178,9 @@ def _own_negatives(source: SourceData, index: PairIndex) -> Ragged | None:
 
 def _table(weights: Mapping[str, float], names: tuple[str, ...], key: str) -> NDArray[np.float64]:
     if unknown := sorted(set(weights) - set(names)):
-        raise InputError(f"{key} names {unknown[0]!r}, which the data has not: it has {', '.join(map(repr, names))}")
+        raise InputError(
+            f"{key} names {unknown[0]!r}, which is not in the data: choose from {', '.join(map(repr, names))}"
+        )
     return np.array([weights.get(name, 1.0) for name in names], np.float64)
 
 

@@ -16,7 +16,7 @@ FORBIDDEN = "scifact"
 
 
 def file_of(part: DataPart, key: str, in_folder: str = "") -> str:
-    """The file a key of [data] names, or its usual place in `folder`; missing and forbidden ones are refused."""
+    """The file of a [data] key, or its default name in `folder`; missing and forbidden files are errors."""
     given = expand(getattr(part, key))
     if not given and part.folder and in_folder:
         given = os.path.join(expand(part.folder), in_folder)
@@ -31,37 +31,37 @@ def file_of(part: DataPart, key: str, in_folder: str = "") -> str:
 
 
 def checked(path: str, key: str) -> str:
-    """The path itself, where it exists and may be trained on.
+    """Check that a path exists and may be trained on; return it.
 
     >>> checked("data/scifact/corpus.jsonl", "data.folder")
     Traceback (most recent call last):
-    citadel.errors.InputError: data/scifact/corpus.jsonl: data.folder: SciFact is what models are measured ...
+    citadel.errors.InputError: data/scifact/corpus.jsonl: data.folder: SciFact is a test collection ...
     """
     for name in (path, os.path.realpath(path)):
         if any(part.lower().split(".")[0] == FORBIDDEN for part in name.split(os.sep)):
-            reason = "SciFact is what models are measured on, so nothing is trained on it, its train split included"
+            reason = "SciFact is a test collection and must not be trained on, not even its train split"
             raise InputError(f"{key}: {reason}: name other data", path)
     if not os.path.exists(path):
-        raise InputError(f"{key}: there is no such file: check the path, or set CITADEL_DATA", path)
+        raise InputError(f"{key}: no such file: check the path, or set CITADEL_DATA", path)
     return path
 
 
 def read_passages(file: str) -> Passages:
-    """A collection: JSONL or TSV, compressed or not; a field `source` is kept."""
-    found = PassageList()
+    """Read a collection, JSONL or TSV, compressed or not; the field `source` is kept."""
+    passages = PassageList()
     lines = array("q")
     with read_corpus(file) as corpus:
         for document, position in corpus:
-            found.add(document.id, document.title, document.text, str(document.metadata.get("source", "")))
+            passages.add(document.id, document.title, document.text, str(document.metadata.get("source", "")))
             lines.append(position.line)
-    return found.done(file, lines)
+    return passages.done(file, lines)
 
 
 def judged_pairs(file: str, queries: dict[str, str]) -> PairList:
-    """A pair for each judgement above 0."""
-    pairs, place = PairList(), ErrorLocation(file)
+    """One pair per judgement above 0."""
+    pairs, location = PairList(), ErrorLocation(file)
     for number, query, passage, grade in read_judgements(file):
-        with place.at(number):
+        with location.at(number):
             if query not in queries:
                 raise InputError(f"the query id {query!r} is not among the queries: correct the id or add the query")
             if grade > 0:

@@ -90,9 +90,9 @@ def score_negatives(
 
 def read_groups(file: str, passages: Passages, keep: int) -> Iterator[ScoringGroup]:
     """The lines of a mined file as queries with the rows of `keep` passages."""
-    place = ErrorLocation(file)
+    location = ErrorLocation(file)
     for number, line in numbered_lines(file):
-        with place.at(number):
+        with location.at(number):
             fields = parse_object(line)
             listed = fields.get("negatives")
             if not isinstance(fields.get("query"), str) or "positive" not in fields or not isinstance(listed, list):

@@ -164,9 +164,9 @@ def _blocks(file: str, source: SourceData, index: PairIndex) -> Iterator[_Block]
 
 def _parsed(file: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """(line, the positive's id, fields) of each line."""
-    place = ErrorLocation(file)
+    location = ErrorLocation(file)
     for number, line in numbered_lines(file):
-        with place.at(number):
+        with location.at(number):
             fields = parse_object(line)
             if not isinstance(fields.get("query"), str) or "positive" not in fields:
                 raise InputError("there is no query and positive: name a file of `citadel mine` or `citadel score`")

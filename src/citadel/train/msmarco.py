@@ -32,11 +32,11 @@ def read_msmarco(part: DataPart) -> SourceData:
 
 def id_triples(file: str, queries: dict[str, str]) -> tuple[PairList, TextStore]:
     """Lines of query id, positive id, negative id."""
-    pairs, place = PairList(), ErrorLocation(file)
+    pairs, location = PairList(), ErrorLocation(file)
     negative = TextStore()
     for number, line in numbered_lines(file):
         columns = line.split()
-        with place.at(number):
+        with location.at(number):
             if len(columns) != 3:
                 raise InputError(f"{len(columns)} columns: write query id, positive id and negative id")
             if columns[0] not in queries:
@@ -48,11 +48,11 @@ def id_triples(file: str, queries: dict[str, str]) -> tuple[PairList, TextStore]
 
 def read_text_triples(file: str) -> SourceData:
     """Lines of three texts: query, positive, negative; the passages are numbered from 1 as they appear."""
-    pairs, texts, place = PairList(), QueryList(), ErrorLocation(file)
+    pairs, texts, location = PairList(), QueryList(), ErrorLocation(file)
     negative = array("q")
     for number, line in numbered_lines(file):
         columns = line.split("\t")
-        with place.at(number):
+        with location.at(number):
             if len(columns) != 3:
                 raise InputError(f"{len(columns)} tab-separated columns: write query, positive and negative")
             if not columns[1].strip() or not columns[2].strip():

@@ -38,9 +38,9 @@ def read_pairs(part: DataPart) -> SourceData:
     """Two JSONL files: passages, and pairs of a query and a passage id."""
     file = file_of(part, "pairs", "pairs.jsonl")
     passages = read_passages(file_of(part, "passages", "passages.jsonl"))
-    pairs, place = PairList(), ErrorLocation(file)
+    pairs, location = PairList(), ErrorLocation(file)
     for number, line in numbered_lines(file):
-        with place.at(number):
+        with location.at(number):
             fields = parse_object(line)
             positive = find_id({"id": fields["positive"]}) if "positive" in fields else _no("positive")
             pairs.add(fields.get("query", ""), positive, number, str(fields.get("kind", "")))

@@ -151,8 +151,8 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
 class ErrorLocation:
     """Adds file and line to an InputError raised inside.
 
-    >>> place = ErrorLocation("pairs.jsonl")
-    >>> with place.at(7):
+    >>> location = ErrorLocation("pairs.jsonl")
+    >>> with location.at(7):
     ...     raise InputError("the query is empty")
     Traceback (most recent call last):
     citadel.errors.InputError: pairs.jsonl:7: the query is empty

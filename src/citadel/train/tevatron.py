@@ -35,10 +35,10 @@ class _UniquePassages:
 def read_tevatron(part: DataPart) -> SourceData:
     """One pair for each positive passage; the line's negatives belong to all of its pairs."""
     file = file_of(part, "pairs", "train.jsonl")
-    pairs, passages, place = PairList(), _UniquePassages(), ErrorLocation(file)
+    pairs, passages, location = PairList(), _UniquePassages(), ErrorLocation(file)
     negatives = RaggedBuilder(np.int32)
     for number, line in numbered_lines(file):
-        with place.at(number):
+        with location.at(number):
             fields = parse_object(line)
             rows = [passages.row(passage) for passage in _list(fields, "negative_passages")]
             positives = [find_id({"id": p["docid"]}) for p in _positives(fields, passages)]

@@ -36,7 +36,7 @@ _TOKENS = "tokens"
 def cached_tokens(
     folder: str, texts: TextStore, tokenizer: Tokenizer, length: int, meter: Meter = silent, noun: str = "texts"
 ) -> Ragged:
-    """What `tokenize` gives, from a file in `folder` where there is one; else it is written. "" keeps nothing."""
+    """Tokenise texts, or read the result from the cache in `folder`; "" disables the cache."""
     if not folder:
         return tokenize(texts, tokenizer, length, meter, noun)
     prepare(tokenizer, length)
@@ -50,29 +50,29 @@ def cached_tokens(
 
 
 def tokenizer_settings(tokenizer: Tokenizer) -> bytes:
-    """All of a tokenizer that decides token ids; the length is among its settings."""
+    """Everything that determines token ids; the maximum length is among the settings."""
     from tokenizers import __version__
 
     return f"{FORMAT} {__version__} {tokenizer.to_str()}".encode()
 
 
 def read_tokens(file: str, rows: int) -> Ragged:
-    """The table in a file; one that is damaged or has another number of rows is refused."""
-    found = read_tables(file).tables.get(_TOKENS)
-    if found is None or len(found) != rows:
-        raise InputError("what is kept here is damaged: delete the file", file)
-    return found
+    """Read a token table; a damaged file or one with another number of rows is an error."""
+    table = read_tables(file).tables.get(_TOKENS)
+    if table is None or len(table) != rows:
+        raise InputError("the cache file is damaged: delete it", file)
+    return table
 
 
 class TableFile(NamedTuple):
-    """What a file holds."""
+    """Contents of a cache file."""
 
     tables: dict[str, Ragged]
     notes: dict[str, Any]
 
 
 def write_tables(tables: Mapping[str, Ragged], file: str, notes: Mapping[str, Any] | None = None) -> None:
-    """Write tables and a few notes.
+    """Write tables and notes, atomically.
 
     >>> import tempfile
     >>> file = os.path.join(tempfile.mkdtemp(), "kept", "two.bin")
@@ -116,23 +116,23 @@ def _dtype(table: Ragged) -> str:
 
 
 def read_tables(file: str) -> TableFile:
-    """The tables in a file; one that is damaged is refused."""
+    """Read the tables of a file; a damaged file is an error."""
     try:
         with open(file, "rb") as stream:
             return _read(stream, os.fstat(stream.fileno()).st_size)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}; name another folder in data.cache", file) from None
     except (ValueError, KeyError, TypeError):
-        raise InputError("what is kept here is damaged: delete the file", file) from None
+        raise InputError("the cache file is damaged: delete it", file) from None
 
 
 def _read(stream: BinaryIO, size: int) -> TableFile:
-    """Copies what it checks: a file that changes later does not change the run."""
+    """Copy the data while checking it: later changes of the file do not affect the run."""
     first = stream.readline(_MAX_HEADER)
     header: dict[str, Any] = json.loads(first)
     shapes = [(name, np.dtype(_DTYPES[_DTYPES.index(kind)]), *counts) for name, kind, *counts in header["tables"]]
     sizes = [8 * (rows + 1) + values * dtype.itemsize for _, dtype, rows, values in shapes]
-    # Sizes are checked before anything is read, so that a damaged header cannot ask for more memory than the file has.
+    # Check sizes first, so that a damaged header cannot cause an allocation larger than the file.
     if header["format"] != FORMAT or any(part < 0 for part in sizes) or len(first) + sum(sizes) + 4 != size:
         raise ValueError(header)
     source = _ChecksummedReader(stream, zlib.crc32(first))
@@ -143,7 +143,7 @@ def _read(stream: BinaryIO, size: int) -> TableFile:
 
 
 class _ChecksummedReader:
-    """A stream whose CRC-32 is kept while it is read."""
+    """Reader that updates a CRC-32."""
 
     def __init__(self, stream: BinaryIO, crc: int) -> None:
         self._stream, self.crc = stream, crc
