@@ -131,7 +131,9 @@ def test_weights_of_kinds_and_sources(load: Load) -> None:
 
 
 def test_an_unknown_kind_is_named(load: Load) -> None:
-    with pytest.raises(InputError, match=r"data\.kinds names 'terms', which is not in the data: choose from 'question'"):
+    with pytest.raises(
+        InputError, match=r"data\.kinds names 'terms', which is not in the data: choose from 'question'"
+    ):
         load(data={"kinds": {"terms": 0.5}})
     with pytest.raises(InputError, match="no pair is left"):
         load(data={"kinds": {"term": 0, "question": 0}})
@@ -259,7 +261,7 @@ def test_teacher_scores_stand_by_their_passages(load: Load, write: Write) -> Non
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"passages": ["d2", "d1", "d3"]}, "the positive does not stand first"),
+        ({"passages": ["d2", "d1", "d3"]}, "the positive is not the first passage"),
         ({"passages": ["d1", "d9", "d3"]}, "'d9' is not in the collection"),
         ({"scores": [1]}, "not two lists of one length"),
         ({"scores": [1, 2, "x"]}, "a score is not a number"),

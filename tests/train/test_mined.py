@@ -80,7 +80,7 @@ def test_scores_stay_with_their_passages(source: SourceData, write: Callable[[st
     assert [found.scores[row].tolist() for row in index.row.tolist()] == [[], [0.5], [2.5, -1.0], []]
     for wrong in (["d1", "d3"], []):
         rows[1] = {"query": "copper", "positive": "d4", "passages": wrong, "scores": [1.0] * len(wrong)}
-        with pytest.raises(InputError, match=r"scores\.jsonl:2: the positive does not stand first"):
+        with pytest.raises(InputError, match=r"scores\.jsonl:2: the positive is not the first passage"):
             read_scored(write("scores.jsonl", rows), source, index)
 
 

@@ -146,7 +146,7 @@ def test_a_line_that_is_no_json(folder: Path, write: Write) -> None:
 
 def test_a_passage_id_twice(write: Write) -> None:
     file = write("p.jsonl", [{"id": "a", "text": "x"}, {"id": "b", "text": "y"}, {"id": "a", "text": "z"}])
-    with pytest.raises(InputError, match="'a' stands twice") as caught:
+    with pytest.raises(InputError, match="'a' is listed twice") as caught:
         read_source(DataPart(passages=file, pairs=write("q.jsonl", [{"query": "x", "positive": "a"}])))
     assert (caught.value.source, caught.value.line) == (file, 3)
 

@@ -1,4 +1,4 @@
-"""IdIndex by their hashes find what a dict would find."""
+"""Lookup of ids by hash agrees with a dict."""
 
 from __future__ import annotations
 

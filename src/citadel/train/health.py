@@ -1,4 +1,4 @@
-"""Is the router alive? Figures to log, and when to stop."""
+"""Router health: figures to log, and the conditions that stop training."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ DEAD_SHARE = 0.99  # of query tokens without a key: so it has
 
 
 class TrainingStopped(CitadelError):
-    """Training cannot go on: the router has collapsed or the loss is no number. The last good checkpoint is kept."""
+    """Training was stopped: the router has collapsed or the loss is not finite. The last checkpoint is kept."""
 
 
 @dataclass(frozen=True)
 class RouterHealth:
-    """The figures METHOD §5 asks for, of one batch."""
+    """Router statistics of one batch."""
 
-    active_keys: float  # φ above 0 a passage token
+    active_keys: float  # mean number of keys with φ above 0 per passage token
     distinct_keys: int  # that passages chose
-    largest_share: float  # of the chosen keys, the most frequent one's
+    largest_share: float  # share of the most frequent key
     queries_without_key: float  # share of query tokens
 
     def as_dict(self) -> dict[str, float]:

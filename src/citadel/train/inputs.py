@@ -1,4 +1,4 @@
-"""A batch of token ids as the model takes it: on its device, with the tokens that may have keys marked."""
+"""Model inputs: token ids on the device, with the routed tokens marked; encoding by length."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MIN_GROUP = 64  # texts per group: fewer do not fill a GPU
 
 
 class Inputs(NamedTuple):
-    """Some texts as tensors."""
+    """Texts as tensors."""
 
     ids: Tensor  # [n, T]
     mask: Tensor  # [n, T]
     routed: Tensor  # [n, T], m of the paper
 
     def rows(self, part: slice) -> Inputs:
-        """Some of the texts."""
+        """Select texts."""
         return Inputs(*(column[part] for column in self))
 
 
 class Marker:
-    """Marks the routed tokens: not [CLS], not padding, and where the config says so not [SEP] nor punctuation.
+    """Marks the routed tokens: all but [CLS] and padding and, if configured, [SEP] and punctuation.
 
     >>> marker = Marker(ModelConfig("dynamic", route_separator=False), punctuation=[1012])
     >>> marker(torch.tensor([[101, 7, 1012, 102, 0]]), torch.tensor([[1, 1, 1, 1, 0]])).routed.tolist()
@@ -64,7 +64,7 @@ class Marker:
 def encode_by_length(
     texts: Inputs, encode: Callable[[Inputs], EncodedTexts], groups: int, min_group: int = MIN_GROUP
 ) -> EncodedTexts:
-    """What `encode` says of all texts, in their order; it sees them in up to `groups` parts of like length."""
+    """Encode texts in up to `groups` parts of similar length, which reduces padding; the order is kept."""
     groups = min(groups, len(texts.ids) // min_group)
     if groups < 2:
         return encode(texts)

@@ -1,4 +1,4 @@
-"""The training loop, on one screen; what happens before the first step is in `setup`."""
+"""The training loop; `run` has what happens before the first step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from citadel.train.step import Outcome, forward_backward
 
 
 def train(config: TrainConfig, out: str | Path, *, resume: bool = False, meter: Meter = silent) -> Path:
-    """Train a model; the folder `out` is its checkpoint when this returns. With `resume` a stopped run goes on."""
+    """Train a model into the checkpoint folder `out`; `resume` continues a stopped run."""
     run = set_up(config, Path(out), resume, meter)
     part, total = config.run, run.total
     with (
@@ -59,7 +59,7 @@ def _due(every: int, done: int) -> bool:
 
 
 def _passes(run: Run, batches: Iterator[TrainingBatch], progress: float) -> Outcome:
-    """All passes of a step: the texts of the last one, the losses of all."""
+    """Run all passes of a step; return the texts of the last one and the losses of all."""
     found: Outcome | None = None
     for _ in range(run.config.optimizer.accumulate):
         found = _pass(run, next(batches), progress).after(found)
@@ -68,7 +68,7 @@ def _passes(run: Run, batches: Iterator[TrainingBatch], progress: float) -> Outc
 
 
 def _pass(run: Run, batch: TrainingBatch, progress: float) -> Outcome:
-    """Forward and backward of one batch; every process encodes its share and scores all of it."""
+    """Forward and backward pass of one batch; every process encodes its share and scores the whole batch."""
     queries = run.marker(torch.from_numpy(batch.query_ids), torch.from_numpy(batch.query_mask), query=True)
     passages = run.marker(torch.from_numpy(batch.passage_ids), torch.from_numpy(batch.passage_mask))
     world, model, labels = run.world, run.model, _labels(run, batch)
@@ -82,7 +82,7 @@ def _pass(run: Run, batch: TrainingBatch, progress: float) -> Outcome:
 
 
 def _labels(run: Run, batch: TrainingBatch) -> Labels:
-    """What is right: from the data, and from a teacher that reads the batch where there is one."""
+    """Labels of a batch: from the data, and from the batch teacher if there is one."""
     allowed = torch.from_numpy(batch.allowed).to(run.world.device)
     if run.teacher is not None:
         taught = run.teacher(batch, run.world)

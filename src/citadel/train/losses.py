@@ -78,14 +78,14 @@ def kl_distillation_loss(scores: Tensor, teacher: Tensor, temperature: float = 1
     >>> abs(kl_distillation_loss(torch.tensor([[1.0, 2.0, 9.0]]), group).item()) < 1e-6
     True
     """
-    there = ~teacher.isnan()  # [B, G]
-    lives = there | ~there.any(-1, keepdim=True)  # the softmax of nothing would be NaN; such a row counts 0 below
+    valid = ~teacher.isnan()  # [B, G]
+    lives = valid | ~valid.any(-1, keepdim=True)  # the softmax of nothing would be NaN; such a row counts 0 below
     wanted = F.log_softmax(_masked(teacher.nan_to_num() / temperature, lives), -1)
     found = F.log_softmax(_masked(scores, lives), -1)
     # 0 · (-inf - -inf) is NaN, so dummies are cleared before the product.
-    difference = torch.where(there, wanted - found, 0)
+    difference = torch.where(valid, wanted - found, 0)
     rows = (wanted.exp() * difference).sum(-1)
-    return rows.sum() / there.any(-1).sum().clamp(min=1)
+    return rows.sum() / valid.any(-1).sum().clamp(min=1)
 
 
 def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
@@ -95,9 +95,9 @@ def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
     1.0
     """
     lead, wanted = scores[:, :1] - scores[:, 1:], teacher[:, :1] - teacher[:, 1:]
-    there = ~wanted.isnan()
-    difference = torch.where(there, lead - wanted.nan_to_num(), 0)
-    return difference.square().sum() / there.sum().clamp(min=1)
+    valid = ~wanted.isnan()
+    difference = torch.where(valid, lead - wanted.nan_to_num(), 0)
+    return difference.square().sum() / valid.sum().clamp(min=1)
 
 
 def own_group(scores: Tensor, group: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reads what `citadel mine` and `citadel score` wrote: for each pair its hard negatives, and a teacher's scores."""
+"""Read the files of `citadel mine` and `citadel score`: hard negatives and teacher scores by pair."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def read_mined(file: str, source: SourceData, index: PairIndex, margin: float) -
 
 
 def read_scored(file: str, source: SourceData, index: PairIndex) -> ScoredLists:
-    """The lists of a scored file; the positive must stand first."""
+    """Read a scored file; the positive must come first."""
     passages, scores = _PairLists(len(index.keys), np.int32), _PairLists(len(index.keys), np.float32)
     for block in _blocks(file, source, index):
         listed, values = _ranked(block, "passages", source, file)
@@ -140,7 +140,7 @@ def read_scored(file: str, source: SourceData, index: PairIndex) -> ScoredLists:
         first = listed.rows[starts] if len(listed.rows) else starts
         right = (listed.lengths > 0) & (first == index.keys[block.pairs] % index.passages)
         for place in np.flatnonzero(~right)[:1].tolist():
-            reason = "the positive does not stand first among the passages: score again"
+            reason = "the positive is not the first passage: score again"
             raise InputError(reason, file, block.lines[place])
         passages.extend(block.pairs, *listed)
         scores.extend(block.pairs, values, listed.lengths)

@@ -16,7 +16,7 @@ from citadel.train.texts import TextStore, rows_or_fail
 
 
 def read_msmarco(part: DataPart) -> SourceData:
-    """PairList from judgements; with `triples` the pairs and their negatives come from there."""
+    """Read pairs from judgements, or pairs with negatives from `triples`."""
     if part.triples and not part.collection and not part.folder:
         return read_text_triples(file_of(part, "triples"))
     triples = file_of(part, "triples") if part.triples else ""

@@ -1,4 +1,4 @@
-"""`citadel mine`: for each pair the passages a ranker puts highest that are not known to answer the query."""
+"""`citadel mine`: the top-ranked passages of each pair that are not known to answer the query."""
 
 from __future__ import annotations
 

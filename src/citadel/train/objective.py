@@ -1,4 +1,4 @@
-"""Eq. 14: what one batch costs, put together from the losses a config asks for."""
+"""Eq. 14: the loss of one batch, composed of the terms of the config."""
 
 from __future__ import annotations
 

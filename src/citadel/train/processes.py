@@ -1,4 +1,4 @@
-"""Several GPUs: every process encodes its share of a batch, sees the others' encodings, and adds up gradients."""
+"""Multi-process training: each process encodes its share of a batch, gathers the others, and sums gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of unequal length in two flat arrays, in memory or on disk: millions of lists without millions of objects."""
+"""Ragged arrays: rows of unequal length in two flat arrays, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Ragged:
 
 
 class RaggedBuilder:
-    """A table that grows row by row, on disk.
+    """Builds a ragged array on disk, row by row.
 
     >>> growing = RaggedBuilder(np.uint16)
     >>> growing.add([1, 2])
@@ -99,7 +99,7 @@ class RaggedBuilder:
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[Any]) -> Rows:
-    """Where rows of these lengths begin and end.
+    """Offsets of rows of these lengths.
 
     >>> offsets_of([2, 0, 1]).tolist()
     [0, 2, 2, 3]

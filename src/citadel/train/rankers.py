@@ -1,4 +1,4 @@
-"""Who mines: the engine with BM25 or an exported model, or a torch model with exact search. One question to all."""
+"""Rankers for mining: the engine with BM25 or an exported model, or a torch model with exact search."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from citadel.bench.exact import ExactSearch
     from citadel.model.citadel import Citadel
 
-SCORES_PER_BATCH = {"cuda": 1 << 29, "cpu": 1 << 24}  # (query, passage) at a time
-DEPTH_FACTOR = 2  # times k: how far the engine looks for a positive's score
+SCORES_PER_BATCH = {"cuda": 1 << 29, "cpu": 1 << 24}
+DEPTH_FACTOR = 2  # times k: search depth for the score of the positive
 
 
 class RankedPassages(NamedTuple):
-    """What a ranker says of one pair: passages best first, and the score of the positive (−∞: not found)."""
+    """Ranking for one pair: passages, best first, and the score of the positive (−∞ if not ranked)."""
 
     passages: Rows  # [≤ k]
     scores: NDArray[np.float32]  # [≤ k]
@@ -68,7 +68,7 @@ class EngineRanker:
                 yield RankedPassages(numbers[:k], scores[:k], float(scores[at[0]]) if len(at) else -np.inf)
 
     def close(self) -> None:
-        """Drop the temporary index."""
+        """Remove the temporary index."""
         self._index.close()
         self._folder.cleanup()
 
@@ -121,7 +121,7 @@ class TorchRanker:
                 yield RankedPassages(numbers[row][live], values[row][live].astype(np.float32), float(score))
 
     def close(self) -> None:
-        """Nothing to drop."""
+        """Nothing to release."""
 
 
 def find_ranker(

@@ -1,4 +1,4 @@
-"""What every reader gives: passages, queries, and pairs of them, as texts and row numbers."""
+"""Training data as read: passages, queries and pairs, as texts and row numbers."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ class PassageList:
         self._sources.append(self._names(source))
 
     def done(self, file: str, lines: Sequence[int] | None = None) -> Passages:
-        """The collection; an id that stands twice is refused."""
+        """The collection; a repeated id is an error."""
         ids = IdIndex(self.ids)
         if (row := ids.repeated()) != ABSENT:
-            reason = f"the passage id {shorten(ids.texts[row])} stands twice: give each passage its own"
+            reason = f"the passage id {shorten(ids.texts[row])} is listed twice: give each passage its own"
             raise InputError(reason, file, lines[row] if lines else row + 1)
         if not len(ids):
             raise InputError("there is no passage in this file: name a collection", file)
@@ -137,7 +137,7 @@ class PairList:
 
 
 def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """The lines of a file that are not blank; what goes wrong while the caller reads one is told with file and line."""
+    """Lines of a file that are not blank, with their numbers; errors name file and line."""
     with open_lines(path) as lines:
         for number, _, line in lines:
             try:

@@ -17,7 +17,7 @@ _WITH_GRADIENT = ("vectors", "weights", "pooled", "mass", "l1", "semantic")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass found: the loss and its terms, and the texts as they were encoded, without gradients."""
+    """Result of a pass: the loss, its terms, and the encoded texts without gradients."""
 
     loss: Tensor
     terms: dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""A teacher that scores every passage of a batch as it comes: sentence encoders, with BM25 beside them where asked.
+"""A teacher that scores every passage of each batch: sentence encoders, optionally with BM25.
 
 Scores from a file cover a query's own group; here the student learns from the whole batch, crops of sentences included.
 """
@@ -84,7 +84,7 @@ class TokenBm25:
     """
 
     rarity: Tensor  # [V]: idf, 0 for special tokens
-    average: float  # terms a passage
+    average: float  # terms per passage
 
     @classmethod
     def of(cls, passages: Ragged, vocabulary: int, silent: list[int], device: torch.device | str = "cpu") -> TokenBm25:
@@ -116,7 +116,7 @@ def _counts(columns: Tensor, width: int) -> Tensor:
 
 
 def document_frequency(passages: Ragged, vocabulary: int, chunk: int = PART) -> NDArray[np.int64]:
-    """In how many passages each token stands.
+    """Number of passages that contain each token.
 
     >>> document_frequency(Ragged.of([[1, 1, 2], [2]]), 4).tolist()
     [0, 1, 2, 0]

@@ -17,7 +17,7 @@ from citadel.train.texts import UniqueTexts
 
 
 class _UniquePassages:
-    """Passages as the lines bring them, each id once."""
+    """Distinct passages in order of appearance."""
 
     def __init__(self) -> None:
         self.list = PassageList()

@@ -1,4 +1,4 @@
-"""TextStore and ids by the million: bytes on disk and sorted hashes, a few bytes of memory for each."""
+"""Large lists of texts and ids: bytes on disk and sorted hashes in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ABSENT = -1
 
 
 class TextStore:
-    """A list of texts that can only grow; beyond the last few they lie on disk.
+    """Append-only list of texts on disk.
 
     >>> texts = TextStore(["one", "zwölf"])
     >>> texts[1], len(texts), texts.some([0])
@@ -34,7 +34,7 @@ class TextStore:
 
     @classmethod
     def joined(cls, table: Ragged) -> Self:
-        """TextStore from their bytes in UTF-8, as `flat` gives them.
+        """Build from UTF-8 bytes, as returned by `flat`.
 
         >>> list(TextStore.joined(Ragged(*TextStore(["zwölf", ""]).flat())))
         ['zwölf', '']
@@ -82,7 +82,7 @@ class TextStore:
 
 
 class TextsInMemory:
-    """TextStore as one run of bytes in memory: a look-up reads no file.
+    """Texts in memory, for fast lookup.
 
     >>> TextStore(["one", "zwölf"]).held().some([1, 0])
     ['zwölf', 'one']
@@ -100,7 +100,7 @@ class TextsInMemory:
 
 
 class UniqueTexts:
-    """TextStore, equal ones once; a hash of each is in memory, not the text.
+    """Distinct texts; only a hash of each is in memory.
 
     >>> distinct = UniqueTexts()
     >>> [distinct.add(text) for text in ("who", "why", "who")], list(distinct.texts)
@@ -122,7 +122,7 @@ class UniqueTexts:
 
 
 class IdIndex:
-    """Which row an id stands in.
+    """Index from id to row.
 
     >>> ids = IdIndex(TextStore(["d1", "d2"]))
     >>> ids.rows(["d2", "d9"]).tolist()
@@ -139,17 +139,17 @@ class IdIndex:
         return len(self.texts)
 
     def repeated(self) -> int:
-        """The first row whose id stood before; ABSENT where there is none."""
-        places = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
-        pairs = ((int(self._order[place]), int(self._order[place + 1])) for place in places)
+        """The first row with a repeated id, or ABSENT."""
+        indices = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
+        pairs = ((int(self._order[index]), int(self._order[index + 1])) for index in indices)
         return min((second for first, second in pairs if self.texts[first] == self.texts[second]), default=ABSENT)
 
     def rows(self, wanted: TextStore | Sequence[str]) -> Rows:
         """The row of each id, ABSENT for an unknown one."""
         hashes = np.fromiter((hash(id) for id in wanted), np.int64, len(wanted))
-        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
+        indices = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
         # 64 bits under a secret key: that two of a billion ids share them is less likely than a wrong bit of memory.
-        return np.where(self._hashes[places] == hashes, self._order[places], ABSENT)
+        return np.where(self._hashes[indices] == hashes, self._order[indices], ABSENT)
 
 
 def rows_or_fail(ids: IdIndex, wanted: TextStore | Sequence[str], lines: Sequence[int], source: str) -> Rows:
@@ -160,7 +160,7 @@ def rows_or_fail(ids: IdIndex, wanted: TextStore | Sequence[str], lines: Sequenc
     citadel.errors.InputError: pairs.jsonl:4: the passage id 'd9' is not in the collection: correct the id or ...
     """
     rows = ids.rows(wanted)
-    for place in np.flatnonzero(rows == ABSENT)[:1].tolist():
-        reason = f"the passage id {shorten(wanted[place])} is not in the collection: correct the id or add the passage"
-        raise InputError(reason, source, lines[place])
+    for index in np.flatnonzero(rows == ABSENT)[:1].tolist():
+        reason = f"the passage id {shorten(wanted[index])} is not in the collection: correct the id or add the passage"
+        raise InputError(reason, source, lines[index])
     return rows

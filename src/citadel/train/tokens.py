@@ -1,4 +1,4 @@
-"""TextStore to token ids once, before training, so that a batch is a few reads of flat arrays."""
+"""Tokenise texts once, before training."""
 
 from __future__ import annotations
 
