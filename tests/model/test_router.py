@@ -21,7 +21,7 @@ WITH_GRADIENT = ("weights", "pooled", "mass", "l1")
 
 
 def plain(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int) -> Routed:
-    """METHOD §1.4 as it stands, with all of z at once."""
+    """The routing formulas, with all of z at once."""
     z = x @ word.T + bias  # [n, T, V]
     lives = routed[..., None]
     phi = torch.log1p(z.relu()) * lives
