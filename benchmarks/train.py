@@ -39,7 +39,7 @@ def words(options: argparse.Namespace) -> torch.Tensor:
     """Tokens of real passages one after the other, or random ones where none are given."""
     if not options.passages:
         return torch.randint(1000, 30_000, (1 << 20,), generator=torch.Generator().manual_seed(0))
-    from citadel.train.readers import read_passages
+    from citadel.train.data_files import read_passages
     from citadel.train.tokens import load_tokenizer, tokenize
 
     texts = read_passages(options.passages).texts

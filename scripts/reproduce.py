@@ -31,7 +31,7 @@ from citadel.paper.names import system_name
 from citadel.paper.packs import unpack
 from citadel.paper.record import measurements_in, read_json, read_measurement, write_measurement
 from citadel.paper.run import fill, measure
-from citadel.paper.system import Plan
+from citadel.paper.system import SystemSpec
 from citadel.progress import default_meter
 from citadel.train.config import TrainConfig, expand, load_train_config
 
@@ -56,7 +56,7 @@ class Job:
     """One measurement to make."""
 
     name: str  # of its file
-    plan: Plan
+    plan: SystemSpec
     collection: str
 
     @property
@@ -82,18 +82,20 @@ class Job:
 
 def jobs(collections: Sequence[str]) -> list[Job]:
     """Every measurement a whole report is made of."""
-    found = [Job("bm25", Plan("bm25", "BM25"), name) for name in collections]
+    found = [Job("bm25", SystemSpec("bm25", "BM25"), name) for name in collections]
     for folder in members():
         name = system_name(folder.name)
-        plan = Plan(model_in(folder), name, taus=(0.0,) if folder.name.startswith("keys-") else (), timed=TIMED)
+        plan = SystemSpec(model_in(folder), name, taus=(0.0,) if folder.name.startswith("keys-") else (), timed=TIMED)
         found += [Job(folder.name, plan, each) for each in collections]
     return found + [Job("citadel-sweep", sweep(), each) for each in collections]
 
 
-def sweep() -> Plan:
+def sweep() -> SystemSpec:
     """CITADEL with τ, codec and semantic vector varied; at the τ of the paper as long as there is no model."""
     folder = model_in(MODELS / "citadel")
-    return Plan.sweep(folder, "CITADEL", load_config(folder).tau if is_trained(Path(folder)) else 0.9, timed=TIMED)
+    return SystemSpec.sweep(
+        folder, "CITADEL", load_config(folder).tau if is_trained(Path(folder)) else 0.9, timed=TIMED
+    )
 
 
 def members() -> list[Path]:

@@ -1,4 +1,4 @@
-"""What a run is made of before its first step: data, model with its heads started, optimizer, processes."""
+"""Set up and finish a run: data, model with initialised heads, optimizer, processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from citadel.train.tokens import check_vocabulary, load_tokenizer, special_token
 
 @dataclass
 class Run:
-    """Everything a step needs."""
+    """State of a training run."""
 
     config: TrainConfig
     out: Path

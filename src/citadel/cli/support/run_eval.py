@@ -102,7 +102,7 @@ def _dataset(options: EvalOptions) -> Dataset:
 
 
 def _from_files(options: EvalOptions) -> Dataset:
-    from citadel.eval.datasets import SPLIT, Dataset, asks_to_drop, documents_of, qrels_file
+    from citadel.eval.datasets import SPLIT, Dataset, documents_of, has_query_documents, qrels_file
     from citadel.eval.runs import read_qrels
     from citadel.text.queries import read_queries
 
@@ -114,7 +114,7 @@ def _from_files(options: EvalOptions) -> Dataset:
     qrels = read_qrels(qrels_file(options.qrels, split) if os.path.isdir(options.qrels) else options.qrels)
     queries = dict(read_queries(options.queries)) if options.queries else {}
     folder = os.path.basename(os.path.abspath(options.queries or options.qrels))
-    return Dataset(folder, queries, qrels, lambda: documents_of(options.queries), asks_to_drop(folder))
+    return Dataset(folder, queries, qrels, lambda: documents_of(options.queries), has_query_documents(folder))
 
 
 def _depth(names: list[str]) -> int:

@@ -63,8 +63,9 @@ def run_score(
     fuse: str = "",
 ) -> None:
     """Score mined negatives with a teacher."""
+    from citadel.train.data_files import checked, read_passages
     from citadel.train.distill import score_negatives
-    from citadel.train.readers import checked, read_passages, read_source
+    from citadel.train.readers import read_source
 
     check_out(out)
     if bool(data) == bool(passages):
@@ -93,11 +94,11 @@ def run_measure(
     timed: int = 0,
 ) -> None:
     """Measure a system on a collection, or fill in the measures of one that was measured."""
-    from citadel.eval.datasets import open_dataset
+    from citadel.eval import open_dataset
     from citadel.paper.record import read_measurement
     from citadel.paper.run import fill as fill_measures
     from citadel.paper.run import measure
-    from citadel.paper.system import Plan
+    from citadel.paper.system import SystemSpec
 
     if not collection or bool(model) == bool(fill) or bool(model) != bool(out):
         raise UsageError("name a MODEL with --collection and --out, or --fill FILE.json with --collection")
@@ -106,8 +107,8 @@ def run_measure(
         print(_measured_line(fill, fill_measures(fill, dataset)))
         return
     chosen = (tuple(tau or ()), tuple(codec or ("int8",)), tuple(semantic or ("auto",)))
-    plan = Plan(model, name, *chosen, k, engine, device, threads, timed)
-    for file in measure(plan, dataset, out, overwrite=overwrite, meter=default_meter()):
+    spec = SystemSpec(model, name, *chosen, k, engine, device, threads, timed)
+    for file in measure(spec, dataset, out, overwrite=overwrite, meter=default_meter()):
         print(_measured_line(str(file), read_measurement(file)))
 
 

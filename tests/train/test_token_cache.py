@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("tokenizers", reason="tokenizers is not installed: `pip install citadel-ir[train]`")
 
 from citadel.errors import InputError, ResourceError
-from citadel.train import cache
+from citadel.train import token_cache
 from citadel.train.data_cache import load_data
 from citadel.train.ragged import Ragged
-from citadel.train.texts import Texts
+from citadel.train.texts import TextStore
 from citadel.train.tokens import load_tokenizer, tokenize
 from tests.support.models import tiny_tokenizer
 from tests.support.training import Configs
@@ -28,7 +28,7 @@ def rows(table: Ragged) -> list[list[int]]:
 
 
 def keep(folder: Path, texts: list[str] | None = None, length: int = 5) -> Ragged:
-    return cache.kept_tokens(str(folder), Texts(texts or TEXTS), tiny_tokenizer(), length)
+    return token_cache.cached_tokens(str(folder), TextStore(texts or TEXTS), tiny_tokenizer(), length)
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many texts were tokenised, each time."""
     counts: list[int] = []
 
-    def counted(texts: Texts, *rest: Any) -> Ragged:
+    def counted(texts: TextStore, *rest: Any) -> Ragged:
         counts.append(len(texts))
         return tokenize(texts, *rest)
 
-    monkeypatch.setattr(cache, "tokenize", counted)
+    monkeypatch.setattr(token_cache, "tokenize", counted)
     return counts
 
 
@@ -57,7 +57,7 @@ def test_other_texts_lengths_and_tokenizers_have_files_of_their_own(tmp_path: Pa
     keep(tmp_path, ["newton ", "gravity", TEXTS[2]])  # the same letters, other ends
     other = tiny_tokenizer()
     other.add_tokens(["newtonian"])
-    cache.kept_tokens(str(tmp_path), Texts(TEXTS), other, 5)
+    token_cache.cached_tokens(str(tmp_path), TextStore(TEXTS), other, 5)
     assert once == [3, 3, 4, 3, 3] and len(list(tmp_path.iterdir())) == 5
 
 
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path: Path) -> Non
     damaged = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
     for contents in [*damaged, *(whole[:end] for end in range(len(whole))), whole + b"\0"]:
         file.write_bytes(contents)
-        with pytest.raises(InputError, match=r"tokens-\w+\.bin: what is kept here is damaged: delete the file"):
+        with pytest.raises(InputError, match=r"tokens-\w+\.bin: the cache file is damaged: delete it"):
             keep(tmp_path)
     file.write_bytes(whole)
     assert len(keep(tmp_path)) == 3
@@ -81,7 +81,7 @@ def test_nothing_half_written_stays(
     def fail(*_: Any) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("citadel.train.tables.os.fsync", fail)
+    monkeypatch.setattr("citadel.train.token_cache.os.fsync", fail)
     with pytest.raises(kind, match=r"tokens-\w+\.bin: cannot be written"):
         keep(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,38 +1,78 @@
-"""Tables of numbers in one file, kept from one run to the next: written whole or not at all, and checked when read.
+"""Token tables cached on disk between runs: texts are tokenised once per tokenizer and length.
 
-A file is a line of JSON, for each table the rows' offsets (int64) and their values, and the CRC-32 of all before it.
+A cache file is a line of JSON, then for each table the row offsets (int64) and the values, then the CRC-32 of all
+preceding bytes. It is written atomically and checked when read.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from citadel.errors import InputError, ResourceError
+from citadel.progress import Meter, silent
 from citadel.train.ragged import Ragged
-from citadel.train.spill import BLOCK, Numbers
+from citadel.train.spill import BLOCK, DiskArray
+from citadel.train.texts import TextStore
+from citadel.train.tokens import prepare, tokenize
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 FORMAT = 2
-_LONGEST_HEADER = 1 << 20
+_MAX_HEADER = 1 << 20  # bytes
 _DTYPES = ("uint8", "uint16", "int32", "int64", "float32", "float64")
+_TOKENS = "tokens"
 
 
-class Kept(NamedTuple):
-    """What a file holds."""
+def cached_tokens(
+    folder: str, texts: TextStore, tokenizer: Tokenizer, length: int, meter: Meter = silent, noun: str = "texts"
+) -> Ragged:
+    """Tokenise texts, or read the result from the cache in `folder`; "" disables the cache."""
+    if not folder:
+        return tokenize(texts, tokenizer, length, meter, noun)
+    prepare(tokenizer, length)
+    name = hashlib.sha256(texts.digest() + tokenizer_settings(tokenizer)).hexdigest()[:32]
+    file = os.path.join(folder, f"tokens-{name}.bin")
+    if os.path.exists(file):
+        return read_tokens(file, len(texts))
+    table = tokenize(texts, tokenizer, length, meter, noun)
+    write_tables({_TOKENS: table}, file)
+    return table
+
+
+def tokenizer_settings(tokenizer: Tokenizer) -> bytes:
+    """Everything that determines token ids; the maximum length is among the settings."""
+    from tokenizers import __version__
+
+    return f"{FORMAT} {__version__} {tokenizer.to_str()}".encode()
+
+
+def read_tokens(file: str, rows: int) -> Ragged:
+    """Read a token table; a damaged file or one with another number of rows is an error."""
+    table = read_tables(file).tables.get(_TOKENS)
+    if table is None or len(table) != rows:
+        raise InputError("the cache file is damaged: delete it", file)
+    return table
+
+
+class TableFile(NamedTuple):
+    """Contents of a cache file."""
 
     tables: dict[str, Ragged]
     notes: dict[str, Any]
 
 
 def write_tables(tables: Mapping[str, Ragged], file: str, notes: Mapping[str, Any] | None = None) -> None:
-    """Write tables and a few notes.
+    """Write tables and notes, atomically.
 
     >>> import tempfile
     >>> file = os.path.join(tempfile.mkdtemp(), "kept", "two.bin")
@@ -75,42 +115,42 @@ def _dtype(table: Ragged) -> str:
     return str(table.part(0, 0).values[:].dtype)
 
 
-def read_tables(file: str) -> Kept:
-    """The tables in a file; one that is damaged is refused."""
+def read_tables(file: str) -> TableFile:
+    """Read the tables of a file; a damaged file is an error."""
     try:
         with open(file, "rb") as stream:
             return _read(stream, os.fstat(stream.fileno()).st_size)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}; name another folder in data.cache", file) from None
     except (ValueError, KeyError, TypeError):
-        raise InputError("what is kept here is damaged: delete the file", file) from None
+        raise InputError("the cache file is damaged: delete it", file) from None
 
 
-def _read(stream: BinaryIO, size: int) -> Kept:
-    """Copies what it checks: a file that changes later does not change the run."""
-    first = stream.readline(_LONGEST_HEADER)
+def _read(stream: BinaryIO, size: int) -> TableFile:
+    """Copy the data while checking it: later changes of the file do not affect the run."""
+    first = stream.readline(_MAX_HEADER)
     header: dict[str, Any] = json.loads(first)
     shapes = [(name, np.dtype(_DTYPES[_DTYPES.index(kind)]), *counts) for name, kind, *counts in header["tables"]]
     sizes = [8 * (rows + 1) + values * dtype.itemsize for _, dtype, rows, values in shapes]
-    # Sizes are checked before anything is read, so that a damaged header cannot ask for more memory than the file has.
+    # Check sizes first, so that a damaged header cannot cause an allocation larger than the file.
     if header["format"] != FORMAT or any(part < 0 for part in sizes) or len(first) + sum(sizes) + 4 != size:
         raise ValueError(header)
-    source = _Checked(stream, zlib.crc32(first))
+    source = _ChecksummedReader(stream, zlib.crc32(first))
     tables = {name: source.table(dtype, rows, values) for name, dtype, rows, values in shapes}
     if source.crc.to_bytes(4, "little") != stream.read():
         raise ValueError(source.crc)
-    return Kept(tables, header["notes"])
+    return TableFile(tables, header["notes"])
 
 
-class _Checked:
-    """A stream whose CRC-32 is kept while it is read."""
+class _ChecksummedReader:
+    """Reader that updates a CRC-32."""
 
     def __init__(self, stream: BinaryIO, crc: int) -> None:
         self._stream, self.crc = stream, crc
 
     def table(self, dtype: Any, rows: int, count: int) -> Ragged:
         offsets = np.frombuffer(self._bytes(8 * (rows + 1)), "<i8").astype(np.int64)
-        values, left = Numbers(dtype), count * dtype.itemsize
+        values, left = DiskArray(dtype), count * dtype.itemsize
         while left:
             piece = self._bytes(min(BLOCK, left))
             values.append(np.frombuffer(piece, dtype))

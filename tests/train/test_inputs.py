@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from citadel.model.citadel import Encoded
-from citadel.train import grouped, step
+from citadel.model.citadel import EncodedTexts
+from citadel.train import inputs, step
 from citadel.train.config_tables import LossPart
-from citadel.train.grouped import encode_by_length
-from citadel.train.inputs import Inputs
+from citadel.train.inputs import Inputs, encode_by_length
 from citadel.train.objective import Labels, objective
 from tests.support.models import ROUTERS
 from tests.support.tiny import tiny_citadel, tiny_texts
@@ -20,7 +19,7 @@ LOSS = LossPart(alpha=0.3, beta=0.1, flops_query=0.2, flops_passage=0.1)
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Widths are not rounded up, so that parts of a tiny batch differ in width."""
-    monkeypatch.setattr(grouped, "PAD_TO", 1)
+    monkeypatch.setattr(inputs, "PAD_TO", 1)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -31,7 +30,7 @@ def test_groups_change_nothing(router: str, monkeypatch: pytest.MonkeyPatch) -> 
     found = []
     for groups in (1, 3):
         model.zero_grad(set_to_none=True)
-        monkeypatch.setattr(grouped.encode_by_length, "__defaults__", (2,))
+        monkeypatch.setattr(inputs.encode_by_length, "__defaults__", (2,))
         outcome = step.forward_backward(
             model,
             queries,
@@ -54,11 +53,11 @@ def test_each_part_is_as_wide_as_its_longest_text() -> None:
     ids = mask * torch.arange(1, 6)[:, None]
     shapes = []
 
-    def encode(texts: Inputs) -> Encoded:
+    def encode(texts: Inputs) -> EncodedTexts:
         shapes.append(list(texts.ids.shape))
-        return Encoded(texts.routed, semantic=texts.ids[:, :1], l1=texts.ids.sum())
+        return EncodedTexts(texts.routed, semantic=texts.ids[:, :1], l1=texts.ids.sum())
 
-    found = encode_by_length(Inputs(ids, mask, mask > 0), encode, groups=2, fewest=2)
+    found = encode_by_length(Inputs(ids, mask, mask > 0), encode, groups=2, min_group=2)
     assert shapes == [[3, 3], [2, 4]]
     assert found.semantic is not None and found.semantic.flatten().tolist() == [1, 2, 3, 4, 5]
     assert found.routed.tolist() == (mask > 0).tolist() and found.l1 is not None and int(found.l1) == int(ids.sum())
@@ -68,7 +67,7 @@ def test_a_small_batch_stays_whole() -> None:
     model = tiny_citadel("dynamic")
     texts, seen = tiny_texts(model, 6, 1), []
 
-    def encode(part: Inputs) -> Encoded:
+    def encode(part: Inputs) -> EncodedTexts:
         seen.append(part)
         return model.encode(*part, dtype=torch.float64)
 
