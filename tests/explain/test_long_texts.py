@@ -12,12 +12,12 @@ import citadel
 from citadel.cli.support.render_hits import _body
 from citadel.encode.encoder import Encoder
 from citadel.explain import tokens
-from citadel.text import highlight
+from citadel.text import snippet
 from citadel.text.analyser import fold, get_analyser
 from citadel.types import Hit
 
 FILLER = "lorem ipsum dolor sit amet consectetur "
-LIMIT = highlight.ANALYSED
+LIMIT = snippet.MAX_ANALYSED
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_cancelled_explanation_ends_within_the_document(
         cancel.set()
         return fold(text)
 
-    monkeypatch.setattr(highlight, "fold", cancelling)
+    monkeypatch.setattr(snippet, "fold", cancelling)
     with pytest.raises(citadel.Cancelled):
         searcher.explain("einstein", "end", cancel=cancel)
     assert pieces == 1
@@ -102,13 +102,13 @@ def test_a_model_reads_the_beginning(
     index.add([{"id": "d1", "text": text}])
     searcher = index.commit().searcher()
     lengths: list[int] = []
-    names = tokens.model_names
+    model_document = tokens.model_document
 
-    def measured(encoder: Encoder, document: citadel.Document) -> tokens.Names:
+    def measured(encoder: Encoder, document: citadel.Document) -> tokens.DocumentTokens:
         lengths.append(len(document.encoded_text))
-        return names(encoder, document)
+        return model_document(encoder, document)
 
-    monkeypatch.setattr("citadel.explain.match.model_names", measured)
+    monkeypatch.setattr("citadel.explain.match.model_document", measured)
     explanation = searcher.explain("relativity", "d1")
     assert lengths == [LIMIT] and explanation.text == text[:LIMIT] and explanation.text_cut
     assert len(searcher.explain_text(text).text) == LIMIT

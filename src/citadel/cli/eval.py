@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.support.options import CardMemory, Device, Json, Model, Threads, parse_card_memory
+from citadel.cli.support.options import CardMemory, Device, GpuMemory, Json, Model, Threads, parse_gpu_memory
 from citadel.cli.support.run_eval import Asked, judge, print_values, save
 from citadel.errors import UsageError
 
@@ -46,6 +46,7 @@ def evaluate(
     model: Model = None,
     threads: Threads = None,
     device: Device = "cpu",
+    gpu_memory: GpuMemory = "",
     card_memory: CardMemory = "",
 ) -> None:
     """Measure an index, or a run, over the judged queries; one without an answer scores 0.
@@ -55,7 +56,7 @@ def evaluate(
         raise UsageError("name either an INDEX or a run with --run")
     asked = Asked(
         index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model, threads, device,
-        parse_card_memory(card_memory),
+        parse_gpu_memory(gpu_memory, card_memory),
     )  # fmt: skip
     found = judge(asked)
     save(found, save_run, save_qrels, save_queries)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from citadel.cli.support.options import CardMemory, Device, IndexFolder, Model, Threads, parse_card_memory
+from citadel.cli.support.options import CardMemory, Device, GpuMemory, IndexFolder, Model, Threads, parse_gpu_memory
 from citadel.cli.support.output import print_json
 from citadel.errors import UsageError
 
@@ -38,6 +38,7 @@ def search(
     model: Model = None,
     threads: Threads = None,
     device: Device = "cpu",
+    gpu_memory: GpuMemory = "",
     card_memory: CardMemory = "",
 ) -> None:
     """Search an index. Each QUERY is one query: put its words in quotes."""
@@ -50,7 +51,8 @@ def search(
 
     depth = k if k is not None else K_OF_A_RUN if run is not None else K
     with Index.open(index, model=model, threads=threads) as opened:
-        searcher = opened.searcher(threads=threads, device=device, card_memory=parse_card_memory(card_memory))
+        memory = parse_gpu_memory(gpu_memory, card_memory)
+        searcher = opened.searcher(threads=threads, device=device, gpu_memory=memory)
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
         answers = _answers(searcher, queries or [], file, vectors, depth, semantic, tau)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from citadel.cli.support.options import IndexFolder, Model, parse_card_memory
+from citadel.cli.support.options import IndexFolder, Model, parse_gpu_memory
 from citadel.errors import InputError, UsageError
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -38,7 +38,8 @@ Reload = Annotated[
     float, _option("RELOAD", "How often to look for other writers' commits; 0: never.", min=0, metavar="SECONDS")
 ]
 Device = Annotated[str, _option("DEVICE", "Where to search; cuda copies the index to a GPU.", metavar="cpu|cuda")]
-CardMemory = Annotated[str, _option("CARD_MEMORY", "On a GPU: more of the index waits in memory.", metavar="SIZE")]
+GpuMemory = Annotated[str, _option("GPU_MEMORY", "GPU memory for the index; the rest stays in RAM.", metavar="SIZE")]
+CardMemory = Annotated[str, _option("CARD_MEMORY", "", hidden=True)]  # former name of GPU_MEMORY
 LogLevel = Annotated[str, _option("LOG_LEVEL", "What is logged.", metavar="debug|info|warning|error")]
 AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
 
@@ -55,6 +56,7 @@ def serve(
     workers: Workers = 0,
     threads: Threads = 1,
     device: Device = "cpu",
+    gpu_memory: GpuMemory = "",
     card_memory: CardMemory = "",
     queue: Queue = 64,
     deadline: Deadline = 10.0,
@@ -86,7 +88,7 @@ def serve(
         "host_names": tuple(host_name or ()),
         "share_port": share_port,
         "device": device,
-        "card_memory": parse_card_memory(card_memory),
+        "gpu_memory": parse_gpu_memory(gpu_memory, card_memory),
     }
     _run(index, model, log_level, limits, settings | tokens | {"access_log": access_log})
 

@@ -1,4 +1,4 @@
-"""Explanations as one HTML file each: no script, nothing from elsewhere, light and dark."""
+"""Explanations as self-contained HTML pages without scripts, in light and dark."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from html import escape
 
 from citadel.explain.colours import hues, strength
 from citadel.explain.result import Explanation, Match
-from citadel.explain.snippet import Span
 from citadel.explain.text import TextExplanation, TextKey, TextToken
+from citadel.text.snippet import Span
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -27,34 +27,34 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def match_html(found: Explanation) -> str:
-    """Why a document matched, as a page.
+    """Render the explanation of a match as a page.
 
     >>> page = match_html(Explanation("<b>", "d1", "", "", "bm25", None, 0.0, "off", None, None, False, (), (), ()))
     >>> "<h1>&lt;b&gt;</h1>" in page
     True
     """
-    score = "no score: it met no key of the query" if found.score is None else f"score {found.score:.4f}"
+    score = "no score: it has no key of the query" if found.score is None else f"score {found.score:.4f}"
     parts = [
         f"<h1>{_text(found.query if found.query is not None else 'a query of given vectors')}</h1>",
         f'<p><b>{_text(found.id)}</b> <span class="dim">{score}, {_text(_settings(found))}</span></p>',
         _bar(found),
-        "<h2>What each query token met</h2>",
+        "<h2>Matches of each query token</h2>",
         _table(found),
-        "<h2>Where it stands</h2>",
+        "<h2>Matches in the text</h2>",
         f'<p><b class="text">{_marked(found, "title")}</b></p><p class="text">{_marked(found, "text")}</p>',
     ]
     return _page(f"{found.id}: why it matched", parts)
 
 
 def text_html(found: TextExplanation) -> str:
-    """The keys of a text, as a page.
+    """Render the keys of a text as a page.
 
     >>> "grey" in text_html(TextExplanation("", "document", "dynamic", 0.9, False, ()))
     True
     """
     largest = max((key.weight for token in found.tokens for key in token.keys), default=0.0)
-    lead = f"Read as a {found.side}, router {found.router}, τ = {found.tau:g}. Under each token stand the keys it is "
-    lead += "found under, with their weights; a token that τ leaves no key is grey."
+    lead = f"Read as a {found.side}, router {found.router}, τ = {found.tau:g}. Below each token are its keys "
+    lead += "with their weights; a token without a key above τ is grey."
     parts = [
         "<h1>The keys of a text</h1>",
         f"<p>{_text(lead)}</p>",
@@ -74,7 +74,7 @@ def _page(title: str, parts: list[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped; what HTML cannot hold is left out."""
+    """Escape text and drop control characters, which HTML forbids."""
     kept = "".join(letter for letter in text if letter >= " " or letter in "\n\t")
     return escape(kept.encode(errors="replace").decode())
 
@@ -86,7 +86,7 @@ def _settings(found: Explanation) -> str:
 
 
 def _bar(found: Explanation) -> str:
-    """The score by match; negative parts have no width."""
+    """A bar of the score by match; negative shares have no width."""
     parts = [
         f'<i style="flex-grow:{match.gain:.6g};--h:{hue};--a:.7" title="{_text(match.label)} {match.gain:.3f}"></i>'
         for match, hue in zip(found.matches, hues(found), strict=True)
@@ -99,29 +99,31 @@ def _bar(found: Explanation) -> str:
 
 
 def _table(found: Explanation) -> str:
-    head = "<th>query token<th>key<th class=n>weight<th>met<th class=n>weight<th class=n>product<th class=n>share"
+    head = "<th>query token<th>key<th class=n>weight<th>matched<th class=n>weight<th class=n>product<th class=n>share"
     rows = [_row(found, match, hue) for match, hue in zip(found.matches, hues(found), strict=True)]
     if found.semantic:
         numbers = f"<td class=n>{found.semantic.gain:.3f}<td class=n>{percent(found.semantic.share)}"
-        rows.append(f"<tr><td colspan=5>the meaning as a whole (semantic vectors){numbers}")
+        rows.append(f"<tr><td colspan=5>semantic vectors{numbers}")
     return f"<table><tr>{head}{''.join(rows)}</table>"
 
 
 def _row(found: Explanation, match: Match, hue: int) -> str:
-    asked = found.asked(match) or "–"
+    query_tokens = found.asked(match) or "–"
     key = f'<span class="key" style="--h:{hue};--a:.35">{_text(match.label)}</span>'
     if not match.postings:
-        return f'<tr class="none"><td>{_text(asked)}<td>{key}<td class=n>{match.weight:.2f}<td colspan=4>not in it'
+        weight = f"<td class=n>{match.weight:.2f}"
+        return f'<tr class="none"><td>{_text(query_tokens)}<td>{key}{weight}<td colspan=4>no match'
     best = match.postings[0]
-    met = found.met(best) or "a posting"
-    met += f" and {len(match.postings) - 1} more" if len(match.postings) > 1 else ""
+    matched = found.met(best) or "a posting"
+    matched += f" and {len(match.postings) - 1} more" if len(match.postings) > 1 else ""
     numbers = "".join(f"<td class=n>{value}" for value in (f"{best.product:.3f}", percent(match.share)))
     weight = f"<td class=n>{best.weight:.2f}"
-    return f"<tr><td>{_text(asked)}<td>{key}<td class=n>{match.weight:.2f}<td>{_text(met)}{weight}{numbers}"
+    row = f"<tr><td>{_text(query_tokens)}<td>{key}<td class=n>{match.weight:.2f}"
+    return f"{row}<td>{_text(matched)}{weight}{numbers}"
 
 
 def percent(share: float | None) -> str:
-    """A share for a reader.
+    """Format a share.
 
     >>> percent(0.256), percent(None)
     ('25.6 %', '–')
@@ -130,7 +132,7 @@ def percent(share: float | None) -> str:
 
 
 def _marked(found: Explanation, field: str) -> str:
-    """A field with its spans in the colours of their keys."""
+    """A field with its spans marked in the colours of their keys."""
     text, spans, colours = found.text if field == "text" else found.title, found.spans(field), hues(found)
     largest = max((span.gain for part in ("title", "text") for span in found.spans(part)), default=0.0)
     shown, end = [], 0

@@ -68,7 +68,7 @@ def _in_order(terms: Floats) -> Floats:
     return total
 
 
-class Run(NamedTuple):
+class PostingRun(NamedTuple):
     """Postings start … stop − 1 of a segment, all of one list, with their documents."""
 
     list: int
@@ -78,20 +78,20 @@ class Run(NamedTuple):
     counts: NDArray[np.int64] | None = None  # [stop − start], of a bm25 segment
 
     @classmethod
-    def whole(cls, segment: Segment, list: int) -> Run:
+    def whole(cls, segment: Segment, list: int) -> PostingRun:
         """All of a list."""
         start, stop = segment.list_starts[list : list + 2].tolist()
         counts = segment.counts(list, list + 1) if segment.meta.kind == "bm25" else None
         return cls(list, start, stop, segment.document_numbers(list, list + 1), counts)
 
 
-class Values:
+class PostingProducts:
     """What each posting of a run gives with one query token."""
 
     def __init__(self, norm: tuple[float, float], book: Codebook | None) -> None:
         self._base, self._slope, self._book = np.float32(norm[0]), np.float32(norm[1]), book
 
-    def __call__(self, segment: Segment, plan: Plan, token: int, run: Run) -> Floats:
+    def __call__(self, segment: Segment, plan: Plan, token: int, run: PostingRun) -> Floats:
         """The products [stop − start] of the run with query token `token`."""
         if segment.meta.kind in ("sparse", "bm25"):
             gained: Floats = self.weights(segment, run) * plan.weights[token]
@@ -100,7 +100,7 @@ class Values:
         keys = np.full(run.stop - run.start, segment.keys[run.list], np.uint32)
         return dots(plan.vectors[token], segment.encoded(run.start, run.stop), keys, self._book)
 
-    def weights(self, segment: Segment, run: Run) -> Floats:
+    def weights(self, segment: Segment, run: PostingRun) -> Floats:
         """The weights of postings without vectors: as stored (sparse), or the tf part (bm25)."""
         if run.counts is None:
             stored: Floats = segment.file["VALUES"].array(np.float16, run.start, run.stop).astype(np.float32)
@@ -114,7 +114,7 @@ class Values:
 Prepared = tuple[Plan, NDArray[np.int64]]  # lists [segments, n]; -1 where a segment has none
 
 
-def _places(names: Sequence[Sequence[object]], wanted: Sequence[object]) -> NDArray[np.int64]:
+def _positions(names: Sequence[Sequence[object]], wanted: Sequence[object]) -> NDArray[np.int64]:
     """Where each wanted name stands in each segment's sorted names; -1 where it does not."""
     tables = [{name: place for place, name in enumerate(own)} for own in names]
     rows = [[table.get(name, -1) for name in wanted] for table in tables]
@@ -126,19 +126,19 @@ class ReferenceEngine:
 
     def __init__(self, snapshot: Snapshot, floor: bool, norm: tuple[float, float]) -> None:
         self._snapshot, self._floor = snapshot, floor
-        self._values = Values(norm, snapshot.codebook)
+        self._values = PostingProducts(norm, snapshot.codebook)
 
     def prepare(self, plan: Plan) -> Prepared:
         """A plan and the list of each of its tokens in each segment."""
         with self._snapshot.whole():
             names = [segment.keys.tolist() if segment.lists else [] for segment in self._snapshot.segments]
-        return plan, _places(names, plan.keys.tolist())
+        return plan, _positions(names, plan.keys.tolist())
 
     def prepare_terms(self, terms: list[bytes], repeats: list[int], statistics: TermStatistics) -> Prepared:
         """The same for a bm25 query: its distinct terms, and how often each stands there."""
         segments = self._snapshot.segments
         with self._snapshot.whole():
-            lists = _places([segment.terms for segment in segments], terms)
+            lists = _positions([segment.terms for segment in segments], terms)
             sizes = [np.append(np.diff(segment.list_starts), 0) for segment in segments]
         lengths = np.array([size[row] for size, row in zip(sizes, lists, strict=True)], np.int64).reshape(lists.shape)
         return Plan(NO_KEYS, statistics.weights(statistics.frequencies(lists, lengths), repeats)), lists
@@ -189,7 +189,7 @@ class ReferenceEngine:
         for token, place in enumerate(lists.tolist()):
             if place < 0:
                 continue
-            run = Run.whole(segment, place)
+            run = PostingRun.whole(segment, place)
             documents, values = run.documents, self._values(segment, plan, token, run)
             if floor and "WEIGHTS" in segment.file:
                 kept = segment.file["WEIGHTS"].array(np.uint8, run.start, run.stop) > floor

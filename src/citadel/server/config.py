@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 
 from citadel.config import available_threads
 from citadel.errors import UsageError
@@ -60,14 +60,17 @@ class ServerConfig:
     workers: int = 0  # searches at the same time; 0: one a core
     threads: int = 1  # cores for one search
     device: str = "cpu"  # where searches run: cpu, or cuda with the index in its memory
-    card_memory: int | None = None  # bytes of a GPU that the index may take; None: all of them
+    gpu_memory: int | None = None  # bytes of GPU memory for the index; None: no limit
     reload_seconds: float = 5.0  # how often to look for commits of other processes; 0: never
     request_seconds: float = 8.0  # for a request to arrive, and for an answer to be taken
     drain_seconds: float = 10.0
     access_log: bool = True
     limits: Limits = field(default_factory=Limits)
+    card_memory: InitVar[int | None] = None  # former name of gpu_memory
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, card_memory: int | None) -> None:
+        if self.gpu_memory is None and isinstance(card_memory, int):
+            object.__setattr__(self, "gpu_memory", card_memory)
         for name, token in (("write", self.write_token), ("read", self.read_token)):
             if token is not None and not (len(token) >= _SHORTEST_TOKEN and token.isascii() and token.isprintable()):
                 raise UsageError(f"the {name} token must be {_SHORTEST_TOKEN} or more printable ASCII characters")

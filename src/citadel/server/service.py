@@ -40,7 +40,7 @@ class Service:
     def _searcher(self, before: Searcher | None = None) -> Searcher:
         """A searcher that has answered once: a model is loaded, and broken files are found, before anybody asks."""
         searcher = self.index.searcher(
-            threads=self.config.threads, device=self.config.device, card_memory=self.config.card_memory
+            threads=self.config.threads, device=self.config.device, gpu_memory=self.config.gpu_memory
         )
         if before is not None:
             check_new_files(searcher.snapshot, before.snapshot)

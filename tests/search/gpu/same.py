@@ -20,11 +20,11 @@ FLOOR = ("static", "dynamic")
 def engines(index: citadel.Index, router: str, width: int = 256) -> tuple[ReferenceEngine, GpuEngine]:
     snapshot, floor = index.searcher(engine="reference").snapshot, router in FLOOR
     fast = GpuEngine(snapshot, floor, "cpu", width)
-    [engine] = fast.cards
-    if use_triton(engine.card.device):
-        from citadel.search.gpu.triton_search import FusedSearch
+    [engine] = fast.engines
+    if use_triton(engine.index.device):
+        from citadel.search.gpu.triton_search import TritonSearch
 
-        engine.kernels = FusedSearch(engine.card, floor, postings=4, swept=8)  # small, so that everything spans blocks
+        engine.kernels = TritonSearch(engine.index, floor, postings=4, tile=8)  # small, so that everything spans blocks
     return ReferenceEngine(snapshot, floor, (0, 0)), fast
 
 
@@ -62,7 +62,7 @@ def compare(
 ) -> None:
     slow, fast = engines(index, world.router, width)
     if codecs is not None:
-        assert [own.rows.codec for own in fast.cards[0].card.lists if own is not None] == codecs
+        assert [own.rows.codec for own in fast.engines[0].index.lists if own is not None] == codecs
     queries = [world.query(number) for number in range(4)]
     wanted = answers(slow, index, queries, options)
     for count in (4, 3, 4, 1):  # the others in the room that the first has left

@@ -39,10 +39,11 @@ Model = Annotated[
 Device = Annotated[
     str, typer.Option("--device", metavar="cpu|cuda", help="Where to search; cuda copies the index to a GPU first.")
 ]
-CardMemory = Annotated[
+GpuMemory = Annotated[
     str,
-    typer.Option("--card-memory", metavar="SIZE", help="On a GPU: more of the index waits in the machine's memory."),
+    typer.Option("--gpu-memory", metavar="SIZE", help="GPU memory for the index; lists beyond it stay in host memory."),
 ]
+CardMemory = Annotated[str, typer.Option("--card-memory", hidden=True)]  # former name of --gpu-memory
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", metavar="NAME", help="Vectors: the name of the model that made them.")
@@ -62,10 +63,11 @@ def parse_size(text: str, option: str = "--memory") -> int:
     return size
 
 
-def parse_card_memory(text: str) -> int | None:
-    """--card-memory in bytes; None where it is not given.
+def parse_gpu_memory(text: str, former: str = "") -> int | None:
+    """--gpu-memory, or the option under its former name, in bytes; None if neither is given.
 
-    >>> parse_card_memory("80GiB"), parse_card_memory("")
+    >>> parse_gpu_memory("80GiB"), parse_gpu_memory("")
     (85899345920, None)
     """
-    return parse_size(text, "--card-memory") if text else None
+    text = text or former
+    return parse_size(text, "--gpu-memory") if text else None

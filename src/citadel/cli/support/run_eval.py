@@ -36,7 +36,7 @@ class Asked:
     model: str | None
     threads: int | None
     device: str = "cpu"
-    card_memory: int | None = None
+    gpu_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _search(asked: Asked, dataset: Dataset, depth: int) -> Ranking:
         where = asked.queries or asked.dataset
         say(f"{plural(missing, 'judged query', 'judged queries')} not in {where}: counted with 0")
     with Index.open(asked.index or "", model=asked.model, threads=asked.threads) as opened:
-        searcher = opened.searcher(threads=asked.threads, device=asked.device, card_memory=asked.card_memory)
+        searcher = opened.searcher(threads=asked.threads, device=asked.device, gpu_memory=asked.gpu_memory)
         answers = list(answer_texts(searcher, wanted, depth + dataset.drop_same_id))
     ranking = Ranking(tuple(answer.query_id for answer in answers), tuple(answer.hits for answer in answers))
     return drop_same_id(ranking, depth) if dataset.drop_same_id else ranking
