@@ -116,7 +116,7 @@ def check_batch(engine: DeviceEngine, plans: Sequence[Plan], options: Options) -
 
 
 @dataclass(frozen=True)
-class Bench:
+class GpuBench:
     """An engine to measure, its queries, and the paper's pipeline to alternate with."""
 
     engine: DeviceEngine
@@ -153,7 +153,7 @@ class Bench:
         return 1e3 * float(np.mean([floor_bytes(self.engine, plan, mode) for plan in self.plans])) / speed
 
 
-def measure(bench: Bench, speed: float, args: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(bench: GpuBench, speed: float, args: argparse.Namespace) -> list[dict[str, Any]]:
     """One row per mode."""
     rounds: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     for _ in range(args.repeat):
@@ -210,7 +210,7 @@ def main() -> None:
     print(f"{time.perf_counter() - start:.0f} s; {products:,.0f} token products per query; k {args.k}", flush=True)
     check_tables(index, plans)
     beside = None if args.skip_paper else PaperPipeline(lists, size.dimension, size.documents, size.semantic)
-    bench = Bench(engine, plans, beside, args.k, args.turn or len(plans))
+    bench = GpuBench(engine, plans, beside, args.k, args.turn or len(plans))
     bench.check()
     rows = measure(bench, speed, args)
     table(rows)

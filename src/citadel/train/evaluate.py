@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from citadel.bench.exact import ExactSearch, Texts
+from citadel.bench.exact import ExactSearch, RoutedRows
 from citadel.model.citadel import Citadel
 from citadel.model.encoder import FlatTexts, TorchEncoder
 from citadel.routing import get_router
@@ -87,12 +87,12 @@ def _shifted(progress: Callable[[int], Any], start: int, done: int) -> None:
 def _best(encoder: TorchEncoder, part: Ragged, asked: FlatTexts, progress: Callable[[int], Any]) -> tuple[Kept, int]:
     """The best of some passages for each query, and how many postings those have."""
     passages = encoder.encode(part, progress=progress)
-    search = ExactSearch(Texts(*passages), get_router(encoder.model.config.router).floor)
+    search = ExactSearch(RoutedRows(*passages), get_router(encoder.model.config.router).floor)
     step, device = _QUERIES.get(asked.vectors.device.type, 16), asked.vectors.device
     found = []
     for at in range(0, asked.size, step):
         chosen = torch.arange(at, min(at + step, asked.size), device=device)
-        found.append(search.search(Texts(*asked.pick(chosen)), KEPT))
+        found.append(search.search(RoutedRows(*asked.pick(chosen)), KEPT))
     scores, numbers = zip(*found, strict=True)
     return Kept(torch.cat(scores), torch.cat(numbers)), len(passages.keys)
 
