@@ -1,4 +1,4 @@
-"""Stage timers and what a query reads, on indexes small enough to count by hand; no figure of time is asserted."""
+"""Stage timers and traffic of queries, on indexes small enough to count by hand; no times are asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explanations of long documents: a part around the matches is analysed, and the score is that of the whole."""
+"""Explanations of long documents: only a part around the matches is analysed; the score is that of the whole."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_the_part_around_the_matches(searcher: citadel.Searcher) -> None:
     assert explanation.snippet.text.endswith("proposed relativity.")
     scores = {hit.id: hit.score for hit in searcher.search("who proposed relativity")}
     assert explanation.score == scores["end"]
-    told = explanation.to_json()
-    assert (told["text_start"], told["text_cut"]) == (explanation.text_start, True)
+    value = explanation.to_json()
+    assert (value["text_start"], value["text_cut"]) == (explanation.text_start, True)
 
 
 def test_a_short_document_is_whole(searcher: citadel.Searcher) -> None:
@@ -97,7 +97,7 @@ def test_a_cancelled_explanation_ends_within_the_document(
 def test_a_model_reads_the_beginning(
     tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """A word without end is not tokenised to its end to name the few tokens that the model has read."""
+    """An endless word is tokenised only as far as the model reads."""
     index = citadel.Index.create(tmp_path / "m", model=tiny_model())
     index.add([{"id": "d1", "text": text}])
     searcher = index.commit().searcher()

@@ -1,4 +1,4 @@
-"""A text alone: its tokens, their keys, and what τ leaves of them."""
+"""Explanations of a text: its tokens, their keys, and which of them τ keeps."""
 
 from __future__ import annotations
 

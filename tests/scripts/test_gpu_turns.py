@@ -1,4 +1,4 @@
-"""How benchmarks/gpu.py takes the ratio to the paper's pipeline."""
+"""The ratio to the paper's pipeline in benchmarks/gpu.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which window is shown, and where the matches stand in it."""
+"""Which window a snippet shows, and the spans of its matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The window of a text that shows best where its score comes from."""
+"""Snippets by score, and merged spans."""
 
 from __future__ import annotations
 

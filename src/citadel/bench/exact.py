@@ -1,7 +1,7 @@
 """Exact search in plain torch, for every router and device: one list at a time against all queries.
 
-A list is read once for all query rows with its key, as one matrix product; scores of all pairs of query and passage
-are kept. A pair without a common key and without semantic vectors scores −∞.
+A list is read once for all query rows with its key, as one matrix product; scores of all pairs of query and
+passage are kept. A pair without a common key and without semantic vectors scores −∞.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_PRODUCTS = 1 << 27  # computed at a time
 
 
 class RoutedRows(NamedTuple):
-    """Routed texts as flat rows: row p is the weighted vector `vectors[p]` of text `texts[p]` with key `keys[p]`.
+    """Routed texts as flat rows: row p is the weighted vector of text `texts[p]` with key `keys[p]`.
 
     Rows of one text are adjacent. For a router without vectors, d = 1 and the vector is the weight.
     """

@@ -1,7 +1,7 @@
 """A synthetic index of any size with the scaled lists of a real one, to time queries at that size.
 
-Only the lists that the queries read are generated, with random contents: each as long as the real list would be if
-the collection grew to that many documents. Semantic vectors, if any, are generated for all documents.
+Only the lists that the queries read are generated, with random contents: each as long as the real list would be
+if the collection grew to that many documents. Semantic vectors, if any, are generated for all documents.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _record(segment: SyntheticSegment) -> SegmentRecord:
 def synthetic_index(
     like: Snapshot, documents: int, keys: Sequence[int], folder: str, progress: RowProgress = _no_progress
 ) -> SyntheticSnapshot:
-    """Write an index of `documents` documents into a folder: the lists of `keys`, scaled from those of `like`."""
+    """Write an index of `documents` documents: the lists of `keys`, scaled from those of `like`."""
     lengths = list_lengths(like)
     chosen = sorted({int(key) for key in keys if lengths.get(int(key))})
     factor = documents / max(len(like), 1)

@@ -12,8 +12,8 @@ def hues(explanation: Explanation) -> list[int]:
 
     >>> from citadel.explain.result import Match
     >>> rows = [Match((), key, None, 1.0, 1.0, None, ()) for key in (7, 9, 7)]
-    >>> found = Explanation(None, "d1", "", "", "static", None, 0.0, "off", 3.0, None, False, (), (), tuple(rows))
-    >>> hues(found)
+    >>> explanation = Explanation(None, "d1", "", "", "static", None, 0.0, "off", 3.0, None, False, (), (), tuple(rows))
+    >>> hues(explanation)
     [0, 138, 0]
     """
     labels = dict.fromkeys(match.label for match in explanation.matches)

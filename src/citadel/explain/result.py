@@ -101,8 +101,8 @@ class Semantic:
 class Explanation:
     """Why a document has its score for a query: the gains of `matches` and `semantic` add up to `score`.
 
-    `text` is the document's text, or the analysed part of a text longer than 100,000 characters: then `text_cut` is
-    true and `text_start` is the offset of the part. Offsets are into `text`.
+    `text` is the document's text, or the analysed part of a text longer than 100,000 characters: then `text_cut`
+    is true and `text_start` is the offset of the part. Offsets are into `text`.
 
     >>> import citadel, tempfile
     >>> index = citadel.Index.create(tempfile.mkdtemp())
@@ -156,8 +156,8 @@ class Explanation:
     def _texts(self, tokens: tuple[Token, ...], positions: tuple[int, ...]) -> Iterable[str]:
         fields = {"query": self.query, "title": self.title, "text": self.text} if self.router == "bm25" else {}
         wanted = set(positions)
-        found = ((token, fields.get(token.field or "")) for token in tokens if token.place in wanted)
-        names = (str(token.token or "") if text is None else text[token.start : token.end] for token, text in found)
+        pairs = ((token, fields.get(token.field or "")) for token in tokens if token.place in wanted)
+        names = (str(token.token or "") if text is None else text[token.start : token.end] for token, text in pairs)
         once: dict[str, str] = {}
         for name in names:
             once.setdefault(name.casefold(), name)

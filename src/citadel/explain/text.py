@@ -1,4 +1,4 @@
-"""Explain a text: every token with its keys and weights, and which of them τ keeps (the paper's Figures 5 and 7)."""
+"""Explain a text: every token with its keys and weights, and which τ keeps (the paper's Figures 5 and 7)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LARGEST_TAU = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class TextKey:
-    """A key of a token: `kept` if its weight is above τ, `repeated` if better postings of the text fill the key.
+    """A key of a token: `kept` if its weight is above τ, `repeated` if better postings of the key are kept.
 
     >>> TextKey(7, "relativity", 1.5, True).kept
     True
@@ -114,7 +114,7 @@ def explain_text(encoder: Encoder, text: str, *, tau: float | None = None, side:
 
 
 def _keys(encoder: Encoder, routed: RoutedTokens, tau: float, side: str) -> list[TextKey]:
-    """One key per row; a query token keeps its best K, a document token weights above τ and the best per key."""
+    """One key per row; query tokens keep their best K, document tokens weights above τ, the best per key."""
     limit, repeated = encoder.config.key_postings, np.zeros(len(routed), np.bool_)
     if side == "document" and limit:
         repeated = ~best_of_keys(routed, limit)

@@ -78,7 +78,7 @@ def key_name(encoder: Encoder, key: int) -> str:
 
 
 def row_positions(text: Encoding, routed: RoutedTokens) -> list[Positions]:
-    """The token positions of each row; for a sparse router, which routes the whole text, those of the key's word."""
+    """The token positions of each row; of a sparse router, which routes whole texts, those of the key's word."""
     positions = np.flatnonzero(text.routed)  # [t]
     if routed.tokens is not None:
         return [(position,) for position in positions[routed.tokens].tolist()]

@@ -202,7 +202,7 @@ class ReferenceEngine:
     def _add_semantic(
         self, query: Floats, touched: NDArray[np.int64], scores: Floats, options: Options, mode: str
     ) -> tuple[NDArray[np.int64], Floats]:
-        """Scores with semantic products: of all documents (`exact`), or of candidates and probed ones (`rerank`)."""
+        """Add semantic products: to all documents (`exact`), or to candidates and probed ones (`rerank`)."""
         parts = [(s, self._snapshot.deleted(s).alive(s.documents)) for s in self._snapshot.segments]
         alive = np.concatenate([np.zeros(0, bool), *(mask for _, mask in parts)])  # [N]
         products = [dots(query, segment.semantic(0, segment.documents)) for segment, _ in parts]

@@ -108,7 +108,7 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
     ) -> Hits:
-        """The best k documents for given query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
+        """The best k documents for query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
         options = self._options(k, semantic_mode, tau)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
         if plan.semantic is None:
@@ -153,7 +153,7 @@ class Searcher:
         return list(self._prepare_texts(queries))
 
     def prepare_vectors(self, keys: Any = None, weights: Any = None, vectors: Any = None, semantic: Any = None) -> Any:
-        """Prepare a query given as vectors; without a semantic vector, search it with `semantic_mode="off"`."""
+        """Prepare query vectors; without a semantic vector, search with `semantic_mode="off"`."""
         return self._engine.prepare(plan_vectors(self.settings, keys, weights, vectors, semantic))
 
     def search_prepared(

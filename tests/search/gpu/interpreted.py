@@ -1,4 +1,4 @@
-"""A program for a process of its own: the kernels in Triton's interpreter against the numpy engine."""
+"""Compare the kernels in Triton's interpreter with the numpy engine; runs in its own process."""
 
 from __future__ import annotations
 

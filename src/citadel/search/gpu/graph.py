@@ -1,4 +1,4 @@
-"""Record device work as a CUDA graph, so that its kernels are launched together and not one by one from Python."""
+"""Record device work as a CUDA graph, which launches its kernels at once and not one by one from Python."""
 
 from __future__ import annotations
 

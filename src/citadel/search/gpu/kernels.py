@@ -1,9 +1,9 @@
 """Triton kernels for token scores, one range of documents at a time.
 
-One program owns a range of documents for one query and processes the query's tokens in order, so sums are made
-in the order of the CPU engine and need no atomics: scores are bit-equal. Programs of the same range run side by
-side, so a list shared by several queries is read from memory once and from the cache afterwards. A score of −∞
-means "no match"; only ranges with a match are reset to it.
+One program owns a range of documents for one query and processes the query's tokens in order, so sums are
+made in the order of the CPU engine and need no atomics: scores are bit-equal. Programs of the same range run
+side by side, so a list shared by several queries is read from memory once and from the cache afterwards. A
+score of −∞ means "no match"; only ranges with a match are reset to it.
 """
 
 # ruff: noqa: N803 - Triton constants are upper case
@@ -46,7 +46,7 @@ def _query_columns(query, column, inside, valid):  # type: ignore[no-untyped-def
 
 @triton.jit  # type: ignore[untyped-decorator]
 def products(codes, scales, query, at, valid, WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Dot products of coded rows `at` [n] with one query vector or table, or one each; summed as in docs/search.md."""
+    """Dot products of coded rows `at` [n] with one query vector or table, or one each (docs/search.md)."""
     offset = at.to(tl.int64) * WIDTH
     if CODEC == "int8":  # integers below 2²⁴: exact in any order
         column = tl.arange(0, PADDED)
@@ -205,9 +205,9 @@ def score_kernel(  # type: ignore[no-untyped-def]
     WEIGHTS: tl.constexpr, ALIVE: tl.constexpr, EVERY: tl.constexpr, RANGE: tl.constexpr, SUB: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """One program per range and query: dot products, maximum per document, floor, sum over query tokens (Eq. 5).
+    """One program per range and query: products, maximum per document, floor, sum over query tokens (Eq. 5).
 
-    Then the best score of each part of the range, as an ordered int32; with EVERY the semantic scan does that.
+    Then the best score of each part of the range, as an ordered int32; with EVERY the scan kernel does that.
     """
     program = tl.program_id(0)
     number, owned = program % queries, program // queries

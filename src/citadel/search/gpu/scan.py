@@ -16,7 +16,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr, ALIVE: tl.constexpr, RANGE: tl.constexpr,
     SUB: tl.constexpr, BLOCK: tl.constexpr, QUERIES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One program per part of a range and group of queries: scores with semantic products, and the part's best."""
+    """One program per part of a range and group of queries: final scores, and the part's best."""
     part, tile = tl.program_id(0), tl.program_id(1)
     border = tl.load(borders + part // (RANGE // SUB))
     first = border + (part % (RANGE // SUB)) * SUB

@@ -1,8 +1,8 @@
-"""Triton kernels for top-k selection: a limit at or below the k-th score, the candidates above it, their order.
+"""Triton kernels for top-k selection: a limit at or below the k-th score, candidates above it, their order.
 
 The k-th largest of the best scores of disjoint parts is at most the k-th score, so the best k are all at or
-above it; with many parts, few others are. Candidates are then ranked by counting, for each, how many are larger.
-A candidate is a score and a document in one int64 (packed_scores.py), so no two are equal.
+above it; with many parts, few others are. Candidates are then ranked by counting the larger ones of each. A
+candidate is a score and a document in one int64 (packed_scores.py), so no two are equal.
 """
 
 # ruff: noqa: N803 - Triton constants are upper case
@@ -163,7 +163,7 @@ def probe_kernel(centroids, query, values, count, WIDTH: tl.constexpr, BLOCK: tl
 
 @triton.jit  # type: ignore[untyped-decorator]
 def groups_kernel(nearest, starts, ends, count, wanted, fewest, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One program per query: the end of each group when the nearest with `wanted` documents are concatenated."""
+    """One program per query: group ends when the nearest with `wanted` documents are concatenated."""
     number = tl.program_id(0).to(tl.int64)
     rank = tl.arange(0, PADDED)
     valid = rank < count
@@ -181,7 +181,7 @@ def members_kernel(  # type: ignore[no-untyped-def]
     groups, slots, all_slots, offset, search_steps,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr, ALIVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program per query and block of slots: documents of its nearest groups, and their semantic products."""
+    """One program per query and block of slots: documents of the nearest groups, with semantic products."""
     number = tl.program_id(1).to(tl.int64)
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     own = ends + number * groups
@@ -235,8 +235,9 @@ def combine_kernel(  # type: ignore[no-untyped-def]
     borders, first, blocks, second, slots, ranges, search_steps,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr, RANGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program per query and block of documents, candidates by tokens first, then probed ones: token score +
-    semantic product, duplicates dropped; and the best of the block."""
+    """One program per query and block of documents, candidates by tokens first, then probed ones.
+
+    Token score + semantic product, duplicates dropped; and the best of the block."""
     number, program = tl.program_id(1).to(tl.int64), tl.program_id(0)
     slot = program * BLOCK + tl.arange(0, BLOCK)
     own = by_tokens + number * (first + 1)
