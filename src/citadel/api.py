@@ -194,21 +194,28 @@ class Index:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def searcher(
-        self, *, threads: int | None = None, engine: str = "native", device: str = "cpu", card_memory: int | None = None
+        self,
+        *,
+        threads: int | None = None,
+        engine: str = "native",
+        device: str = "cpu",
+        gpu_memory: int | None = None,
+        card_memory: int | None = None,
     ) -> Searcher:
         """A searcher over the last committed generation; commits after this do not change what it finds.
 
         `device="cuda"` copies the index to a GPU and searches there; its model encodes queries there too.
-        Lists beyond `card_memory` bytes wait in the machine's memory."""
-        return self._searcher(self._writer.snapshot, threads, engine, device, card_memory)
+        Lists beyond `gpu_memory` bytes stay in host memory (`card_memory` is its former name)."""
+        memory = card_memory if gpu_memory is None else gpu_memory
+        return self._searcher(self._writer.snapshot, threads, engine, device, memory)
 
     def _searcher(
-        self, snapshot: Snapshot, threads: int | None, engine: str, device: str, card_memory: int | None
+        self, snapshot: Snapshot, threads: int | None, engine: str, device: str, gpu_memory: int | None
     ) -> Searcher:
         encoder = self._encode if self.settings.model else None
-        there = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
-        searcher = Searcher(snapshot, threads, engine, encoder, device, there, card_memory)
-        searcher.recipe = _restored, (self._memory, self._model, self._threads, threads, engine, device, card_memory)
+        on_device = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
+        searcher = Searcher(snapshot, threads, engine, encoder, device, on_device, gpu_memory)
+        searcher.recipe = _restored, (self._memory, self._model, self._threads, threads, engine, device, gpu_memory)
         return searcher
 
     def refresh(self) -> Self:
@@ -293,7 +300,7 @@ class Index:
         return index_model(self._model, settings.model, settings.fingerprint, self._storage.location)
 
     def encoder_on(self, device: str) -> QueryEncoder:
-        """The model of this index on a card, for queries; each call loads it."""
+        """The model of this index on a GPU, for queries; each call loads it."""
         from citadel.model.texts import query_encoder
 
         folder = self._find_model()

@@ -1,4 +1,4 @@
-"""`make reproduce` on a tiny collection with a tiny model: what is missing is made, what is kept is left alone."""
+"""`make reproduce` on a tiny collection with a tiny model: missing results are made, existing ones kept."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def latency(
         prepared = _bench(opened, asked, k, semantic, made, device)
         with Progress("Timing", "trials", trials) as progress:
             found = measure_latency(prepared, trials, progress)
-        record = described(prepared, found, machine() | _card_name(prepared), bool(like))
+        record = described(prepared, found, machine() | _gpu_name(prepared), bool(like))
     if into:
         _keep(into, record)
     if json:
@@ -116,8 +116,8 @@ def _bench(opened: Index, asked: list[Any], k: int, semantic: str, made: Any, de
     if asked and isinstance(asked[0], str):
         encode = opened.encode_query if device == "cpu" else _encode_on(opened, device)
     options, ids = plan_options(snapshot, k, semantic, None), None if made else snapshot.ids
-    card = None if device == "cpu" else _card(snapshot, floor, device)
-    return Bench(snapshot, engine, options, asked, encode, ids, card)
+    gpu = None if device == "cpu" else _gpu(snapshot, floor, device)
+    return Bench(snapshot, engine, options, asked, encode, ids, gpu)
 
 
 def _encode_on(opened: Index, device: str) -> Callable[[str], RoutedTokens]:
@@ -125,16 +125,16 @@ def _encode_on(opened: Index, device: str) -> Callable[[str], RoutedTokens]:
     return lambda text: encoder.encode_queries([text])[0]
 
 
-def _card(snapshot: Any, floor: bool, device: str) -> Any:
+def _gpu(snapshot: Any, floor: bool, device: str) -> Any:
     try:
-        from citadel.bench.gpu_stages import CardSearch
+        from citadel.bench.gpu_stages import GpuSearch
     except ImportError as error:
         raise UsageError(f"a GPU needs more packages ({error}): run `pip install 'citadel-ir[gpu]'`") from None
-    return CardSearch(snapshot, floor, device)
+    return GpuSearch(snapshot, floor, device)
 
 
-def _card_name(prepared: Bench) -> dict[str, str]:
-    return {} if prepared.card is None else {"card": prepared.card.name}
+def _gpu_name(prepared: Bench) -> dict[str, str]:
+    return {} if prepared.gpu is None else {"card": prepared.gpu.name}
 
 
 def _keep(file: str, described: dict[str, Any]) -> None:

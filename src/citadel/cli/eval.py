@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.support.options import Device, DeviceMemory, Json, Model, Threads, parse_device_memory
+from citadel.cli.support.options import Device, GpuMemory, Json, Model, Threads, parse_gpu_memory
 from citadel.cli.support.run_eval import EvalOptions, print_values, save
 from citadel.cli.support.run_eval import evaluate as run_evaluation
 from citadel.errors import UsageError
@@ -46,7 +46,7 @@ def evaluate(
     model: Model = None,
     threads: Threads = None,
     device: Device = "cpu",
-    card_memory: DeviceMemory = "",
+    gpu_memory: GpuMemory = "",
 ) -> None:
     """Measure an index or a run over the judged queries; a query without hits scores 0.
 
@@ -55,7 +55,7 @@ def evaluate(
         raise UsageError("name either an INDEX or a run with --run")
     options = EvalOptions(
         index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model, threads, device,
-        parse_device_memory(card_memory), bool(save_run),
+        parse_gpu_memory(gpu_memory), bool(save_run),
     )  # fmt: skip
     result = run_evaluation(options)
     save(result, save_run, save_qrels, save_queries)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from citadel.cli.support.options import Device, DeviceMemory, IndexFolder, Model, Threads, parse_device_memory
+from citadel.cli.support.options import Device, GpuMemory, IndexFolder, Model, Threads, parse_gpu_memory
 from citadel.cli.support.output import print_json
 from citadel.errors import UsageError
 
@@ -38,7 +38,7 @@ def search(
     model: Model = None,
     threads: Threads = None,
     device: Device = "cpu",
-    card_memory: DeviceMemory = "",
+    gpu_memory: GpuMemory = "",
 ) -> None:
     """Search an index. Each QUERY is one query: put its words in quotes."""
     if sum((bool(queries), file is not None, vectors is not None)) != 1:
@@ -53,7 +53,7 @@ def search(
     if run is not None:
         Ranking((), ()).trec(tag)  # refuses a bad tag before the search
     with Index.open(index, model=model, threads=threads) as opened:
-        searcher = opened.searcher(threads=threads, device=device, card_memory=parse_device_memory(card_memory))
+        searcher = opened.searcher(threads=threads, device=device, gpu_memory=parse_gpu_memory(gpu_memory))
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
         results = _search(searcher, queries or [], file, vectors, depth, semantic, tau, run is not None)

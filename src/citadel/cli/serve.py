@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from citadel.cli.support.options import IndexFolder, Model, parse_device_memory
+from citadel.cli.support.options import IndexFolder, Model, parse_gpu_memory
 from citadel.errors import InputError, UsageError
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -38,7 +38,7 @@ Reload = Annotated[
     float, _option("RELOAD", "Interval of the check for new commits; 0: never.", min=0, metavar="SECONDS")
 ]
 Device = Annotated[str, _option("DEVICE", "Where to search; cuda copies the index to the GPU.", metavar="cpu|cuda")]
-DeviceMemory = Annotated[
+GpuMemory = Annotated[
     str,
     typer.Option(
         "--gpu-memory",
@@ -64,7 +64,7 @@ def serve(
     workers: Workers = 0,
     threads: Threads = 1,
     device: Device = "cpu",
-    card_memory: DeviceMemory = "",
+    gpu_memory: GpuMemory = "",
     queue: Queue = 64,
     deadline: Deadline = 10.0,
     max_body: MaxBody = 8 << 20,
@@ -95,7 +95,7 @@ def serve(
         "host_names": tuple(host_name or ()),
         "share_port": share_port,
         "device": device,
-        "card_memory": parse_device_memory(card_memory),
+        "gpu_memory": parse_gpu_memory(gpu_memory),
     }
     _run(index, model, log_level, limits, settings | tokens | {"access_log": access_log})
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from citadel.demo.passages import MAX_PASSAGES, passages
 from citadel.progress import Progress
 from citadel.text.analyser import get_analyser
-from citadel.text.highlight import snippet
+from citadel.text.snippet import Span, term_snippet
 from citadel.types import Document, Hit
 
 if TYPE_CHECKING:
@@ -132,21 +132,22 @@ def excerpt(text: str, query: str, colour: bool) -> Text:
     """The best matching part of a text on one line, with marks where it was cut."""
     analyser = get_analyser(ANALYSER)
     line = " ".join(text.split())
-    found = snippet(line, analyser.terms(query), analyser, SNIPPET)
+    found = term_snippet(line, analyser.terms(query), analyser, SNIPPET)
     before, after = "… " if found.start else "", " …" if found.end < len(line) else ""
     return Text.assemble(before, highlighted(found.text, found.spans, colour), after)
 
 
-def highlighted(text: str, spans: Iterable[tuple[int, int]], colour: bool) -> Text:
+def highlighted(text: str, spans: Iterable[Span], colour: bool) -> Text:
     """The text with its matched words in colour, or between asterisks where there is no colour.
 
-    >>> highlighted("a fast list", [(2, 6)], colour=False).plain
+    >>> highlighted("a fast list", [Span(2, 6, 1.0, (0,))], colour=False).plain
     'a *fast* list'
     """
     shown = Text()
     end = 0
-    for start, stop in spans:
-        shown.append(text[end:start])
-        shown.append(text[start:stop] if colour else f"*{text[start:stop]}*", style="bold yellow")
-        end = stop
+    for span in spans:
+        word = text[span.start : span.end]
+        shown.append(text[end : span.start])
+        shown.append(word if colour else f"*{word}*", style="bold yellow")
+        end = span.end
     return shown.append(text[end:])

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from citadel.encode.tokenizer import Encoding
 from citadel.model.citadel import Citadel
-from citadel.search.gpu.device import card_memory
-from citadel.search.gpu.graph import index_of, record
+from citadel.search.gpu.device import device_errors
+from citadel.search.gpu.graph import device_ordinal, record
 
 STEP = 8  # widths are multiples of this
 MAX_TOKENS = 128  # per query; longer ones are bound by computation, not by kernel launches
@@ -59,14 +59,14 @@ class SingleQueries:
     def __init__(self, model: Citadel, dtype: torch.dtype, where: str) -> None:
         self._model, self._dtype, self._where = model, dtype, where
         self._device = model.embeddings.word.device
-        self._index = index_of(self._device)
+        self._index = device_ordinal(self._device)
         self._turn = threading.Lock()
         self._shapes: dict[QueryShape, SingleQuery] = {}
         self.record = self._index is not None  # False: launch the steps one by one
 
     def outputs(self, text: Encoding) -> dict[str, NDArray[Any]]:
         """Outputs of the model for a query, by name, without the batch dimension."""
-        with self._turn, card_memory(self._where), self._current():
+        with self._turn, device_errors(self._where), self._current():
             shape = QueryShape.of(len(text))
             if shape not in self._shapes:
                 self._shapes[shape] = SingleQuery(self._model, shape, self._dtype)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from citadel.bench.exact import ExactSearch, Texts, best, flatten
+from citadel.bench.exact import ExactSearch, RoutedRows, best, flatten
 from citadel.config import SUBVECTOR
 from citadel.encode.config import ModelConfig
 from citadel.errors import UsageError
@@ -77,7 +77,7 @@ class ExactSystem:
             {**cost, "semantic_products": scanned, "dot_products": cost["token_products"] + scanned} for cost in costs
         ]
 
-    def _hits(self, search: ExactSearch, queries: Texts, k: int) -> Iterator[tuple[Hit, ...]]:
+    def _hits(self, search: ExactSearch, queries: RoutedRows, k: int) -> Iterator[tuple[Hit, ...]]:
         values, numbers = (part.cpu().tolist() for part in best(search.scores(queries), k, search.count))
         for scores, documents in zip(values, numbers, strict=True):
             live = [(number, score) for number, score in zip(documents, scores, strict=True) if number >= 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 
 from citadel.config import available_threads
 from citadel.errors import UsageError
@@ -60,14 +60,17 @@ class ServerConfig:
     workers: int = 0  # concurrent searches; 0: one per core
     threads: int = 1  # cores per search
     device: str = "cpu"  # cpu or cuda
-    card_memory: int | None = None  # bytes of GPU memory for the index; None: all
+    gpu_memory: int | None = None  # bytes of GPU memory for the index; None: all
     reload_seconds: float = 5.0  # interval of the reload poller; 0: off
     request_seconds: float = 8.0  # to receive a request, and to send a response
     drain_seconds: float = 10.0
     access_log: bool = True
     limits: Limits = field(default_factory=Limits)
+    card_memory: InitVar[int | None] = None  # former name of gpu_memory
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, card_memory: int | None) -> None:
+        if self.gpu_memory is None and isinstance(card_memory, int):
+            object.__setattr__(self, "gpu_memory", card_memory)
         for name, token in (("write", self.write_token), ("read", self.read_token)):
             if token is not None and not (len(token) >= _MIN_TOKEN and token.isascii() and token.isprintable()):
                 raise UsageError(f"the {name} token must be {_MIN_TOKEN} or more printable ASCII characters")

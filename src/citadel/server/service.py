@@ -40,7 +40,7 @@ class Service:
     def _open_searcher(self, previous: Searcher | None = None) -> Searcher:
         """Open a searcher and run one query: loads the model and detects damage before it serves."""
         searcher = self.index.searcher(
-            threads=self.config.threads, device=self.config.device, card_memory=self.config.card_memory
+            threads=self.config.threads, device=self.config.device, gpu_memory=self.config.gpu_memory
         )
         if previous is not None:
             check_new_files(searcher.snapshot, previous.snapshot)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from citadel.bench.exact import ExactSearch, Texts
+from citadel.bench.exact import ExactSearch, RoutedRows
 from citadel.model.citadel import Citadel
 from citadel.model.encoder import FlatTexts, TorchEncoder
 from citadel.progress import Meter, silent
@@ -92,12 +92,12 @@ def _best(
 ) -> tuple[TopPassages, int]:
     """The best of some passages for each query, and how many postings those have."""
     passages = encoder.encode(part, progress=progress)
-    search = ExactSearch(Texts(*passages), get_router(encoder.model.config.router).floor)
+    search = ExactSearch(RoutedRows(*passages), get_router(encoder.model.config.router).floor)
     step, device = _QUERIES.get(selected.vectors.device.type, 16), selected.vectors.device
     found = []
     for at in range(0, selected.size, step):
         chosen = torch.arange(at, min(at + step, selected.size), device=device)
-        found.append(search.search(Texts(*selected.pick(chosen)), NUM_KEPT))
+        found.append(search.search(RoutedRows(*selected.pick(chosen)), NUM_KEPT))
     scores, numbers = zip(*found, strict=True)
     return TopPassages(torch.cat(scores), torch.cat(numbers)), len(passages.keys)
 

@@ -78,7 +78,7 @@ class TorchRanker:
 
     def __init__(self, source: SourceData, model: Citadel, folder: str, part: DataPart, meter: Meter = silent):
         from citadel.bench.exact import ExactSearch
-        from citadel.bench.exact import Texts as Flat
+        from citadel.bench.exact import RoutedRows as Flat
         from citadel.model.encoder import TorchEncoder
         from citadel.train.inputs import Marker
 
@@ -106,7 +106,7 @@ class TorchRanker:
     def rank(self, query: Rows, positive: Rows, k: int) -> Iterator[RankedPassages]:
         import torch
 
-        from citadel.bench.exact import Texts as Flat
+        from citadel.bench.exact import RoutedRows as Flat
         from citadel.bench.exact import best
 
         step = max(1, SCORES_PER_BATCH.get(self._device.type, 1 << 24) // self.search.count)

@@ -1,4 +1,4 @@
-"""PQ tables in whole steps (docs/how-it-works/search.md), one query token at a time, and queries that test them."""
+"""pq tables by their definition (docs/how-it-works/search.md), one query token at a time; query vectors for tests."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ Model = Annotated[
 Device = Annotated[
     str, typer.Option("--device", metavar="cpu|cuda", help="Where to search; cuda copies the index to the GPU first.")
 ]
-DeviceMemory = Annotated[
+GpuMemory = Annotated[
     str,
     typer.Option(
         "--gpu-memory", "--card-memory", metavar="SIZE", help="GPU memory limit; the rest of the index stays in RAM."
@@ -64,10 +64,10 @@ def parse_size(text: str, option: str = "--memory") -> int:
     return size
 
 
-def parse_device_memory(text: str) -> int | None:
+def parse_gpu_memory(text: str) -> int | None:
     """Parse --gpu-memory in bytes; None if it is not given.
 
-    >>> parse_device_memory("80GiB"), parse_device_memory("")
+    >>> parse_gpu_memory("80GiB"), parse_gpu_memory("")
     (85899345920, None)
     """
     return parse_size(text, "--gpu-memory") if text else None

@@ -9,7 +9,7 @@ from rich.text import Text
 from citadel.cli.support.batch_search import QueryHits
 from citadel.cli.support.output import plain
 from citadel.text.analyser import Analyser
-from citadel.text.highlight import ANALYSED, best_part, snippet
+from citadel.text.snippet import MAX_ANALYSED, best_part, term_snippet
 from citadel.types import Hit
 
 SNIPPET = 240  # characters
@@ -48,14 +48,14 @@ def _title(hit: Hit) -> Text:
 def _body(hit: Hit, query: str | None, analyser: Analyser | None) -> Text:
     whole = hit.text
     if analyser is None or query is None:
-        text = plain(whole[:ANALYSED])
+        text = plain(whole[:MAX_ANALYSED])
         return Text(text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()} …")
     terms = analyser.terms(query)
     before, after = best_part(whole, terms, analyser)
     text = plain(whole[before:after])
-    part = snippet(text, terms, analyser, SNIPPET)
+    part = term_snippet(text, terms, analyser, SNIPPET)
     body = Text(part.text)
-    for start, end in part.spans:
-        body.stylize("bold yellow", start, end)
+    for span in part.spans:
+        body.stylize("bold yellow", span.start, span.end)
     is_end = part.end == len(text) and after == len(whole)
     return Text.assemble("… " if before + part.start else "", body, "" if is_end else " …")

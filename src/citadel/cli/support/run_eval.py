@@ -38,7 +38,7 @@ class EvalOptions:
     model: str | None
     threads: int | None
     device: str = "cpu"
-    card_memory: int | None = None
+    gpu_memory: int | None = None
     writes_run: bool = False
 
 
@@ -147,7 +147,7 @@ def _search(options: EvalOptions, dataset: Dataset, depth: int) -> Ranking:
         say(f"{plural(missing, 'judged query', 'judged queries')} not in {where}: counted as 0")
     with Index.open(options.index or "", model=options.model, threads=options.threads) as opened:
         _check_same_collection(opened, dataset, options.index or "")
-        searcher = opened.searcher(threads=options.threads, device=options.device, card_memory=options.card_memory)
+        searcher = opened.searcher(threads=options.threads, device=options.device, gpu_memory=options.gpu_memory)
         results = search_texts(searcher, queries, depth + dataset.drop_same_id)
         ranking = to_ranking(for_trec_run(results, [id for id, _ in queries]) if options.writes_run else results)
     return drop_same_id(ranking, depth) if dataset.drop_same_id else ranking

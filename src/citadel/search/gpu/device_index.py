@@ -1,4 +1,4 @@
-"""An index on one card, and the room in which its queries are computed."""
+"""An index in the memory of one device."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ import torch
 from torch import Tensor
 
 from citadel.index.snapshot import Snapshot
-from citadel.search.gpu.lists import Lists, Part, Rows, load_lists, load_semantic
-from citadel.search.gpu.pq_tables import centroids_on
-from citadel.search.gpu.probes import Probe, load_probe
+from citadel.search.gpu.lists import CodedRows, DeviceLists, SegmentPart, load_lists, load_semantic
+from citadel.search.gpu.pq_tables import load_centroids
+from citadel.search.gpu.probes import DeviceProbe, load_probe
 
-RANGES = 4096  # programs a query has: as many as a card's multiprocessors hold together
-WIDEST, NARROWEST = 1 << 11, 1 << 8  # documents a range may have
+RANGES = 4096  # programs per query: about as many as a GPU runs at once
+MAX_WIDTH, MIN_WIDTH = 1 << 11, 1 << 8  # documents per range
 
 
 @dataclass(frozen=True)
-class Card:
-    """Everything of a snapshot that a search reads."""
+class DeviceIndex:
+    """The sections of a snapshot that a search reads, on one device."""
 
     device: torch.device
     documents: int
     first: int  # number of its first document in the whole index
     bases: tuple[int, ...]  # of the segments
     sizes: tuple[int, ...]  # documents of each segment
-    lists: tuple[Lists | None, ...]
-    semantic: Rows | None
-    probes: tuple[Probe, ...]
-    alive: Tensor | None  # [N], 1 where a document is not deleted; None where all are there
-    width: int  # documents a range has
+    lists: tuple[DeviceLists | None, ...]
+    semantic: CodedRows | None
+    probes: tuple[DeviceProbe, ...]
+    alive: Tensor | None  # [N], 1 where a document is not deleted; None without deletions
+    width: int  # documents per range
     borders: Tensor  # [R], the first document of each range
-    spans: Tensor  # [R]
+    spans: Tensor  # [R], documents of each range
     centroids: Tensor | None = None  # [S, sub, 256], of pq
 
     @property
     def bytes(self) -> int:
-        """What lists and semantic vectors take."""
+        """Size of lists and semantic vectors."""
         return sum(own.bytes for own in self.lists if own) + (self.semantic.bytes if self.semantic else 0)
 
     def ranges(self, segment: int) -> int:
-        """Ranges of a segment."""
+        """Number of ranges of a segment."""
         return -(-self.sizes[segment] // self.width)
 
 
 def range_width(documents: int) -> int:
-    """Documents a range has: a power of two, so that there are about RANGES of them.
+    """Documents per range: a power of two that gives about RANGES ranges.
 
     >>> range_width(8_841_823), range_width(100)
     (2048, 256)
     """
-    return min(max(1 << (documents // RANGES).bit_length(), NARROWEST), WIDEST)
+    return min(max(1 << (documents // RANGES).bit_length(), MIN_WIDTH), MAX_WIDTH)
 
 
 def make_ranges(bases: list[int], sizes: list[int], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -66,21 +66,21 @@ def make_ranges(bases: list[int], sizes: list[int], width: int, device: torch.de
     )
 
 
-def shard_borders(documents: int, cards: int) -> list[int]:
-    """Equal ranges of documents, one a card.
+def shard_borders(documents: int, shards: int) -> list[int]:
+    """Split documents into equal ranges, one per device.
 
     >>> shard_borders(10, 2)
     [0, 5, 10]
     """
-    return [documents * place // cards for place in range(cards + 1)]
+    return [documents * shard // shards for shard in range(shards + 1)]
 
 
-def load_card(
+def load_device_index(
     snapshot: Snapshot, device: torch.device, width: int = 0, shard: Sequence[int] = (), memory: int | None = None
-) -> Card:
-    """Copy a snapshot's sections to the card, or what belongs to the documents of a shard, first … stop − 1.
+) -> DeviceIndex:
+    """Copy a snapshot to a device, or only the documents of a shard, first … stop − 1.
 
-    Where `memory` bytes are too few for all lists, the least used wait in the machine's memory."""
+    Where `memory` bytes are too few for all lists, the least used ones stay in host memory."""
     first, stop = shard or (0, int(snapshot.bases[-1]))
     parts = _parts(snapshot, first, stop)
     sizes = [part.stop - part.first for part in parts]
@@ -89,8 +89,8 @@ def load_card(
     semantic = load_semantic(parts, device)
     alive = [snapshot.deleted(part.segment).alive(part.segment.documents)[part.first : part.stop] for part in parts]
 
-    def budget(part: Part) -> int | None:
-        """What is left for a segment's lists, by its share of the postings."""
+    def budget(part: SegmentPart) -> int | None:
+        """Bytes for a segment's lists, by its share of the postings."""
         if memory is None:
             return None
         postings = max(sum(one.segment.meta.postings for one in parts), 1)
@@ -98,7 +98,7 @@ def load_card(
         return left * part.segment.meta.postings // postings
 
     mask = torch.from_numpy(np.concatenate([np.zeros(0, bool), *alive]).astype(np.uint8))
-    return Card(
+    return DeviceIndex(
         device,
         sum(sizes),
         first,
@@ -110,15 +110,15 @@ def load_card(
         None if bool(mask.all()) else mask.to(device),
         width,
         *make_ranges(bases, sizes, width, device),
-        centroids_on(device, snapshot.codebook),
+        load_centroids(device, snapshot.codebook),
     )
 
 
-def _parts(snapshot: Snapshot, first: int, stop: int) -> list[Part]:
-    """The segments, or parts of them, that hold documents first … stop − 1."""
-    found = []
+def _parts(snapshot: Snapshot, first: int, stop: int) -> list[SegmentPart]:
+    """The segments, cut to documents first … stop − 1."""
+    parts = []
     for segment, base in zip(snapshot.segments, snapshot.bases[:-1].tolist(), strict=True):
         start, end = max(first - base, 0), min(stop - base, segment.documents)
         if start < end:
-            found.append(Part(segment, start, end))
-    return found
+            parts.append(SegmentPart(segment, start, end))
+    return parts

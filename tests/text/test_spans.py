@@ -1,12 +1,12 @@
-"""The window of a text that shows best where its score comes from."""
+"""Snippets by score, and merged spans."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from citadel.explain import Span, snippet
-from citadel.explain.snippet import merged
+from citadel import explain
+from citadel.text.snippet import Snippet, Span, merge_spans, snippet
 
 TEXT = "the fox sat " * 10 + "on a relativity paper"
 
@@ -35,7 +35,7 @@ def test_nothing_matched() -> None:
 
 
 def test_one_place_twice() -> None:
-    assert merged([Span(4, 7, 1.0, (2,)), Span(0, 3, 1.0, (0,)), Span(4, 7, 4.0, (1,))]) == (
+    assert merge_spans([Span(4, 7, 1.0, (2,)), Span(0, 3, 1.0, (0,)), Span(4, 7, 4.0, (1,))]) == (
         Span(0, 3, 1.0, (0,)),
         Span(4, 7, 5.0, (1, 2)),
     )
@@ -43,8 +43,12 @@ def test_one_place_twice() -> None:
 
 @given(st.text(max_size=80), st.lists(st.tuples(st.integers(0, 80), st.integers(1, 9), st.floats(-2, 2))), st.data())
 def test_spans_are_parts_of_the_snippet(text: str, drawn: list[tuple[int, int, float]], data: st.DataObject) -> None:
-    spans = merged([Span(a, min(a + n, len(text)), gain, (0,)) for a, n, gain in drawn if a < len(text)])
+    spans = merge_spans([Span(a, min(a + n, len(text)), gain, (0,)) for a, n, gain in drawn if a < len(text)])
     found = snippet(text, spans, data.draw(st.integers(1, 60)))
     assert found.text == text[found.start : found.end]
     for span in found.spans:
         assert 0 <= span.start < span.end <= len(found.text)
+
+
+def test_explanations_use_this_highlighter() -> None:
+    assert (explain.snippet, explain.Snippet, explain.Span) == (snippet, Snippet, Span)

@@ -1,4 +1,4 @@
-"""Which window is shown, and where the matches stand in it."""
+"""Which window a snippet shows, and the spans of its matches."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from citadel.errors import Cancelled
 from citadel.text.analyser import Analyser, get_analyser
-from citadel.text.highlight import ANALYSED, Snippet, best_part, snippet
+from citadel.text.snippet import MAX_ANALYSED, Snippet, Span, best_part, term_snippet
 from citadel.types import Tokens
 
 ENGLISH = get_analyser("english")
 
 
 def find(text: str, query: str, width: int) -> Snippet:
-    return snippet(text, ENGLISH.terms(query), ENGLISH, width)
+    return term_snippet(text, ENGLISH.terms(query), ENGLISH, width)
 
 
 def marked(found: Snippet) -> list[str]:
-    return [found.text[start:end] for start, end in found.spans]
+    return [found.text[span.start : span.end] for span in found.spans]
 
 
 def test_a_short_text_is_shown_whole() -> None:
@@ -28,7 +28,7 @@ def test_a_short_text_is_shown_whole() -> None:
 
 
 def test_no_match_shows_the_beginning_up_to_a_word() -> None:
-    assert find("one two three four", "absent", 10) == Snippet("one two", 0, ())
+    assert find("one two three four", "absent", 10) == Snippet(0, 7, "one two", ())
 
 
 def test_two_different_terms_beat_the_same_one_twice() -> None:
@@ -41,11 +41,11 @@ def test_of_equal_windows_the_first_is_shown() -> None:
 
 
 def test_a_word_longer_than_the_window_is_cut_with_its_mark() -> None:
-    assert find("x" * 50, "x" * 50, 10) == Snippet("x" * 10, 0, ((0, 10),))
+    assert find("x" * 50, "x" * 50, 10) == Snippet(0, 10, "x" * 10, (Span(0, 10, 1.0, (0,)),))
 
 
 def test_an_empty_text_has_an_empty_snippet() -> None:
-    assert find("", "fox", 10) == Snippet("", 0, ())
+    assert find("", "fox", 10) == Snippet(0, 0, "", ())
 
 
 @given(text=st.text(st.sampled_from("ab '.\n東é\u0301"), max_size=120), query=st.text("ab é"), width=st.integers(1, 40))
@@ -53,7 +53,7 @@ def test_a_snippet_is_a_part_of_the_text_and_marks_what_matches(text: str, query
     found = find(text, query, width)
     assert text[found.start : found.end] == found.text
     assert len(found.text) <= width
-    assert all(0 <= start < end <= len(found.text) for start, end in found.spans)
+    assert all(0 <= span.start < span.end <= len(found.text) for span in found.spans)
     wanted = set(ENGLISH.terms(query))
     assert bool(found.spans) == bool(wanted & set(ENGLISH.terms(text)))
 
@@ -84,24 +84,24 @@ class Counting(Analyser):
 def test_of_a_long_text_only_a_part_is_analysed() -> None:
     """Sixty million characters, with the only matches at the end."""
     analyser, text = Counting(), FILLER * 1_540_000 + "A quick fox and its hounds."
-    found = snippet(text, ENGLISH.terms("foxes hounds"), analyser, 40)
+    found = term_snippet(text, ENGLISH.terms("foxes hounds"), analyser, 40)
     assert marked(found) == ["fox", "hounds"] and text[found.start : found.end] == found.text
-    assert analyser.read <= 2 * ANALYSED and analyser.largest <= ANALYSED
+    assert analyser.read <= 2 * MAX_ANALYSED and analyser.largest <= MAX_ANALYSED
 
 
 def test_terms_that_begin_like_many_words_cost_no_more_than_the_limit() -> None:
     analyser = Counting()
     words = " ".join(f"consecrated{n}" for n in range(1_200_000))  # all different
-    found = snippet(words, ["consecut", "zebra"], analyser, 40)
-    assert found.start == 0 and not found.spans and analyser.read <= (8 << 20) + 2 * ANALYSED
+    found = term_snippet(words, ["consecut", "zebra"], analyser, 40)
+    assert found.start == 0 and not found.spans and analyser.read <= (8 << 20) + 2 * MAX_ANALYSED
 
 
 def test_the_part_with_most_different_terms() -> None:
     text = "fox " + FILLER * 20_000 + "fox hound " + FILLER * 20_000 + "hound"
     assert marked(find(text, "fox hound", 40)) == ["fox", "hound"]
-    assert find(text, "absent", 11) == Snippet("fox lorem", 0, ())
+    assert find(text, "absent", 11) == Snippet(0, 9, "fox lorem", ())
     words = "जल " + "हिन्दी " * 40_000 + "में जलवायु जल हिन्दी, नदी"
-    assert marked(snippet(words, ENGLISH.terms("नदी जल"), ENGLISH, 30)) == ["जल", "नदी"]
+    assert marked(term_snippet(words, ENGLISH.terms("नदी जल"), ENGLISH, 30)) == ["जल", "नदी"]
     words = "Ｆｏｘ naïve " + "λόγος " * 40_000 + "an ﬁne fox"
     assert marked(find(words, "fine fox", 30)) == ["ﬁne", "fox"]
 

@@ -1,4 +1,4 @@
-"""Scores and document numbers as one whole number each: the larger is the better, equal scores by lower number."""
+"""A score and a document number in one int64: larger is better, equal scores by lower number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOW = 0xFFFFFFFF
 
 
 def pack(scores: Tensor, documents: Tensor) -> Tensor:
-    """One number for each score and document; NOTHING where the document is below 0 or has no score, −∞.
+    """Pack scores with document numbers; NOTHING for a document below 0 or a score of −∞.
 
     >>> packed = pack(torch.tensor([1.0, 2.0, 2.0]), torch.tensor([7, 9, 4]))
     >>> unpack(torch.sort(packed, descending=True).values.numpy())[0].tolist()
@@ -27,12 +27,12 @@ def pack(scores: Tensor, documents: Tensor) -> Tensor:
 
 
 def documents_of(packed: Tensor) -> Tensor:
-    """The document numbers; -1 for NOTHING."""
+    """Document numbers; -1 for NOTHING."""
     return torch.where(packed == NOTHING, -1, _LOW - (packed & _LOW))
 
 
 def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
-    """Document numbers and scores of a row, largest first, without NOTHING, which is the least.
+    """Document numbers and scores of a sorted row, without NOTHING at its end.
 
     >>> numbers, scores = unpack(pack(torch.tensor([-1.5]), torch.tensor([3])).numpy())
     >>> numbers.tolist(), scores.tolist()
@@ -44,15 +44,15 @@ def unpack(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
 
 
 def decode(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
-    """Document numbers and scores of rows that hold no NOTHING, largest first."""
-    halves = packed.view(np.int32)  # a number's low half, which is the document's, stands first
+    """Document numbers and scores of sorted rows without NOTHING."""
+    halves = packed.view(np.int32)  # little-endian: the low half, the document, comes first
     numbers = np.invert(halves[..., ::2]).view(np.uint32).astype(np.int64)
-    order = halves[..., 1::2].copy()  # the room that they came in is written again
-    if packed.size and (packed[-1] if packed.ndim == 1 else packed[:, -1].min()) < 0:  # the least of all
+    order = halves[..., 1::2].copy()  # the buffer is reused by the next search
+    if packed.size and (packed[-1] if packed.ndim == 1 else packed[:, -1].min()) < 0:  # some score is negative
         order ^= (order >> 31) & 0x7FFFFFFF
     return numbers, order.view(np.float32)
 
 
 def top(packed: Tensor, k: int) -> Tensor:
-    """The k largest of each row, or all, largest first."""
+    """The k largest values of each row, or all, largest first."""
     return torch.topk(packed, min(k, packed.shape[1]), dim=1, sorted=True).values
