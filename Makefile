@@ -6,34 +6,46 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK   := requirements-dev.lock
 JOBS   ?= 2
+# `make night` runs each part by itself, in this order, and ends a part that takes longer than the limit.
+NIGHT  := tests/cli/test_bad_input.py tests/cli/test_resume.py tests/text tests/explain/test_sums.py tests/property \
+          tests/corrupt tests/crash tests/fuzz tests/concurrency tests/train/test_loop.py tests/native \
+          tests/server/test_fuzz.py tests/server/test_slow_clients.py tests/server/test_overload.py
+
+NIGHT_LIMIT ?= 2h
 NATIVE := CMakeLists.txt $(foreach kind,cpp hpp inl,$(wildcard native/*.$(kind) native/*/*.$(kind) native/*/*/*.$(kind)))
 
-# Where larger test data is, when there is any; tests that need it are skipped when there is none.
+# The folder of larger test data; without it the tests that need it are skipped.
 export CITADEL_DATA ?= $(dir $(CURDIR))shared/data
 
 # Settings of the caller's pip and Python that would point out of .venv.
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV PIP_REQUIREMENT PIP_CONSTRAINT \
          PIP_BUILD_CONSTRAINT PIP_NO_DEPS PIP_REQUIRE_HASHES
 
-.PHONY: help demo test lint format night bench reproduce lock clean setup
+.PHONY: help demo test test-slow lint format night bench reproduce lock clean setup
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    index the documentation of Python's own library and ask it three questions"
-	@echo "make test    style, types, layers and all tests"
-	@echo "make lint    style, types and layers alone"
-	@echo "make night   the long variants of the tests"
-	@echo "make bench   every benchmark, one table each"
-	@echo "make reproduce   the paper's tables and figures for the collections in CITADEL_DATA; TRAIN=1 trains what is missing"
-	@echo "make setup   build the package into .venv and stop"
-	@echo "make lock    renew $(LOCK) from .venv"
-	@echo "make clean   remove .venv, builds and caches"
+	@echo "make demo        index the documentation of Python's own library and ask it three questions"
+	@echo "make test        style, types, layers and the quick tests; T=tests/index runs the tests of one folder or file"
+	@echo "make test-slow   crash states, kills, fuzzing, sanitizers and soaks"
+	@echo "make lint        style, types and layers"
+	@echo "make format      format the code and fix what ruff can fix"
+	@echo "make night       the long variants of the tests, one part after the other; NIGHT_LIMIT=2h per part"
+	@echo "make bench       every benchmark, one table each"
+	@echo "make reproduce   the paper's tables and figures for the collections in CITADEL_DATA; TRAIN=1 trains missing models"
+	@echo "make setup       build the package into .venv"
+	@echo "make lock        update $(LOCK) from .venv"
+	@echo "make clean       remove .venv, builds and caches"
 
 demo: $(VENV)/.built
 	@$(BIN)/citadel demo
 
-test: lint  # one thread of torch and BLAS in each worker: more than cores there are would wait for each other
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
+# One thread of torch and BLAS per worker: more threads than cores would wait for each other.
+test: $(if $(T),$(VENV)/.dev,lint)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) $(if $(T),$(T),-m "not slow")
+
+test-slow: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) -m slow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -45,8 +57,14 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# Parts under load run alone and one test at a time: their limits are about the whole machine.
 night: $(VENV)/.dev
-	CITADEL_NIGHT=1 $(BIN)/pytest -n $(JOBS)
+	@failed=0; for part in $(NIGHT); do \
+		case $$part in tests/server/*) jobs=0;; *) jobs=$(JOBS);; esac; \
+		echo "== $$part"; \
+		CITADEL_NIGHT=1 OMP_NUM_THREADS=1 timeout $(NIGHT_LIMIT) $(BIN)/pytest -n $$jobs -q $$part; code=$$?; \
+		case $$code in 0) ;; 124) echo "== $$part: ended after $(NIGHT_LIMIT)"; failed=1;; *) failed=1;; esac; \
+	done; exit $$failed
 
 bench: $(VENV)/.bench
 	set -e; for file in $(filter-out %/common.py benchmarks/gpu%,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file; done
@@ -60,7 +78,7 @@ lock: $(VENV)/.dev $(VENV)/.bench
 	{ sed -n '/^#/p' $(LOCK); $(BIN)/python -m pip freeze --exclude citadel-ir; } > build/lock
 	mv build/lock $(LOCK)
 
-# A stamp file stands for each finished step; it is older than what it depends on when the step must be done again.
+# Each finished step leaves a stamp file; a step runs again when something it depends on is newer.
 
 $(VENV)/.tools: $(LOCK) scripts/prerequisites.sh
 	@sh scripts/prerequisites.sh $(PYTHON)
@@ -79,7 +97,7 @@ $(VENV)/.dev: $(VENV)/.built
 	@echo "Installing the development tools ..."
 	@$(PIP) install -c $(LOCK) 'citadel-ir[dev]'
 	@$(PIP) install -c $(LOCK) --only-binary atheris 'citadel-ir[fuzz]' 2>/dev/null || \
-		echo "There is no atheris for this machine: the tests that need it are skipped."
+		echo "atheris is not available for this machine: the tests that need it are skipped."
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.built

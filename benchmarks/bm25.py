@@ -1,7 +1,7 @@
-"""BM25, text in → ids out: this engine beside bm25s (numpy and numba) and tantivy, same tokens, one thread, k = 10.
+"""BM25 from text to ids: this engine, bm25s (numpy and numba) and tantivy; same tokens, one thread, k = 10.
 
-All four are given the same terms: documents as our analyser cuts them, and queries through the same analyser inside the
-timed call. The check column compares each top 10 with an exact BM25 in float64 (ties in any order).
+All get the same terms: documents are analysed by our analyser in advance, queries by the same analyser inside the timed
+call. The check column compares each top 10 with an exact BM25 in float64 (ties in any order).
 
     python benchmarks/bm25.py [--documents 500000] [--queries 300]
 """
@@ -33,7 +33,7 @@ Texts = Sequence[tuple[str, str]]
 
 
 def zipf_corpus(documents: int, queries: int, seed: int = 0) -> tuple[Texts, list[str]]:
-    """Documents of some 60 words from a Zipf vocabulary of 200,000 whose 30 commonest, as stop words, are left out."""
+    """Documents of about 60 words from a Zipf vocabulary of 200,000 without its 30 most common (stop) words."""
     generator = np.random.default_rng(seed)
     ranks = np.arange(30, 200_000)
     shares = ranks**-1.07 / (ranks**-1.07).sum()
@@ -44,9 +44,9 @@ def zipf_corpus(documents: int, queries: int, seed: int = 0) -> tuple[Texts, lis
         (f"d{i}", " ".join(words[end - n : end]))
         for i, (end, n) in enumerate(zip(ends.tolist(), lengths.tolist(), strict=True))
     ]
-    asked = np.array([f"w{rank}" for rank in ranks])
+    words = np.array([f"w{rank}" for rank in ranks])
     sizes = generator.integers(2, 9, queries)
-    return texts, [" ".join(generator.choice(asked, n, p=shares)) for n in sizes.tolist()]
+    return texts, [" ".join(generator.choice(words, n, p=shares)) for n in sizes.tolist()]
 
 
 class Exact:
@@ -74,11 +74,11 @@ class Exact:
                 total[owners] += idf(len(total), len(owners)) * counts / (counts + self._norms[owners])
         return total
 
-    def agrees(self, query: Sequence[str], found: Sequence[int]) -> bool:
-        """Whether these are a right top K: none left out scores more than 1e-5 above one that is in."""
+    def agrees(self, query: Sequence[str], hits: Sequence[int]) -> bool:
+        """Whether these hits are a correct top K, up to a relative difference of 1e-5."""
         scores = self.scores(query)
         best = np.sort(scores)[::-1][: min(K, int((scores > 0).sum()))]
-        return len(set(found)) == len(best) and bool(np.allclose(scores[list(found)], best, rtol=1e-5))
+        return len(set(hits)) == len(best) and bool(np.allclose(scores[list(hits)], best, rtol=1e-5))
 
 
 def citadel_search(texts: Texts, analyser: Analyser, folder: str) -> Search:
@@ -153,7 +153,7 @@ ENGINES: dict[str, Callable[[Texts, Analyser, str], Search]] = {
 
 
 def measure(name: str, texts: Texts, queries: Sequence[str], analyser: Analyser, checked: int) -> Iterator[list[Any]]:
-    """One row an engine: build seconds, latency, right top 10s."""
+    """One row per engine: build seconds, latency, correct top 10s."""
     exact = Exact([analyser.terms(text) for _, text in texts])
     numbers = {id: number for number, (id, _) in enumerate(texts)}
     with tempfile.TemporaryDirectory() as folder:
@@ -181,14 +181,14 @@ def measure(name: str, texts: Texts, queries: Sequence[str], analyser: Analyser,
 
 
 def latencies(searches: dict[str, Search], queries: Sequence[str], rounds: int = 3) -> dict[str, NDArray[np.float64]]:
-    """Seconds of each query, the least of some rounds, engines turn by turn."""
+    """Minimum seconds of each query over several rounds, engines alternating."""
     least = {engine: np.full(len(queries), np.inf) for engine in searches}
-    for _ in range(rounds + 1):  # the first warms up; the least forgets it
+    for _ in range(rounds + 1):  # the first warms up
         for engine, search in searches.items():
-            for place, query in enumerate(queries):
+            for number, query in enumerate(queries):
                 start = time.perf_counter()
                 search(query)
-                least[engine][place] = min(least[engine][place], time.perf_counter() - start)
+                least[engine][number] = min(least[engine][number], time.perf_counter() - start)
     return least
 
 

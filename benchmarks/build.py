@@ -1,8 +1,8 @@
-"""Building from given vectors: postings a second on one core, peak memory against the declared bound, bytes a posting.
+"""Build from given vectors: postings per second on one core, peak memory against the limit, bytes per posting.
 
-Each codec builds an index of its own in a fresh process: documents of 60 postings of 32 dimensions under Zipf keys,
-generated in batches outside the timed calls. Peak memory is RssAnon (private memory: the pages of mapped files belong
-to the system) above what the process held with one batch in hand, before its first call.
+Each codec builds its own index in a fresh process: documents of 60 postings of 32 dimensions with Zipf keys, generated
+in batches outside the timed calls. Peak memory is RssAnon (private memory, without pages of mapped files) above what
+the process held with one batch before its first call.
 
     python benchmarks/build.py [--postings 50000000] [--memory-mb 512]
 """
@@ -67,7 +67,7 @@ def batch(generator: np.random.Generator, shares: Any, first: int) -> dict[str, 
 
 
 def build(codec: str, postings: int, memory: int) -> dict[str, float]:
-    """Build one index and say what it took."""
+    """Build one index and measure it."""
     one_core()
     generator = np.random.default_rng(0)
     shares = np.cumsum(np.arange(1, VOCABULARY + 1) ** -0.7)
@@ -85,7 +85,7 @@ def build(codec: str, postings: int, memory: int) -> dict[str, float]:
             index.add_vectors(given)
             seconds += time.perf_counter() - start
             done += BATCH * A_DOCUMENT
-            del given  # one batch at a time: the next one is the caller's memory, not the index's
+            del given  # one batch at a time: batches are the caller's memory, not the index's
             first_batch = {}
         start = time.perf_counter()
         index.commit()
@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--postings", type=int, default=50_000_000)
     parser.add_argument("--memory-mb", type=int, default=512)
-    parser.add_argument("--codec", choices=CODECS, help="build this one alone and print JSON")
+    parser.add_argument("--codec", choices=CODECS, help="build only this codec and print JSON")
     options = parser.parse_args()
     if options.codec:
         print(json.dumps(build(options.codec, options.postings, options.memory_mb << 20)))

@@ -1,4 +1,4 @@
-"""What every benchmark shares: the machine it ran on, one table on standard output, the same figures as JSON."""
+"""Shared by all benchmarks: description of the machine, a table on standard output, the figures as JSON."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-IN_A_ROW = 5
+REPEATS = 5  # runs per turn
 RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
-    """Where and when a figure was measured."""
+    """The machine and date of a measurement."""
     from citadel import _native
     from citadel.paper.record import machine as measured_on
 
@@ -26,20 +26,20 @@ def machine() -> dict[str, Any]:
 
 
 def one_core() -> None:
-    """Stay on one core: thread variables do not bind every library, the scheduler does."""
+    """Pin the process to one core: not every library honours thread variables."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-def alternate(runs: dict[Any, Callable[[], Any]], rounds: int, in_a_row: int = IN_A_ROW) -> dict[Any, float]:
-    """The least seconds of each of several things, taken turn by turn, so that a noisy machine disturbs all alike.
+def alternate(runs: dict[Any, Callable[[], Any]], rounds: int, repeats: int = REPEATS) -> dict[Any, float]:
+    """The minimum seconds of each run, alternating, so that a noisy machine affects all alike.
 
-    Each turn runs the thing some times in a row, so that what the one before left in the caches plays no part.
+    Each turn repeats its run, so that the caches hold its own data and not the previous run's.
     """
     least = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for name, run in runs.items():
-            for _ in range(in_a_row):
+            for _ in range(repeats):
                 start = time.perf_counter()
                 run()
                 least[name] = min(least[name], time.perf_counter() - start)
@@ -47,10 +47,10 @@ def alternate(runs: dict[Any, Callable[[], Any]], rounds: int, in_a_row: int = I
 
 
 def report(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], **figures: Any) -> None:
-    """Print one table and write it, with everything else that was measured, to results/NAME.json."""
+    """Print one table and write it, with all other figures, to results/NAME.json."""
     table = Table(title=title)
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place == 0 else "right")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position == 0 else "right")
     for row in rows:
         table.add_row(
             *(

@@ -1,16 +1,16 @@
-"""Encoding text on one core: int8 against fp32 in one run, and what int8 costs in quality.
+"""Encode text on one core: speed and quality of int8 against fp32.
 
-The backbone is gte-small below $CITADEL_DATA with an untrained router, which decides the time but not the quality; the
-quality is that of its own mean-pooled vector (router `none`, semantic vector = identity) on SciFact.
+The backbone is gte-small below $CITADEL_DATA with an untrained router, which affects the time but not the quality; the
+quality is that of its mean-pooled vector (router `none`, semantic vector = identity) on SciFact.
 
-    python benchmarks/encode.py [--quality] [--checkpoint DIR]     # with --quality some 15 minutes
+    python benchmarks/encode.py [--quality] [--checkpoint DIR]     # about 15 minutes with --quality
 
 With --checkpoint the dynamic rows and the quality are those of a trained model.
 
     python benchmarks/encode.py --model models/small-en            # a minute
 
-An exported model as it is, beside torch eager on the weights in its ONNX file, beside its backbone alone as ONNX
-Runtime's own `quantize_dynamic` makes it int8, and documents a second.
+An exported model against torch eager on the weights of its ONNX file, and against its backbone alone quantized by ONNX
+Runtime's `quantize_dynamic`; and documents per second.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 
 
 def export_models(folder: Path, checkpoint: str) -> dict[tuple[str, str], Path]:
-    """Model folders by router and precision; a checkpoint takes the place of the untrained dynamic one."""
+    """Model folders by router and precision; a checkpoint replaces the untrained dynamic one."""
     import torch
 
     from citadel.model.checkpoint import new_model, save_model
@@ -90,13 +90,13 @@ def measure_speed(models: dict[tuple[str, str], Path], rounds: int) -> list[list
 
 
 def measure_quality(models: dict[tuple[str, str], Path], router: str, folder: Path) -> dict[str, float]:
-    """nDCG@10 on SciFact, vectors stored as fp16 so that only the model's own precision differs."""
+    """nDCG@10 on SciFact; vectors are stored as fp16, so that only the precision of the model differs."""
     from citadel.api import Index
     from citadel.eval import evaluate_queries, read_qrels
     from citadel.text.corpus import read_corpus
     from citadel.text.queries import read_queries
 
-    scifact, found = DATA / "eval" / "scifact", {}
+    scifact, scores = DATA / "eval" / "scifact", {}
     qrels = read_qrels(str(scifact / "qrels" / "test.tsv"))
     queries = [(id, text) for id, text in read_queries(str(scifact)) if id in qrels]
     for precision in PRECISIONS:
@@ -106,12 +106,12 @@ def measure_quality(models: dict[tuple[str, str], Path], router: str, folder: Pa
         index.add(document for document, _ in read_corpus(str(scifact)))
         ranking = index.commit().searcher().search_batch(queries, k=100)
         values = evaluate_queries(ranking, qrels, ["nDCG@10"])["nDCG@10"]
-        found[precision] = sum(values.values()) / len(values)
-    return found
+        scores[precision] = sum(values.values()) / len(values)
+    return scores
 
 
 def torch_runs(folder: str, given: list[Encoding]) -> Callable[[], Any]:
-    """The same texts through torch eager, fp32 numbers of the same weights; keys and weights are not taken out."""
+    """The same texts through torch eager with the same weights in fp32; keys and weights are not extracted."""
     import torch
 
     from citadel.model.checkpoint import load_model
@@ -129,12 +129,12 @@ def torch_runs(folder: str, given: list[Encoding]) -> Callable[[], Any]:
 
 
 def as_query(encoder: Encoder, given: list[Encoding]) -> Callable[[], Any]:
-    """Tokens → a routed query."""
+    """Encode the tokens of a query."""
     return partial(encoder.route, given, encoder.config.query_keys, 0.0)
 
 
 def backbone_runs(folder: str, given: list[Encoding]) -> Callable[[], Any]:
-    """The same texts through the backbone alone, made int8 by ONNX Runtime (one scale a tensor, per channel)."""
+    """The same texts through the backbone alone, quantized to int8 by ONNX Runtime."""
     from onnx import TensorProto
     from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -152,18 +152,18 @@ def backbone_runs(folder: str, given: list[Encoding]) -> Callable[[], Any]:
         plain.write_bytes(graph.SerializeToString())
         options = SessionOptions()
         options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options.optimized_model_filepath = str(turned)  # constant matrices, which the quantiser looks for
+        options.optimized_model_filepath = str(turned)  # folds constants into the matrices that the quantizer needs
         InferenceSession(plain, options, providers=["CPUExecutionProvider"])
         extra = {"DefaultTensorType": TensorProto.FLOAT}
         kinds = ["MatMul", "Gather"]
-        logging.getLogger().setLevel(logging.ERROR)  # it advises what was just done
+        logging.getLogger().setLevel(logging.ERROR)  # it recommends what was just done
         quantize_dynamic(turned, small, kinds, per_channel=True, weight_type=QuantType.QInt8, extra_options=extra)
         session = Session(small.read_bytes(), config, str(small))
     return partial(session.run, {"input_ids": np.stack([text.ids for text in given])})
 
 
 def measure_model(folder: str, rounds: int) -> list[list[Any]]:
-    """ms a text on one core, turn by turn with torch."""
+    """Milliseconds per text on one core, alternating with torch."""
     encoder, rows = Encoder(folder, threads=1), []
     for name, (count, length) in list(SHAPES.items())[:2]:
         given = texts(count, length)
@@ -171,7 +171,7 @@ def measure_model(folder: str, rounds: int) -> list[list[Any]]:
             "onnx": as_query(encoder, given) if "query" in name else partial(encoder.route_documents, given),
             "torch": torch_runs(folder, given),
         }
-        least = alternate(runs, rounds, 640 // length)  # torch's 134 MB leave no weight of ours in the cache
+        least = alternate(runs, rounds, 640 // length)  # torch's 134 MB evict our weights from the cache
         onnx, eager = (1000 * least[which] for which in ("onnx", "torch"))
         rows.append([name, onnx, eager, eager / onnx])
     words = "Which heart conditions cause an irregular beat and how are they treated"
@@ -181,16 +181,16 @@ def measure_model(folder: str, rounds: int) -> list[list[Any]]:
 
 
 def beside_backbone(folder: str, rounds: int) -> dict[str, float]:
-    """ms of a query, turn by turn with the backbone alone: their ratio holds on a slower machine, too."""
+    """Milliseconds per query, alternating with the backbone alone: the ratio also holds on a slower machine."""
     query = texts(*SHAPES["a query of 16 tokens"])
     whole = as_query(Encoder(folder, threads=1), query)
     least = alternate({"whole": whole, "backbone": backbone_runs(folder, query)}, rounds, 40)
-    found = {f"query_{name}_ms": round(1000 * seconds, 3) for name, seconds in least.items()}
-    return found | {"times_its_backbone": round(least["whole"] / least["backbone"], 2)}
+    figures = {f"query_{name}_ms": round(1000 * seconds, 3) for name, seconds in least.items()}
+    return figures | {"times_its_backbone": round(least["whole"] / least["backbone"], 2)}
 
 
 def documents_a_second(folder: str, cores: set[int]) -> float:
-    """64 documents of 128 tokens, one batch a core at a time."""
+    """Encode 64 documents of 128 tokens, one batch per core at a time."""
     os.sched_setaffinity(0, cores)
     given, encoder = texts(64, 128), Encoder(folder, threads=len(cores))
     return len(given) / alternate({"all": partial(encoder.route_documents, given)}, 1)["all"]

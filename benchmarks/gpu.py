@@ -1,12 +1,12 @@
-"""GPU search at MS MARCO size: latency at batch 1, rates at 2 … 1024, beside floors and the paper's pipeline.
+"""GPU search at MS MARCO size: latency of single queries, throughput of batches, floors and the paper's pipeline.
 
-A synthetic index of 8.84 M documents and 540 M postings is made in the card's memory (gpu_world.py). Every figure is
-taken from numbers on the host to a ranking on the host, synchronised. The floor is the bytes that must be read once
-(codes, scales, document numbers of the query's lists, and for `exact` all semantic vectors) over the measured copy
-bandwidth of the card. "× paper" is the ratio of medians of loops that take turns, of all queries or `--turn` of them.
+A synthetic index of 8.84 M documents and 540 M postings is generated in GPU memory (gpu_world.py). Times run from
+query vectors on the host to a ranking on the host, synchronised. The floor is the bytes read at least once (codes,
+scales and document numbers of the query's lists, and for `exact` all semantic vectors) divided by the measured copy
+bandwidth of the GPU. "× paper" is the ratio of medians of alternating loops over all queries, or `--turn` of them.
 
     python benchmarks/gpu.py [--codec int8] [--queries 200] [--repeat 5] [--skip-paper] [--out FILE.json]
-    TRITON_INTERPRET=0 python benchmarks/gpu.py --anyway          # a rehearsal on a CPU, in plain torch, at toy size
+    TRITON_INTERPRET=0 python benchmarks/gpu.py --anyway          # dry run on a CPU, in plain torch, at toy size
 """
 
 from __future__ import annotations
@@ -23,92 +23,92 @@ import numpy as np
 import torch
 from gpu_paper import PaperPipeline
 from gpu_turns import Times, alone, in_turn, medians, timed, wait
-from gpu_world import Size, make_card, make_queries
+from gpu_world import IndexSize, make_device_index, make_queries
 
-from citadel.search.gpu.device_engine import CardEngine
-from citadel.search.gpu.memory import Card
-from citadel.search.gpu.pq_tables import room_for_tables, tabulate
+from citadel.search.gpu.device_engine import DeviceEngine
+from citadel.search.gpu.device_index import DeviceIndex
+from citadel.search.gpu.pq_tables import allocate_tables, tabulate
 from citadel.search.plan import CANDIDATES, PROBES, Options, Plan
 from citadel.settings import CODECS
 
-TOY = Size(20_000, 400_000, 500, 32, 128, 3_000, 9)
+TOY = IndexSize(20_000, 400_000, 500, 32, 128, 3_000, 9)
 MODES = ("off", "exact", "rerank")
 BATCHES = (2, 8, 32, 64, 128, 256, 512, 1024)
 
 
 def bandwidth(device: torch.device) -> float:
-    """Bytes a second that a large copy reads and writes."""
+    """Bytes per second that a large copy reads and writes."""
     count = 1 << (30 if device.type == "cuda" else 24)
     one, other = (torch.ones(count, dtype=torch.int32, device=device) for _ in range(2))
     return 2 * 4 * count / min(timed(lambda: other.copy_(one), device, 10))
 
 
-def floor_bytes(engine: CardEngine, plan: Plan, mode: str) -> int:
-    """What a search must read at least."""
-    [lists], card = engine.card.lists, engine.card
-    assert lists is not None and card.semantic is not None
+def floor_bytes(engine: DeviceEngine, plan: Plan, mode: str) -> int:
+    """Bytes that a search reads at least."""
+    [lists], index = engine.index.lists, engine.index
+    assert lists is not None and index.semantic is not None
     posting = lists.rows.bytes // len(lists.documents) + 4
     tokens = int(lists.sizes[plan.keys].sum()) * posting
-    return tokens + (card.semantic.bytes if mode == "exact" else 0)
+    return tokens + (index.semantic.bytes if mode == "exact" else 0)
 
 
-def rates(engine: CardEngine, plans: Sequence[Plan], options: Options, batches: Sequence[int]) -> dict[int, float]:
-    """Queries a second by batch size."""
-    found = {}
+def rates(engine: DeviceEngine, plans: Sequence[Plan], options: Options, batches: Sequence[int]) -> dict[int, float]:
+    """Queries per second by batch size."""
+    rate: dict[int, float] = {}
     for size in batches:
-        batch = [plans[place % len(plans)] for place in range(size)]
+        batch = [plans[number % len(plans)] for number in range(size)]
 
         def search(batch: Sequence[Plan] = batch) -> None:
             engine.search_batch([engine.prepare(plan) for plan in batch], options)
 
         search()
-        seconds = timed(search, engine.card.device, 3)
-        found[size] = size / min(seconds)
-        print(f"  batch {size:5d}: {found[size]:12,.0f} queries a second", flush=True)
-    return found
+        seconds = timed(search, engine.index.device, 3)
+        rate[size] = size / min(seconds)
+        print(f"  batch {size:5d}: {rate[size]:12,.0f} queries per second", flush=True)
+    return rate
 
 
-def stages(engine: CardEngine, plan: Plan, options: Options) -> None:
+def stages(engine: DeviceEngine, plan: Plan, options: Options) -> None:
     """Microseconds of the kernels of one query, from torch's profiler."""
     from torch.profiler import ProfilerActivity, profile
 
     query = engine.prepare(plan)
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(10):
             engine.search_batch([query], options)
-    rows = [(event.self_device_time_total / 10, event.count / 10, event.key) for event in seen.key_averages()]
+    rows = [(event.self_device_time_total / 10, event.count / 10, event.key) for event in profiler.key_averages()]
     for spent, count, name in sorted(rows, reverse=True)[:14]:
         print(f"  {spent:9.1f} µs  {count:5.1f} ×  {name[:90]}")
 
 
-def check(engine: CardEngine, plans: Sequence[Plan], options: Options) -> None:
-    """The kernels against plain torch on the same card: equal numbers and scores."""
+def check(engine: DeviceEngine, plans: Sequence[Plan], options: Options) -> None:
+    """Compare the kernels with plain torch on the same device: equal numbers and scores."""
     kernels = engine.kernels
     for plan in plans:
         [found] = engine.search_batch([engine.prepare(plan)], options)
-        engine.kernels = engine._plain
-        engine._shapes.clear()
+        engine.kernels = engine._torch
+        engine._recordings.clear()
         [wanted] = engine.search_batch([engine.prepare(plan)], options)
         engine.kernels = kernels
-        engine._shapes.clear()
+        engine._recordings.clear()
         assert found.numbers.tolist() == wanted.numbers.tolist(), f"{options.semantic}: other documents"
         assert found.scores.tolist() == wanted.scores.tolist(), f"{options.semantic}: other scores"
 
 
-def check_tables(card: Card, plans: Sequence[Plan]) -> None:
-    """Tables of pq that plain torch makes on the card, which `check` holds the kernel to, against the CPU's."""
-    if card.centroids is None:
+def check_tables(index: DeviceIndex, plans: Sequence[Plan]) -> None:
+    """Compare the pq tables that plain torch computes on the device, the reference of `check`, with the CPU's."""
+    if index.centroids is None:
         return
     vectors = torch.from_numpy(np.concatenate([plan.vectors for plan in plans if plan.vectors is not None]))
-    made = [room_for_tables(vectors.to(device), len(card.centroids)) for device in ("cpu", card.device)]
+    made = [allocate_tables(vectors.to(device), len(index.centroids)) for device in ("cpu", index.device)]
     for tables in made:
-        tabulate(tables, card.centroids.to(tables.rows.device))
+        tabulate(tables, index.centroids.to(tables.rows.device))
     assert torch.equal(made[0].rows, made[1].rows.cpu()), "other tables than the CPU's"
     assert torch.equal(made[0].steps, made[1].steps.cpu()), "other steps than the CPU's"
 
 
-def check_batch(engine: CardEngine, plans: Sequence[Plan], options: Options) -> None:
-    """Queries together, in parts of several sizes, against each alone."""
+def check_batch(engine: DeviceEngine, plans: Sequence[Plan], options: Options) -> None:
+    """Compare a batch, searched in parts of several sizes, with its single queries."""
     alone = [engine.search_batch([plan], options)[0] for plan in plans]
     for found, wanted in zip(engine.search_batch(plans, options), alone, strict=True):
         assert found.numbers.tolist() == wanted.numbers.tolist(), f"{options.semantic}: other documents in a batch"
@@ -116,28 +116,28 @@ def check_batch(engine: CardEngine, plans: Sequence[Plan], options: Options) -> 
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What is measured: an engine, its queries, and in turns with it the paper's pipeline."""
+class GpuBench:
+    """An engine to measure, its queries, and the paper's pipeline to alternate with."""
 
-    engine: CardEngine
+    engine: DeviceEngine
     plans: Sequence[Plan]
     pipeline: PaperPipeline | None
     k: int
-    turn: int  # queries a turn
+    turn: int  # queries per turn
 
     def options(self, mode: str) -> Options:
-        """As `plan_options` settles them."""
+        """The options that `plan_options` gives."""
         return Options(self.k, mode, *(max(times * self.k, 1000) for times in (CANDIDATES, PROBES)))
 
     def check(self) -> None:
-        """Every answer, before any is timed."""
+        """Check the results before timing."""
         for mode in MODES:
             check(self.engine, self.plans[:2], self.options(mode))
             check_batch(self.engine, self.plans[:70], self.options(mode))
 
     def times(self, mode: str) -> Times:
-        """Each query alone; then again, in turns with the paper's pipeline."""
-        options, pipeline, device = self.options(mode), self.pipeline, self.engine.card.device
+        """Time each query alone; then again, alternating with the paper's pipeline."""
+        options, pipeline, device = self.options(mode), self.pipeline, self.engine.index.device
 
         def search(plan: Plan) -> None:
             self.engine.search_batch([self.engine.prepare(plan)], options)
@@ -149,14 +149,14 @@ class Bench:
         return Times(lone, *both)
 
     def floor(self, mode: str, speed: float) -> float:
-        """Milliseconds that reading what must be read takes on average."""
+        """Mean milliseconds to read the floor's bytes."""
         return 1e3 * float(np.mean([floor_bytes(self.engine, plan, mode) for plan in self.plans])) / speed
 
 
-def measure(bench: Bench, speed: float, asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row a mode."""
+def measure(bench: GpuBench, speed: float, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row per mode."""
     rounds: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
-    for _ in range(asked.repeat):
+    for _ in range(args.repeat):
         for mode in MODES:
             rounds[mode].append(bench.times(mode).figures())
             print(
@@ -165,12 +165,12 @@ def measure(bench: Bench, speed: float, asked: argparse.Namespace) -> list[dict[
     rows = []
     for mode in MODES:
         rows.append({"mode": mode, "floor_ms": bench.floor(mode, speed), **medians(rounds[mode])})
-        if asked.repeat > 1:
+        if args.repeat > 1:
             rows[-1]["rounds"] = rounds[mode]
         print(mode)
-        if asked.stages:
+        if args.stages:
             stages(bench.engine, bench.plans[0], bench.options(mode))
-        rows[-1]["rates"] = rates(bench.engine, bench.plans, bench.options(mode), asked.batches)
+        rows[-1]["rates"] = rates(bench.engine, bench.plans, bench.options(mode), args.batches)
     return rows
 
 
@@ -181,53 +181,53 @@ def main() -> None:
     parser.add_argument("-k", type=int, default=1000)
     parser.add_argument("--batches", type=int, nargs="*", default=list(BATCHES))
     parser.add_argument("--stages", action="store_true", help="time of each kernel, from the profiler")
-    parser.add_argument("--repeat", type=int, default=1, help="times that latencies are taken; medians are reported")
-    parser.add_argument("--turn", type=int, default=0, help="queries before it is the paper's turn; 0: all of them")
+    parser.add_argument("--repeat", type=int, default=1, help="rounds of latency measurements; medians are reported")
+    parser.add_argument("--turn", type=int, default=0, help="queries per turn with the paper's pipeline; 0: all")
     parser.add_argument("--skip-paper", action="store_true")
-    parser.add_argument("--anyway", action="store_true", help="on a CPU, at toy size: a rehearsal, no figures")
+    parser.add_argument("--anyway", action="store_true", help="dry run on a CPU, at toy size")
     parser.add_argument("--out", default="")
-    asked = parser.parse_args()
-    device, size = torch.device("cuda" if torch.cuda.is_available() else "cpu"), Size()
-    if asked.anyway:
-        size, asked.queries, asked.k, asked.batches = TOY, 4, 100, [2]
+    args = parser.parse_args()
+    device, size = torch.device("cuda" if torch.cuda.is_available() else "cpu"), IndexSize()
+    if args.anyway:
+        size, args.queries, args.k, args.batches = TOY, 4, 100, [2]
     elif device.type == "cpu":
-        raise SystemExit("there is no CUDA card here: run it where there is one, or rehearse with --anyway")
+        raise SystemExit("no CUDA device: run on a machine with a GPU, or dry-run with --anyway")
     start = time.perf_counter()
-    card = make_card(size, device, asked.codec)
+    index = make_device_index(size, device, args.codec)
     wait(device)
-    engine = CardEngine(card, True, size.documents, "synthetic")
-    [lists] = card.lists
+    engine = DeviceEngine(index, True, size.documents, "synthetic")
+    [lists] = index.lists
     assert lists is not None
-    plans = make_queries(size, lists.sizes, asked.queries)
+    plans = make_queries(size, lists.sizes, args.queries)
     speed = bandwidth(device)
     products = float(np.mean([lists.sizes[plan.keys].sum() for plan in plans]))
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU: a rehearsal"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU (dry run)"
     today = time.strftime("%Y-%m-%d")
     print(
-        f"{today}; {name}; copy {speed / 1e12:.2f} TB/s; {asked.codec}; index {card.bytes / 1e9:.1f} GB, made in",
+        f"{today}; {name}; copy {speed / 1e12:.2f} TB/s; {args.codec}; index {index.bytes / 1e9:.1f} GB, made in",
         end=" ",
     )
-    print(f"{time.perf_counter() - start:.0f} s; {products:,.0f} token products a query; k {asked.k}", flush=True)
-    check_tables(card, plans)
-    beside = None if asked.skip_paper else PaperPipeline(lists, size.dimension, size.documents, size.semantic)
-    bench = Bench(engine, plans, beside, asked.k, asked.turn or len(plans))
+    print(f"{time.perf_counter() - start:.0f} s; {products:,.0f} token products per query; k {args.k}", flush=True)
+    check_tables(index, plans)
+    beside = None if args.skip_paper else PaperPipeline(lists, size.dimension, size.documents, size.semantic)
+    bench = GpuBench(engine, plans, beside, args.k, args.turn or len(plans))
     bench.check()
-    rows = measure(bench, speed, asked)
+    rows = measure(bench, speed, args)
     table(rows)
-    if asked.out:
+    if args.out:
         record = {
             "card": name,
             "date": today,
             "copy_bytes_a_second": speed,
-            "codec": asked.codec,
+            "codec": args.codec,
             "products": products,
             "rows": rows,
         }
-        Path(asked.out).write_text(json.dumps(record, indent=1) + "\n")
+        Path(args.out).write_text(json.dumps(record, indent=1) + "\n")
 
 
 def table(rows: Sequence[dict[str, Any]]) -> None:
-    """The figures, last, where a log's end shows them."""
+    """Print the results as a table, at the end of the log."""
     names = ("p50 ms", "p95 ms", "floor ms", "÷ floor", "in turn", "p95", "paper ms", "× paper")
     print(f"\n{'mode':8s}" + "".join(f"{name:>10s}" for name in names))
     for row in rows:

@@ -1,7 +1,7 @@
-"""The paper's pipeline in plain torch, as its code has it: lists one by one, a buffer as wide as the corpus, a sort.
+"""The paper's pipeline in plain torch, as in its code: one list at a time, a buffer over the corpus, a top k.
 
-fp16 vectors; for each query token the products with its list, the best a document scattered into a buffer of all
-documents, which is added to the scores; then every semantic vector; then the top k of everything.
+fp16 vectors; for each query token the products with its list, the best per document scattered into a buffer of all
+documents and added to the scores; then every semantic vector; then the top k of all documents.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from citadel.search.gpu.lists import Lists
+from citadel.search.gpu.lists import DeviceLists
 from citadel.search.plan import Plan
 
 
 class PaperPipeline:
-    """Lists with fp16 vectors of random contents over the documents' numbers of a synthetic index."""
+    """Random fp16 vectors over the document numbers of a synthetic index."""
 
-    def __init__(self, lists: Lists, dimension: int, documents: int, semantic: int) -> None:
+    def __init__(self, lists: DeviceLists, dimension: int, documents: int, semantic: int) -> None:
         self._lists, self._documents, device = lists, documents, lists.documents.device
         self._vectors = torch.empty(len(lists.documents), dimension, dtype=torch.float16, device=device)
         for start in range(0, len(self._vectors), 1 << 24):

@@ -1,8 +1,8 @@
-"""A real index on the card: loaded from its files, its answers beside the numpy engine's, and text in → ranking out.
+"""A real index on a GPU: loading time, results against the numpy engine, and latency from text to ranking.
 
     python benchmarks/gpu_text.py INDEX [--model DIR] [--device cuda] [--queries FILE] [-k 100] [--kernels]
 
-Encoding alone is timed too, kernel by kernel and recorded, after both were compared.
+Encoding is also timed alone, kernel by kernel and recorded, after a comparison of the two.
 Needs no native module, so an index built elsewhere can be carried to a bare GPU machine.
 """
 
@@ -27,32 +27,32 @@ TEXTS = ("how is a list sorted in place", "open a file for reading", "what does 
 
 
 def queries(file: str, limit: int) -> list[str]:
-    """The queries of a JSONL file, or some of our own."""
+    """The queries of a JSONL file, or a few built-in ones."""
     if not file:
         return list(TEXTS)
     lines = Path(file).read_text(encoding="utf-8").splitlines()[:limit]
     return [str(json.loads(line)["text"]) for line in lines]
 
 
-def compare(card: Searcher, slow: Searcher, texts: list[str], k: int) -> dict[str, float]:
-    """Per mode: the share of the numpy engine's best k that the card finds, and whether order and scores are equal."""
-    found: dict[str, float] = {}
-    for mode in ("exact", "rerank", "off") if card.settings.semantic else ("off",):
+def compare(gpu: Searcher, slow: Searcher, texts: list[str], k: int) -> dict[str, float]:
+    """Per mode: overlap with the numpy engine's best k, and the number of bit-equal results."""
+    overlap: dict[str, float] = {}
+    for mode in ("exact", "rerank", "off") if gpu.settings.semantic else ("off",):
         overlaps, equal = [], 0
         for text in texts:
-            [routed] = card._query_encoder().encode_queries([text]) if card._query_encoder else []
+            [routed] = gpu._query_encoder().encode_queries([text]) if gpu._query_encoder else []
             parts: dict[str, Any] = {"keys": routed.keys, "weights": routed.weights, "vectors": routed.vectors}
-            asked = parts | {"semantic": routed.semantic}
-            one, other = (searcher.search_vectors(**asked, k=k, semantic_mode=mode) for searcher in (card, slow))
+            query = parts | {"semantic": routed.semantic}
+            one, other = (searcher.search_vectors(**query, k=k, semantic_mode=mode) for searcher in (gpu, slow))
             overlaps.append(len(set(one.ids) & set(other.ids)) / max(len(other.ids), 1))
             equal += (one.ids, one.scores) == (other.ids, other.scores)
-        found[mode] = float(np.mean(overlaps))
-        print(f"{mode:7s} overlap@{k} {found[mode]:.4f}; {equal} of {len(texts)} answers equal to the last bit")
-    return found
+        overlap[mode] = float(np.mean(overlaps))
+        print(f"{mode:7s} overlap@{k} {overlap[mode]:.4f}; {equal} of {len(texts)} results bit-equal")
+    return overlap
 
 
 def timed(what: str, run: Callable[[str], Any], texts: list[str], rounds: int) -> None:
-    """Milliseconds a text, each text's first time left out."""
+    """Print milliseconds per text, without the first run of each."""
     for text in texts:
         run(text)
     spent = []
@@ -64,8 +64,8 @@ def timed(what: str, run: Callable[[str], Any], texts: list[str], rounds: int) -
     print("{:35s} p50 {:.3f} ms, p95 {:.3f} ms".format(what, *np.percentile(spent, [50, 95]) * 1e3))
 
 
-class Ways:
-    """The two ways of one query through one model on the card."""
+class EncodingPaths:
+    """A query through one model on the GPU: kernel by kernel, or as a recorded graph."""
 
     def __init__(self, encoder: TorchTexts) -> None:
         assert encoder._single is not None
@@ -76,11 +76,11 @@ class Ways:
         return self.encoder._route_all(self.encoder.tokenizer.queries([text]), True, 0.0)[0]
 
     def alone(self, text: str) -> RoutedTokens:
-        """Recorded, where there is a card."""
+        """Recorded, with a GPU."""
         return self.encoder.encode_queries([text])[0]
 
     def compare(self, texts: list[str]) -> None:
-        """Whether both say the same; after the first round every shape is recorded."""
+        """Compare both paths; after the first round every shape is recorded."""
         pairs = [(self.plain(text), self.alone(text)) for text in texts * 2]
         keys = sum(np.array_equal(one.keys, other.keys) for one, other in pairs)
         print(f"recorded: {self.single.record}, {len(self.single._shapes)} shapes; equal keys {keys} of {len(pairs)}")
@@ -88,7 +88,7 @@ class Ways:
             print(f"  {name}: largest difference {max(_difference(name, *pair) for pair in pairs):.3g}")
 
     def first_times(self, texts: list[str]) -> None:
-        """What the first query of each shape takes, recording included."""
+        """Time the first query of each shape, recording included."""
         spent: list[float] = []
         for text in texts:
             known, start = len(self.single._shapes), time.perf_counter()
@@ -98,7 +98,7 @@ class Ways:
         print("first queries of each shape, ms:", " ".join(f"{each:.0f}" for each in spent))
 
     def replay_alone(self) -> None:
-        """What the card itself takes for the last shape: from the copy in to the copy out."""
+        """Time the GPU alone for the last shape, from the copy in to the copy out."""
         query = list(self.single._shapes.values())[-1]
         if query.graph is None:
             return
@@ -108,7 +108,7 @@ class Ways:
             query.graph.replay()
         ends[1].record()
         ends[1].synchronize()
-        print(f"{'a replay on the card':35s} mean {ends[0].elapsed_time(ends[1]) / 100:.3f} ms, {query._shape}")
+        print(f"{'a replay on the GPU':35s} mean {ends[0].elapsed_time(ends[1]) / 100:.3f} ms, {query._shape}")
 
 
 def _difference(name: str, one: RoutedTokens, other: RoutedTokens) -> float:
@@ -120,26 +120,26 @@ def _difference(name: str, one: RoutedTokens, other: RoutedTokens) -> float:
     return float(np.abs(left - right).max(initial=0.0))
 
 
-def show_kernels(ways: Ways, text: str) -> None:
-    """Where one recorded query's time goes."""
+def show_kernels(paths: EncodingPaths, text: str) -> None:
+    """Print the time per kernel of one recorded query."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         for _ in range(10):
-            ways.alone(text)
+            paths.alone(text)
     print(seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=70))
 
 
-def time_all(card: Searcher, ways: Ways, texts: list[str], k: int, rounds: int) -> None:
-    """From a text to its tokens, to its routed tokens and to its hits' numbers and scores; recorded and not."""
-    timed("tokens", lambda text: ways.encoder.tokenizer.queries([text]), texts, rounds)
-    timed("encoded, kernel by kernel", ways.plain, texts, rounds)
-    timed("encoded, recorded", ways.alone, texts, rounds)
-    ways.replay_alone()
-    ways.encoder._single = None
-    timed("text in → ranking out, not recorded", lambda text: card.search(text, k), texts, rounds)
-    ways.encoder._single = ways.single
-    timed("text in → ranking out", lambda text: card.search(text, k), texts, rounds)
+def time_all(gpu: Searcher, paths: EncodingPaths, texts: list[str], k: int, rounds: int) -> None:
+    """Time tokenization, encoding and whole searches, recorded and not."""
+    timed("tokens", lambda text: paths.encoder.tokenizer.queries([text]), texts, rounds)
+    timed("encoded, kernel by kernel", paths.plain, texts, rounds)
+    timed("encoded, recorded", paths.alone, texts, rounds)
+    paths.replay_alone()
+    paths.encoder._single = None
+    timed("text in → ranking out, not recorded", lambda text: gpu.search(text, k), texts, rounds)
+    paths.encoder._single = paths.single
+    timed("text in → ranking out", lambda text: gpu.search(text, k), texts, rounds)
 
 
 def main() -> None:
@@ -150,22 +150,22 @@ def main() -> None:
     parser.add_argument("--queries", default="")
     parser.add_argument("--limit", type=int, default=50)
     parser.add_argument("-k", type=int, default=100)
-    parser.add_argument("--kernels", action="store_true", help="show where one recorded query's time goes")
-    asked = parser.parse_args()
-    index = Index.open(asked.index, model=asked.model)
+    parser.add_argument("--kernels", action="store_true", help="print the time per kernel of one recorded query")
+    args = parser.parse_args()
+    index = Index.open(args.index, model=args.model)
     start = time.perf_counter()
-    card = index.searcher(device=asked.device)
-    print(f"{len(index):,} documents loaded onto {asked.device} in {time.perf_counter() - start:.2f} s")
-    texts = queries(asked.queries, asked.limit)
-    encoder = card._query_encoder() if card._query_encoder else None
+    gpu = index.searcher(device=args.device)
+    print(f"{len(index):,} documents loaded onto {args.device} in {time.perf_counter() - start:.2f} s")
+    texts = queries(args.queries, args.limit)
+    encoder = gpu._query_encoder() if gpu._query_encoder else None
     assert isinstance(encoder, TorchTexts)
-    ways = Ways(encoder)
-    ways.first_times(texts)
-    ways.compare(texts)
-    compare(card, index.searcher(engine="reference"), texts, asked.k)
-    time_all(card, ways, texts, asked.k, 20 if asked.device.startswith("cuda") else 1)
-    if asked.kernels and asked.device.startswith("cuda"):
-        show_kernels(ways, texts[0])
+    paths = EncodingPaths(encoder)
+    paths.first_times(texts)
+    paths.compare(texts)
+    compare(gpu, index.searcher(engine="reference"), texts, args.k)
+    time_all(gpu, paths, texts, args.k, 20 if args.device.startswith("cuda") else 1)
+    if args.kernels and args.device.startswith("cuda"):
+        show_kernels(paths, texts[0])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A synthetic index made in the card's memory, in the layout in which a segment's sections stand there.
+"""A synthetic index generated in device memory, in the layout of a loaded segment.
 
-Its list sizes are those of a real index (the default model over the Python documentation, τ 0.9), scaled to the number
-of postings; query keys are drawn by a power of list size, chosen so that a query costs the paper's token products.
+List sizes are those of a real index (the default model over the Python documentation, τ 0.9), scaled to the number of
+postings; query keys are drawn by a power of list size, chosen so that a query costs the paper's token products.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from citadel.search.gpu.lists import TYPES, Lists, Rows
-from citadel.search.gpu.memory import Card, make_ranges, range_width
-from citadel.search.gpu.probes import Probe
+from citadel.search.gpu.device_index import DeviceIndex, make_ranges, range_width
+from citadel.search.gpu.lists import TYPES, CodedRows, DeviceLists
+from citadel.search.gpu.probes import DeviceProbe
 from citadel.search.gpu.skip_table import Ranges, make_skips, skip_rows
 from citadel.search.plan import Plan
 from citadel.settings import SUBVECTOR
@@ -26,24 +26,24 @@ REAL = (
     (0, 192.8), (0.0005, 62.8), (0.001, 44.4), (0.002, 28.6), (0.005, 17.0), (0.01, 11.7), (0.02, 7.89), (0.05, 4.34),
     (0.1, 2.3), (0.2, 0.99), (0.3, 0.524), (0.5, 0.175), (0.7, 0.058), (0.9, 0.029), (1, 0.029),
 )  # fmt: skip
-REPEATED = 0.2  # the share of postings that stand in one document with the one before
+REPEATED = 0.2  # share of postings in the same document as the one before
 CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large; the defaults are MS MARCO passages and the paper's query."""
+class IndexSize:
+    """IndexSize of the index and its queries; the defaults are MS MARCO passages and the paper's query."""
 
     documents: int = 8_841_823
     postings: int = 540_000_000
     lists: int = 30_522
     dimension: int = 32
     semantic: int = 128
-    products: int = 1_660_000  # of tokens, a query
-    tokens: int = 9  # a query
+    products: int = 1_660_000  # token products per query
+    tokens: int = 9  # per query
 
 
-def list_sizes(size: Size) -> NDArray[np.int64]:
+def list_sizes(size: IndexSize) -> NDArray[np.int64]:
     """Postings of each list, largest first."""
     ranks, shares = (np.array(column) for column in zip(*REAL, strict=True))
     wanted = np.exp(np.interp(np.linspace(0, 1, size.lists), ranks, np.log(shares)))
@@ -51,8 +51,8 @@ def list_sizes(size: Size) -> NDArray[np.int64]:
     return sizes
 
 
-def query_keys(size: Size, sizes: NDArray[np.int64], count: int, seed: int = 0) -> NDArray[np.int64]:
-    """The lists of each query's tokens [count, tokens]: by that power of size which gives the wanted products."""
+def query_keys(size: IndexSize, sizes: NDArray[np.int64], count: int, seed: int = 0) -> NDArray[np.int64]:
+    """The lists of each query's tokens [count, tokens], drawn by the power of size that gives `size.products`."""
     low, high = -1.0, 2.0
     for _ in range(50):
         power = (low + high) / 2
@@ -63,7 +63,7 @@ def query_keys(size: Size, sizes: NDArray[np.int64], count: int, seed: int = 0) 
     return np.sort(drawn, axis=1)
 
 
-def make_queries(size: Size, sizes: NDArray[np.int64], count: int) -> list[Plan]:
+def make_queries(size: IndexSize, sizes: NDArray[np.int64], count: int) -> list[Plan]:
     """Random vectors under drawn keys."""
     random = np.random.default_rng(1)
     return [
@@ -77,47 +77,47 @@ def make_queries(size: Size, sizes: NDArray[np.int64], count: int) -> list[Plan]
     ]
 
 
-def make_card(size: Size, device: torch.device, codec: str = "int8") -> Card:
-    """The index."""
+def make_device_index(size: IndexSize, device: torch.device, codec: str = "int8") -> DeviceIndex:
+    """Generate the index."""
     sizes = list_sizes(size)
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     total, width = int(starts[-1]), size.dimension // SUBVECTOR.get(codec, 1)
     span, documents, rows = range_width(size.documents), _documents(size.documents, starts, device), skip_rows(sizes)
     ranges = Ranges(-(-size.documents // span), span)
-    lists = Lists(
+    lists = DeviceLists(
         np.arange(size.lists, dtype=np.uint32),
         starts[:-1],
         sizes,
         np.ones(size.lists, np.float32),
         documents,
-        Rows(codec, _codes(codec, total, width, device), _scales(total, device) if codec == "int8" else None),
+        CodedRows(codec, _codes(codec, total, width, device), _scales(total, device) if codec == "int8" else None),
         torch.empty(total, dtype=torch.uint8, device=device).random_(1, 255),
         rows,
         make_skips(rows, ranges, device, [(documents, sizes)]),
     )
-    pooled = Rows("int8", _codes("int8", size.documents, size.semantic, device), _scales(size.documents, device))
+    pooled = CodedRows("int8", _codes("int8", size.documents, size.semantic, device), _scales(size.documents, device))
     borders = make_ranges([0], [size.documents], span, device)
     probe = _probe(size, device)
     one = (0,), (size.documents,), (lists,), pooled, (probe,), None
-    return Card(device, size.documents, 0, *one, span, *borders, _centroids(size, codec, device))
+    return DeviceIndex(device, size.documents, 0, *one, span, *borders, _centroids(size, codec, device))
 
 
-def _centroids(size: Size, codec: str, device: torch.device) -> Tensor | None:
-    """Any codebook's: search does not ask whether it is a good one."""
+def _centroids(size: IndexSize, codec: str, device: torch.device) -> Tensor | None:
+    """Random centroids: search takes the same time as with good ones."""
     if codec not in SUBVECTOR:
         return None
     return torch.randn(size.dimension // SUBVECTOR[codec], SUBVECTOR[codec], 256, device=device)
 
 
 def _codes(codec: str, rows: int, width: int, device: torch.device) -> Tensor:
-    found = torch.empty(rows, width, dtype=TYPES[codec], device=device)
+    codes = torch.empty(rows, width, dtype=TYPES[codec], device=device)
     for start in range(0, rows, CHUNK):
-        part = found[start : start + CHUNK]
+        part = codes[start : start + CHUNK]
         if codec == "fp16":
             part.normal_()
         else:
             part.random_(*((-127, 128) if codec == "int8" else (0, 256)))
-    return found
+    return codes
 
 
 def _scales(rows: int, device: torch.device) -> Tensor:
@@ -125,8 +125,8 @@ def _scales(rows: int, device: torch.device) -> Tensor:
 
 
 def _documents(documents: int, starts: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Rising numbers in each list, drawn as gaps; a share of the gaps is 0."""
-    found = torch.empty(int(starts[-1]), dtype=torch.int32, device=device)
+    """Ascending document numbers per list, drawn as gaps; a share of the gaps is 0."""
+    numbers = torch.empty(int(starts[-1]), dtype=torch.int32, device=device)
     for first, stop in _groups(starts):
         sizes = torch.from_numpy(np.diff(starts[first : stop + 1])).to(device)
         count = int(starts[stop] - starts[first])
@@ -137,8 +137,8 @@ def _documents(documents: int, starts: NDArray[np.int64], device: torch.device) 
         before = torch.cat([sums.new_zeros(1), sums[ends[:-1]]])
         owner = torch.repeat_interleave(torch.arange(len(sizes), device=device), sizes)
         share = (sums - before[owner]) / (sums[ends] - before + 1e-9)[owner]
-        found[int(starts[first]) : int(starts[stop])] = (share * (documents - 1)).to(torch.int32)
-    return found
+        numbers[int(starts[first]) : int(starts[stop])] = (share * (documents - 1)).to(torch.int32)
+    return numbers
 
 
 def _groups(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -149,10 +149,10 @@ def _groups(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         first = stop
 
 
-def _probe(size: Size, device: torch.device) -> Probe:
-    """Groups as large as an index has them, of random documents: the same work at search."""
+def _probe(size: IndexSize, device: torch.device) -> DeviceProbe:
+    """Groups of random documents, as large as in a real index: the same work at search time."""
     count = max(1, int(2 * np.sqrt(size.documents)))
     starts = torch.from_numpy(np.linspace(0, size.documents, count + 1).astype(np.int64))
     centroids = torch.randn(count, size.semantic, device=device)
     members = torch.randperm(size.documents, device=device)
-    return Probe(centroids, starts.to(device), members, int((starts[1:] - starts[:-1]).max()))
+    return DeviceProbe(centroids, starts.to(device), members, int((starts[1:] - starts[:-1]).max()))

@@ -1,9 +1,9 @@
-"""One query's token scan at MS MARCO size: native engine, numpy reference, and reading the same bytes once.
+"""Token scan of one query at MS MARCO size: native engine, numpy reference, and one pass over the same bytes.
 
 8.84 M documents, 8 query keys, 1.66 M postings of 32 dimensions, one thread, top 1000; then 16 k postings over the same
-documents, which must cost next to nothing: no work is proportional to the corpus. The floor adds up every byte that the
-scan reads (document numbers, codes, scales), as 64-bit words, in one pass. Runs take turns over several copies of the
-lists, so that both read bytes which the caches have long forgotten, as the next query's bytes are.
+documents, to show that no work is proportional to the corpus. The floor sums every byte that the scan reads (document
+numbers, codes, scales) as 64-bit words in one pass. Runs alternate over several copies of the lists, so that none of
+them finds its data in the caches.
 
     python benchmarks/scan.py [--postings 1660000] [--rounds 15]
 """
@@ -39,8 +39,8 @@ INDEX_ID = "0" * 32
 COPIES = 6
 
 
-class Lists:
-    """Some long lists over all documents, as the contents of a segment; one posting in five repeats a document."""
+class ScanLists:
+    """Long lists over all documents as the contents of a segment; one posting in five repeats its document."""
 
     def __init__(self, postings: int, codec: str, seed: int = 0) -> None:
         generator = np.random.default_rng(seed)
@@ -68,7 +68,7 @@ class Lists:
         yield self._lists, self._rows[name]
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
-        yield from ()  # nobody asks for names here, and 8.84 M of them take longer to write than everything else
+        yield from ()  # unused here, and 8.84 M ids take longer to write than everything else
 
     def terms(self) -> tuple[NDArray[np.uint32], list[bytes]]:
         return np.zeros(0, np.uint32), []
@@ -84,7 +84,7 @@ class Lists:
 
 
 class BareSegment(Segment):
-    """A segment without documents' names and texts."""
+    """A segment without ids and texts of documents."""
 
     def __init__(self, file: CitFile, meta: Meta) -> None:
         self.file, self.meta, self.name = file, meta, file.name
@@ -92,7 +92,7 @@ class BareSegment(Segment):
 
 
 class BareSnapshot(Snapshot):
-    """One such segment as a whole index."""
+    """A bare segment as a whole index."""
 
     def __init__(self, segment: Segment, book: codebooks.Codebook | None) -> None:
         self.segments, self.codebook, self.tombstones = [segment], book, {}
@@ -108,18 +108,18 @@ class BareSnapshot(Snapshot):
 
 def copies_of(folder: str, postings: int, codec: str) -> list[BareSnapshot]:
     """The same lists in several files."""
-    contents = Lists(postings, codec)
+    contents = ScanLists(postings, codec)
     return [snapshot_of(f"{folder}/{copy}", contents, postings, codec) for copy in range(COPIES)]
 
 
-def snapshot_of(folder: str, contents: Lists, postings: int, codec: str) -> BareSnapshot:
+def snapshot_of(folder: str, contents: ScanLists, postings: int, codec: str) -> BareSnapshot:
     storage = FolderStorage(folder)
     record = write_segment(storage, INDEX_ID, hashlib.md5(f"{postings}{codec}".encode()).hexdigest(), contents)
     return BareSnapshot(BareSegment(CitFile(storage, record, "segment", INDEX_ID), contents.meta), contents.book)
 
 
 def searches(snapshots: list[BareSnapshot]) -> dict[str, Callable[[], Any]]:
-    """The engines and the floor over copies of one snapshot; each call takes the next copy."""
+    """The engines and the floor over copies of one snapshot; each call uses the next copy."""
     generator = np.random.default_rng(1)
     vectors = generator.standard_normal((KEYS, DIMENSION), dtype=np.float32)
     plan = Plan(np.arange(KEYS, dtype=np.uint32), np.ones(KEYS, np.float32), vectors)

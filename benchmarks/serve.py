@@ -1,9 +1,9 @@
-"""What is left of the engine's rate over HTTP, and what happens at 1, 2 and 8 times saturation?
+"""Throughput of the server against the engine alone, at 1, 2 and 8 times saturation.
 
-Two indexes of the documentation of Python's own library: that of `citadel demo`, whose queries go through the default
-model (--model DIR for another, --index FOLDER for an index that is there) and take milliseconds; and BM25, whose search
-takes microseconds, so that HTTP is most of it: once in one process, once in one a core on a shared port. Engine, server
-and wrk share all cores of the machine.
+Two indexes of the documentation of Python's standard library: that of `citadel demo`, whose queries are encoded by the
+default model (--model DIR for another, --index FOLDER for an existing index) and take milliseconds; and BM25, whose
+search takes microseconds, so that HTTP dominates: in one process, and in one process per core on a shared port. Engine,
+server and wrk share all cores of the machine.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from citadel.demo import passages
 from citadel.settings import available_threads
 
 K = 10
-CONNECTIONS = (1, 2, 4, 8, 16)  # where saturation is looked for
+CONNECTIONS = (1, 2, 4, 8, 16)  # tried to find saturation
 SATURATED = 0.95  # of the best rate
 TIMES = (1, 2, 8)
-WORDS = 7  # of a query: the beginning of a documentation's first sentence
+WORDS = 7  # per query: the beginning of a document's first sentence
 QUERIES = 500
 
 
 def queries(count: int) -> list[str]:
-    """Beginnings of the documents' own sentences: each has something to find."""
+    """Beginnings of the documents' sentences, so that each query has hits."""
     texts = [" ".join(document.text.split()[:WORDS]) for document in passages()]
     return texts[:: max(len(texts) // count, 1)][:count]
 
@@ -53,22 +53,22 @@ def build(folder: Path, model: str) -> Path:
     return folder
 
 
-def engine_rate(index: Path, asked: list[str], seconds: float) -> tuple[float, float]:
-    """Searches a second in this process, texts of the hits read, one thread a core; and processor time of one."""
+def engine_rate(index: Path, texts: list[str], seconds: float) -> tuple[float, float]:
+    """Searches per second in this process with one thread per core, texts included; and CPU time per search."""
     searcher = citadel.Index.open(index, threads=1).searcher(threads=1)
     counts, end = [0] * available_threads(), time.perf_counter() + seconds
 
-    def work(place: int) -> None:
-        turn = place * 7
+    def work(number: int) -> None:
+        turn = number * 7
         while time.perf_counter() < end:
             turn += 1
-            for hit in searcher.search(asked[turn % len(asked)], k=K):
+            for hit in searcher.search(texts[turn % len(texts)], k=K):
                 assert hit.text is not None
-            counts[place] += 1
+            counts[number] += 1
 
-    searcher.search(asked[0])
+    searcher.search(texts[0])
     before = time.process_time()
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(counts))]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(counts))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -78,7 +78,7 @@ def engine_rate(index: Path, asked: list[str], seconds: float) -> tuple[float, f
 
 @contextlib.contextmanager
 def served(index: Path, count: int) -> Iterator[tuple[str, list[psutil.Process]]]:
-    """`citadel serve` with its own settings, but for the log of every request; several of them on one port."""
+    """Start `citadel serve` with default settings but no access log; several processes share a port."""
     with contextlib.ExitStack() as stack:
         url, processes = "http://127.0.0.1:0", []
         for _ in range(count):
@@ -103,8 +103,8 @@ def wrk(url: str, connections: int, seconds: float, bodies: Path) -> dict[str, f
     script = Path(__file__).with_suffix(".lua")
     command = ["wrk", "-t1", f"-c{connections}", f"-d{round(seconds)}s", "-s", str(script), url, "--", str(bodies)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = {name: float(value) for name, value in re.findall(r"^figure (\w+) (\S+)$", text, re.MULTILINE)}
-    return found | {"rate": found["ok"] / found["seconds"]}
+    figures = {name: float(value) for name, value in re.findall(r"^figure (\w+) (\S+)$", text, re.MULTILINE)}
+    return figures | {"rate": figures["ok"] / figures["seconds"]}
 
 
 def saturation(url: str, seconds: float, bodies: Path) -> int:
@@ -113,48 +113,49 @@ def saturation(url: str, seconds: float, bodies: Path) -> int:
     return next(count for count, rate in rates.items() if rate >= SATURATED * max(rates.values()))
 
 
-def timed(servers: list[psutil.Process], *asked: Any) -> dict[str, float]:
-    """What wrk tells, and the server's processor time for one answer, which other work on the machine disturbs less."""
+def timed(servers: list[psutil.Process], *options: Any) -> dict[str, float]:
+    """The figures of wrk, and the server's CPU time per response, which depends less on other load."""
     before = sum(sum(server.cpu_times()[:2]) for server in servers)
-    found = wrk(*asked)
-    return found | {"cpu": (sum(sum(server.cpu_times()[:2]) for server in servers) - before) / max(found["ok"], 1)}
+    figures = wrk(*options)
+    spent = sum(sum(server.cpu_times()[:2]) for server in servers) - before
+    return figures | {"cpu": spent / max(figures["ok"], 1)}
 
 
 def measure(
-    name: str, index: Path, count: int, asked: list[str], seconds: float, rounds: int
+    name: str, index: Path, count: int, texts: list[str], seconds: float, rounds: int
 ) -> Iterator[dict[str, Any]]:
-    """Engine and server in turns, so that a noisy machine disturbs both alike; medians of the rounds."""
+    """Measure engine and server, alternating, so that a noisy machine affects both alike; medians of the rounds."""
     with tempfile.TemporaryDirectory() as folder, served(index, count) as (url, servers):
         bodies = Path(folder, "bodies.jsonl")
-        bodies.write_text("".join(json.dumps({"query": query, "k": K}) + "\n" for query in asked))
+        bodies.write_text("".join(json.dumps({"query": query, "k": K}) + "\n" for query in texts))
         wrk(url, 4, 2, bodies)
         enough = saturation(url, max(seconds / 3, 2), bodies)
         engines, turns = [], []
         for _ in range(rounds):
-            engines.append(engine_rate(index, asked, seconds))
+            engines.append(engine_rate(index, texts, seconds))
             turns.append([timed(servers, url, times * enough, seconds, bodies) for times in TIMES])
     rate, cpu = (statistics.median(values) for values in zip(*engines, strict=True))
-    for place, times in enumerate(TIMES):
-        found = {key: statistics.median(turn[place][key] for turn in turns) for key in turns[0][0]}
+    for number, times in enumerate(TIMES):
+        figures = {key: statistics.median(turn[number][key] for turn in turns) for key in turns[0][0]}
         row = {"index": name, "processes": count, "times": times, "connections": times * enough}
-        yield row | {"engine": rate, "engine_cpu": cpu} | found
+        yield row | {"engine": rate, "engine_cpu": cpu} | figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="a model folder instead of the default model")
-    parser.add_argument("--index", help="an index of these documents with a model, if there is one already")
+    parser.add_argument("--index", help="an existing index of these documents with a model")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is missing: apt install wrk")
-    asked, load = queries(QUERIES), os.getloadavg()[0]
+    texts, load = queries(QUERIES), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         model = Path(options.index) if options.index else build(Path(folder, "model"), options.model or "default")
         words, cores = build(Path(folder, "bm25"), "bm25"), available_threads()
         cases = [("model", model, 1), ("bm25", words, 1), *([("bm25", words, cores)] if cores > 1 else [])]
-        rows = [row for case in cases for row in measure(*case, asked, options.seconds, options.rounds)]
+        rows = [row for case in cases for row in measure(*case, texts, options.seconds, options.rounds)]
     columns = (
         "index", "processes", "× saturation", "connections", "engine/s", "server/s", "kept", "engine CPU µs",
         "server CPU µs", "p50 ms", "p99 ms", "refused",

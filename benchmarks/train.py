@@ -1,4 +1,4 @@
-"""How fast is training? Passages of 128 tokens a second for every system, on one GPU; and encoding for an index."""
+"""Training speed on one GPU: passages of 128 tokens per second for every system; and encoding for an index."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ SYSTEMS = {
 
 
 def words(options: argparse.Namespace) -> torch.Tensor:
-    """Tokens of real passages one after the other, or random ones where none are given."""
+    """Concatenated tokens of real passages, or random ones if none are given."""
     if not options.passages:
         return torch.randint(1000, 30_000, (1 << 20,), generator=torch.Generator().manual_seed(0))
-    from citadel.train.readers import read_passages
+    from citadel.train.data_files import read_passages
     from citadel.train.tokens import load_tokenizer, tokenize
 
     texts = read_passages(options.passages).texts
     table = tokenize([texts[row] for row in range(min(20_000, len(texts)))], load_tokenizer(options.backbone), 512)
     flat = torch.from_numpy(table.values[:].astype("int64"))
-    return flat[flat > 103]  # special tokens stand before the words
+    return flat[flat > 103]  # ids up to 103 are special tokens
 
 
 def batch(model: Citadel, marker: Marker, texts: int, length: int, query: bool, flow: torch.Tensor) -> Inputs:
-    """Words between [CLS] and [SEP], none of them padding: the figure is for full passages."""
+    """Full passages: words between [CLS] and [SEP], without padding."""
     config = model.config
     start = 0 if query else len(flow) // 2
     ids = flow[start : start + texts * length].view(texts, length).clone()
@@ -63,7 +63,7 @@ def synchronize(device: str) -> None:
 
 
 def measure(name: str, shape: ModelConfig, flow: torch.Tensor, options: argparse.Namespace) -> dict[str, object]:
-    """Median step of one system: forward, loss, backward, clip, AdamW."""
+    """Median step time of one system: forward, loss, backward, clip, AdamW."""
     torch.manual_seed(0)
     model = load_model(options.checkpoint) if options.checkpoint and name == "citadel" else None
     model = model or new_model(shape, options.backbone)[0]
@@ -80,13 +80,13 @@ def measure(name: str, shape: ModelConfig, flow: torch.Tensor, options: argparse
     loss, labels = LossPart(), Labels(options.group)
 
     def step() -> float:
-        found = forward_backward(
+        result = forward_backward(
             model, queries, passages, lambda q, p: objective(model, q, p, labels, loss, 1.0), dtype, options.cache
         )
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return float(found.loss)
+        return float(result.loss)
 
     start = time.perf_counter()
     for _ in range(options.warm_up):
@@ -117,24 +117,24 @@ def measure(name: str, shape: ModelConfig, flow: torch.Tensor, options: argparse
 
 
 def show_profile(step: Callable[[], float]) -> None:
-    """Where one step's time goes, kernel by kernel."""
+    """Print the time of one step by kernel."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         step()
         torch.cuda.synchronize()
-    print(found.key_averages().table(sort_by="self_cuda_time_total", row_limit=45, max_name_column_width=70))
+    print(profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=45, max_name_column_width=70))
 
 
 def encode_rate(model: Citadel, passages: Inputs, dtype: torch.dtype, options: argparse.Namespace) -> float:
-    """Passages a second when nothing is learned, as for indexing; keys, weights and vectors reach the CPU."""
+    """Passages per second without training, as for indexing; keys, weights and vectors are copied to the CPU."""
     times = []
     with torch.no_grad():
         for _ in range(3 + max(1, options.steps // 5)):
             start = time.perf_counter()
-            found = model.encode(*passages, dtype=dtype, learning=False)
+            routed = model.encode(*passages, dtype=dtype, learning=False)
             for name in ("keys", "weights", "vectors", "semantic", "pooled"):
-                part = getattr(found, name)
+                part = getattr(routed, name)
                 if part is not None:
                     part.cpu()
             times.append(time.perf_counter() - start)
@@ -145,8 +145,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backbone", default=str(DATA / "models" / "gte-small"), help="folder of a backbone")
     parser.add_argument("--anyway", action="store_true", help="run without a GPU")
-    parser.add_argument("--checkpoint", default="", help="a trained CITADEL; without, its router is fresh and floods")
-    parser.add_argument("--passages", default="", help="JSONL of real passages; without, words are random")
+    parser.add_argument(
+        "--checkpoint", default="", help="a trained CITADEL; by default its router is untrained and routes to many keys"
+    )
+    parser.add_argument("--passages", default="", help="JSONL of real passages; random words by default")
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS))
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--group", type=int, default=8)
@@ -159,7 +161,7 @@ def main() -> None:
     parser.add_argument("--json", default="benchmarks/results/train.json")
     options = parser.parse_args()
     if options.device == "cpu" and not options.anyway:
-        sys.exit("benchmarks/train.py: there is no GPU here; --anyway runs it on the CPU")
+        sys.exit("benchmarks/train.py: no GPU on this machine; --anyway runs on the CPU")
     rows, flow = [], words(options)
     for name in options.systems:
         rows.append(measure(name, SYSTEMS[name], flow, options))
@@ -168,7 +170,7 @@ def main() -> None:
 
 
 def show(rows: list[dict[str, object]], options: argparse.Namespace) -> None:
-    """One table, and the same as JSON. rich and the native module are absent on the machine with the GPU."""
+    """Print a table and write the same as JSON, without rich or the native module."""
     where = {
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "CPU",
         "date": datetime.date.today().isoformat(),

@@ -18,14 +18,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from citadel.cli.support.run_training import meter
 from citadel.encode.config import load_config
 from citadel.errors import CitadelError, UsageError
 from citadel.eval.datasets import Dataset, beir_folder
 from citadel.paper.names import system_name
 from citadel.paper.record import read_measurement
 from citadel.paper.run import fill, measure
-from citadel.paper.system import Plan
+from citadel.paper.system import SystemSpec
+from citadel.progress import default_meter
 
 
 def models_below(folder: Path) -> dict[str, str]:
@@ -36,17 +36,19 @@ def models_below(folder: Path) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def plans(options: argparse.Namespace) -> dict[str, Plan]:
+def plans(options: argparse.Namespace) -> dict[str, SystemSpec]:
     """Name of a file → what is measured into it, the sweep last."""
     given = {"k": options.k, "engine": options.engine, "device": options.device, "timed": options.latency}
-    found = {Path(model).name: Plan(model, name, **given) for name, model in models_below(Path(options.models)).items()}
+    found = {
+        Path(model).name: SystemSpec(model, name, **given) for name, model in models_below(Path(options.models)).items()
+    }
     if options.bm25:
-        found["bm25"] = Plan("bm25", "BM25", k=options.k)
+        found["bm25"] = SystemSpec("bm25", "BM25", k=options.k)
     if options.sweep:
         if options.sweep not in found:
             raise UsageError(f"--sweep {options.sweep}: no such model below {options.models}: name one of its folders")
         one = found[options.sweep]
-        found[f"{options.sweep}-sweep"] = Plan.sweep(one.model, one.name, load_config(one.model).tau, **given)
+        found[f"{options.sweep}-sweep"] = SystemSpec.sweep(one.model, one.name, load_config(one.model).tau, **given)
     return found
 
 
@@ -58,7 +60,7 @@ def measure_all(options: argparse.Namespace) -> int:
         for slug, plan in plans(options).items():
             try:
                 file = Path(options.out, dataset.name, f"{slug}.json")
-                for made in measure(plan, dataset, file, overwrite=options.overwrite, meter=meter()):
+                for made in measure(plan, dataset, file, overwrite=options.overwrite, meter=default_meter()):
                     judged(made, dataset)
             except CitadelError as error:  # the others are still worth measuring
                 failed += 1

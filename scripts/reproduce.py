@@ -2,9 +2,9 @@
 
     make reproduce                     # or: python scripts/reproduce.py [--train] [--out build/report]
 
-What is kept in benchmarks/measured is not measured again. What is missing is measured with the models in runs/family,
-and a model that is missing is trained where --train is given and there is a GPU; how long that takes is said first.
-A run that was stopped goes on where it was: training from its last checkpoint, measuring with the next file.
+Measurements kept in benchmarks/measured (packs) and build/measured (files) are not made again. Missing ones are made
+with the models in runs/family; a missing model is trained with --train on a machine with a GPU, and the script prints
+how long that takes. Interrupted? Run the same command to resume. `scripts/pack.py` packs new files for version control.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from citadel.cli.support.run_training import meter
 from citadel.encode.config import load_config
 from citadel.errors import CitadelError
 from citadel.eval.datasets import Dataset, beir_folder
 from citadel.paper.names import system_name
+from citadel.paper.packs import unpack
 from citadel.paper.record import measurements_in, read_json, read_measurement, write_measurement
 from citadel.paper.run import fill, measure
-from citadel.paper.system import Plan
+from citadel.paper.system import SystemSpec
+from citadel.progress import default_meter
 from citadel.train.config import TrainConfig, expand, load_train_config
 
 ROOT = Path(__file__).parent.parent
-CONFIGS, MODELS, MEASURED = ROOT / "configs" / "family", ROOT / "runs" / "family", ROOT / "benchmarks" / "measured"
+CONFIGS, MODELS, MEASURED = ROOT / "configs" / "family", ROOT / "runs" / "family", ROOT / "build" / "measured"
+PACKS = ROOT / "benchmarks" / "measured"
 RATES = ROOT / "benchmarks" / "results" / "train.json"
 KEYS = (1, 3, 5, 7, 9)
 KEYS_STEPS = 300  # five short equal runs
@@ -54,7 +56,7 @@ class Job:
     """One measurement to make."""
 
     name: str  # of its file
-    plan: Plan
+    plan: SystemSpec
     collection: str
 
     @property
@@ -80,18 +82,20 @@ class Job:
 
 def jobs(collections: Sequence[str]) -> list[Job]:
     """Every measurement a whole report is made of."""
-    found = [Job("bm25", Plan("bm25", "BM25"), name) for name in collections]
+    found = [Job("bm25", SystemSpec("bm25", "BM25"), name) for name in collections]
     for folder in members():
         name = system_name(folder.name)
-        plan = Plan(model_in(folder), name, taus=(0.0,) if folder.name.startswith("keys-") else (), timed=TIMED)
+        plan = SystemSpec(model_in(folder), name, taus=(0.0,) if folder.name.startswith("keys-") else (), timed=TIMED)
         found += [Job(folder.name, plan, each) for each in collections]
     return found + [Job("citadel-sweep", sweep(), each) for each in collections]
 
 
-def sweep() -> Plan:
+def sweep() -> SystemSpec:
     """CITADEL with τ, codec and semantic vector varied; at the τ of the paper as long as there is no model."""
     folder = model_in(MODELS / "citadel")
-    return Plan.sweep(folder, "CITADEL", load_config(folder).tau if is_trained(Path(folder)) else 0.9, timed=TIMED)
+    return SystemSpec.sweep(
+        folder, "CITADEL", load_config(folder).tau if is_trained(Path(folder)) else 0.9, timed=TIMED
+    )
 
 
 def members() -> list[Path]:
@@ -201,7 +205,9 @@ def time_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> None:
             continue
         print(f"{job.name} on {job.collection}: timing", flush=True)
         with tempfile.TemporaryDirectory() as scratch:
-            for made in measure(job.plan, datasets[job.collection], Path(scratch, job.file.name), meter=meter()):
+            for made in measure(
+                job.plan, datasets[job.collection], Path(scratch, job.file.name), meter=default_meter()
+            ):
                 target = job.file.with_name(made.name)
                 if target in kept:
                     latency = read_measurement(made).latency
@@ -211,7 +217,7 @@ def time_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> None:
 def _made(job: Job, dataset: Dataset, place: int, count: int) -> bool:
     start = time.monotonic()
     try:
-        measure(job.plan, dataset, job.file, meter=meter())
+        measure(job.plan, dataset, job.file, meter=default_meter())
     except CitadelError as error:  # the others are still worth having
         print(f"[{place}/{count}] {job.name} on {job.collection} failed: {error}", file=sys.stderr, flush=True)
         return False
@@ -248,6 +254,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="make or time only measurements of this name")
     options = parser.parse_args()
     datasets = dict(collections_here())
+    unpack(PACKS, MEASURED)
     if not datasets:
         print("no collection in $CITADEL_DATA/eval: nothing is measured, the report shows what is kept")
     train_missing(options.train, list(datasets))

@@ -1,4 +1,4 @@
-"""Settings for all tests: replayable random examples, and where larger data is."""
+"""Settings for all tests: replayable random examples, slow tests, and the folder of larger data."""
 
 from __future__ import annotations
 
@@ -33,12 +33,38 @@ def pytest_report_header() -> str:
     return f"seed: CITADEL_SEED={SEED} replays this run's random choices"
 
 
+# Crash states, kills, fuzzing, sanitizers, soaks: `make test-slow`. Single slow tests carry the marker themselves.
+SLOW = (
+    "tests/cli/test_bad_input.py::test_generated_corpora",
+    "tests/cli/test_resume.py",
+    "tests/concurrency/",
+    "tests/corrupt/",
+    "tests/crash/",
+    "tests/fuzz/",
+    "tests/native/test_sanitized_module.py",
+    "tests/native/test_sanitizers.py",
+    "tests/search/gpu/test_gpu.py::test_the_kernels_in_the_interpreter",
+    "tests/server/test_fuzz.py",
+    "tests/server/test_overload.py",
+    "tests/server/test_slow_clients.py",
+    "tests/server/test_swap.py",
+    "tests/server/web/",
+)
+
+
+def is_slow(nodeid: str) -> bool:
+    """Whether a test, by its path in the repository and its name, is slow."""
+    return nodeid.startswith(SLOW)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if NIGHT:
-        return
     for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("night"):
-            item.add_marker(pytest.mark.skip(reason="a long variant: run `make night`"))
+            item.add_marker(pytest.mark.slow)
+            if not NIGHT:
+                item.add_marker(pytest.mark.skip(reason="a long variant: run `make night`"))
 
 
 @pytest.fixture(scope="session")

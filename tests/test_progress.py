@@ -61,3 +61,51 @@ def test_an_error_takes_the_bar_away(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.2)
         raise ValueError
     assert bar._bar is None
+
+
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal whose bars appear at once; no fixture, because pytest sets stderr anew for the test itself."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(progress, "DELAY", 0.05)
+    monkeypatch.setattr(sys, "stderr", out := Terminal())
+    return out
+
+
+def wait_for(text: str, out: Terminal) -> bool:
+    """Whether a text is shown within ten seconds."""
+    end = time.monotonic() + 10
+    while text not in out.getvalue() and time.monotonic() < end:
+        time.sleep(0.01)
+    return text in out.getvalue()
+
+
+def test_rate_and_time_left_appear_with_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    with Progress("Indexing", "documents", total=100) as bar:
+        bar(25)  # before the bar is shown, and never again
+        assert wait_for("documents/s", terminal)
+        assert "25%" in terminal.getvalue() and "ETA 0:00:0" in terminal.getvalue()
+
+
+def test_a_resumed_bar_starts_at_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    with Progress("Indexing", "documents", total=100) as bar:
+        bar.resume(60)
+        assert wait_for("60%", terminal)
+    assert "0%" not in terminal.getvalue().replace("60%", "")
+
+
+def test_time_left_counts_from_where_the_work_resumed() -> None:
+    bar = Progress("Indexing", "documents", total=100)
+    bar.resume(60)
+    bar.advance(20)
+    assert bar._pace(40.0) == "0.5 documents/s  ETA 0:00:40"
+
+
+def test_lines_for_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress, "LINE_INTERVAL", 0.0)
+    assert progress.default_meter() is progress.ProgressLines
+    with progress.ProgressLines("Encoding", "passages", 10) as done:
+        done(5)
+    assert capsys.readouterr().err.startswith("Encoding: 5 of 10 passages, ")

@@ -19,7 +19,7 @@ from harness import K, Task, max_sim, top
 
 from citadel.errors import CitadelError
 from citadel.eval.datasets import Dataset, beir_folder
-from citadel.paper.system import Plan, TextEncoder, load_system, pruned
+from citadel.paper.system import MeasuredEncoder, SystemSpec, load_system, pruned
 from citadel.types import RoutedTokens
 
 MODELS = {"colbert": "all_to_all", "splade": "sparse", "citadel": "dynamic"}  # and the router each must have
@@ -67,7 +67,7 @@ def write_texts(dataset: Dataset, out: Path) -> None:
 
 def encode(folder: str, name: str, out: Path) -> None:
     """What a model makes of both sides, as .npz with the model's fingerprint; what the same model made is kept."""
-    encoder = load_system(Plan(folder))
+    encoder = load_system(SystemSpec(folder))
     assert encoder is not None
     if encoder.config.router != MODELS[name]:
         raise SystemExit(f"{folder}: its router is {encoder.config.router}; --{name} needs {MODELS[name]}")
@@ -84,7 +84,7 @@ def encode(folder: str, name: str, out: Path) -> None:
     (out / f"{name}.json").write_text(json.dumps(described))
 
 
-def encode_side(encoder: TextEncoder, side: str, texts: list[str]) -> list[RoutedTokens]:
+def encode_side(encoder: MeasuredEncoder, side: str, texts: list[str]) -> list[RoutedTokens]:
     """All texts of one side, documents pruned by the model's own τ."""
     if side == "queries":
         return encoder.encode_queries(texts)

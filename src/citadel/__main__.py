@@ -1,4 +1,4 @@
-"""`python -m citadel`: the command line, or where typer is absent the few verbs of training."""
+"""`python -m citadel`: the command line."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import sys
 
 
 def start() -> None:
-    """Run what the arguments say, and end with its exit code."""
-    if importlib.util.find_spec("typer") is not None:
-        from citadel.cli.main import main
+    """Run the command line, or say what to install where typer is missing."""
+    if importlib.util.find_spec("typer") is None:
+        print("citadel: the command line needs typer: run `pip install typer`", file=sys.stderr)
+        sys.exit(2)
+    from citadel.cli.main import main
 
-        main()
-    else:
-        from citadel.cli.plain import main as plain_main
-
-        sys.exit(plain_main())
+    main()
 
 
 if __name__ == "__main__":

@@ -152,36 +152,37 @@ class Index:
         A document that is refused raises InputError; those before it wait for `commit` or `rollback`. Any other
         failure drops the documents of this call, and no others. Texts longer than the model reads are cut, with one
         `TruncatedDocumentsWarning` per call. `progress=True` shows a bar on a terminal; a function is called with
-        the number of documents read so far.
+        the number of documents encoded or indexed so far.
         """
         self._writable()
         if isinstance(documents, (str, bytes, Mapping, Document)) or not isinstance(documents, Iterable):
             raise UsageError("add takes several documents: put a single one into a list")
         total = len(documents) if isinstance(documents, Sized) else None
-        with document_progress(progress, "Adding", total) as report:
-            checked = (_checked(item) for item in documents)
-            added, truncated = self._add(_reported(checked, report))
+        with document_progress(progress, "Adding", total) as advance:
+            added, truncated = self._add((_checked(item) for item in documents), advance)
         if truncated:
             warnings.warn(truncation_message(truncated, self.max_tokens), TruncatedDocumentsWarning, stacklevel=2)
         return added
 
-    def add_checked(self, documents: Iterable[Document]) -> int:
-        """Add documents that `read_corpus` or `make_document` has checked: `add` without checks and warnings."""
-        self._writable()
-        return self._add(documents)[0]
+    def add_checked(self, documents: Iterable[Document], advance: Callable[[int], Any] | None = None) -> int:
+        """Add documents that `read_corpus` or `make_document` has checked: `add` without checks and warnings.
 
-    def _add(self, documents: Iterable[Document]) -> tuple[int, int]:
+        `advance` is called with the number of further documents that are encoded or indexed."""
+        self._writable()
+        return self._add(documents, advance)[0]
+
+    def _add(self, documents: Iterable[Document], advance: Callable[[int], Any] | None = None) -> tuple[int, int]:
         """Add checked documents; the number added and the number that were cut."""
         if self.settings.model is None:
-            return self._writer.add(documents), 0
+            return self._writer.add(documents if advance is None else _counted(documents, advance)), 0
         counts: Counter[str] = Counter()
 
         def count(name: str, number: int) -> None:
             counts[name] += number
             self.tally(name, number)
 
-        added = self._writer.add_vectors(encoded_batches(documents, self._encode(), self._memory, count))
-        return added, counts["cut"]
+        batches = encoded_batches(documents, self._encode(), self._memory, count, advance)
+        return self._writer.add_vectors(batches), counts["cut"]
 
     @property
     def max_tokens(self) -> int | None:
@@ -249,21 +250,28 @@ class Index:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def searcher(
-        self, *, threads: int | None = None, engine: str = "native", device: str = "cpu", card_memory: int | None = None
+        self,
+        *,
+        threads: int | None = None,
+        engine: str = "native",
+        device: str = "cpu",
+        gpu_memory: int | None = None,
+        card_memory: int | None = None,
     ) -> Searcher:
         """A searcher over the last committed generation; commits after this do not change what it finds.
 
         `device="cuda"` copies the index to a GPU and searches there; its model encodes queries there too.
-        Lists beyond `card_memory` bytes wait in the machine's memory."""
-        return self._searcher(self._snapshot, threads, engine, device, card_memory)
+        Lists beyond `gpu_memory` bytes stay in host memory (`card_memory` is its former name)."""
+        memory = card_memory if gpu_memory is None else gpu_memory
+        return self._searcher(self._snapshot, threads, engine, device, memory)
 
     def _searcher(
-        self, snapshot: Snapshot, threads: int | None, engine: str, device: str, card_memory: int | None
+        self, snapshot: Snapshot, threads: int | None, engine: str, device: str, gpu_memory: int | None
     ) -> Searcher:
         encoder = self._encode if self.settings.model else None
-        device_encoder = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
-        searcher = Searcher(snapshot, threads, engine, encoder, device, device_encoder, card_memory)
-        searcher.recipe = _restored, (self._memory, self._model, self._threads, threads, engine, device, card_memory)
+        on_device = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
+        searcher = Searcher(snapshot, threads, engine, encoder, device, on_device, gpu_memory)
+        searcher.recipe = _restored, (self._memory, self._model, self._threads, threads, engine, device, gpu_memory)
         return searcher
 
     def refresh(self) -> Self:
@@ -410,19 +418,19 @@ def _restored(snapshot: Snapshot, memory: int, model: Path | None, threads: int 
     return Index(snapshot.storage, memory, model, threads)._searcher(snapshot, *options)
 
 
+def _counted(documents: Iterable[Document], advance: Callable[[int], Any]) -> Iterator[Document]:
+    """Report each document when the next one is wanted: by then it is indexed."""
+    for document in documents:
+        yield document
+        advance(1)
+
+
 def _checked(item: Document | Mapping[str, Any]) -> Document:
     if isinstance(item, Document):
         return check_document(item)
     if not isinstance(item, Mapping):
         raise InputError(f"a document is a Document or a dict with id and text, not {type(item).__name__}")
     return make_document(item)
-
-
-def _reported(documents: Iterable[Document], report: Callable[[int], None]) -> Iterator[Document]:
-    """The same documents; `report` gets the number read so far."""
-    for number, document in enumerate(documents, 1):
-        yield document
-        report(number)
 
 
 def truncation_message(documents: int, limit: int | None) -> str:

@@ -216,13 +216,23 @@ class Ranking:
 
     def _trec_lines(self, tag: str) -> Iterator[str]:
         if not _is_column(tag):
-            raise UsageError(f"the tag {tag!r} cannot be used in a TREC run: choose a word without white space")
+            raise UsageError(f"the tag {tag!r} does not fit a TREC run: choose a word without white space")
         for query, hits in self:
-            for name in (query, *(hit.id for hit in hits)):
-                if not _is_column(name):
-                    raise InputError(f"the id {name!r} cannot be used in a TREC run: rename it without white space")
+            check_trec_ids((query, *(hit.id for hit in hits)))
             # Nine digits name every fp32 number exactly.
             yield from (f"{query} Q0 {hit.id} {hit.rank} {hit.score:.9g} {tag}\n" for hit in hits)
+
+
+def check_trec_ids(ids: Iterable[str]) -> None:
+    """Refuse ids that would break the columns of a TREC run.
+
+    >>> check_trec_ids(["d 1"])
+    Traceback (most recent call last):
+    citadel.errors.InputError: the id 'd 1' does not fit a TREC run: rename it without white space, or use --json
+    """
+    for id in ids:
+        if not _is_column(id):
+            raise InputError(f"the id {id!r} does not fit a TREC run: rename it without white space, or use --json")
 
 
 def _is_column(name: str) -> bool:

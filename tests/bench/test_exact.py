@@ -47,12 +47,12 @@ def test_it_ranks_as_the_formula_does(
     world: tuple[list[RoutedTokens], list[RoutedTokens], bool], k: int, most: int
 ) -> None:
     queries, passages, floor = world
-    before, exact.MOST_PRODUCTS = exact.MOST_PRODUCTS, most  # lists in pieces too
+    before, exact.MAX_PRODUCTS = exact.MAX_PRODUCTS, most  # lists in pieces too
     try:
         search = ExactSearch(flatten(passages, torch.float64), floor)
         scores, numbers = search.search(flatten(queries, torch.float64), k)
     finally:
-        exact.MOST_PRODUCTS = before
+        exact.MAX_PRODUCTS = before
     for row, query in enumerate(queries):
         wanted = rank(query, passages, floor, k)
         found = [(n, s) for n, s in zip(numbers[row].tolist(), scores[row].tolist(), strict=True) if n >= 0]

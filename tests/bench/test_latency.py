@@ -1,4 +1,4 @@
-"""Stage timers and what a query reads, on indexes small enough to count by hand; no figure of time is asserted."""
+"""Stage timers and traffic of queries, on indexes small enough to count by hand; no times are asserted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from citadel.api import Index
-from citadel.bench.latency import ALL_STAGES, FEWEST, Bench, Latency, affordable, measure_latency
+from citadel.bench.latency import ALL_STAGES, MIN_QUERIES, Bench, Latency, affordable, measure_latency
 from citadel.bench.random_queries import random_queries
 from citadel.bench.synthetic import SyntheticSnapshot, synthetic_index
 from citadel.errors import InputError, UsageError
@@ -103,7 +103,7 @@ def test_timed_and_plain_search_find_the_same(tmp_path: Path, semantic: str) -> 
 def test_no_more_queries_than_there_is_time_for(tmp_path: Path) -> None:
     prepared = bench(build(tmp_path).searcher().snapshot, [query(7)] * 50)
     assert len(affordable(prepared, seconds=1e9).queries) == 50
-    assert len(affordable(prepared, seconds=0).queries) == FEWEST == 10
+    assert len(affordable(prepared, seconds=0).queries) == MIN_QUERIES == 10
 
 
 def test_no_query_is_an_error(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_lists_grow_with_the_documents(tmp_path: Path, codec: str) -> None:
 @pytest.mark.parametrize("semantic", ["exact", "rerank", "off"])
 def test_a_card_reads_the_same(tmp_path: Path, semantic: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed: the extra [gpu]")
-    from citadel.bench.gpu_stages import CardSearch
+    from citadel.bench.gpu_stages import GpuSearch
 
     _, made = scaled(tmp_path, 3000)
     cpu = bench(made, [query(7), query(7, 9)], semantic)
-    found = measure_latency(replace(cpu, card=CardSearch(made, True, "cpu")), trials=1)
+    found = measure_latency(replace(cpu, gpu=GpuSearch(made, True, "cpu")), trials=1)
     assert found.traffic == measure_latency(cpu, trials=1).traffic
     assert list(found.milliseconds) == ["plan", "search", "whole"]  # it runs as one
     assert found.bandwidth > 0

@@ -110,7 +110,8 @@ def test_generated_corpora_end_with_a_documented_code(
     corpus.write_bytes(b"\n".join(lines))
     command = ["index", str(corpus), str(folder / "idx"), "--commit-bytes", "1"]
     assert run(command) in (0, 4)
-    assert run([*command, "--on-error", "skip"]) == 0
+    code = run([*command, "--on-error", "skip"])
+    assert code == (0 if len(Index.open(folder / "idx")) else 4)
     assert run(["check", str(folder / "idx"), "--deep"]) == 0
 
 
@@ -134,4 +135,4 @@ def test_a_document_beyond_the_memory_bound(line: str, reason: str, tmp_path: Pa
     assert f"skipped: {corpus}:2: {reason}" in done.err
     assert citadel("search", tmp_path / "idx", "bee").out.count("b") >= 1
     more = citadel("add", tmp_path / "idx", corpus, "--memory", "1MiB", "--on-error", "skip").out
-    assert "2 documents added, 2 replaced, 1 skipped; 2 in all" in more
+    assert "2 documents added, 2 replaced, 1 skipped; 2 in total" in more

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from citadel import Index
-from tests.cli.conftest import Citadel, write_jsonl
+from tests.cli.conftest import Citadel, in_process, write_jsonl
 
 
 def texts(path: Path) -> dict[str, str]:
@@ -19,13 +19,13 @@ def texts(path: Path) -> dict[str, str]:
 
 def test_add_adds_and_replaces(index: Path, tmp_path: Path, citadel: Citadel) -> None:
     more = write_jsonl(tmp_path / "more.jsonl", [{"id": "d2", "text": "new"}, {"id": "d4", "text": "fourth"}])
-    assert citadel("add", index, more).out == f"{index}: 2 documents added, 1 replaced; 4 in all\n"
+    assert citadel("add", index, more).out == f"{index}: 2 documents added, 1 replaced; 4 in total\n"
     assert (texts(index)["d2"], texts(index)["d4"]) == ("new", "fourth")
 
 
 def test_add_from_standard_input(index: Path, citadel: Citadel) -> None:
-    assert "1 document added; 4 in all" in citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n').out
-    assert "1 document added; 5 in all" in citadel("add", index, "-", "--format", "tsv", stdin=b"d5\tfifth\n").out
+    assert "1 document added; 4 in total" in citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n').out
+    assert "1 document added; 5 in total" in citadel("add", index, "-", "--format", "tsv", stdin=b"d5\tfifth\n").out
 
 
 def test_add_is_all_or_nothing(index: Path, tmp_path: Path, citadel: Citadel) -> None:
@@ -34,7 +34,9 @@ def test_add_is_all_or_nothing(index: Path, tmp_path: Path, citadel: Citadel) ->
     before = texts(index)
     assert f"{bad}:3: not valid JSON" in citadel("add", index, bad, code=4).err
     assert texts(index) == before
-    assert "2 documents added, 1 replaced, 1 skipped; 4 in all" in citadel("add", index, bad, "--on-error", "skip").out
+    assert (
+        "2 documents added, 1 replaced, 1 skipped; 4 in total" in citadel("add", index, bad, "--on-error", "skip").out
+    )
 
 
 def test_merge_says_what_disk_space_it_needs(index: Path, tmp_path: Path, citadel: Citadel) -> None:
@@ -98,3 +100,11 @@ def test_stats_show_what_was_skipped(tmp_path: Path, citadel: Citadel) -> None:
 def test_demo_is_the_demonstration(citadel: Citadel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("citadel.demo.run_demo", lambda: print("three questions"))
     assert citadel("demo").out == "three questions\n"
+
+
+def test_an_error_is_the_only_line(index: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"id": "d9", "text": "a"}\noops\n')
+    for done in (in_process("add", index, bad), in_process("index", bad, tmp_path / "new")):
+        assert done.code == 4
+        assert len(done.err.splitlines()) == 1 and f"{bad}:2: not valid JSON" in done.err

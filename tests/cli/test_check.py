@@ -41,7 +41,7 @@ def test_repair_builds_damaged_lists_again(index: Path, citadel: Citadel) -> Non
     assert "is whole: 4 documents" in repaired
     citadel("check", index, "--deep")
     assert (
-        "1 document added, 1 replaced; 4 in all"
+        "1 document added, 1 replaced; 4 in total"
         in citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n').out
     )
 

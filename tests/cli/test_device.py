@@ -1,4 +1,4 @@
-"""`--device cuda` where there is no card: exit 2 and one sentence with the way out."""
+"""`--device cuda` without a GPU: exit 2 and one sentence with what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import citadel
 from tests.support.children import environment
 
 
-@pytest.mark.parametrize("more", [["--device", "cuda"], ["--device", "opencl"], ["--card-memory", "much"]])
+@pytest.mark.parametrize(
+    "more", [["--device", "cuda"], ["--device", "opencl"], ["--gpu-memory", "much"], ["--card-memory", "much"]]
+)
 def test_it_says_what_to_do(more: list[str], tmp_path: Path) -> None:
     fields = {"lexical": citadel.Field(0, "fp16")}
     with citadel.Index.create(tmp_path / "index", router="sparse", fields=fields, fingerprint="test") as index:
@@ -22,5 +24,5 @@ def test_it_says_what_to_do(more: list[str], tmp_path: Path) -> None:
     hidden = environment() | {"CUDA_VISIBLE_DEVICES": ""}
     ended = subprocess.run(command, env=hidden, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 2
-    assert "--device cpu" in ended.stderr or "--card-memory 'much' is not a size" in ended.stderr
+    assert "--device cpu" in ended.stderr or "--gpu-memory 'much' is not a size" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -33,6 +33,18 @@ def test_a_line_per_measure(index: Path, beir: Path, citadel: Citadel) -> None:
     assert done.err == ""
 
 
+def test_an_index_of_another_collection_is_refused(index: Path, beir: Path, citadel: Citadel) -> None:
+    (beir / "other.txt").write_text("q1 0 x1 1\nq2 0 x2 1\n")
+    done = citadel("eval", index, "--queries", beir, "--qrels", beir / "other.txt", code=4)
+    assert done.out == ""
+    assert f"{index}: none of the 2 judged documents is in this index" in done.err
+    (beir / "other.txt").write_text("q1 0 x1 1\nq2 0 d1 1\n")  # one is: a measure of 0 is a result
+    assert (
+        citadel("eval", index, "--queries", beir, "--qrels", beir / "other.txt", "--measures", "P@1").out
+        == "P@1 0.0000\n"
+    )
+
+
 def test_a_beir_folder_is_enough(index: Path, beir: Path, citadel: Citadel) -> None:
     assert citadel("eval", index, "--queries", beir, "--qrels", beir, "--measures", "P@1").out == "P@1 0.5000\n"
 
@@ -184,4 +196,4 @@ def test_runs_that_do_not_fit_the_judgements(runs: dict[str, Path], tmp_path: Pa
     )
     assert "torn.trec:2: 4 columns where 6 are needed" in citadel(*command, tmp_path / "torn.trec", code=4).err
     done = citadel(*command, runs["mine"], "--baseline", tmp_path / "part.trec")
-    assert "3 judged queries not in" in done.err and "part.trec: counted with 0" in done.err
+    assert "3 judged queries not in" in done.err and "part.trec: counted as 0" in done.err

@@ -116,7 +116,7 @@ def test_naming_a_default_is_no_other_setting(corpus: Path, index: Path, citadel
 def test_other_settings_are_refused(options: list[str], corpus: Path, index: Path, citadel: Citadel) -> None:
     name = options[0].removeprefix("--")
     assert (
-        f"the index there was built with {name} its default, not {options[1]}"
+        f"this index was built with {name} its default, not {options[1]}"
         in citadel("index", corpus, index, *options, code=4).err
     )
 
@@ -133,7 +133,7 @@ def test_an_index_made_in_python_is_not_touched(tmp_path: Path, corpus: Path, ci
     with Index.create(tmp_path / "mine") as mine:
         mine.add([{"id": "x", "text": "gravity"}])
         mine.commit()
-    assert "no `citadel index` made" in citadel("index", corpus, tmp_path / "mine", code=4).err
+    assert "`citadel index` did not build" in citadel("index", corpus, tmp_path / "mine", code=4).err
     assert ids(tmp_path / "mine", "gravity") == ["x"]
 
 
@@ -193,11 +193,29 @@ def test_skipped_lines_are_counted_and_the_first_are_shown(tmp_path: Path, citad
     assert "finished already" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
 
 
-def test_a_corpus_of_bad_lines_alone_is_an_empty_finished_index(tmp_path: Path, citadel: Citadel) -> None:
+@pytest.mark.parametrize("commits", [[], ["--commit-bytes", 1]])
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [("", "no documents: check"), ("\n\n", "no documents: check"), ("oops\n" * 3, "all 3 were skipped")],
+)
+def test_a_corpus_without_documents_is_an_error(
+    lines: str, reason: str, commits: list[object], tmp_path: Path, citadel: Citadel
+) -> None:
     corpus = tmp_path / "c.jsonl"
-    corpus.write_text("oops\n" * 3)
-    assert "0 documents, 3 skipped" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
-    assert "it holds 0 documents" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
+    corpus.write_text(lines)
+    command = ["index", corpus, tmp_path / "idx", "--on-error", "skip", *commits]
+    for _ in range(2):  # the same command again is no success either
+        assert reason in citadel(*command, code=4).err
+    corpus.write_text(lines + '{"id": "d1", "text": "a"}\n')
+    assert "1 document" in citadel(*command).out
+
+
+def test_adding_no_documents_is_an_error(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+    (tmp_path / "none.jsonl").write_text("\n")
+    before = Index.open(index).generation
+    done = citadel("add", index, tmp_path / "none.jsonl", code=4)
+    assert done.err == f"citadel: {tmp_path}/none.jsonl: the corpus has no documents: check the file and its --format\n"
+    assert Index.open(index).generation == before
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "thesis.tmp", "gen.txt"])

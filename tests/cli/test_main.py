@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from citadel.errors import (
     ResourceError,
     UsageError,
 )
+from citadel.index.storage import FolderStorage
 from tests.cli.conftest import Citadel, in_process, start
 
 VERBS = ("index", "add", "delete", "merge", "check", "stats", "search", "explain", "eval", "demo")
@@ -93,7 +95,7 @@ def test_import_citadel_is_lazy_and_gives_every_public_name() -> None:
         (["eval", "--qrels", "q.txt"], "name either an INDEX"),
         (["eval", "idx", "--run", "r", "--qrels", "q.txt"], "name either an INDEX"),
         (["eval", "idx", "--qrels", "q.txt"], "an INDEX needs --queries"),
-        (["index", "a.jsonl", "idx", "--model", "bm25", "--router", "bm25"], "--router goes without --model"),
+        (["index", "a.jsonl", "idx", "--model", "bm25", "--router", "bm25"], "--router and --model exclude each other"),
         (["index", "a.jsonl", "idx", "--codec", "pq2"], "--codec is for a corpus of vectors"),
         (["index", "a.jsonl", "idx", "--tau", "1"], "--tau is for a corpus of vectors"),
         (["index", "a.npz", "idx", "--k1", "1"], "--k1 is for a corpus of text"),
@@ -248,4 +250,51 @@ def test_sigint_stops_a_build_with_130(tmp_path: Path) -> None:
         process.send_signal(2)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on" in err
+    assert "rerun the same command to resume" in err
+
+
+def test_a_read_only_disk_is_named(index: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(FolderStorage, "lock", refuse)
+    message = citadel("delete", index, "d1", code=6).err
+    assert "read-only file system" in message and "mount it for writing, or choose another folder" in message
+    assert "room" not in message
+    error = OSError(errno.EROFS, "", "out.trec")
+    assert main.explain(error) == ("out.trec: read-only file system; mount it for writing, or choose another folder", 6)
+
+
+def test_a_port_in_use_is_a_usage_error(index: Path, citadel: Citadel) -> None:
+    pytest.importorskip("uvicorn", reason="the server is not installed: the extra [server]")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = citadel("serve", index, "--port", port, code=2)
+    assert f"127.0.0.1:{port}: another program listens on this port; stop it, or choose another --port" in done.err
+
+
+# ---- shell completion --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_can_be_printed(shell: str) -> None:
+    done = in_process("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert (done.code, done.err) == (0, "")
+    assert "_CITADEL_COMPLETE" in done.out
+
+
+def test_completion_names_commands_and_options() -> None:
+    bash = {"_CITADEL_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
+    commands = in_process(**bash, COMP_WORDS="citadel se").out.split()
+    assert {"search", "serve"} <= set(commands)
+    options = in_process(**bash | {"COMP_CWORD": "2"}, COMP_WORDS="citadel search --s").out.split()
+    assert "--semantic" in options
+
+
+def test_completion_can_be_installed(tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = in_process("--install-completion", "bash", **environment)
+    assert done.code == 0 and "bash completion installed" in done.out
+    assert "_CITADEL_COMPLETE" in (tmp_path / ".bash_completions" / "citadel.sh").read_text()

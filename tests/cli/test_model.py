@@ -66,7 +66,7 @@ def test_a_stopped_build_goes_on_to_the_same_answers(
 def test_add_counts_what_was_cut(index: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
     more = write_jsonl(tmp_path / "more.jsonl", [{"id": "d4", "text": "rome " * 40}, {"id": "d5", "text": "rome"}])
     done = citadel("add", index, more, "--model", tiny_model())
-    assert "2 documents added, 1 cut; 5 in all" in done.out
+    assert "2 documents added, 1 cut; 5 in total" in done.out
     assert done.err.count("1 document is longer than the") == 1
     found = citadel("search", index, "who " * 99, "--json", "--model", tiny_model())
     assert json.loads(found.out)["query_cut"]
@@ -121,7 +121,7 @@ def test_a_tokenizer_of_another_vocabulary(tmp_path: Path, citadel: Citadel) -> 
     [
         (["--analyser", "plain"], "--analyser is for bm25"),
         (["--fingerprint", "x"], "--fingerprint is for a corpus of vectors"),
-        (["--router", "static"], "--router goes without --model"),
+        (["--router", "static"], "--router and --model exclude each other"),
         (["--tau", "7"], "τ = 7"),
     ],
 )
@@ -162,3 +162,9 @@ def test_a_server_does_not_start_without_its_model(index: Path) -> None:
     command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 4 and "built with the model 'model'" in done.stderr
+
+
+def test_a_hub_model_is_not_a_folder(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    done = citadel("index", corpus, tmp_path / "idx", "--model", "org/name", code=4)
+    assert "org/name: there is no such model folder: name a folder made by `citadel export`" in done.err
+    assert "a model of the Hugging Face hub must be exported first" in done.err

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from citadel.cli.support.batch_search import Answer
+from citadel.cli.support import batch_search
+from citadel.cli.support.batch_search import QueryHits
 from citadel.cli.support.render_hits import show
+from citadel.search.searcher import Searcher
 from citadel.text.analyser import get_analyser
 from citadel.types import Document, Hit
 from tests.cli.conftest import Citadel, write_jsonl
@@ -35,7 +38,7 @@ def test_a_reader_sees_rank_score_id_title_and_text(index: Path, citadel: Citade
 
 
 def test_k_bounds_the_hits(index: Path, citadel: Citadel) -> None:
-    for k, lines in ((0, 1), (1, 2), (2, 4), (1_000_000_000, 6)):
+    for k, lines in ((1, 2), (2, 4), (1_000_000_000, 6)):
         assert len(citadel("search", index, "proposed", "-k", k).out.splitlines()) == lines
 
 
@@ -163,7 +166,7 @@ def printed(terminal: bool) -> str:
     out = io.StringIO()
     colour = "standard" if terminal else None
     console = Console(file=out, width=60, force_terminal=terminal, color_system=colour, highlight=False)  # type: ignore[arg-type]
-    answer = Answer("q1", "foxes", [Hit("d1", 7.25, 1, lambda rank: FOX)])
+    answer = QueryHits("q1", "foxes", [Hit("d1", 7.25, 1, lambda rank: FOX)])
     show(answer, get_analyser("english"), console, named=True)
     return out.getvalue()
 
@@ -193,3 +196,37 @@ def test_two_outputs_to_standard_output_are_refused(index: Path, citadel: Citade
 def test_a_semantic_mode_on_a_text_index_is_refused(mode: str, index: Path, citadel: Citadel) -> None:
     assert "leave --semantic out" in citadel("search", index, "relativity", "--semantic", mode, code=2).err
     citadel("search", index, "relativity", "--semantic", "auto")
+
+
+def test_no_hits_per_query_is_a_usage_error(index: Path, citadel: Citadel) -> None:
+    done = citadel("search", index, "proposed", "-k", 0, code=2)
+    assert done.err == "citadel: Invalid value for '-k': 0 is not in the range x>=1; see `citadel search --help`\n"
+
+
+def test_ids_that_a_run_cannot_hold_are_refused_early(
+    index: Path, tmp_path: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = 0
+    search_batch = Searcher.search_batch
+
+    def counted(self: Searcher, queries: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal searched
+        searched += len(queries)
+        return search_batch(self, queries, *arguments, **options)
+
+    monkeypatch.setattr(Searcher, "search_batch", counted)
+    monkeypatch.setattr(batch_search, "_PART", 2)
+    queries, run = tmp_path / "queries.jsonl", tmp_path / "run.trec"
+    rows: list[dict[str, object]] = [{"_id": f"q{n}", "text": "zebra"} for n in range(10)]
+    write_jsonl(queries, [*rows, {"_id": "q 10", "text": "zebra"}])
+    assert (
+        "the id 'q 10' does not fit a TREC run"
+        in citadel("search", index, "--queries", queries, "--run", run, code=4).err
+    )
+    assert "the tag 'a b'" in citadel("search", index, "--queries", queries, "--run", run, "--tag", "a b", code=2).err
+    assert searched == 0
+    citadel("add", index, write_jsonl(tmp_path / "more.jsonl", [{"id": "d 4", "text": "zebra"}]))
+    write_jsonl(queries, rows)
+    assert "the id 'd 4' does not fit" in citadel("search", index, "--queries", queries, "--run", run, code=4).err
+    assert searched == 2  # not all ten
+    assert not run.exists()

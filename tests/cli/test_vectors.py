@@ -101,7 +101,7 @@ def test_vectors_on_a_text_index_are_a_usage_error(tmp_path: Path, citadel: Cita
 
 
 def test_add_replaces_and_checks_the_fingerprint(index: Path, corpus: Path, citadel: Citadel) -> None:
-    assert "2 documents added, 2 replaced; 2 in all" in citadel("add", index, corpus, "--fingerprint", "toy").out
+    assert "2 documents added, 2 replaced; 2 in total" in citadel("add", index, corpus, "--fingerprint", "toy").out
     assert "'other'" in citadel("add", index, corpus, "--fingerprint", "other", code=4).err
 
 

@@ -14,6 +14,7 @@ from citadel.demo import show
 from citadel.demo.passages import MAX_PASSAGES
 from citadel.encode import locate
 from citadel.explain.result import Explanation, Match, Posting, Semantic, Token
+from citadel.text.snippet import Span
 from citadel.types import Document, Hit
 
 DEQUE = Document(
@@ -91,7 +92,7 @@ def test_in_colour_the_matched_word_is_coloured():
 
 
 def test_markup_in_a_document_is_shown_as_it_is():
-    assert show.highlighted("a[0] is [bold]", [(8, 14)], colour=False).plain == "a[0] is *[bold]*"
+    assert show.highlighted("a[0] is [bold]", [Span(8, 14, 1.0, (0,))], colour=False).plain == "a[0] is *[bold]*"
 
 
 @pytest.mark.parametrize("colour", [True, False])

@@ -327,12 +327,12 @@ CONFIGS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "[SEP] beyond the vocabulary": (lambda config: config | {"sep_id": 200}, "special tokens"),
     "a negative [MASK]": (lambda config: config | {"mask_id": -5}, "special tokens"),
     "a negative [PAD]": (lambda config: config | {"pad_id": -1}, "special tokens"),
-    "no layers": (lambda config: config | {"backbone": config["backbone"] | {"layers": 0}}, "size of the backbone"),
+    "no layers": (lambda config: config | {"backbone": config["backbone"] | {"layers": 0}}, "not from 1 to"),
     "a huge table": (
-        lambda config: config | {"backbone": config["backbone"] | {"positions": 1 << 40}}, "size of the backbone",
+        lambda config: config | {"backbone": config["backbone"] | {"positions": 1 << 40}}, "not from 1 to",
     ),
     "a huge hidden size": (
-        lambda config: config | {"backbone": config["backbone"] | {"hidden": 1 << 30}}, "size of the backbone",
+        lambda config: config | {"backbone": config["backbone"] | {"hidden": 1 << 30}}, "not from 1 to",
     ),
 }  # fmt: skip
 

@@ -114,9 +114,9 @@ def test_nothing_to_measure() -> None:
 
 def test_what_stands_twice_is_refused() -> None:
     twice = Ranking(("q1", "q1"), ((Hit("a", 1.0, 1),), (Hit("b", 1.0, 1),)))
-    with pytest.raises(InputError, match="query 'q1' stands twice"):
+    with pytest.raises(InputError, match="query 'q1' is listed twice"):
         evaluate(twice, {"q1": {"a": 1}}, "AP")
-    with pytest.raises(InputError, match="a document stands twice under query 'q1'"):
+    with pytest.raises(InputError, match="a document is listed twice under query 'q1'"):
         evaluate(ranked(q1=[("a", 2.0), ("a", 1.0)]), {"q1": {"a": 1}}, "AP")
 
 

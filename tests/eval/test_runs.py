@@ -114,7 +114,7 @@ def test_queries_may_be_mixed_and_blank_lines_are_skipped() -> None:
         ("q Q0 d 1 inf t", "score 'inf'"),
         ("q Q0 d first 1.0 t", "rank 'first'"),
         ("q Q0 d 1.5 1.0 t", r"rank '1\.5'"),
-        ("p Q0 d 2 1.0 t", "'d' stands twice under query 'p'"),
+        ("p Q0 d 2 1.0 t", "'d' is listed twice under query 'p'"),
     ],
 )
 def test_a_bad_run_line_is_named(line: str, told: str) -> None:

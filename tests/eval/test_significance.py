@@ -1,16 +1,15 @@
-"""Paired tests against tables a reader can check, and against scipy where it is installed."""
+"""Paired significance tests against hand computation, printed tables and an independent implementation."""
 
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from citadel.errors import InputError
-from citadel.eval.significance import bootstrap, compare, incomplete_beta, paired_t, t_tail
+from citadel.errors import InputError, UsageError
+from citadel.eval.significance import bootstrap, compare, paired_t
 
 
 def test_t_by_hand() -> None:
@@ -20,26 +19,37 @@ def test_t_by_hand() -> None:
     assert p == pytest.approx(1 - math.sqrt(12 / 14))
 
 
+# (queries, mean, deviation, t, p): t and p by a continued fraction of the incomplete beta function, without scipy.
+CONTINUED_FRACTION = [
+    (2, 0.1, 0.2, 1.8057336854017352, 0.3219701344528147),
+    (5, 0.0, 0.3, 0.2642844860176118, 0.8046189889080797),
+    (30, 0.02, 0.1, 0.17923567568435933, 0.8589990754449802),
+    (50, -0.05, 0.2, -1.3727728536041406, 0.17607351097635449),
+    (300, 0.01, 0.15, 2.2173692065156687, 0.027349652559311825),
+    (1406, 0.004, 0.2, 0.05546758111961412, 0.9557738429367196),
+    (43, 0.3, 0.1, 18.825525677356747, 4.348175842474543e-22),
+]
+
+
+def test_t_and_p_agree_with_an_independent_computation() -> None:
+    generator = np.random.default_rng(11)
+    for queries, mean, deviation, t, p in CONTINUED_FRACTION:
+        differences = [round(float(value), 4) for value in generator.normal(mean, deviation, queries)]
+        assert paired_t(differences) == pytest.approx((t, p), rel=1e-12, abs=0), queries
+
+
 @pytest.mark.parametrize(("t", "freedom"), [(12.706, 1), (4.303, 2), (2.228, 10), (2.042, 30), (1.984, 100)])
 def test_the_five_percent_column_of_the_t_table(t: float, freedom: int) -> None:
-    assert t_tail(t, freedom) == pytest.approx(0.05, abs=5e-5)
+    # Differences with mean m and deviation 1 over n queries have t = m √n.
+    values = np.arange(freedom + 1, dtype=np.float64)
+    scaled = (values - values.mean()) / values.std(ddof=1) + t / math.sqrt(freedom + 1)
+    assert paired_t(scaled.tolist())[1] == pytest.approx(0.05, abs=5e-5)
 
 
-@given(st.floats(0, 1), st.floats(0.5, 200), st.floats(0.5, 200))
-def test_incomplete_beta_and_its_mirror_make_one(x: float, a: float, b: float) -> None:
-    mirrored = 1 - x
-    x = 1 - mirrored  # exactly, which the x given need not be: at a = 0.5 the least of it shows
-    assert incomplete_beta(a, b, x) + incomplete_beta(b, a, mirrored) == pytest.approx(1, abs=1e-9)
-
-
-@given(st.lists(st.floats(-1, 1).map(lambda value: round(value, 4)), min_size=2, max_size=60))
-def test_scipy_says_the_same(differences: list[float]) -> None:
-    stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
-    if np.std(differences) < 1e-6:
-        return
-    expected = stats.ttest_rel(differences, np.zeros(len(differences)))
-    t, p = paired_t(differences)
-    assert (t, p) == pytest.approx((expected.statistic, expected.pvalue), rel=1e-7, abs=1e-12)
+def test_a_missing_scipy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    with pytest.raises(UsageError, match=r"scipy: run `pip install 'citadel-ir\[eval\]'`"):
+        paired_t([0.1, 0.2, 0.3])
 
 
 def test_no_difference_is_no_evidence_and_the_same_difference_everywhere_is_all() -> None:

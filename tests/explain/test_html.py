@@ -1,4 +1,4 @@
-"""The HTML of an explanation: whole by itself, without script, and nothing in a text becomes markup."""
+"""The HTML of an explanation: self-contained, without scripts, with escaped texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explanations of long documents: a part around the matches is analysed, and the score is that of the whole."""
+"""Explanations of long documents: only a part around the matches is analysed; the score is that of the whole."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import citadel
 from citadel.cli.support.render_hits import _body
 from citadel.encode.encoder import Encoder
 from citadel.explain import tokens
-from citadel.text import highlight
+from citadel.text import snippet
 from citadel.text.analyser import fold, get_analyser
 from citadel.types import Hit
 
 FILLER = "lorem ipsum dolor sit amet consectetur "
-LIMIT = highlight.ANALYSED
+LIMIT = snippet.MAX_ANALYSED
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def test_the_part_around_the_matches(searcher: citadel.Searcher) -> None:
     assert explanation.snippet.text.endswith("proposed relativity.")
     scores = {hit.id: hit.score for hit in searcher.search("who proposed relativity")}
     assert explanation.score == scores["end"]
-    told = explanation.to_json()
-    assert (told["text_start"], told["text_cut"]) == (explanation.text_start, True)
+    value = explanation.to_json()
+    assert (value["text_start"], value["text_cut"]) == (explanation.text_start, True)
 
 
 def test_a_short_document_is_whole(searcher: citadel.Searcher) -> None:
@@ -85,7 +85,7 @@ def test_a_cancelled_explanation_ends_within_the_document(
         cancel.set()
         return fold(text)
 
-    monkeypatch.setattr(highlight, "fold", cancelling)
+    monkeypatch.setattr(snippet, "fold", cancelling)
     with pytest.raises(citadel.Cancelled):
         searcher.explain("einstein", "end", cancel=cancel)
     assert pieces == 1
@@ -97,18 +97,18 @@ def test_a_cancelled_explanation_ends_within_the_document(
 def test_a_model_reads_the_beginning(
     tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """A word without end is not tokenised to its end to name the few tokens that the model has read."""
+    """An endless word is tokenised only as far as the model reads."""
     index = citadel.Index.create(tmp_path / "m", model=tiny_model())
     index.add([{"id": "d1", "text": text}])
     searcher = index.commit().searcher()
     lengths: list[int] = []
-    names = tokens.model_names
+    model_document = tokens.model_document
 
-    def measured(encoder: Encoder, document: citadel.Document) -> tokens.Names:
+    def measured(encoder: Encoder, document: citadel.Document) -> tokens.DocumentTokens:
         lengths.append(len(document.encoded_text))
-        return names(encoder, document)
+        return model_document(encoder, document)
 
-    monkeypatch.setattr("citadel.explain.match.model_names", measured)
+    monkeypatch.setattr("citadel.explain.match.model_document", measured)
     explanation = searcher.explain("relativity", "d1")
     assert lengths == [LIMIT] and explanation.text == text[:LIMIT] and explanation.text_cut
     assert len(searcher.explain_text(text).text) == LIMIT

@@ -1,4 +1,4 @@
-"""Which tokens an explanation names: the query's, the document's, and what else a token could have met."""
+"""The tokens of an explanation: of the query, of the document, and alternative keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build(path: Path, **options: Any) -> Searcher:
 
 
 def words(found: Explanation, places: tuple[int, ...]) -> list[str]:
-    """What a reader sees of the document's tokens in these places."""
+    """The text of the document's tokens at these positions."""
     fields = {"title": found.title, "text": found.text}
     tokens = [token for token in found.document_tokens if token.place in places]
     return [fields[token.field][token.start : token.end] if token.field else str(token.token) for token in tokens]
@@ -102,7 +102,7 @@ def check_products(encoder: Encoder, found: Explanation, query: str) -> None:
 
 
 def test_offsets_and_special_tokens(tiny_model: ModelFolder, tmp_path: Path) -> None:
-    """Under all_to_all every token is met, so all of them are named."""
+    """With all_to_all every token matches, so all of them are named."""
     found = build(tmp_path / "index", model=tiny_model("all_to_all")).explain("relativity", "d2")
     names = [(token.token, token.field, token.start, token.end) for token in found.document_tokens]
     assert names == [
@@ -125,7 +125,7 @@ def test_title_and_text(tiny_model: ModelFolder, tmp_path: Path) -> None:
 def test_a_model_that_reads_otherwise_here(
     tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on another machine: where the number of postings differs no token is named, and the score stays."""
+    """As on another machine: if the number of postings differs, no token is named and the score is the same."""
     searcher = build(tmp_path / "index", model=tiny_model("static"))
     before = searcher.explain("proposed relativity", "d1")
     cut = Encoder.route_documents
@@ -152,7 +152,7 @@ def test_a_document_that_was_cut(tiny_model: ModelFolder, tmp_path: Path) -> Non
 
 
 def test_alternatives_are_what_a_wider_router_would_have_met(tiny_model: ModelFolder, tmp_path: Path) -> None:
-    """The keys a token takes and those it does not are together the model's best L, and products fit their own keys."""
+    """Used and unused keys of a token are together the model's best L, and products belong to their keys."""
     searcher = build(tmp_path / "index", model=tiny_model(), tau=0.0)
     encoder = Encoder(tiny_model())
     found = searcher.explain(QUERIES[0], "d1")

@@ -1,4 +1,4 @@
-"""The parts of an explanation add up to the engine's own score, for every router, codec and semantic mode."""
+"""The gains of an explanation add up to the engine's score, for every router, codec and semantic mode."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_raised_tau(world: World, steps: int) -> None:
 
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_long_list(router: str) -> None:
-    """Lists of several blocks, where a document's postings may begin in one and go on in the next."""
+    """Lists of several blocks, where a document's postings may span two blocks."""
     world = World(router, "int8", 8, "int8" if router != "bm25" else None, SEED, count=400)
     with built(world, [world.documents()]) as index:
         searcher = index.searcher(threads=1)

@@ -1,4 +1,4 @@
-"""A text alone: its tokens, their keys, and what τ leaves of them."""
+"""Explanations of a text: its tokens, their keys, and which of them τ keeps."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def test_terms_have_the_indexs_idf(tmp_path: Path) -> None:
 def test_what_is_refused(tiny_model: ModelFolder, tmp_path: Path) -> None:
     encoder = Encoder(tiny_model())
     for bad in (-1.0, float("nan"), float("inf"), "0.9"):
-        with pytest.raises(citadel.UsageError, match="τ = "):
+        with pytest.raises(citadel.UsageError, match="τ must be a finite number"):
             explain_text(encoder, TEXT, tau=bad)  # type: ignore[arg-type]
     with pytest.raises(citadel.UsageError, match="unknown side 'both'"):
         explain_text(encoder, TEXT, side="both")
     with pytest.raises(citadel.UsageError, match="this is a query of dynamic"):
         explain_text(encoder, TEXT, side="query", tau=0.9)
-    with pytest.raises(citadel.UsageError, match="is a text, not int"):
+    with pytest.raises(citadel.UsageError, match="must be a str, not int"):
         explain_text(encoder, 7)  # type: ignore[arg-type]
     with pytest.raises(citadel.UsageError, match="bm25 has none"):
         citadel.Index.create(Quick(tmp_path / "index")).searcher().explain_text("fox", tau=0.9)

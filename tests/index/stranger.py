@@ -1,4 +1,4 @@
-"""A reader of `.cit` files written from docs/format.md alone: struct and loops, nothing of citadel."""
+"""A reader of `.cit` files written from docs/reference/file-format.md alone: struct and loops, nothing of citadel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/format.md is enough to read an index: a reader that knows only it finds the same postings and documents."""
+"""docs/reference/file-format.md suffices to read an index: a reader written from it finds the same postings."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_names_are_those_of_the_specification() -> None:
-    """Every "number NAME" of the tables in docs/format.md is known to the reader, and no other."""
-    text = (ROOT / "docs" / "format.md").read_text()
+    """Every "number NAME" of the tables in docs/reference/file-format.md is known to the reader, and no other."""
+    text = (ROOT / "docs" / "reference" / "file-format.md").read_text()
     found = {int(number): name for number, name in re.findall(r"\b(\d{1,2}) ([A-Z]+(?:_[A-Z]+)*)\b", text)}
     assert {number: name for number, name in found.items() if number in stranger.NAMES} == stranger.NAMES
 

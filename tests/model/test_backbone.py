@@ -56,7 +56,7 @@ def saved(model: Any, folder: Path, **options: Any) -> Path:
 def ours(folder: Path, router: str = "none") -> Citadel:
     """Our model with those weights."""
     dimension = 4 if router == "dynamic" else 0
-    config = ModelConfig(router, BackboneConfig(), token_dimension=dimension, semantic_dimension=4)
+    config = ModelConfig(router, BackboneConfig(), token_dimension=dimension, semantic_dimension=4, cls_id=1, sep_id=2)
     return new_model(config, str(folder))[0].eval()
 
 

@@ -59,7 +59,7 @@ def test_a_tensor_is_missing_unknown_or_of_another_shape(folder: Path) -> None:
     whole = load_file(file)
     cases = {
         "token.weight is missing": {name: tensor for name, tensor in whole.items() if name != "token.weight"},
-        "extra is not one of this model's": whole | {"extra": torch.zeros(1)},
+        "extra is not part of this model": whole | {"extra": torch.zeros(1)},
         "token.bias has shape (3,), not (8,)": whole | {"token.bias": torch.zeros(3)},
     }
     for words, tensors in cases.items():
@@ -90,7 +90,7 @@ def test_pickled_weights(folder: Path) -> None:
 
 def test_lengths_are_cut_to_what_the_backbone_takes(tmp_path: Path, tokenizer: Path) -> None:
     write_backbone(tmp_path, 30, np.random.default_rng(0))
-    config = ModelConfig("dynamic", BackboneConfig(), document_length=512, query_length=32)
+    config = ModelConfig("dynamic", BackboneConfig(), document_length=512, query_length=32, cls_id=1, sep_id=2)
     model, folder = new_model(config, str(tmp_path))
     assert (model.config.document_length, model.config.query_length, folder) == (64, 32, tmp_path)
     assert model.config.backbone.vocabulary == 30

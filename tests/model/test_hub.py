@@ -70,7 +70,7 @@ def test_pickled_weights_are_refused_and_not_fetched(backbone: Path, tmp_path: P
 def test_a_name_that_the_hub_does_not_know(backbone: Path, tmp_path: Path) -> None:
     with serve({"org/tiny": backbone}) as hub:
         said = load("org/other", hub.url, tmp_path / "home")
-    assert said.startswith("refused org/other: there is no such folder, and the hub did not give it (")
+    assert said.startswith("refused org/other: no such folder, and the hub did not provide it (")
     assert said.count("\n") == 1 and "check the name, or name a local folder" in said
 
 

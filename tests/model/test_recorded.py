@@ -18,7 +18,7 @@ import torch
 from citadel.encode.tokenizer import Encoding
 from citadel.model import recorded
 from citadel.model.citadel import Citadel
-from citadel.model.recorded import Shape, SingleQueries, SingleQuery
+from citadel.model.recorded import QueryShape, SingleQueries, SingleQuery
 from citadel.model.texts import TorchTexts, query_encoder
 from citadel.types import RoutedTokens
 from tests.support.models import ROUTERS, tiny_config, write_checkpoint
@@ -48,7 +48,7 @@ def test_alone_it_is_the_plain_path_to_the_last_bit(tmp_path: Path, router: str)
 def test_the_shapes_are_those_of_the_texts(folder: Path) -> None:
     lengths = [len(text) for text in TorchTexts(folder, "cpu").tokenizer.queries(TEXTS)]
     assert lengths == [3, 8, 9, 16, 2]
-    assert [Shape.of(length) for length in lengths] == [(8, True), (8, False), (16, True), (16, False), (8, True)]
+    assert [QueryShape.of(length) for length in lengths] == [(8, True), (8, False), (16, True), (16, False), (8, True)]
 
 
 def test_an_answer_outlives_the_next_query(folder: Path) -> None:
@@ -70,7 +70,7 @@ def test_threads_take_turns(folder: Path) -> None:
 
 
 class Replay:
-    """What stands in for a graph without a card."""
+    """What stands in for a graph without a GPU."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         self.replay = mock.Mock(side_effect=run)
@@ -99,7 +99,7 @@ def _started(run: Callable[[], None]) -> Replay:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no capture\nhere"), torch.cuda.OutOfMemoryError("full")])
-def test_a_card_that_cannot_record_is_said_once_and_answers(
+def test_a_failed_recording_is_logged_once_and_queries_are_answered(
     folder: Path, error: RuntimeError, caplog: pytest.LogCaptureFixture
 ) -> None:
     encoder, _ = singles(folder)
@@ -108,23 +108,23 @@ def test_a_card_that_cannot_record_is_said_once_and_answers(
         for text in TEXTS:
             assert_same(encoder.encode_queries([text])[0], plain.encode_queries([text])[0])
     [said] = caplog.messages
-    assert "without a recorded graph" in said
+    assert "without a CUDA graph" in said
     assert "\n" not in said
 
 
 def test_long_queries_take_the_plain_path(folder: Path) -> None:
     encoder = query_encoder(str(folder), "cpu")
-    with mock.patch("citadel.model.texts.LONGEST", 8), mock.patch.object(SingleQueries, "outputs") as outputs:
+    with mock.patch("citadel.model.texts.MAX_TOKENS", 8), mock.patch.object(SingleQueries, "outputs") as outputs:
         encoder.encode_queries([TEXTS[2]])
     outputs.assert_not_called()
 
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("router", sorted(ROUTERS))
-def test_nothing_asks_the_card_for_a_number(router: str, padded: bool) -> None:
+def test_nothing_synchronises_with_the_device(router: str, padded: bool) -> None:
     """A recording must not; tensors without numbers cannot be asked, and do not mix with the host's."""
     model = Citadel(tiny_config(router)).to("meta").eval()
-    model.settle(torch.float32)
+    model.prepare_router(torch.float32)
     block = torch.zeros(3, 8, dtype=torch.int64, device="meta")
     with torch.no_grad():
         ids, mask, routed = block[:, None]
@@ -134,13 +134,13 @@ def test_nothing_asks_the_card_for_a_number(router: str, padded: bool) -> None:
 
 
 def test_what_stood_there_before_is_gone(folder: Path) -> None:
-    query = SingleQuery(TorchTexts(folder, "cpu")._model, Shape(8, True), torch.float32)
+    query = SingleQuery(TorchTexts(folder, "cpu")._model, QueryShape(8, True), torch.float32)
     for ids in ([2, 9, 9, 9, 9, 3], [2, 7, 3]):
-        query.lay_out(Encoding(np.array(ids), (), np.array([False] + [True] * (len(ids) - 1))))
-    assert query._desk.tolist() == [[2, 7, 3, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0]]
+        query.load(Encoding(np.array(ids), (), np.array([False] + [True] * (len(ids) - 1))))
+    assert query._input_array.tolist() == [[2, 7, 3, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0]]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA card here")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("router", sorted(ROUTERS))
 def test_a_replay_is_the_plain_path_to_the_last_bit(tmp_path: Path, router: str) -> None:
     folder = write_checkpoint(tmp_path / router, tiny_config(router))

@@ -21,7 +21,7 @@ WITH_GRADIENT = ("weights", "pooled", "mass", "l1")
 
 
 def plain(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int) -> Routed:
-    """METHOD §1.4 as it stands, with all of z at once."""
+    """The routing formulas, with all of z at once."""
     z = x @ word.T + bias  # [n, T, V]
     lives = routed[..., None]
     phi = torch.log1p(z.relu()) * lives
@@ -149,8 +149,8 @@ for dtype in (torch.float32, torch.bfloat16):
         if name == "place":
             continue
         torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-4, msg=f"{dtype} {name}")
-    there = routed.any(1)  # which token gave Φ: of equal ones either may be named
-    at = [z.float()[there].gather(1, named[there][:, None].long()) for named in (found[1], wanted.place)]
+    present = routed.any(1)  # which token gave Φ: of equal ones either may be named
+    at = [z.float()[present].gather(1, named[present][:, None].long()) for named in (found[1], wanted.argmax)]
     torch.testing.assert_close(*at)
     pulls = (wanted.lse, found[1].int(), torch.randn(3, 2304), torch.randn(2304), torch.tensor(0.7))
     other = router._to_logits_plain(z, routed, *pulls)

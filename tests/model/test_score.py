@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from citadel.model import score as module
-from citadel.model.citadel import Citadel, Encoded
+from citadel.model.citadel import Citadel, EncodedTexts
 from citadel.model.score import RoutedBatch, all_to_all_score, lexical_score
 from citadel.routing import get_router
 from citadel.routing.formula import score
@@ -33,7 +33,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 # -- the heart: the oracle of the index engine on what the model says of each token ----------------------------------
 
 
-def plain_texts(model: Citadel, inputs: Inputs, encoded: Encoded) -> list[TokenVectors]:
+def plain_texts(model: Citadel, inputs: Inputs, encoded: EncodedTexts) -> list[TokenVectors]:
     """What an encoder without any routing would give: token ids, vectors, dense φ, semantic vector."""
     hidden = model(inputs.ids, inputs.mask, torch.float64)
     phi = None
@@ -148,7 +148,7 @@ def same(one: Tensor, other: Tensor, query: RoutedBatch, passages: RoutedBatch) 
 def test_every_way_is_the_plain_loop(way: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     query, passages = random_batch(3, 4, 2, seed), random_batch(5, 6, 3, seed + 100)
     if "parts" in way:
-        monkeypatch.setattr(module, "MOST_PAIRS", 3)
+        monkeypatch.setattr(module, "MAX_PAIRS", 3)
     taken: list[int] = []
     dense = module._dense
 
@@ -226,8 +226,8 @@ def test_encoded_parts_join_to_the_whole() -> None:
     cut = Inputs(*(column[:, :width] for column in short))
     whole = model.encode(*inputs, dtype=torch.float64)
     parts = [model.encode(*part, dtype=torch.float64) for part in (cut, inputs.rows(slice(1, 5)))]
-    joined = Encoded.join(parts)
-    for field in fields(Encoded):
+    joined = EncodedTexts.join(parts)
+    for field in fields(EncodedTexts):
         one, other = getattr(joined, field.name), getattr(whole, field.name)
         if field.name not in ("keys", "weights"):
             torch.testing.assert_close(one, other, msg=field.name)

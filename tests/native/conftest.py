@@ -1,4 +1,4 @@
-"""A slow engine written from docs/format.md and the arithmetic in native/README.md: plain loops over plain lists."""
+"""A slow engine in plain loops, written from docs/reference/file-format.md and native/README.md."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_runs_that_cross_blocks(slow, every_instruction_set, data):
 @RELAXED
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=300).map(sorted), max_size=4))
 def test_packed_documents_come_back(lists):
-    """Decoded by the rule of docs/format.md, packed lists are what they were."""
+    """Decoded by the rule of docs/reference/file-format.md, packed lists are what they were."""
     starts = np.cumsum([0] + [len(one) for one in lists]).astype(np.uint64)
     values = np.array([v for one in lists for v in one], np.uint32)
     firsts, offsets, packed = _native.pack(values, starts)
@@ -155,7 +155,7 @@ def test_packed_documents_come_back(lists):
 
 
 def unpack(starts, firsts, offsets, packed):
-    """From docs/format.md: delta i takes bits i·b … i·b+b−1 from the lowest bit of the first byte."""
+    """From docs/reference/file-format.md: delta i takes bits i·b … i·b+b−1 from the lowest bit of the first byte."""
     out, block = [], 0
     for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         for at in range(begin, end, 128):

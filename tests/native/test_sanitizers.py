@@ -1,4 +1,4 @@
-"""The C++ tests and the fuzz corpus under the sanitizers, each set built once in a scratch folder."""
+"""The C++ tests and the fuzz corpus under the sanitizers, each set built once for all workers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.support.once import made_once, shared_folder
 
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -36,10 +38,14 @@ def has_runtime(folder: Path, sanitizer: str) -> bool:
 def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if COMPILER is None or shutil.which("cmake") is None:
         pytest.skip("needs cmake and g++ or clang++")
-    folder = tmp_path_factory.mktemp("sanitized")
-    if not has_runtime(folder, request.param):
+    if not has_runtime(tmp_path_factory.mktemp("runtime"), request.param):
         pytest.skip(f"{COMPILER} has no runtime for -fsanitize={request.param} here")
-    options = ["-DCITADEL_PYTHON=OFF", "-DCITADEL_TESTS=ON", f"-DCITADEL_SANITIZE={request.param}"]
+    folder = shared_folder(tmp_path_factory) / f"sanitized-{request.param.partition(',')[0]}"
+    return made_once(folder, lambda folder: compile_tests(folder, request.param))
+
+
+def compile_tests(folder: Path, sanitizers: str) -> None:
+    options = ["-DCITADEL_PYTHON=OFF", "-DCITADEL_TESTS=ON", f"-DCITADEL_SANITIZE={sanitizers}"]
     options += [
         f"-DCMAKE_CXX_COMPILER={COMPILER}",
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
@@ -49,7 +55,6 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     assert configured.returncode == 0, configured.stdout + configured.stderr
     built = run("cmake", "--build", folder, "--parallel", "2", "--target", "parts_test", "search_test", "replay")
     assert built.returncode == 0, built.stdout[-4000:] + built.stderr[-4000:]
-    return folder
 
 
 @pytest.mark.parametrize("name", ["parts_test", "search_test"])

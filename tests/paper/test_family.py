@@ -66,7 +66,7 @@ def test_what_was_not_measured_prints_a_dash(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ('{"system": "x", "collection": "c", "format": 2}', "not a measurement of format 1"),
-        ('{"system": "x", "collection": "c", "format": 1}', "not a whole measurement"),
+        ('{"system": "x", "collection": "c", "format": 1}', "incomplete measurement"),
         ('{"system": "x", "collection": "c", "format": 1, "weight": 3}', "unknown field 'weight'"),
         ("{", "cannot be read as JSON"),
     ],

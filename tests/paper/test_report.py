@@ -19,6 +19,7 @@ from citadel.paper.choose import keys_sweep, usual, varied
 from citadel.paper.figures import figure_6
 from citadel.paper.measured import Measured, read_folder
 from citadel.paper.record import Measurement
+from citadel.paper.stages import figure_8
 from tests.paper.test_family import keep
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: the extra [report]")
@@ -26,8 +27,10 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: the extra
 DYNAMIC = {"router": "dynamic", "tau": 0.9, "codec": "int8", "semantic": "auto", "engine": "native", "k": 1000}
 CONFIG = {"tau": 0.9, "semantic_dimension": 128}
 STAGES = ("encode", "plan", "token retrieval", "accumulate", "semantic", "sort", "ids", "search", "whole")
-LATENCY = {"milliseconds": {stage: {"mean": 0.5, "p50": 0.4, "p95": 0.8, "p99": 0.9} for stage in STAGES},
-           "floors": {"search": 0.2}}  # fmt: skip
+LATENCY: dict[str, Any] = {
+    "milliseconds": {stage: {"mean": 0.5, "p50": 0.4, "p95": 0.8, "p99": 0.9} for stage in STAGES},
+    "floors": {"search": 0.2},
+}
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +198,35 @@ def test_a_report_of_one_system_says_what_was_not_measured(tmp_path: Path) -> No
     keep(tmp_path / "m", "CITADEL", [0.5, 0.7], 100, list_sizes=[], settings={"router": "dynamic", "tau": 0.9})
     text = build_report(tmp_path / "m", tmp_path / "out")[0].read_text()
     assert text.count("Not measured yet.") >= 5
+
+
+def test_a_stage_that_was_not_measured_is_marked_and_not_drawn_as_zero(tmp_path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    search = {name: figures for name, figures in LATENCY["milliseconds"].items() if name != "encode"}
+    keep(tmp_path, "COIL-full", [0.5, 0.6], 500, settings={"router": "static"}, config=CONFIG, latency=LATENCY)
+    keep(tmp_path, "CITADEL", [0.5, 0.7], 100, settings=DYNAMIC, config=CONFIG, latency={"milliseconds": search})
+    [picture] = figure_8(read_folder(tmp_path))
+    assert "Not measured: encode of CITADEL." in picture.notes
+    assert picture.draw is not None
+    canvas = Figure()
+    FigureCanvasAgg(canvas)
+    picture.draw(canvas)
+    left, right = canvas.axes
+    [mark] = left.texts
+    assert mark.get_text().strip() == "encode: not measured"
+    assert mark.get_position() == pytest.approx((3.0, 1))  # six stages of 0.5 ms, second row
+    assert not right.texts
+    assert {axes.get_xlabel() for axes in canvas.axes} == {"milliseconds per query"}
+
+
+def test_a_system_without_a_semantic_vector_does_not_miss_its_stage(tmp_path: Path) -> None:
+    stages = {name: figures for name, figures in LATENCY["milliseconds"].items() if name != "semantic"}
+    latency = {"milliseconds": stages}
+    keep(tmp_path, "COIL-tok", [0.5, 0.6], 500, settings={"router": "static"}, latency=latency)
+    [picture] = figure_8(read_folder(tmp_path))
+    assert not any("Not measured" in note for note in picture.notes)
 
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How benchmarks/gpu.py takes the ratio to the paper's pipeline."""
+"""The ratio to the paper's pipeline in benchmarks/gpu.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plan(key: int) -> Plan:
 def test_both_take_the_same_queries_in_turns_after_a_warm_up(size: int, order: str) -> None:
     seen: list[str] = []
 
-    def asked(who: str) -> gpu_turns.Ask:
+    def asked(who: str) -> gpu_turns.SearchOne:
         return lambda one: seen.append(f"{who} {one.keys[0]}")
 
     ours, paper = gpu_turns.in_turn(asked("ours"), asked("paper"), [plan(1), plan(2)], CPU, size)

@@ -1,4 +1,4 @@
-"""benchmarks/peers on two documents: this project's own script, and peers that cannot run and say why."""
+"""benchmarks/peers on two documents: our own script, and the messages of peers that cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine without a compiler or a new enough Python hears so in one sentence, with the package to install."""
+"""A missing compiler or an old Python is reported in one sentence with the package to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make reproduce` on a tiny collection with a tiny model: what is missing is made, what is kept is left alone."""
+"""`make reproduce` on a tiny collection with a tiny model: missing results are made, existing ones kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     (beir / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (beir / "queries.jsonl").write_text('{"_id": "q1", "text": "relativity"}\n{"_id": "q2", "text": "evolution"}\n')
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t1\n")
-    for name, folder in (("MODELS", "models"), ("MEASURED", "measured"), ("CONFIGS", "configs")):
+    for name, folder in (("MODELS", "models"), ("MEASURED", "measured"), ("PACKS", "packs"), ("CONFIGS", "configs")):
         monkeypatch.setattr(module, name, tmp_path / folder)
     monkeypatch.setenv("CITADEL_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "--out", str(tmp_path / "report")])

@@ -1,4 +1,4 @@
-"""R14: numbers that are no numbers, too large, equal, or not there at all."""
+"""NaN, infinity, overflow, ties and empty input."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_query_too_large_for_fp32(engine: str, tmp_path: Path) -> None:
     index = vectors_index(tmp_path / "i")
     index.add_vectors([one("d", [1.0, 0.0])])
     index.commit()
-    with pytest.raises(citadel.InputError, match="infinite"):
+    with pytest.raises(citadel.InputError, match="overflow to infinity"):
         found(index, engine, weights=[3e38], vectors=[[3e38, 0.0]])
 
 
@@ -217,7 +217,7 @@ def test_k_that_is_no_count(k: Any, tmp_path: Path) -> None:
 
 @BOTH
 def test_equal_scores_stand_in_document_order(engine: str, tmp_path: Path) -> None:
-    """Over three segments and a merge, for a k that cuts through them."""
+    """Ties over three segments and a merge, for a k that cuts through them."""
     index = vectors_index(tmp_path / "i")
     names = [f"d{n}" for n in (5, 2, 9, 1, 8, 0)]
     for start in (0, 2, 4):

@@ -1,4 +1,4 @@
-"""Many searches at once, and one that is stopped: the engine works without the interpreter's lock."""
+"""Concurrent and cancelled searches: the engine releases the GIL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def query(tokens: int) -> np.ndarray:
 
 
 def test_a_long_search_is_stopped_from_another_thread(long: citadel.Index) -> None:
-    """The timer's thread could not even run if the search kept the interpreter's lock."""
+    """The timer's thread could not run if the search kept the GIL."""
     searcher, cancel = long.searcher(threads=1), Cancel()
     before = searcher.search_vectors(vectors=query(3), k=5)
     timer = threading.Timer(0.05, cancel.set)

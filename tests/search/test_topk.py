@@ -1,4 +1,4 @@
-"""The best k, against sorting everything."""
+"""Top k against a full sort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes as a client meets them, on a real socket."""
+"""Routes of the API on a real socket."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import citadel
 from citadel.server.config import Limits
 from citadel.server.errors import as_server_error
+from citadel.server.pool import Pool
 from tests.support.serving import DOCUMENTS, TOKEN, Running, running, text_index
 
 
@@ -55,7 +56,7 @@ def test_a_large_batch_goes_in_parts(tmp_path: Path) -> None:
         truth = server.service.searcher.search_batch(queries, k=10)
         found = server.client.search_batch(queries, k=10)
         assert found.trec() == truth.trec() and len(found) == 8
-        assert found.hits[0][0].document == truth.hits[0][0].document  # fetched when it is asked for
+        assert found.hits[0][0].document == truth.hits[0][0].document  # fetched on access
         assert len(server.client.search_batch([], k=10)) == 0
 
 
@@ -132,14 +133,14 @@ def test_health_and_metrics(server: Running) -> None:
         ({"query": "x", "kk": 3}, 422, "fields", "kk: extra inputs are not permitted"),
         ({"query": "x", "k": -1}, 422, "fields", "k: input should be greater"),
         ({"k": 3}, 422, "fields", "give either query or vectors"),
-        ({"query": "x", "k": 1001}, 422, "limit", "1,001 hits are asked for"),
+        ({"query": "x", "k": 1001}, 422, "limit", "1,001 hits: this server allows 1,000"),
         ({"query": "x" * 4097}, 422, "limit", "4,097 characters"),
         ({"query": "x", "tau": 1.0}, 400, "usage", "this index's router is bm25"),
         ({"query": "x", "semantic_mode": "some"}, 422, "fields", "semantic_mode"),
         ({"vectors": {"keys": [1]}}, 400, "usage", "search it with a text query"),
     ],
 )
-def test_what_cannot_be_meant_is_told(server: Running, body: object, status: int, code: str, words: str) -> None:
+def test_invalid_requests_get_a_message(server: Running, body: object, status: int, code: str, words: str) -> None:
     found, answer = server.post("/v1/search", body)
     assert (found, answer["error"]["code"]) == (status, code)
     assert words in answer["error"]["message"] and "\n" not in answer["error"]["message"]
@@ -198,8 +199,8 @@ def test_given_vectors_over_http(tmp_path: Path) -> None:
         ({"semantic": [3e38, 0]}, "score is infinite"),
     ],
 )
-def test_vectors_that_do_not_fit_are_told(tmp_path: Path, given: dict[str, Any], words: str) -> None:
-    """In a sentence, with nothing in the log: a warning of numpy is an error here."""
+def test_invalid_vectors_get_a_message(tmp_path: Path, given: dict[str, Any], words: str) -> None:
+    """A numpy warning would be an error here."""
     fields = {"lexical": citadel.Field(dimension=4, codec="fp16"), "semantic": citadel.Field(2, "fp16")}
     index = citadel.Index.create(tmp_path / "v", fields=fields, fingerprint="x")
     index.add_vectors([{"id": "v1", "keys": [7], "weights": [1.0], "vectors": [[9, 0, 0, 0]], "semantic": [9, 0]}])
@@ -210,14 +211,14 @@ def test_vectors_that_do_not_fit_are_told(tmp_path: Path, given: dict[str, Any],
             assert words in answer["error"]["message"]
 
 
-def test_a_key_that_stands_twice_is_named(server: Running) -> None:
+def test_a_duplicate_key_is_named(server: Running) -> None:
     _, answer = server.post("/v1/search", b'{"query": "x", "query": "y"}')
     assert "'query' occurs twice" in answer["error"]["message"]
     assert server.post("/v1/search", {"query": 'a "colon": here', "k": 1})[0] == 200
 
 
 @pytest.mark.parametrize(
-    ("location", "message", "told"),
+    ("location", "message", "expected"),
     [
         ("t", "t: the latest state is intact", "the index: the latest state is intact"),
         ("t", "the latest state is not there", "the latest state is not there"),
@@ -227,8 +228,8 @@ def test_a_key_that_stands_twice_is_named(server: Running) -> None:
         ("", "no index", "no index"),
     ],
 )
-def test_a_message_without_the_folder(location: str, message: str, told: str) -> None:
-    assert str(as_server_error(citadel.ResourceError(message), location)) == told
+def test_a_message_without_the_folder(location: str, message: str, expected: str) -> None:
+    assert str(as_server_error(citadel.ResourceError(message), location)) == expected
 
 
 # ---- explanations, and an index with a model -------------------------------------------------------------------------
@@ -255,7 +256,7 @@ def test_what_cannot_be_explained(server: Running) -> None:
 
 
 def test_an_index_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    """All of it with a model: concurrent queries are encoded together, and no answer shows it."""
+    """Concurrent queries are encoded in batches, with the same results."""
     with citadel.Index.create(tmp_path / "m", model=tiny_model()) as made:
         made.add(DOCUMENTS)
         made.commit()
@@ -280,11 +281,83 @@ def test_an_index_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) 
 
 
 def as_json(value: Any) -> Any:
-    """Tuples become lists on their way."""
+    """Convert tuples to lists, as JSON does."""
     return json.loads(json.dumps(value))
 
 
-def test_a_query_without_words_is_a_field_error(server: Running) -> None:
-    with pytest.raises(citadel.InputError, match="has no words to search for"):
-        server.client.search(" ")
-    assert not server.client.search("physics").query_cut
+# ---- admission, empty queries, cut queries ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/search", {"query": "physics"}),
+        ("/v1/search/batch", {"queries": [{"query": "physics"}]}),
+        ("/v1/explain", {"query": "physics", "id": "d1"}),
+        ("/v1/explain/text", {"text": "physics"}),
+        ("/v1/stats", None),
+        ("/v1/documents?id=d1", None),
+    ],
+)
+def test_admission_is_checked_once_per_request(
+    server: Running, monkeypatch: pytest.MonkeyPatch, path: str, body: object
+) -> None:
+    checks: list[str] = []
+
+    def is_full(pool: Pool) -> bool:
+        checks.append(path)
+        return False
+
+    monkeypatch.setattr(Pool, "is_full", property(is_full))
+    server.client.call("GET" if body is None else "POST", path, body)
+    assert checks == [path]
+
+
+def test_a_full_queue_refuses_before_the_body_is_parsed(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pool, "is_full", property(lambda pool: True))
+    status, answer = server.post("/v1/search", b"not JSON")
+    assert (status, answer["error"]["code"]) == (503, "busy")
+    assert server.post("/v1/delete", {"ids": ["d9"]}, Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+@pytest.mark.parametrize("query", ["", " \t\n"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/search", lambda query: {"query": query}),
+        ("/v1/search/batch", lambda query: {"queries": [{"query": "physics"}, {"query": query}]}),
+        ("/v1/explain", lambda query: {"query": query, "id": "d1"}),
+    ],
+)
+def test_an_empty_query_is_refused(server: Running, path: str, body: Callable[[str], object], query: str) -> None:
+    status, answer = server.post(path, body(query))
+    assert (status, answer["error"]["code"]) == (422, "fields")
+    assert "query: the query is empty: send one word or more" in answer["error"]["message"]
+
+
+def test_a_cut_query_is_reported(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    with citadel.Index.create(tmp_path / "m", model=tiny_model()) as made:
+        made.add(DOCUMENTS)
+        made.commit()
+    with running(citadel.Index.open(tmp_path / "m", model=tiny_model(), threads=1), workers=1) as server:
+        length = server.service.searcher.encoder.config.query_length - 2
+        whole, cut = " ".join(["physics"] * length), " ".join(["physics"] * (length + 1))
+        assert not server.client.search(whole).query_cut and server.client.search(cut).query_cut
+        _, answer = server.post("/v1/search/batch", {"queries": [{"query": whole}, {"query": cut}]})
+        assert [result["query_cut"] for result in answer["results"]] == [False, True]
+        ranking = server.client.search_batch([whole, cut])
+        assert [hits.query_cut for _, hits in ranking] == [False, True]  # type: ignore[attr-defined]
+
+
+def test_a_bm25_query_is_never_cut(server: Running) -> None:
+    assert server.post("/v1/search", {"query": "physics " * 100})[1]["query_cut"] is False
+
+
+def test_example_queries_are_titles_or_first_words(server: Running) -> None:
+    assert server.client.stats()["example_queries"] == [
+        "Relativity",
+        "Darwin proposed evolution.",
+        "Newton proposed gravity in physics.",
+    ]
+    server.client.delete(["d1"], commit=True)
+    assert "Relativity" not in server.client.stats()["example_queries"]

@@ -1,4 +1,4 @@
-"""Changes that wait for a commit: no commit answers 200 for a change that is not durable."""
+"""Uncommitted changes: no commit returns 200 for a change that is not durable."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_restart_between_add_and_commit_is_told(tmp_path: Path) -> None:
             client.commit()
         status, answer = post(server, "/v1/commit", {})
         assert (status, answer["error"]["code"]) == (409, "nothing_waiting")
-        assert "add it again" in answer["error"]["message"]
+        assert "add them again" in answer["error"]["message"]
         client.add([NEW])
         client.commit()
         assert client.get("d4") is not None
@@ -150,7 +150,7 @@ def test_an_add_that_commits_covers_earlier_changes(tmp_path: Path) -> None:
         with pytest.raises(citadel.ChangesLostError):
             client.add([OTHER], commit=True)
         assert client.get("d5") is None and server.service.waiting == 0
-        assert client.add([NEW, OTHER], commit=True) == 2  # told once
+        assert client.add([NEW, OTHER], commit=True) == 2  # the loss was reported once
         client.close()
 
 
@@ -256,6 +256,6 @@ def test_durable_changes_of_an_ended_epoch_are_not_lost() -> None:
     ledger.commit()
     waiting = ledger.accept()
     ledger.drop()
-    assert ledger.is_durable([durable]) and not ledger.waits
+    assert ledger.is_durable([durable]) and not ledger.has_uncommitted
     with pytest.raises(citadel.ServerError):
         ledger.is_durable([durable, waiting])

@@ -1,4 +1,4 @@
-"""R21: an answer comes at the deadline, the scan behind it stops, and so does that of a client who has left."""
+"""Deadlines: a 504 on time, and the scan stops, also when the client disconnects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R19: what is too large, too deep, too many or no HTTP is refused at once, in one shape, and costs no memory."""
+"""Limits: oversized, deep or invalid requests are refused at once, without extra memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log: one JSON object a line, an id that the answer has too, and never what a query says."""
+"""Logs: one JSON object per line, with the request id and without query texts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from citadel.server.app import create_context
 from citadel.server.config import ServerConfig
 from citadel.server.logs import JsonLines
-from citadel.server.metrics import Metrics
-from citadel.server.middleware import Gate
+from citadel.server.middleware import RequestMiddleware
+from citadel.server.service import Service
 from tests.support.serving import TOKEN, parsed, running, text_index
 
 
@@ -43,8 +44,7 @@ def test_a_request_that_is_no_http_is_one_line_too(tmp_path: Path, caplog: pytes
     assert line["request_id"] == answer["error"]["request_id"] and "secret" not in json.dumps(line)
 
 
-def test_a_request_that_is_cancelled_at_the_end_has_its_answer() -> None:
-    """The server stops and does not wait any longer."""
+def test_a_request_cancelled_at_shutdown_gets_a_response(tmp_path: Path) -> None:
 
     async def stopped(*_: Any) -> None:
         raise asyncio.CancelledError
@@ -54,9 +54,11 @@ def test_a_request_that_is_cancelled_at_the_end_has_its_answer() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    gate = Gate(stopped, ServerConfig(access_log=False), Metrics(), frozenset(), "")
+    service = Service(text_index(tmp_path / "i"), ServerConfig(access_log=False))
+    middleware = RequestMiddleware(stopped, create_context(service), frozenset(), {})
     scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
-    asyncio.run(gate(scope, send, send))  # type: ignore[arg-type]
+    asyncio.run(middleware(scope, send, send))  # type: ignore[arg-type]
+    service.close()
     assert sent[0]["status"] == 503 and b"x-request-id" in dict(sent[0]["headers"])
     assert json.loads(sent[1]["body"])["error"]["code"] == "stopping"
 

@@ -1,4 +1,4 @@
-"""Long documents: their answers are bounded in memory and time, and nobody else waits for them."""
+"""Long documents: responses are bounded in memory and time, and do not delay other requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import citadel
 from citadel.server.config import Limits
 from citadel.server.routes.documents import document_pieces
-from citadel.server.routes.search import read_together
+from citadel.server.routes.search import documents_per_read
 from tests.support.serving import DOCUMENTS, command, running, text_index
 
 MEGABYTE = 1_000_000
@@ -37,7 +37,7 @@ def eight_megabytes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def high_water(process: int) -> int:
-    """The most memory a process has held, in bytes."""
+    """Peak memory of a process in bytes."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
@@ -107,14 +107,14 @@ def test_a_hit_of_sixty_megabytes(sixty_megabytes: Path) -> None:
 
 
 def test_documents_are_read_few_at_a_time_where_they_are_long(sixty_megabytes: Path, eight_megabytes: Path) -> None:
-    assert read_together(citadel.Index.open(sixty_megabytes).searcher().snapshot) == 1
-    assert read_together(citadel.Index.open(eight_megabytes).searcher().snapshot) in (3, 4)
+    assert documents_per_read(citadel.Index.open(sixty_megabytes).searcher().snapshot) == 1
+    assert documents_per_read(citadel.Index.open(eight_megabytes).searcher().snapshot) in (3, 4)
 
 
-def test_few_documents_of_usual_length_are_read_together(tmp_path: Path) -> None:
+def test_few_documents_of_usual_length_are_documents_per_read(tmp_path: Path) -> None:
     documents = [{"id": f"d{n}", "text": "physics " * 100} for n in range(200)]
-    assert read_together(text_index(tmp_path / "i", documents).searcher().snapshot) == 50
-    assert read_together(citadel.Index.create(tmp_path / "empty", model="bm25").searcher().snapshot) == 1
+    assert documents_per_read(text_index(tmp_path / "i", documents).searcher().snapshot) == 50
+    assert documents_per_read(citadel.Index.create(tmp_path / "empty", model="bm25").searcher().snapshot) == 1
 
 
 @pytest.mark.parametrize("text", ["", 'a "quoted"\n\\ line\x00 \u2028 🦊' * 30_000, "é" * (1 << 18) + "🦊"])

@@ -1,4 +1,4 @@
-"""R22, R23: the excess is refused with a time to come again, and what is taken is answered; for half an hour too."""
+"""Overload: excess requests get 503 with Retry-After, and accepted ones are answered; with a soak test."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def wrk(
 
 @pytest.mark.night
 def test_goodput_at_eight_times_saturation(tmp_path: Path) -> None:
-    """R22, ten minutes: whatever comes, as many answers as at best; the excess gets 503 and Retry-After."""
+    """Ten minutes: goodput stays at its peak; excess requests get 503 and Retry-After."""
     found = goodput(tmp_path, seconds=10, rounds=17)
     peak = max(one["ok"] / one["seconds"] for one in found.values())
     assert found[8]["busy"] > 0
@@ -159,7 +159,7 @@ def goodput(folder: Path, seconds: float, rounds: int) -> dict[int, Counter[str]
 
 @pytest.mark.night
 def test_soak(tmp_path: Path) -> None:
-    """R23: half an hour at 60 % of saturation, with commits and reloads: no error, and no memory that grows."""
+    """Half an hour at 60 % of saturation, with commits and reloads: no errors, no memory growth."""
     found, before, after = soak(tmp_path, warm=300, seconds=1490)
     assert found["failed"] == found["other"] == found["busy"] == 0
     assert abs(after - before) < 0.03 * before, (before, after)
@@ -174,8 +174,8 @@ def soak(folder: Path, warm: float, seconds: float) -> tuple[dict[str, float], i
         committing = threading.Thread(target=commit_now_and_then, args=(client, over))
         committing.start()
         try:
-            most = wrk(client.url, 8, 10, query, folder)
-            pause = math.ceil(1000 * 8 / (0.6 * most["ok"] / most["seconds"]))  # an answer's own time makes it less
+            peak = wrk(client.url, 8, 10, query, folder)
+            pause = math.ceil(1000 * 8 / (0.6 * peak["ok"] / peak["seconds"]))  # an answer's own time makes it less
             wrk(client.url, 8, warm, query, folder, pause)
             before = psutil.Process(process.pid).memory_info().rss
             found = wrk(client.url, 8, seconds, query, folder, pause)

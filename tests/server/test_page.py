@@ -1,4 +1,4 @@
-"""R25, the server's part: the page is bound to its own origin, and what documents say is never markup."""
+"""Files and headers of the page: its own origin only, and documents never become markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers alone, without HTTP: who is encoded with whom, who is refused, and that one bad neighbour harms nobody."""
+"""The worker pool without HTTP: batching, refusal, deadlines and isolation of failures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 
 import citadel
 from citadel.search.searcher import Searcher
-from citadel.server.pool import PATIENCE, TEXTS_TOGETHER, Job, Pool, Run
+from citadel.server.pool import MAX_BATCH_TEXTS, WATCH_AFTER, Pool, PoolJob, Run
 from tests.support.serving import text_index
 
 
 class Prepared(Searcher):
-    """Writes down which texts were encoded together; the text "bad" cannot be."""
+    """Records which texts were encoded together; the text "bad" fails."""
 
     calls: list[list[str]]
 
@@ -45,9 +45,9 @@ async def never() -> dict[str, Any]:
     raise AssertionError
 
 
-def in_pool(work: Callable[[Pool], Awaitable[Any]], workers: int = 1, most: int = 64) -> Any:
+def in_pool(work: Callable[[Pool], Awaitable[Any]], workers: int = 1, max_waiting: int = 64) -> Any:
     async def run() -> Any:
-        pool = Pool(workers, most)
+        pool = Pool(workers, max_waiting)
         pool.start()
         try:
             return await work(pool)
@@ -58,17 +58,17 @@ def in_pool(work: Callable[[Pool], Awaitable[Any]], workers: int = 1, most: int 
         return thread.submit(lambda: asyncio.run(run())).result()
 
 
-def echo(job: Job, queries: list[Any]) -> list[Any]:
+def echo(job: PoolJob, queries: list[Any]) -> list[Any]:
     return queries
 
 
 class Held:
-    """A job that keeps its worker until it is let go."""
+    """A job that blocks its worker until released."""
 
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
 
-    def run(self, job: Job, queries: list[Any]) -> str:
+    def run(self, job: PoolJob, queries: list[Any]) -> str:
         self.begun.set()
         assert self.go.wait(30)
         return "held"
@@ -80,13 +80,13 @@ async def begun(held: Held) -> None:
 
 
 def behind(searcher: Prepared, texts: list[list[str]]) -> list[Any]:
-    """What becomes of jobs that all wait behind one, when that ends."""
+    """Results of jobs that wait behind a held one."""
 
     async def work(pool: Pool) -> list[Any]:
         held = Held()
-        first = asyncio.create_task(pool.answer(Job(searcher, held.run), 30, never))
+        first = asyncio.create_task(pool.answer(PoolJob(searcher, held.run), 30, never))
         await begun(held)
-        rest = [asyncio.create_task(pool.answer(Job(searcher, echo, part), 30, never)) for part in texts]
+        rest = [asyncio.create_task(pool.answer(PoolJob(searcher, echo, part), 30, never)) for part in texts]
         await asyncio.sleep(0.01)
         held.go.set()
         return [await first, *await asyncio.gather(*rest, return_exceptions=True)]
@@ -102,7 +102,7 @@ def test_those_who_wait_are_encoded_together(searcher: Prepared) -> None:
 
 
 def test_a_lone_query_waits_for_nobody(searcher: Prepared) -> None:
-    assert in_pool(lambda pool: pool.answer(Job(searcher, echo, ["a"]), 30, never)) == ["A"]
+    assert in_pool(lambda pool: pool.answer(PoolJob(searcher, echo, ["a"]), 30, never)) == ["A"]
     assert searcher.calls == [["a"]]
 
 
@@ -113,22 +113,22 @@ def test_one_bad_text_harms_no_neighbour(searcher: Prepared) -> None:
 
 
 def test_no_more_than_some_texts_together(searcher: Prepared) -> None:
-    texts = [str(number) for number in range(2 * TEXTS_TOGETHER + 3)]
+    texts = [str(number) for number in range(2 * MAX_BATCH_TEXTS + 3)]
     assert behind(searcher, [[text] for text in texts]) == [[text] for text in texts]
-    assert max(map(len, searcher.calls)) <= TEXTS_TOGETHER
+    assert max(map(len, searcher.calls)) <= MAX_BATCH_TEXTS
     searcher.calls.clear()
     assert behind(searcher, [texts]) == [texts]
-    assert max(map(len, searcher.calls)) <= TEXTS_TOGETHER
+    assert max(map(len, searcher.calls)) <= MAX_BATCH_TEXTS
 
 
 def test_a_failing_job_is_an_error_and_the_worker_lives(searcher: Prepared) -> None:
-    def fail(job: Job, queries: list[Any]) -> None:
+    def fail(job: PoolJob, queries: list[Any]) -> None:
         raise ZeroDivisionError
 
     async def work(pool: Pool) -> Any:
         with pytest.raises(ZeroDivisionError):
-            await pool.answer(Job(searcher, fail), 30, never)
-        return await pool.answer(Job(searcher, echo, ["a"]), 30, never)
+            await pool.answer(PoolJob(searcher, fail), 30, never)
+        return await pool.answer(PoolJob(searcher, echo, ["a"]), 30, never)
 
     assert in_pool(work) == ["A"]
 
@@ -136,17 +136,17 @@ def test_a_failing_job_is_an_error_and_the_worker_lives(searcher: Prepared) -> N
 def test_a_full_queue_refuses(searcher: Prepared) -> None:
     async def work(pool: Pool) -> int:
         held = Held()
-        first = asyncio.create_task(pool.answer(Job(searcher, held.run), 30, never))
+        first = asyncio.create_task(pool.answer(PoolJob(searcher, held.run), 30, never))
         await begun(held)
-        waiting = [asyncio.create_task(pool.answer(Job(searcher, echo), 30, never)) for _ in range(2)]
+        waiting = [asyncio.create_task(pool.answer(PoolJob(searcher, echo), 30, never)) for _ in range(2)]
         await asyncio.sleep(0)
-        with pytest.raises(citadel.ServerError, match="too many requests wait") as error:
-            await pool.answer(Job(searcher, echo), 30, never)
+        with pytest.raises(citadel.ServerError, match="too many requests are waiting") as error:
+            await pool.admit()
         held.go.set()
         await asyncio.gather(first, *waiting)
         return error.value.status
 
-    assert in_pool(work, most=2) == 503
+    assert in_pool(work, max_waiting=2) == 503
 
 
 def test_what_expired_while_it_waited_is_never_begun(searcher: Prepared) -> None:
@@ -154,28 +154,28 @@ def test_what_expired_while_it_waited_is_never_begun(searcher: Prepared) -> None
 
     async def work(pool: Pool) -> None:
         held = Held()
-        first = asyncio.create_task(pool.answer(Job(searcher, held.run), 30, never))
+        first = asyncio.create_task(pool.answer(PoolJob(searcher, held.run), 30, never))
         await begun(held)
         with pytest.raises(citadel.ServerError, match=r"longer than 0\.01 seconds"):
-            await pool.answer(Job(searcher, lambda job, queries: ran.append("ran")), 0.01, never)
+            await pool.answer(PoolJob(searcher, lambda job, queries: ran.append("ran")), 0.01, never)
         held.go.set()
         await first
-        await pool.answer(Job(searcher, echo), 30, never)
+        await pool.answer(PoolJob(searcher, echo), 30, never)
 
     in_pool(work)
     assert ran == []
 
 
 def test_nobody_waits_behind_something_long_while_a_worker_sleeps(searcher: Prepared) -> None:
-    """Short jobs go to one worker alone, and this pool has seen nothing else until the long one came."""
+    """Short jobs go to one worker, and this pool has run only short ones before."""
 
     async def work(pool: Pool) -> list[Any]:
         for _ in range(5):
-            await pool.answer(Job(searcher, echo), 30, never)
+            await pool.answer(PoolJob(searcher, echo), 30, never)
         held = Held()
-        first = asyncio.create_task(pool.answer(Job(searcher, held.run), 30, never))
+        first = asyncio.create_task(pool.answer(PoolJob(searcher, held.run), 30, never))
         await begun(held)
-        rest = [pool.answer(Job(searcher, echo, [text]), 30, never) for text in "abc"]
+        rest = [pool.answer(PoolJob(searcher, echo, [text]), 30, never) for text in "abc"]
         found: list[Any] = await asyncio.gather(*rest)  # while the first one is held
         held.go.set()
         return [*found, await first]
@@ -183,24 +183,24 @@ def test_nobody_waits_behind_something_long_while_a_worker_sleeps(searcher: Prep
     assert in_pool(work, workers=2) == [["A"], ["B"], ["C"], "held"]
 
 
-def slowly(job: Job, queries: list[Any]) -> None:
-    """Longer than PATIENCE: somebody watches whether the client is still there."""
-    time.sleep(3 * PATIENCE)
+def slowly(job: PoolJob, queries: list[Any]) -> None:
+    """Longer than WATCH_AFTER, so that the pool watches for a disconnect."""
+    time.sleep(3 * WATCH_AFTER)
 
 
-def badly(job: Job, queries: list[Any]) -> None:
+def badly(job: PoolJob, queries: list[Any]) -> None:
     raise citadel.UsageError("an error knows the frames it came through")
 
 
 @pytest.mark.parametrize("run", [echo, slowly, badly])
 def test_nothing_holds_on_to_an_old_generation(tmp_path: Path, run: Run) -> None:
-    """It may be gigabytes of files that are deleted already; Python's collector comes by when it likes."""
+    """Its deleted files may take gigabytes, and the garbage collector may run late."""
 
     async def work(pool: Pool) -> bool:
         searcher = text_index(tmp_path / "i").searcher()
         gone = weakref.ref(searcher)
         with contextlib.suppress(citadel.UsageError):
-            await pool.answer(Job(searcher, run, ["physics"]), 30, never)
+            await pool.answer(PoolJob(searcher, run, ["physics"]), 30, never)
         del searcher
         for _ in range(500):
             if gone() is None:

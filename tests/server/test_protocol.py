@@ -1,4 +1,4 @@
-"""Answers on the wire, byte by byte: head and body go out together, and nothing is kept back."""
+"""Responses on the wire: head and body are written together, and nothing is held back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from citadel.server.protocol import _Late
+from citadel.server.protocol import _ResponseTransport
 from tests.support.serving import Running, parsed, received, running, text_index
 
 BODY = b'{"query": "physics", "k": 1, "documents": false}'
@@ -46,23 +46,23 @@ def test_a_client_that_asks_before_it_sends(server: Running) -> None:
 
 
 class Wire:
-    """A transport, a protocol and a cycle in one, that write down what they are told."""
+    """Transport, protocol and cycle in one; records every call."""
 
     def __init__(self, method: str) -> None:
         self.transport = self.cycle = self
-        self.scope, self.response_started, self.told = {"method": method}, False, list[Any]()
+        self.scope, self.response_started, self.calls = {"method": method}, False, list[Any]()
 
     def is_closing(self) -> bool:
         return False
 
     def write(self, data: bytes) -> None:
-        self.told.append(data)
+        self.calls.append(data)
 
     def writelines(self, parts: tuple[bytes, ...]) -> None:
-        self.told.append(b"|".join(parts))
+        self.calls.append(b"|".join(parts))
 
     def end(self) -> None:
-        self.told.append("end")
+        self.calls.append("end")
 
 
 @pytest.mark.parametrize(
@@ -71,20 +71,20 @@ class Wire:
 )
 def test_what_goes_out_together(method: str, expected: list[Any]) -> None:
     wire = Wire(method)
-    late = _Late(wire)  # type: ignore[arg-type]
+    late = _ResponseTransport(wire)  # type: ignore[arg-type]
     late.write(b"100")
     wire.response_started = True
     for part in (b"head", b"body", b"more"):
         late.write(part)
     late.close()
-    assert wire.told == expected
+    assert wire.calls == expected
 
 
 def test_a_head_whose_body_never_comes() -> None:
     wire = Wire("GET")
     wire.response_started = True
-    late = _Late(wire)  # type: ignore[arg-type]
+    late = _ResponseTransport(wire)  # type: ignore[arg-type]
     late.write(b"head")
-    assert wire.told == []
+    assert wire.calls == []
     late.close()
-    assert wire.told == [b"head", "end"]
+    assert wire.calls == [b"head", "end"]

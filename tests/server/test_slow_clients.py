@@ -1,4 +1,4 @@
-"""R20: clients that send or read as slowly as they can are cut off, and cost the honest ones nothing."""
+"""Slow clients are disconnected and do not delay others."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_idle_connections_keep_nobody_out(tmp_path: Path, first: bytes) -> None:
 
 
 def test_more_requests_than_connections(tmp_path: Path) -> None:
-    """None of them is idle: others are refused, and health can still be asked."""
+    """None of them is idle: others are refused, and health checks still work."""
     with running(text_index(tmp_path / "i"), limits=Limits(connections=SLOW), request_seconds=60.0) as server:
         protocols = server.server.server_state.connections
         with connections(server, WAITING):

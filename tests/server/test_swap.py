@@ -1,4 +1,4 @@
-"""R24: start, stop and swap. Nobody loses an answer, and a broken generation is not served."""
+"""Start, stop and reload: no response is lost, and a damaged generation is not served."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_another_process_commits(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_a_short_name_garbles_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is called t, a letter of most messages."""
+    """The folder is called t, a letter that occurs in many messages."""
     monkeypatch.chdir(tmp_path)
     text_index(Path("t")).close()
     with command(Path("t")) as (_, client), citadel.Index.open("t") as other:
@@ -148,8 +148,8 @@ def cut(data: bytes) -> bytes:
 
 def flip(data: bytes) -> bytes:
     """One bit of a section's inside, which opening does not look at."""
-    place = data.index(b"again")
-    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    offset = data.index(b"again")
+    return data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
 
 
 def break_newest(folder: Path, how: Callable[[bytes], bytes] = cut, kind: str = "seg-*.cit") -> Path:
@@ -188,7 +188,7 @@ def test_start_on_nothing_or_a_taken_port(tmp_path: Path) -> None:
     assert in_process("serve", tmp_path / "none", "--port", 0).code == 4
     with running(text_index(tmp_path / "i")) as server:
         done = in_process("serve", tmp_path / "i", "--port", server.port)
-        assert done.code == 6 and "choose another --port" in done.err
+        assert done.code == 2 and "choose another --port" in done.err
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])

@@ -1,4 +1,4 @@
-"""Who may do what, and that a body is not read before that is known."""
+"""Tokens: permissions per route, checked before the body is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import citadel
 from citadel.server.config import ServerConfig
-from citadel.server.tokens import Guard
+from citadel.server.tokens import TokenCheck
 from tests.support.serving import TOKEN, parsed, running, text_index
 
 READ = "a read token for tests"
@@ -35,7 +35,7 @@ def test_writes_need_their_token_and_reads_none(tmp_path: Path) -> None:
         assert citadel.Client(server.client.url).search("physics").ids
 
 
-def test_a_read_token_guards_reads_too(tmp_path: Path) -> None:
+def test_a_read_token_checks_reads_too(tmp_path: Path) -> None:
     with running(text_index(tmp_path / "i"), read_token=READ) as server:
         for path in READS:
             assert server.post(path, {"query": "x"})[0] == 401
@@ -50,7 +50,7 @@ def test_a_read_token_guards_reads_too(tmp_path: Path) -> None:
         assert server.post("/v1/commit", {}, Authorization=f"Bearer {READ}")[0] == 401
 
 
-def test_a_token_is_asked_for_before_the_body(tmp_path: Path) -> None:
+def test_a_token_is_checked_before_the_body(tmp_path: Path) -> None:
     """The body is announced and never sent: the answer comes all the same."""
     with running(text_index(tmp_path / "i")) as server:
         head = "POST /v1/documents HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -59,11 +59,11 @@ def test_a_token_is_asked_for_before_the_body(tmp_path: Path) -> None:
 
 
 def test_two_tokens_are_none() -> None:
-    guard = Guard(ServerConfig(write_token=TOKEN))
+    check = TokenCheck(ServerConfig(write_token=TOKEN))
     given = (b"authorization", f"Bearer {TOKEN}".encode())
-    guard.check("POST", "/v1/commit", [given])
+    check.check("POST", "/v1/commit", [given])
     with pytest.raises(citadel.ServerError, match="a write token is needed"):
-        guard.check("POST", "/v1/commit", [given, given])
+        check.check("POST", "/v1/commit", [given, given])
 
 
 @pytest.mark.parametrize("token", ["", "short", "a token with an é in it", "a token with\nlines"])

@@ -1,4 +1,4 @@
-"""Who is woken, and who is left to sleep."""
+"""Order of items and wake-up of threads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def sleeping(queue: WorkQueue[str]) -> int:
 
 def test_first_come_first_served() -> None:
     queue = WorkQueue[str](threads=1)
-    for thing in "abc":
-        queue.put(thing)
-    assert [queue.get(), queue.get(), queue.get_at_once(), queue.get_at_once()] == ["a", "b", "c", None]
+    for item in "abc":
+        queue.put(item)
+    assert [queue.get(), queue.get(), queue.get_nowait(), queue.get_nowait()] == ["a", "b", "c", None]
 
 
 def test_only_one_of_two_sleepers_is_woken() -> None:
@@ -28,10 +28,10 @@ def test_only_one_of_two_sleepers_is_woken() -> None:
     with ThreadPoolExecutor(2) as pool:
         found = [pool.submit(queue.get) for _ in range(2)]
         wait_until(lambda: sleeping(queue) == 2)
-        assert queue.put("a", help=False)  # all sleep, so one must be woken
+        assert queue.put("a", wake=False)  # all sleep, so one must be woken
         assert sleeping(queue) == 1
         wait_until(lambda: any(one.done() for one in found))
-        assert not queue.put("b", help=False)  # the other one is taken for awake
+        assert not queue.put("b", wake=False)  # the other one counts as awake
         assert sleeping(queue) == 1 and len(queue) == 1
         assert queue.wake() and sleeping(queue) == 0
         assert {one.result(30) for one in found} == {"a", "b"}
@@ -40,18 +40,18 @@ def test_only_one_of_two_sleepers_is_woken() -> None:
 
 def test_a_thread_that_is_awake_comes_for_what_nobody_was_woken_for() -> None:
     queue = WorkQueue[str](threads=1)
-    assert not queue.put("a", help=False)
+    assert not queue.put("a", wake=False)
     assert queue.get() == "a"
 
 
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 4))
 def test_nothing_is_lost_and_nobody_sleeps_for_ever(helps: list[bool], threads: int) -> None:
-    queue, found, lock = WorkQueue[int](threads), list[int](), threading.Lock()
+    queue, taken, lock = WorkQueue[int](threads), list[int](), threading.Lock()
 
     def work() -> None:
-        while (thing := queue.get()) >= 0:
+        while (item := queue.get()) >= 0:
             with lock:
-                found.append(thing)
+                taken.append(item)
 
     with ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(work) for _ in range(threads)]
@@ -61,4 +61,4 @@ def test_nothing_is_lost_and_nobody_sleeps_for_ever(helps: list[bool], threads: 
             queue.put(-1)
         for one in running:
             one.result(30)
-    assert sorted(found) == list(range(len(helps)))
+    assert sorted(taken) == list(range(len(helps)))

@@ -37,7 +37,7 @@ class Running(NamedTuple):
     @property
     def taken(self) -> int:
         """How many requests the workers have begun."""
-        lines = self.server.config.app.app.state.parts.metrics.text().decode().splitlines()  # type: ignore[union-attr]
+        lines = self.server.context.metrics.text().decode().splitlines()
         name = 'citadel_search_seconds_count{stage="queue"} '
         return int(float(next(line for line in lines if line.startswith(name)).removeprefix(name)))
 

@@ -68,8 +68,7 @@ def config(folder: Path, backbone: Path) -> Callable[..., TrainConfig]:
     """A config over the five passages; arguments are tables of changes."""
 
     def maker(**changes: Mapping[str, Any]) -> TrainConfig:
-        from citadel.train.toml import to_toml
-
+        tomli_w = pytest.importorskip("tomli_w", reason="tomli-w is not installed: `pip install citadel-ir[train]`")
         tables: dict[str, Any] = {
             "name": "tiny",
             "seed": 7,
@@ -79,6 +78,6 @@ def config(folder: Path, backbone: Path) -> Callable[..., TrainConfig]:
         }
         for name, change in changes.items():
             tables[name] = {**tables.get(name, {}), **change}
-        return parse_train_config(to_toml(tables))
+        return parse_train_config(tomli_w.dumps(tables))
 
     return maker

@@ -38,7 +38,7 @@ def broken(backbone: Path, tmp_path: Path) -> Path:
 
 def test_a_missing_file(config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refused(config(data={"pairs": "none.jsonl"}), tmp_path, capsys)
-    assert "none.jsonl: data.pairs: there is no such file" in message
+    assert "none.jsonl: data.pairs: no such file" in message
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from citadel.errors import InputError
-from citadel.train.batches import Batch, Batches
+from citadel.train.batches import Batches, TrainingBatch
 from citadel.train.config import TrainConfig
 from citadel.train.data import Data, crc
 from citadel.train.data_cache import load_data
@@ -36,7 +36,7 @@ def load(config: Make, backbone: Path) -> Callable[..., tuple[Data, TrainConfig]
 Load = Callable[..., tuple[Data, TrainConfig]]
 
 
-def same(one: Batch, two: Batch) -> bool:
+def same(one: TrainingBatch, two: TrainingBatch) -> bool:
     columns = ("query_ids", "query_mask", "passage_ids", "passage_mask", "allowed")
     return all(np.array_equal(getattr(one, name), getattr(two, name)) for name in columns)
 
@@ -131,7 +131,9 @@ def test_weights_of_kinds_and_sources(load: Load) -> None:
 
 
 def test_an_unknown_kind_is_named(load: Load) -> None:
-    with pytest.raises(InputError, match=r"data\.kinds names 'terms', which the data has not: it has 'question'"):
+    with pytest.raises(
+        InputError, match=r"data\.kinds names 'terms', which is not in the data: choose from 'question'"
+    ):
         load(data={"kinds": {"terms": 0.5}})
     with pytest.raises(InputError, match="no pair is left"):
         load(data={"kinds": {"term": 0, "question": 0}})
@@ -259,7 +261,7 @@ def test_teacher_scores_stand_by_their_passages(load: Load, write: Write) -> Non
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"passages": ["d2", "d1", "d3"]}, "the positive does not stand first"),
+        ({"passages": ["d2", "d1", "d3"]}, "the positive is not the first passage"),
         ({"passages": ["d1", "d9", "d3"]}, "'d9' is not in the collection"),
         ({"scores": [1]}, "not two lists of one length"),
         ({"scores": [1, 2, "x"]}, "a score is not a number"),
@@ -274,7 +276,7 @@ def test_a_bad_line_of_scores(load: Load, write: Write, fields: dict[str, Any], 
 
 
 def test_missing_lists_are_named(load: Load) -> None:
-    with pytest.raises(InputError, match=r"data\.negatives: there is no such file"):
+    with pytest.raises(InputError, match=r"data\.negatives: no such file"):
         load(data={"negatives": "none.jsonl"})
 
 
@@ -299,58 +301,6 @@ def test_a_share_of_crops(load: Load) -> None:
     drawn = [batches.batch(step) for step in range(50)]
     rows = [tuple(b.query_ids[n][b.query_mask[n] > 0].tolist()) for b in drawn for n in (0, 1)]
     assert 25 < sum(row in known for row in rows) < 75
-
-
-def shown(ids: np.ndarray, mask: np.ndarray) -> list[int]:
-    """The tokens of a row without [CLS], [SEP] and padding."""
-    return [int(id) for id in ids[mask > 0][1:-1]]
-
-
-def test_under_titles_a_sentence_asks_for_the_rest_of_its_passage(load: Load) -> None:
-    data, config = load(data={"titled": 1.0, "held_out": False})
-    batches = Batches(data, config)
-    pairs = zip(data.examples.query.tolist(), data.examples.positive.tolist(), strict=True)
-    titles = {positive: data.queries[query][1:-1].tolist() for query, positive in pairs}
-    for step in range(6):
-        batch = batches.batch(step)
-        for place in range(2):
-            positive = int(data.examples.positive[batches.example(2 * step + place)])
-            query = shown(batch.query_ids[place], batch.query_mask[place])
-            found = shown(batch.passage_ids[3 * place], batch.passage_mask[3 * place])
-            title, whole = titles[positive], data.passages[positive][1:-1].tolist()
-            assert found[: len(title)] == title
-            rest = found[len(title) :]
-            assert whole in (query + rest, rest + query)  # each of these texts has two sentences
-            for row in (1, 2):
-                other = shown(batch.passage_ids[3 * place + row], batch.passage_mask[3 * place + row])
-                plain = [data.passages[row][1:-1].tolist() for row in range(len(data.passages))]
-                under = [titles[row] + text for row, text in enumerate(plain) if row in titles]
-                assert other in under + plain[4:]  # d5 answers no query, so it has no title
-
-
-def test_titles_come_by_whole_batches(load: Load) -> None:
-    data, config = load(data={"titled": 0.5, "held_out": False})
-    batches = Batches(data, config)
-    known = {tuple(data.queries[row].tolist()) for row in range(len(data.queries))}
-    drawn = [batches.batch(step) for step in range(60)]
-    whole = [[tuple(b.query_ids[n][b.query_mask[n] > 0].tolist()) in known for n in (0, 1)] for b in drawn]
-    assert all(one == two for one, two in whole)
-    assert 15 < sum(one for one, _ in whole) < 45
-
-
-def test_a_passage_under_its_title_is_cut_and_keeps_its_separator(load: Load) -> None:
-    data, config = load(data={"titled": 1.0, "held_out": False, "passage_length": 12})
-    drawn = [Batches(data, config).batch(step) for step in range(20)]
-    assert max(int(batch.passage_mask.sum(1).max()) for batch in drawn) == 12
-    last = {int(b.passage_ids[row][b.passage_mask[row] > 0][-1]) for b in drawn for row in range(6)}
-    assert last == {data.special.sep}
-
-
-def test_a_passage_of_one_sentence_keeps_its_query(load: Load, write: Write) -> None:
-    write("one/passages.jsonl", [{"id": "d1", "text": "the heart pumps blood"}, {"id": "d2", "text": "wood floats"}])
-    folder = str(Path(write("one/pairs.jsonl", [{"query": "what pumps blood", "positive": "d1"}])).parent)
-    one, two = (load(data={"folder": folder, "titled": titled, "held_out": False}) for titled in (1.0, 0.0))
-    assert all(same(Batches(*one).batch(step), Batches(*two).batch(step)) for step in range(3))
 
 
 def test_a_source_of_weight_0_is_unseen(load: Load, write: Write) -> None:

@@ -18,9 +18,9 @@ from citadel.train import data_cache
 from citadel.train.config import TrainConfig
 from citadel.train.data import Data, Examples, make_data
 from citadel.train.data_cache import load_data
-from citadel.train.mined import Scored
+from citadel.train.mined import ScoredLists
 from citadel.train.ragged import Ragged
-from citadel.train.texts import Texts
+from citadel.train.texts import TextStore
 from citadel.train.tokens import load_tokenizer
 from tests.support.training import Configs
 
@@ -32,9 +32,9 @@ def plain(value: Any) -> Any:
     """As lists, to compare by value."""
     if isinstance(value, Ragged):
         return [value[row].tolist() for row in range(len(value))]
-    if isinstance(value, Data | Examples | Scored):
+    if isinstance(value, Data | Examples | ScoredLists):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Texts):
+    if isinstance(value, TextStore):
         return list(value)
     if isinstance(value, dict):
         return {name: plain(some) for name, some in value.items()}
@@ -98,7 +98,7 @@ def test_whatever_decides_the_data_has_a_file_of_its_own(
 
 
 def test_what_is_drawn_later_shares_a_file(config: Configs, folder: Path, made: list[str]) -> None:
-    for change in ({}, {"group": 2}, {"crops": 0.5}, {"titled": 0.5}):
+    for change in ({}, {"group": 2}, {"crops": 0.5}):
         load(config(data={"cache": str(folder / "kept"), **change}))
     assert made == ["tiny"]
 
@@ -108,7 +108,7 @@ def test_a_missing_file_and_a_damaged_one_are_named(config: Configs, folder: Pat
     load(kept)
     [file] = (folder / "kept").glob("data-*.bin")
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"data-\w+\.bin: what is kept here is damaged: delete the file"):
+    with pytest.raises(InputError, match=r"data-\w+\.bin: the cache file is damaged: delete it"):
         load(kept)
-    with pytest.raises(InputError, match=r"data\.negatives: there is no such file"):
+    with pytest.raises(InputError, match=r"data\.negatives: no such file"):
         load(config(data={"cache": str(folder / "kept"), "negatives": str(folder / "absent.jsonl")}))

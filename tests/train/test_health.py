@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from citadel.model.citadel import Encoded
-from citadel.train.health import Health, TrainingStopped, check, health
+from citadel.model.citadel import EncodedTexts
+from citadel.train.health import RouterHealth, TrainingStopped, check, router_health
 
-ALIVE = Health(active_keys=8.0, distinct_keys=50, largest_share=0.1, queries_without_key=0.1)
+ALIVE = RouterHealth(active_keys=8.0, distinct_keys=50, largest_share=0.1, queries_without_key=0.1)
 
 
-def text(routed: list[list[bool]], keys: Any, weights: Any, active: int) -> Encoded:
-    return Encoded(
+def text(routed: list[list[bool]], keys: Any, weights: Any, active: int) -> EncodedTexts:
+    return EncodedTexts(
         torch.tensor(routed), keys=torch.tensor(keys), weights=torch.tensor(weights), active=torch.tensor(active)
     )
 
@@ -27,19 +27,19 @@ def test_figures_by_hand() -> None:
         [[[1.0, 0.5], [2.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]],
         9,
     )
-    found = health(queries, passages)
-    assert found == Health(active_keys=3.0, distinct_keys=2, largest_share=3 / 4, queries_without_key=1 / 5)
+    found = router_health(queries, passages)
+    assert found == RouterHealth(active_keys=3.0, distinct_keys=2, largest_share=3 / 4, queries_without_key=1 / 5)
     assert found.as_dict()["distinct_keys"] == 2
 
 
 def test_no_router_no_figures() -> None:
-    bare = Encoded(torch.ones(1, 1, dtype=torch.bool))
-    assert health(bare, bare) is None
+    bare = EncodedTexts(torch.ones(1, 1, dtype=torch.bool))
+    assert router_health(bare, bare) is None
 
 
 def test_a_dead_router_has_figures_too() -> None:
     dead = text([[True]], [[[3]]], [[[0.0]]], 0)
-    assert health(dead, dead) == Health(0.0, 0, 0.0, 1.0)
+    assert router_health(dead, dead) == RouterHealth(0.0, 0, 0.0, 1.0)
 
 
 def test_a_living_router_goes_on() -> None:
@@ -57,12 +57,12 @@ def test_a_loss_that_is_no_number_stops(loss: float) -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Health(8.0, 3, 0.91, 0.0), "91% under one key"),
-        (Health(8.0, 3, 0.5, 0.995), "no token has a key"),
-        (Health(0.0, 0, 0.0, 0.5), "no token has a key"),
+        (RouterHealth(8.0, 3, 0.91, 0.0), "91% under one key"),
+        (RouterHealth(8.0, 3, 0.5, 0.995), "no token has a key"),
+        (RouterHealth(0.0, 0, 0.0, 0.5), "no token has a key"),
     ],
 )
-def test_a_collapsed_router_stops_with_advice(found: Health, words: str) -> None:
+def test_a_collapsed_router_stops_with_advice(found: RouterHealth, words: str) -> None:
     with pytest.raises(TrainingStopped) as caught:
         check(1.0, found, 5, "checkpoint-3")
     message = str(caught.value)
@@ -70,4 +70,4 @@ def test_a_collapsed_router_stops_with_advice(found: Health, words: str) -> None
 
 
 def test_at_the_limit_it_goes_on() -> None:
-    check(1.0, Health(8.0, 3, 0.9, 0.99), 5, "checkpoint-3")
+    check(1.0, RouterHealth(8.0, 3, 0.9, 0.99), 5, "checkpoint-3")

@@ -13,10 +13,10 @@ import torch
 
 from citadel.errors import InputError
 from citadel.model.checkpoint import load_model
+from citadel.progress import silent
 from citadel.train import loop
 from citadel.train.health import TrainingStopped
 from citadel.train.loop import train
-from citadel.train.meter import silent
 from citadel.train.objective import objective
 from citadel.train.run import Run, learning_rate, set_up
 from tests.support.seeds import NIGHT, seeded

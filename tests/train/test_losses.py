@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from citadel.model.citadel import Encoded
+from citadel.model.citadel import EncodedTexts
 from citadel.train.losses import (
     contrastive_loss,
     flops_loss,
@@ -50,8 +50,8 @@ def test_the_router_product_passes_fp16() -> None:
     assert math.isfinite(router_contrastive_loss(large, large, torch.tensor([0, 1])).item())
 
 
-def texts(**parts: torch.Tensor) -> Encoded:
-    return Encoded(torch.tensor([[True, True], [True, False]]), **parts)
+def texts(**parts: torch.Tensor) -> EncodedTexts:
+    return EncodedTexts(torch.tensor([[True, True], [True, False]]), **parts)
 
 
 def test_eq_10_l1() -> None:
@@ -77,7 +77,9 @@ def test_eq_11_to_13_load_balancing() -> None:
 
 def test_load_balancing_by_top_k_counts_every_live_key() -> None:
     keys, weights = torch.tensor([[[0, 1]], [[2, 1]]]), torch.tensor([[[1.0, 1.0]], [[1.0, 0.0]]])
-    found = Encoded(torch.ones(2, 1, dtype=torch.bool), keys=keys, weights=weights, mass=torch.tensor([2.0, 4.0, 8.0]))
+    found = EncodedTexts(
+        torch.ones(2, 1, dtype=torch.bool), keys=keys, weights=weights, mass=torch.tensor([2.0, 4.0, 8.0])
+    )
     assert load_balancing_loss(found, "top-k").item() == 0.5 * 1 + 0.5 * 2 + 0.5 * 4
     assert load_balancing_loss(found, "argmax").item() == 0.5 * 1 + 0.5 * 4
 

@@ -17,14 +17,14 @@ from citadel.train.config_tables import DataPart
 from citadel.train.mined import PairIndex, read_mined, read_scored
 from citadel.train.ragged import Ragged
 from citadel.train.readers import read_source
-from citadel.train.source import Source
+from citadel.train.source import SourceData
 from citadel.train.texts import ABSENT
 
 INF = float("inf")
 
 
 @pytest.fixture(params=[1, 2, 512])
-def source(folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Source:
+def source(folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SourceData:
     """The four pairs of the five passages; files are read so many lines at a time."""
     monkeypatch.setattr(mined, "PART", request.param)
     return read_source(DataPart(folder=str(folder)))
@@ -34,12 +34,12 @@ def line(query: str, positive: str, negatives: list[str], **more: Any) -> dict[s
     return {"query": query, "positive": positive, "negatives": negatives, **more}
 
 
-def ids(source: Source, table: Ragged, index: PairIndex) -> list[list[str]]:
+def ids(source: SourceData, table: Ragged, index: PairIndex) -> list[list[str]]:
     """The lists of the source's pairs, in the source's order."""
     return [source.passages.ids.texts.some(table[row].tolist()) for row in index.row.tolist()]
 
 
-def test_lists_stand_by_their_pair(source: Source, write: Callable[[str, Any], str]) -> None:
+def test_lists_stand_by_their_pair(source: SourceData, write: Callable[[str, Any], str]) -> None:
     file = write(
         "negatives.jsonl",
         [
@@ -57,7 +57,7 @@ def test_lists_stand_by_their_pair(source: Source, write: Callable[[str, Any], s
 
 
 def test_the_margin_moves_what_scores_too_well_before_what_is_listed(
-    source: Source, write: Callable[[str, Any], str]
+    source: SourceData, write: Callable[[str, Any], str]
 ) -> None:
     rows = [
         line("lens", "d3", ["d1", "d2", "d4"], scores=[0.95, 0.8, 0.1], positive_score=1.0, dropped=["d5"]),
@@ -69,7 +69,7 @@ def test_the_margin_moves_what_scores_too_well_before_what_is_listed(
     assert ids(source, found.dropped, index) == [[], [], ["d1", "d2", "d5"], ["d1", "d2"]]
 
 
-def test_scores_stay_with_their_passages(source: Source, write: Callable[[str, Any], str]) -> None:
+def test_scores_stay_with_their_passages(source: SourceData, write: Callable[[str, Any], str]) -> None:
     rows: list[dict[str, Any]] = [
         {"query": "lens", "positive": "d3", "passages": ["d3", "d1"], "scores": [2.5, -1]},
         {"query": "is a virus alive", "positive": "d2", "passages": ["d2"], "scores": [0.5]},
@@ -80,11 +80,11 @@ def test_scores_stay_with_their_passages(source: Source, write: Callable[[str, A
     assert [found.scores[row].tolist() for row in index.row.tolist()] == [[], [0.5], [2.5, -1.0], []]
     for wrong in (["d1", "d3"], []):
         rows[1] = {"query": "copper", "positive": "d4", "passages": wrong, "scores": [1.0] * len(wrong)}
-        with pytest.raises(InputError, match=r"scores\.jsonl:2: the positive does not stand first"):
+        with pytest.raises(InputError, match=r"scores\.jsonl:2: the positive is not the first passage"):
             read_scored(write("scores.jsonl", rows), source, index)
 
 
-def test_an_unknown_id_is_told_with_its_line(source: Source, write: Callable[[str, Any], str]) -> None:
+def test_an_unknown_id_is_told_with_its_line(source: SourceData, write: Callable[[str, Any], str]) -> None:
     rows = [line("lens", "d3", ["d1"]), line("copper", "d4", ["d1", "d9"])]
     with pytest.raises(InputError, match=r"negatives\.jsonl:2: the passage id 'd9' is not in the collection"):
         read_mined(write("negatives.jsonl", rows), source, PairIndex.of(source), -INF)

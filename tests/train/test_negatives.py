@@ -15,7 +15,7 @@ from citadel.cli.main import run
 from citadel.errors import InputError, UsageError
 from citadel.train.config_tables import DataPart
 from citadel.train.negatives import mine, mined_lines
-from citadel.train.rankers import Found
+from citadel.train.rankers import RankedPassages
 from citadel.train.readers import read_source
 from tests.train.conftest import PAIRS
 
@@ -35,9 +35,9 @@ def part(folder: Path) -> DataPart:
 class Fixed:
     """Ranks every passage with scores that a reader can check."""
 
-    def rank(self, query: Any, positive: Any, k: int) -> Iterator[Found]:
+    def rank(self, query: Any, positive: Any, k: int) -> Iterator[RankedPassages]:
         for _ in query:
-            yield Found(np.array([4, 1, 0, 2, 3]), np.array([9, 8, 7, 6, 5], np.float32), 7.0)
+            yield RankedPassages(np.array([4, 1, 0, 2, 3]), np.array([9, 8, 7, 6, 5], np.float32), 7.0)
 
 
 def mined(folder: Path, k: int, margin: float) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def test_mine_by_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--model", "bm25"], 2, "name the data"),
         (["--model", "bm25", "--data", "none.toml"], 4, "none.toml: cannot be opened"),
         (["--model", "no-such-folder/x/y", "--files"], 4, "no-such-folder"),
-        (["--model", "dense:./none", "--files"], 4, "there is no such folder"),
+        (["--model", "dense:./none", "--files"], 4, "no such folder"),
         (["--model", "bm25", "--files", "--out", "none/out.jsonl"], 2, "cannot be written"),
         (["--model", "dense:./none", "--files", "--device", "tpu"], 4, "unknown device 'tpu'"),
         (["--model", "bm25", "--files", "--margin", "nan"], 2, "--margin nan"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from citadel.model.citadel import Citadel, Encoded
+from citadel.model.citadel import Citadel, EncodedTexts
 from citadel.train import losses
 from citadel.train.config_tables import PRESETS, LossPart
 from citadel.train.objective import Labels, objective
@@ -27,7 +27,7 @@ PLAIN = {
 TEACHER = torch.tensor([[3.0, 1.0], [2.0, 0.0], [1.0, float("nan")]], dtype=torch.float64)
 
 
-def batch(router: str) -> tuple[Citadel, Encoded, Encoded]:
+def batch(router: str) -> tuple[Citadel, EncodedTexts, EncodedTexts]:
     model = tiny_citadel(router)
     queries = model.encode(*tiny_texts(model, 3, 0, query=True), query=True, dtype=torch.float64)
     return model, queries, model.encode(*tiny_texts(model, 6, 1), dtype=torch.float64)

@@ -64,7 +64,6 @@ def same_weights(out: Path, reference: Path) -> None:
                 "distillation": "kl",
                 "bm25": 0.3,
                 "anchor": 0.5,
-                "anchor_vectors": 0.5,
             },
         },
     ],

@@ -13,18 +13,18 @@ import pytest
 from citadel.errors import InputError
 from citadel.train.config_tables import DataPart
 from citadel.train.readers import read_source
-from citadel.train.source import Source
+from citadel.train.source import SourceData
 from tests.train.conftest import PAIRS, TEXTS
 
 Write = Callable[[str, Any], str]
 
 
-def pairs(source: Source) -> list[tuple[str, str]]:
+def pairs(source: SourceData) -> list[tuple[str, str]]:
     ids = source.passages.ids.texts
     return [(source.queries[q], ids[p]) for q, p in zip(source.query.tolist(), source.positive.tolist(), strict=True)]
 
 
-def negatives(source: Source) -> list[list[str]]:
+def negatives(source: SourceData) -> list[list[str]]:
     assert source.negatives is not None
     return [source.passages.ids.texts.some(source.negatives[row].tolist()) for row in range(len(source.negatives))]
 
@@ -146,7 +146,7 @@ def test_a_line_that_is_no_json(folder: Path, write: Write) -> None:
 
 def test_a_passage_id_twice(write: Write) -> None:
     file = write("p.jsonl", [{"id": "a", "text": "x"}, {"id": "b", "text": "y"}, {"id": "a", "text": "z"}])
-    with pytest.raises(InputError, match="'a' stands twice") as caught:
+    with pytest.raises(InputError, match="'a' is listed twice") as caught:
         read_source(DataPart(passages=file, pairs=write("q.jsonl", [{"query": "x", "positive": "a"}])))
     assert (caught.value.source, caught.value.line) == (file, 3)
 
@@ -183,7 +183,7 @@ def test_no_positive_in_tevatron(write: Write) -> None:
 
 
 def test_a_missing_file_names_its_key(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"data\.pairs: there is no such file"):
+    with pytest.raises(InputError, match=r"data\.pairs: no such file"):
         read_source(DataPart(passages=str(tmp_path / "a"), pairs=str(tmp_path / "b")))
     with pytest.raises(InputError, match=r"data\.pairs is missing: the format 'pairs' needs it"):
         read_source(DataPart())
@@ -191,7 +191,7 @@ def test_a_missing_file_names_its_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["scifact", "SciFact", "scifact.jsonl"])
 def test_nothing_is_trained_on_scifact(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="SciFact is what models are measured on"):
+    with pytest.raises(InputError, match="SciFact is a test collection"):
         read_source(DataPart(format="beir", folder=str(tmp_path / name)))
 
 

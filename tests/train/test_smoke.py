@@ -57,7 +57,8 @@ def test_search_finds_the_training_positives(trained: Path) -> None:
     pairs = [json.loads(line) for line in (data / "pairs.jsonl").read_text().splitlines()]
     lines = [json.dumps({"id": pair["positive"], "text": pair["query"]}) + "\n" for pair in pairs]
     (trained / "queries.jsonl").write_text("".join(lines))
-    answers = citadel(trained, "search", "index", "--queries", "queries.jsonl", "-k", "10", "--json").splitlines()
+    query = ("--queries", "queries.jsonl", "-k", "10", "--json")
+    answers = citadel(trained, "search", "index", "--model", "model", *query).splitlines()
     found = [row["query_id"] in [hit["id"] for hit in row["hits"]] for row in map(json.loads, answers)]
     assert len(found) == len(pairs)
     assert sum(found) / len(found) > 0.7

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from citadel.errors import ResourceError
-from citadel.train.ragged import Growing, Ragged
-from citadel.train.spill import Numbers, Spill
-from citadel.train.texts import Distinct
+from citadel.train.ragged import Ragged, RaggedBuilder
+from citadel.train.spill import DiskArray, Spill
+from citadel.train.texts import UniqueTexts
 from tests.style.calls import ROOT
 
 BOUND = 40 << 20  # bytes: what reading and tokenising may take
@@ -38,7 +38,7 @@ def test_bytes_come_back(parts: list[bytes], block: int, start: int, size: int) 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=4)), st.slices(12))
 def test_rows_and_slices_are_those_of_an_array(rows: list[list[int]], part: slice) -> None:
-    growing = Growing(np.uint16)
+    growing = RaggedBuilder(np.uint16)
     for row in rows:
         growing.add(row)
     found, wanted = growing.done(), Ragged.of(rows)
@@ -58,7 +58,7 @@ class Same(str):
 
 
 def test_texts_of_one_hash_are_told_apart() -> None:
-    distinct = Distinct()
+    distinct = UniqueTexts()
     assert [distinct.add(Same(text)) for text in ("a", "b", "a", "c", "b")] == [0, 1, 0, 2, 1]
     assert list(distinct.texts) == ["a", "b", "c"]
 
@@ -69,7 +69,7 @@ def test_a_full_disk_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("citadel.train.spill.os.pwrite", full)
     with pytest.raises(ResourceError, match=r"No space left on device\): make room there, or name another .* TMPDIR"):
-        Numbers(np.int64).append(np.zeros(1 << 20))
+        DiskArray(np.int64).append(np.zeros(1 << 20))
 
 
 def test_the_file_is_closed_with_its_owner() -> None:
@@ -85,7 +85,7 @@ CHILD = """
 import sys
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tests.support.models import VOCABULARY
-from citadel.train.readers import read_passages
+from citadel.train.data_files import read_passages
 from citadel.train.tokens import tokenize, twins
 
 def peak():

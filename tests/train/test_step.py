@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from citadel.model.citadel import Citadel, Encoded
+from citadel.model.citadel import Citadel, EncodedTexts
 from citadel.train.config_tables import LossPart
 from citadel.train.inputs import Inputs
 from citadel.train.objective import Labels, objective
@@ -20,7 +20,7 @@ LOSS = LossPart(alpha=0.3, beta=0.1, flops_query=0.2, flops_passage=0.1, distill
 TEACHER = torch.tensor([[3.0, 1.0], [2.0, 0.0], [1.0, float("nan")]], dtype=torch.float64)
 
 
-def cost_of(model: Citadel) -> Callable[[Encoded, Encoded], dict[str, Tensor]]:
+def cost_of(model: Citadel) -> Callable[[EncodedTexts, EncodedTexts], dict[str, Tensor]]:
     return lambda q, p: objective(model, q, p, Labels(2, teacher=TEACHER), LOSS, 1.0)
 
 

@@ -1,7 +1,7 @@
-"""Exact search with torch alone, for every router, on any device: one list after the other against all queries at once.
+"""Exact search in plain torch, for every router and device: one list at a time against all queries.
 
-A list is read once for all query rows under its key, as one matrix product; a score for every (query, passage) is kept.
-What has no key in common and no semantic part has no score: −∞.
+A list is read once for all query rows with its key, as one matrix product; scores of all pairs of query and
+passage are kept. A pair without a common key and without semantic vectors scores −∞.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from citadel.types import RoutedTokens
 
-BLOCK = 256  # passages whose best score is looked at first when the top k are sought
-MOST_PRODUCTS = 1 << 27  # at a time
+BLOCK = 256  # passages per block of the top-k selection
+MAX_PRODUCTS = 1 << 27  # computed at a time
 
 
-class Texts(NamedTuple):
-    """Routed texts, flat: row p says that text `texts[p]` has `vectors[p]`, times its weight, under `keys[p]`.
+class RoutedRows(NamedTuple):
+    """Routed texts as flat rows: row p is the weighted vector of text `texts[p]` with key `keys[p]`.
 
-    Rows of one text stand together. Where a router has no vectors, d = 1 and the weight itself stands there.
+    Rows of one text are adjacent. For a router without vectors, d = 1 and the vector is the weight.
     """
 
     size: int
@@ -32,8 +32,8 @@ class Texts(NamedTuple):
     semantic: Tensor | None  # [size, s]
 
 
-class _Part(NamedTuple):
-    """Postings start … end of the lists, which are the groups low … high."""
+class _ListPart(NamedTuple):
+    """Postings start … end of the lists, and their groups low … high."""
 
     start: int
     end: int
@@ -41,7 +41,7 @@ class _Part(NamedTuple):
     high: int
 
 
-def flatten(routed: Sequence[RoutedTokens], dtype: torch.dtype = torch.float32, device: str = "cpu") -> Texts:
+def flatten(routed: Sequence[RoutedTokens], dtype: torch.dtype = torch.float32, device: str = "cpu") -> RoutedRows:
     """Routed texts as tensors.
 
     >>> one = RoutedTokens(np.array([7], np.uint32), np.array([2.0], np.float32))
@@ -55,7 +55,7 @@ def flatten(routed: Sequence[RoutedTokens], dtype: torch.dtype = torch.float32, 
     vectors = [np.ones((len(t), width)) if t.vectors is None else t.vectors.reshape(len(t), width) for t in routed]
     weighted = np.concatenate([np.empty((0, width)), *vectors]) * weights[:, None]
     semantic = [text.semantic for text in routed if text.semantic is not None]
-    return Texts(
+    return RoutedRows(
         len(routed),
         torch.repeat_interleave(torch.arange(len(routed)), sizes).to(device),
         torch.from_numpy(keys).to(device),
@@ -65,7 +65,7 @@ def flatten(routed: Sequence[RoutedTokens], dtype: torch.dtype = torch.float32, 
 
 
 class ExactSearch:
-    """Inverted lists of some passages as tensors.
+    """Inverted lists of passages as tensors.
 
     >>> one, two = (RoutedTokens(np.array([7], np.uint32), np.array([w], np.float32)) for w in (1, 2))
     >>> search = ExactSearch(flatten([one, two, one]), floor=False)
@@ -74,22 +74,22 @@ class ExactSearch:
     ([[1, 0]], [[4.0, 2.0]])
     """
 
-    def __init__(self, passages: Texts, floor: bool) -> None:
-        order = torch.argsort(passages.keys, stable=True)  # so that a list stands by passage
+    def __init__(self, passages: RoutedRows, floor: bool) -> None:
+        order = torch.argsort(passages.keys, stable=True)  # stable: a list is sorted by passage
         self._keys, texts = passages.keys[order], passages.texts[order]
         self._vectors = passages.vectors[order]
         new = torch.ones_like(texts, dtype=torch.bool)
         new[1:] = (texts[1:] != texts[:-1]) | (self._keys[1:] != self._keys[:-1])
-        self._group = torch.cumsum(new, 0) - 1  # [P]: postings of one (key, passage) are one group
+        self._group = torch.cumsum(new, 0) - 1  # [P]: postings of one (key, passage) form a group
         self._group_passage = texts[new]  # [groups]
         self._semantic, self._floor, self.count = passages.semantic, floor, passages.size
 
-    def search(self, queries: Texts, k: int) -> tuple[Tensor, Tensor]:
-        """The k best scores and passage numbers of each query, best first: [B, k]; −∞ and −1 where there are fewer."""
+    def search(self, queries: RoutedRows, k: int) -> tuple[Tensor, Tensor]:
+        """The k best scores and passage numbers of each query, best first: [B, k], padded with −∞ and −1."""
         return best(self.scores(queries), k, self.count)
 
-    def scores(self, queries: Texts) -> Tensor:
-        """s of every query with every passage; the columns beyond the last passage are −∞."""
+    def scores(self, queries: RoutedRows) -> Tensor:
+        """The score of every query with every passage; columns after the last passage are −∞."""
         width = -(-self.count // BLOCK) * BLOCK
         wide = torch.promote_types(queries.vectors.dtype, torch.float32)
         scores = torch.full((queries.size, width), float("-inf"), dtype=wide, device=queries.vectors.device)
@@ -99,39 +99,39 @@ class ExactSearch:
             self._add(scores, queries.texts[rows], queries.vectors[rows], part)
         return scores
 
-    def _meetings(self, queries: Texts) -> Iterator[tuple[Tensor, _Part]]:
-        """Query rows, no two of one query, with the list of their key, or with one piece of it after the other."""
+    def _meetings(self, queries: RoutedRows) -> Iterator[tuple[Tensor, _ListPart]]:
+        """Query rows, no two of one query, with the list of their key, or with its pieces."""
         order, sizes = _units(queries)
         keys = queries.keys[order[torch.cumsum(sizes, 0) - sizes]]  # [units]
         first = torch.searchsorted(self._keys, keys)
         last = torch.searchsorted(self._keys, keys, right=True)
-        # All of these go to the host at once: waiting for the device at every list would cost more than the lists.
+        # One copy to the host: a synchronisation per list would cost more than the lists.
         parts = torch.stack([first, last, self._groups(first), self._groups(last)], 1).tolist()
         for rows, numbers in zip(torch.split(order, sizes.tolist()), parts, strict=True):
-            whole = _Part(*numbers)
-            step = max(1, MOST_PRODUCTS // len(rows))
+            whole = _ListPart(*numbers)
+            step = max(1, MAX_PRODUCTS // len(rows))
             if 0 < whole.end - whole.start <= step:
                 yield rows, whole
             elif whole.start < whole.end:
                 yield from ((rows, piece) for piece in self._pieces(whole, step))
 
-    def _groups(self, places: Tensor) -> Tensor:
-        """How many groups begin before each place."""
+    def _groups(self, positions: Tensor) -> Tensor:
+        """Number of groups that begin before each position."""
         ends = torch.cat([self._group.new_zeros(1), self._group + 1])
-        return ends[places]
+        return ends[positions]
 
-    def _pieces(self, whole: _Part, step: int) -> Iterator[_Part]:
-        """A list in pieces of about `step` postings that cut no group."""
+    def _pieces(self, whole: _ListPart, step: int) -> Iterator[_ListPart]:
+        """Split a list into pieces of about `step` postings without splitting groups."""
         start, low = whole.start, whole.low
         while start < whole.end:
             wanted = min(start + step, whole.end)
             end = int(torch.searchsorted(self._group, self._group[wanted - 1 : wanted], right=True))
             high = int(self._group[end - 1]) + 1
-            yield _Part(start, end, low, high)
+            yield _ListPart(start, end, low, high)
             start, low = end, high
 
-    def _add(self, scores: Tensor, queries: Tensor, vectors: Tensor, part: _Part) -> None:
-        """Add one list's part: its best product with each passage (Eq. 5)."""
+    def _add(self, scores: Tensor, queries: Tensor, vectors: Tensor, part: _ListPart) -> None:
+        """Add the best product of a part of a list with each passage (Eq. 5)."""
         products = (vectors @ self._vectors[part.start : part.end].T).to(scores.dtype)  # [R, postings]
         group = self._group[part.start : part.end] - part.low
         passages = self._group_passage[part.low : part.high]  # [groups]
@@ -140,20 +140,20 @@ class ExactSearch:
             products = empty.scatter_reduce_(1, group.expand(len(products), -1), products, "amax")
         if self._floor:
             products = products.clamp_(min=0)
-        place = (queries[:, None], passages[None, :])
-        before = scores[place]  # [R, groups]
-        scores[place] = torch.where(torch.isneginf(before), products, before + products)
+        cells = (queries[:, None], passages[None, :])
+        before = scores[cells]  # [R, groups]
+        scores[cells] = torch.where(torch.isneginf(before), products, before + products)
 
 
-def _units(queries: Texts) -> tuple[Tensor, Tensor]:
-    """Query rows sorted so that those of one key that may be added at once stand together, and how many those are.
+def _units(queries: RoutedRows) -> tuple[Tensor, Tensor]:
+    """Query rows grouped into units of one key that can be added at once, and the size of each unit.
 
-    The second token of a query under the same key waits for the next turn: one write at a place must not hide another.
+    A second token of a query with the same key goes into another unit: two writes to one score would race.
     """
     pair = queries.keys * (queries.size + 1) + queries.texts
     order = torch.argsort(pair, stable=True)
-    place = torch.arange(len(order), device=order.device)
-    turn = place - torch.searchsorted(pair[order], pair[order])  # how many rows of this (key, query) came before
+    position = torch.arange(len(order), device=order.device)
+    turn = position - torch.searchsorted(pair[order], pair[order])  # rows of this (key, query) before
     turns = int(turn.max()) + 1 if len(turn) else 1
     unit = queries.keys[order] * turns + turn
     again = torch.argsort(unit, stable=True)
@@ -162,7 +162,7 @@ def _units(queries: Texts) -> tuple[Tensor, Tensor]:
 
 
 def best(scores: Tensor, k: int, count: int) -> tuple[Tensor, Tensor]:
-    """The k best of each row, equal ones by lower number; only the k blocks with the best maxima are sorted.
+    """The k best of each row, ties by lower number; sorts only the k blocks with the best maxima.
 
     >>> best(torch.tensor([[1.0, 3.0, 3.0] + [float("-inf")] * 253]), 2, 3)[1].tolist()
     [[1, 2]]
@@ -170,7 +170,7 @@ def best(scores: Tensor, k: int, count: int) -> tuple[Tensor, Tensor]:
     k = min(k, count)
     blocks = scores.view(len(scores), -1, BLOCK)  # [B, N / BLOCK, BLOCK]
     maxima = torch.sort(blocks.amax(-1), dim=1, descending=True, stable=True).indices[:, :k]
-    chosen = torch.sort(maxima, dim=1).values  # [B, blocks]; ascending, so that a stable sort keeps the lower number
+    chosen = torch.sort(maxima, dim=1).values  # [B, blocks]; ascending, so that stable sorting keeps lower numbers
     numbers = (chosen[..., None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
     values, order = torch.sort(scores.gather(1, numbers), dim=1, descending=True, stable=True)
     values, numbers = values[:, :k], numbers.gather(1, order)[:, :k]

@@ -1,4 +1,4 @@
-"""A GPU as `citadel bench latency` times it: searches end on the host, and its own bandwidth is the floor."""
+"""A GPU search for `citadel bench latency`: results end on the host; the floor uses the GPU's bandwidth."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ ROUNDS = 10
 COPIED = {"cuda": 1 << 30, "cpu": 1 << 22}  # bytes
 
 
-class CardSearch:
-    """A snapshot on a card."""
+class GpuSearch:
+    """A snapshot on a GPU."""
 
     def __init__(self, snapshot: Snapshot, floor: bool, device: str) -> None:
         self._engine = GpuEngine(snapshot, floor, device)
-        self._device = self._engine.cards[0].card.device
+        self._device = self._engine.engines[0].index.device
 
     def prepare(self, plan: Plan) -> Any:
-        """A query as `search` takes it."""
+        """Prepare a query for `search`."""
         return self._engine.prepare(plan)
 
     def search(self, query: Any, options: Options) -> Scored:
-        """The best documents of one query; what it read from the card is on the host now."""
+        """The best documents of one query, copied to the host."""
         return self._engine.search(query, options)
 
     @property
     def name(self) -> str:
-        """What the card is called."""
+        """The name of the GPU."""
         return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "torch on the CPU"
 
     @cached_property
     def bandwidth(self) -> float:
-        """Bytes a second that a copy reads and writes, the best of some."""
+        """Bytes per second that a copy reads and writes: the best of several rounds."""
         one = torch.ones(COPIED[self._device.type], dtype=torch.uint8, device=self._device)
         other = torch.empty_like(one)
         return 2 * one.numel() / min(self._seconds(one, other) for _ in range(ROUNDS))

@@ -1,7 +1,7 @@
-"""How long one query takes, stage by stage, beside the time this machine needs to read the bytes the query touches.
+"""Latency of single queries by stage, with the time to read their bytes from memory as a floor.
 
-One query at a time on one thread: a warm-up pass, then trials of two passes each. The first pass runs the search as it
-always runs and gives the latencies; the second, with the engine's stage timers on, says where that time goes.
+One query at a time on one thread: a warm-up pass, then trials of two passes each. The first pass runs the search
+without timers and gives the latencies; the second, with the engine's stage timers on, gives the stages.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from citadel.settings import Settings
 from citadel.types import RoutedTokens, Scored
 
 TRIALS = 3
-FEWEST = 10  # queries, however long they take
+MIN_QUERIES = 10  # however long they take
 PERCENTILES = (50, 95, 99)
 ALL_STAGES = ("encode", *STAGES, "ids")
-WHOLE = ("search", "whole")  # the engine alone, timers off; everything from text to ids
+WHOLE = ("search", "whole")  # the engine alone, timers off; and everything from text to ids
 
 
 class Traffic(NamedTuple):
-    """What one query reads."""
+    """Dot products and bytes read by one query."""
 
     token_products: int
     semantic_products: int
@@ -37,8 +37,8 @@ class Traffic(NamedTuple):
     semantic_bytes: int
 
 
-class Searching(Protocol):
-    """Another engine than the CPU's: its answers are on the host when it returns, so that nothing is left running."""
+class GpuTimed(Protocol):
+    """A GPU search to time: results are on the host when it returns, so that nothing is left running."""
 
     @property
     def bandwidth(self) -> float: ...
@@ -50,15 +50,15 @@ class Searching(Protocol):
 
 @dataclass(frozen=True)
 class Bench:
-    """An index to time: its engine, the queries, and what they pass through on either side of it."""
+    """An index to time: its engine, the queries, and the steps before and after the engine."""
 
     snapshot: Snapshot
     engine: CpuEngine
     options: Options
-    queries: Sequence[Any]  # texts where there is an encoder, else routed tokens
+    queries: Sequence[Any]  # texts with an encoder, else routed tokens
     encode: Callable[[str], RoutedTokens] | None = None
     ids: Callable[[NDArray[np.int64]], Any] | None = None
-    card: Searching | None = None  # searches in place of the engine, which then only counts
+    gpu: GpuTimed | None = None  # searches instead of the engine, which then only counts what is read
 
     @property
     def settings(self) -> Settings:
@@ -67,17 +67,17 @@ class Bench:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds by stage: {mean, p50, p95, p99} each, of the trial with the least mean latency."""
+    """Milliseconds by stage as {mean, p50, p95, p99}, from the trial with the lowest mean latency."""
 
     milliseconds: dict[str, dict[str, float]]
-    traffic: dict[str, float]  # means a query
-    bandwidth: float  # bytes a second, one core
+    traffic: dict[str, float]  # means per query
+    bandwidth: float  # bytes per second, one core
     queries: int
     trials: int
     means: list[float] = field(default_factory=list)  # whole latency in ms, trial by trial
 
     def floor(self, stage: str) -> float | None:
-        """Milliseconds that reading the stage's bytes once takes at least; None where that says nothing."""
+        """Milliseconds to read the stage's bytes once; None for a stage that reads no lists or vectors."""
         lists, semantic = self.traffic["list_bytes"], self.traffic["semantic_bytes"]
         touched = {
             "token retrieval": lists,
@@ -89,18 +89,18 @@ class Latency:
 
 
 def affordable(bench: Bench, seconds: float, trials: int = TRIALS) -> Bench:
-    """The bench with as many queries as so many seconds allow, judged by its first one, but at least a few."""
+    """Limit a bench to the queries that fit into `seconds`, judged by the first; at least MIN_QUERIES."""
     start = time.perf_counter()
     for query in bench.queries[:1]:
         _warm(bench, query)
     passes = (1 + 2 * trials) * (time.perf_counter() - start)
-    return replace(bench, queries=bench.queries[: max(FEWEST, int(seconds / passes))])
+    return replace(bench, queries=bench.queries[: max(MIN_QUERIES, int(seconds / passes))])
 
 
 def measure_latency(bench: Bench, trials: int = TRIALS, progress: Callable[[int], Any] = lambda done: None) -> Latency:
     """Time every query of a bench."""
     if not bench.queries:
-        raise UsageError("there is no query to time: give a file of queries that is not empty")
+        raise UsageError("no query to time: give a file of queries that is not empty")
     traffic = [_warm(bench, query) for query in bench.queries]
     best: tuple[float, dict[str, list[float]]] | None = None
     means: list[float] = []
@@ -113,8 +113,8 @@ def measure_latency(bench: Bench, trials: int = TRIALS, progress: Callable[[int]
     assert best is not None
     return Latency(
         {stage: _summary(best[1][stage]) for stage in (*ALL_STAGES, *WHOLE) if any(best[1].get(stage, ()))},
-        {name: float(np.mean([each[place] for each in traffic])) for place, name in enumerate(Traffic._fields)},
-        read_bandwidth() if bench.card is None else bench.card.bandwidth,
+        {name: float(np.mean([getattr(each, name) for each in traffic])) for name in Traffic._fields},
+        read_bandwidth() if bench.gpu is None else bench.gpu.bandwidth,
         len(bench.queries),
         trials,
         means,
@@ -134,15 +134,15 @@ def _summary(seconds: list[float]) -> dict[str, float]:
 
 def _trial(bench: Bench) -> dict[str, list[float]]:
     spent: dict[str, list[float]] = {stage: [] for stage in (*ALL_STAGES, *WHOLE)}
-    engine: Any = bench.card or bench.engine
+    engine: Any = bench.gpu or bench.engine
     for query in bench.queries:
         start = time.perf_counter()
         prepared = engine.prepare(_plan(bench, query))
         before = time.perf_counter()
-        found = engine.search(prepared, bench.options)
+        scored = engine.search(prepared, bench.options)
         after = time.perf_counter()
         if bench.ids is not None:
-            bench.ids(found.numbers)
+            bench.ids(scored.numbers)
         end = time.perf_counter()
         spent["search"].append(after - before)
         spent["whole"].append(end - start)
@@ -153,26 +153,26 @@ def _trial(bench: Bench) -> dict[str, list[float]]:
 
 
 def _timed(bench: Bench, query: Any) -> dict[str, float]:
-    """One query with every stage timed apart; a card runs them as one recorded graph, which is not taken apart."""
-    engine: Any = bench.card or bench.engine
+    """Time each stage of one query; a GPU runs its stages as one recorded graph, timed as a whole."""
+    engine: Any = bench.gpu or bench.engine
     start = time.perf_counter()
     routed = bench.encode(query) if bench.encode is not None else query
     encoded = time.perf_counter()
     prepared = engine.prepare(_plan_routed(bench.settings, routed))
     planned = time.perf_counter()
-    found, stages = _searched(bench, prepared)
+    scored, stages = _searched(bench, prepared)
     searched = time.perf_counter()
     spent = {"encode": encoded - start if bench.encode is not None else 0.0, **stages}
-    spent["plan"] += planned - encoded  # the Python half of it
+    spent["plan"] += planned - encoded  # the Python part
     if bench.ids is not None:
-        bench.ids(found.numbers)
+        bench.ids(scored.numbers)
         spent["ids"] = time.perf_counter() - searched
     return spent
 
 
 def _searched(bench: Bench, prepared: Any) -> tuple[Scored, dict[str, float]]:
-    if bench.card is not None:
-        return bench.card.search(prepared, bench.options), {"plan": 0.0}
+    if bench.gpu is not None:
+        return bench.gpu.search(prepared, bench.options), {"plan": 0.0}
     return bench.engine.search_timed(prepared, bench.options)
 
 
@@ -185,23 +185,23 @@ def _plan_routed(settings: Settings, routed: RoutedTokens) -> Plan:
 
 
 def _warm(bench: Bench, query: Any) -> Traffic:
-    """Run a query once, and say what it reads."""
+    """Run a query once, and measure what it reads."""
     plan = _plan(bench, query)
-    if bench.card is not None:
-        bench.card.search(bench.card.prepare(plan), bench.options)
-    found = bench.engine.search(bench.engine.prepare(plan), bench.options)
+    if bench.gpu is not None:
+        bench.gpu.search(bench.gpu.prepare(plan), bench.options)
+    scored = bench.engine.search(bench.engine.prepare(plan), bench.options)
     lists = bench.engine.list_numbers(plan)
     tokens = sum(
         int(np.diff(segment.list_starts)[row[row >= 0]].sum())
         for segment, row in zip(bench.snapshot.segments, lists, strict=True)
         if segment.meta.kind != "none"
     )
-    semantic = found.dot_products - tokens
+    semantic = scored.dot_products - tokens
     return Traffic(tokens, semantic, _list_bytes(bench, lists), semantic * _semantic_bytes(bench.settings))
 
 
 def _list_bytes(bench: Bench, lists: NDArray[np.int64]) -> int:
-    """Every list is read once, however many query tokens share it."""
+    """Bytes of the lists; a list is read once, however many query tokens share it."""
     total = 0
     for segment, row in zip(bench.snapshot.segments, lists, strict=True):
         if segment.meta.kind == "none":
@@ -226,13 +226,13 @@ def _semantic_bytes(settings: Settings) -> int:
     return width + 2 if settings.semantic.codec == "int8" else 2 * width
 
 
-def described(bench: Bench, found: Latency, machine: Mapping[str, Any], synthetic: bool = False) -> dict[str, Any]:
-    """A latency as it is kept: with the floors, the index and the machine."""
+def described(bench: Bench, latency: Latency, machine: Mapping[str, Any], synthetic: bool = False) -> dict[str, Any]:
+    """A latency as JSON, with the floors, the index and the machine."""
     from citadel._native import instruction_set
 
     return {
-        **asdict(found),
-        "floors": {stage: found.floor(stage) for stage in found.milliseconds},
+        **asdict(latency),
+        "floors": {stage: latency.floor(stage) for stage in latency.milliseconds},
         "documents": len(bench.snapshot),
         "synthetic": synthetic,
         "k": bench.options.k,
@@ -242,7 +242,7 @@ def described(bench: Bench, found: Latency, machine: Mapping[str, Any], syntheti
 
 
 def read_bandwidth(size: int = 1 << 28, rounds: int = 5) -> float:
-    """Bytes a second at which one core reads memory that no cache holds: the best of a few passes.
+    """Bytes per second at which one core reads uncached memory: the best of a few passes.
 
     >>> read_bandwidth(1 << 20, 1) > 0
     True

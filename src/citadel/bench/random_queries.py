@@ -1,4 +1,4 @@
-"""Queries for an index without a model: random vectors under keys drawn as often as documents have them."""
+"""Queries for an index without a model: random vectors, with keys drawn by their number of postings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from citadel.types import RoutedTokens
 
 
 def random_queries(snapshot: Snapshot, count: int, tokens: int, seed: int = 0) -> list[RoutedTokens]:
-    """Routed tokens that fit the index; the same each time."""
+    """Random routed tokens for an index; deterministic per seed."""
     lengths, settings = list_lengths(snapshot), snapshot.settings
     generator = np.random.default_rng(seed)
     if settings.lexical is not None and not lengths:

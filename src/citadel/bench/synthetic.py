@@ -1,7 +1,7 @@
-"""An index of any size whose lists are those of a real one, scaled: what a query would cost there.
+"""A synthetic index of any size with the scaled lists of a real one, to time queries at that size.
 
-Only the lists that the queries read are made, with random contents: each has as many postings as the real list would
-have if the collection grew to that many documents. Semantic vectors, where there are any, are made for all documents.
+Only the lists that the queries read are generated, with random contents: each as long as the real list would be
+if the collection grew to that many documents. Semantic vectors, if any, are generated for all documents.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from citadel.index.stats import list_lengths
 from citadel.index.storage import FolderStorage
 from citadel.types import Floats
 
-CHUNK = 1 << 18  # postings or documents made at a time
-REPEATED = 0.2  # the share of postings that stand in one document with the posting before them
+CHUNK = 1 << 18  # postings or documents generated at a time
+REPEATED = 0.2  # share of postings in the same document as the one before
 _ID, _FILE = "0" * 32, "1" * 32
-Progress = Callable[[int, int], Any]  # how much is made, of how much
+RowProgress = Callable[[int, int], Any]  # rows done, rows in all
 
 
-def _nobody(done: int, total: int) -> None:
-    """Nobody looks."""
+def _no_progress(done: int, total: int) -> None:
+    """Ignore progress."""
 
 
 class ScaledLists:
     """The contents of a synthetic segment."""
 
     def __init__(
-        self, meta: Meta, keys: NDArray[np.uint32], sizes: NDArray[np.int64], progress: Progress = _nobody
+        self, meta: Meta, keys: NDArray[np.uint32], sizes: NDArray[np.int64], progress: RowProgress = _no_progress
     ) -> None:
         self.meta, self.keys, self.list_lengths = meta, keys, sizes
         self._progress, self._made = progress, 0
 
     @property
     def total(self) -> int:
-        """Rows of all sections together."""
+        """Number of rows of all sections."""
         lexical = len(row_names(self.meta)) if self.meta.kind != "none" else 0  # KEYS has none, DOCUMENTS is not named
         semantic = (1 + (self.meta.semantic_codec == "int8")) if self.meta.semantic_dimension else 0
         return lexical * self.meta.postings + semantic * self.meta.documents
@@ -54,13 +54,13 @@ class ScaledLists:
         self._progress(self._made, self.total)
 
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
-        for place, size in enumerate(self.list_lengths.tolist()):
-            generator = np.random.default_rng((place, len(name)))
+        for number, size in enumerate(self.list_lengths.tolist()):
+            generator = np.random.default_rng((number, len(name)))
             numbers = _documents(generator, self.meta.documents, size) if name == "DOCUMENTS" else None
             for start in range(0, size, CHUNK):
                 count = min(CHUNK, size - start)
                 values = numbers[start : start + count] if numbers is not None else self._values(name, generator, count)
-                yield np.full(count, place, np.uint32), values
+                yield np.full(count, number, np.uint32), values
                 self._count(count)
 
     def _values(self, name: str, generator: np.random.Generator, count: int) -> NDArray[Any]:
@@ -83,7 +83,9 @@ class ScaledLists:
             self._count(count)
 
     def semantic_vectors(self, start: int, stop: int) -> Floats:
-        return np.zeros((stop - start, self.meta.semantic_dimension), np.float32)  # nobody groups random vectors
+        return np.zeros(
+            (stop - start, self.meta.semantic_dimension), np.float32
+        )  # unused: random_probe makes the groups
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         yield from ()
@@ -96,7 +98,7 @@ class ScaledLists:
 
 
 def _documents(generator: np.random.Generator, documents: int, size: int) -> NDArray[np.uint32]:
-    """Document numbers of one list, rising; a share of them stands twice or more."""
+    """Ascending document numbers of one list; a share of them is repeated."""
     drawn = np.sort(generator.integers(0, documents, size)).astype(np.uint32)
     again = np.flatnonzero(generator.random(max(size - 1, 0)) < REPEATED) + 1
     drawn[again] = drawn[again - 1]
@@ -111,7 +113,7 @@ def _codes(generator: np.random.Generator, codec: str, count: int, width: int) -
 
 
 def random_probe(read: Callable[[int, int], Floats], documents: int) -> Probe:
-    """Groups as large as `build_probe` makes them, of random documents: the same work at search, none to make."""
+    """Groups of random documents, as large as those of `build_probe`: the same work at search time."""
     width = read(0, 1).shape[1]
     count = int(2 * np.sqrt(documents))
     generator = np.random.default_rng(0)
@@ -121,7 +123,7 @@ def random_probe(read: Callable[[int, int], Floats], documents: int) -> Probe:
 
 
 class SyntheticSegment(Segment):
-    """A segment without documents' names and texts."""
+    """A segment without ids and texts of documents."""
 
     def __init__(self, file: CitFile, meta: Meta, lists: int) -> None:
         self.file, self.meta, self.name = file, meta, file.name
@@ -129,7 +131,7 @@ class SyntheticSegment(Segment):
 
 
 class SyntheticSnapshot(Snapshot):
-    """One such segment as a whole index, with the settings of the real one."""
+    """A synthetic segment as a whole index, with the settings of the real one."""
 
     def __init__(self, segment: SyntheticSegment, like: Snapshot) -> None:
         self.segments, self.codebook, self.tombstones = [segment], like.codebook, {}
@@ -145,15 +147,15 @@ class SyntheticSnapshot(Snapshot):
 
 
 def _record(segment: SyntheticSegment) -> SegmentRecord:
-    """What a manifest says of it; there is no store of documents."""
+    """Its manifest record; there is no document store."""
     nothing = FileRecord("", 0, 0)
     return SegmentRecord(nothing, nothing, segment.documents, segment.meta.postings, 0)
 
 
 def synthetic_index(
-    like: Snapshot, documents: int, keys: Sequence[int], folder: str, progress: Progress = _nobody
+    like: Snapshot, documents: int, keys: Sequence[int], folder: str, progress: RowProgress = _no_progress
 ) -> SyntheticSnapshot:
-    """Write an index of that many documents into a folder: the lists of `keys`, scaled from those of `like`."""
+    """Write an index of `documents` documents: the lists of `keys`, scaled from those of `like`."""
     lengths = list_lengths(like)
     chosen = sorted({int(key) for key in keys if lengths.get(int(key))})
     factor = documents / max(len(like), 1)

@@ -1,4 +1,4 @@
-"""`citadel add INDEX CORPUS`: add documents, all of them or none."""
+"""`citadel add INDEX CORPUS`: add documents in one commit."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ def add(
     memory: Memory = "1GiB",
     threads: Threads = None,
 ) -> None:
-    """Add documents to an index in one commit; one whose id is there already replaces it."""
+    """Add documents to an index, in one commit. A document replaces the one with the same id."""
     from citadel.api import Index
-    from citadel.cli.support.corpus_feed import open_feed, tell_skipped, tell_truncated
+    from citadel.cli.support.corpus_feed import open_feed, report_skipped, report_truncated
     from citadel.errors import FingerprintError
     from citadel.progress import Progress
 
     with Index.open(index, memory=parse_size(memory), model=model, threads=threads) as opened:
         if fingerprint is not None and fingerprint != opened.settings.fingerprint:
             raise FingerprintError(
-                f"vectors of {fingerprint!r} do not belong into an index of {opened.settings.fingerprint!r}", index
+                f"vectors of {fingerprint!r} do not fit an index of {opened.settings.fingerprint!r}", index
             )
         feed = open_feed(corpus, format, on_error, memory=opened.memory)
         try:
             before, counted = len(opened), opened.counts
             with Progress("Adding", "documents") as progress:
                 feed.add(opened, lambda size: False, progress)
+                report_skipped(feed)
+                feed.require_documents(0)
                 opened.commit()
         finally:
             feed.close()
-        tell_skipped(feed)
         replaced, cut = (opened.counts.get(name, 0) - counted.get(name, 0) for name in ("replaced", "cut"))
-        tell_truncated(opened, cut)
+        report_truncated(opened, cut)
         counts = {"replaced": replaced, "skipped": feed.skipped, "cut": cut}
         rest = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
-        print(f"{index}: {plural(len(opened) - before + replaced, 'document')} added{rest}; {len(opened):,} in all")
+        print(f"{index}: {plural(len(opened) - before + replaced, 'document')} added{rest}; {len(opened):,} in total")

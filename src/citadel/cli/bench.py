@@ -32,9 +32,9 @@ def latency(
     queries: Annotated[str, typer.Option(metavar="FILE", help="Queries: JSONL, TSV or a BEIR folder.")] = "",
     like: Annotated[str, typer.Option(metavar="INDEX", help="Time a synthetic index with this one's lists.")] = "",
     documents: Annotated[int, typer.Option(min=1, help="With --like: how many documents it has.")] = 8_841_823,
-    limit: Annotated[int, typer.Option(min=1, help="Time the first so many queries.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, help="Time the first N queries.")] = 200,
     tokens: Annotated[int, typer.Option(min=1, help="Without --queries: tokens of a random query.")] = 16,
-    k: Annotated[int, typer.Option("-k", min=1, help="Hits a query.")] = 1000,
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 1000,
     semantic: Annotated[str, typer.Option(metavar="auto|exact|rerank|off", help="As in search.")] = "auto",
     trials: Annotated[int, typer.Option(min=1, help="The one with the least mean counts.")] = 3,
     into: Annotated[str, typer.Option(metavar="F.json", help="Write it into this measurement's `latency`.")] = "",
@@ -63,7 +63,7 @@ def latency(
         prepared = _bench(opened, asked, k, semantic, made, device)
         with Progress("Timing", "trials", trials) as progress:
             found = measure_latency(prepared, trials, progress)
-        record = described(prepared, found, machine() | _card_name(prepared), bool(like))
+        record = described(prepared, found, machine() | _gpu_name(prepared), bool(like))
     if into:
         _keep(into, record)
     if json:
@@ -98,7 +98,7 @@ def _synthetic(opened: Index, asked: list[Any], documents: int, scratch: str) ->
 
         def show(done: int, total: int) -> None:
             progress.total = total
-            progress(done, done)
+            progress(done)
 
         return synthetic_index(snapshot, documents, keys, scratch, show)
 
@@ -116,8 +116,8 @@ def _bench(opened: Index, asked: list[Any], k: int, semantic: str, made: Any, de
     if asked and isinstance(asked[0], str):
         encode = opened.encode_query if device == "cpu" else _encode_on(opened, device)
     options, ids = plan_options(snapshot, k, semantic, None), None if made else snapshot.ids
-    card = None if device == "cpu" else _card(snapshot, floor, device)
-    return Bench(snapshot, engine, options, asked, encode, ids, card)
+    gpu = None if device == "cpu" else _gpu(snapshot, floor, device)
+    return Bench(snapshot, engine, options, asked, encode, ids, gpu)
 
 
 def _encode_on(opened: Index, device: str) -> Callable[[str], RoutedTokens]:
@@ -125,16 +125,16 @@ def _encode_on(opened: Index, device: str) -> Callable[[str], RoutedTokens]:
     return lambda text: encoder.encode_queries([text])[0]
 
 
-def _card(snapshot: Any, floor: bool, device: str) -> Any:
+def _gpu(snapshot: Any, floor: bool, device: str) -> Any:
     try:
-        from citadel.bench.gpu_stages import CardSearch
+        from citadel.bench.gpu_stages import GpuSearch
     except ImportError as error:
         raise UsageError(f"a GPU needs more packages ({error}): run `pip install 'citadel-ir[gpu]'`") from None
-    return CardSearch(snapshot, floor, device)
+    return GpuSearch(snapshot, floor, device)
 
 
-def _card_name(prepared: Bench) -> dict[str, str]:
-    return {} if prepared.card is None else {"card": prepared.card.name}
+def _gpu_name(prepared: Bench) -> dict[str, str]:
+    return {} if prepared.gpu is None else {"card": prepared.gpu.name}
 
 
 def _keep(file: str, described: dict[str, Any]) -> None:
@@ -149,13 +149,17 @@ def _show(described: dict[str, Any], found: Latency) -> None:
     kind = "synthetic documents" if described["synthetic"] else "documents"
     where = described["machine"].get("card", "one thread")
     print(f"{described['documents']:,} {kind}, {found.queries:,} queries, top {described['k']}, {where}")
-    print(f"{'ms a query':<18}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'floor':>10}")
+    print(f"{'ms per query':<18}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'floor':>10}")
     for stage, figures in found.milliseconds.items():
         floor = found.floor(stage)
         cells = "".join(f"{figures[name]:>10.4f}" for name in ("mean", "p50", "p95", "p99"))
         print(f"{stage:<18}{cells}{'–' if floor is None else f'{floor:.4f}':>10}")
     traffic = found.traffic
-    print(f"dot products a query: {traffic['token_products']:,.0f} token, {traffic['semantic_products']:,.0f} semantic")
-    print(f"bytes a query: {traffic['list_bytes']:,.0f} of lists, {traffic['semantic_bytes']:,.0f} of semantic vectors")
-    reads = "the card copies" if "card" in described["machine"] else "one core reads"
+    print(
+        f"dot products per query: {traffic['token_products']:,.0f} token, {traffic['semantic_products']:,.0f} semantic"
+    )
+    print(
+        f"bytes per query: {traffic['list_bytes']:,.0f} of lists, {traffic['semantic_bytes']:,.0f} of semantic vectors"
+    )
+    reads = "the GPU copies" if "card" in described["machine"] else "one core reads"
     print(f"{reads} {found.bandwidth / 1e9:.1f} GB/s: that is the floor; caches may undercut it on a small index")

@@ -13,12 +13,12 @@ from citadel.errors import InputError, UsageError
 
 def delete(
     index: IndexFolder,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of documents.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Document ids.")] = None,
     file: Annotated[
-        str | None, typer.Option("--ids", metavar="FILE", help="A file with one id a line; - reads standard input.")
+        str | None, typer.Option("--ids", metavar="FILE", help="A file with one id per line; - reads standard input.")
     ] = None,
 ) -> None:
-    """Delete documents by id, in one commit; ids that are not there are counted and passed over."""
+    """Delete documents by id, in one commit. Unknown ids are counted and ignored."""
     if not ids and file is None:
         raise UsageError("nothing to delete: name ids, or a file of ids with --ids")
     from citadel.api import Index
@@ -35,7 +35,7 @@ def delete(
 
 
 def _read_ids(file: str) -> list[str]:
-    """One id a line; blank lines are none."""
+    """Read one id per line; blank lines are ignored."""
     from citadel.text.files import open_lines
     from citadel.text.parse import decode
 

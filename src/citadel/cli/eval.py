@@ -1,4 +1,4 @@
-"""`citadel eval`: measures of an index or a run against judgements, and against a baseline run."""
+"""`citadel eval`: measure an index or a run against judgements, and compare it with a baseline run."""
 
 from __future__ import annotations
 
@@ -6,57 +6,57 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.support.options import CardMemory, Device, Json, Model, Threads, parse_card_memory
-from citadel.cli.support.run_eval import Asked, judge, print_values, save
+from citadel.cli.support.options import Device, GpuMemory, Json, Model, Threads, parse_gpu_memory
+from citadel.cli.support.run_eval import EvalOptions, print_values, save
+from citadel.cli.support.run_eval import evaluate as run_evaluation
 from citadel.errors import UsageError
 
 
 def evaluate(
-    index: Annotated[
-        str | None, typer.Argument(metavar="[INDEX]", help="The folder of the index; not with --run.")
-    ] = None,
+    index: Annotated[str | None, typer.Argument(metavar="[INDEX]", help="The index folder; not with --run.")] = None,
     queries: Annotated[str, typer.Option(metavar="FILE", help="Queries: JSONL, TSV or a BEIR folder.")] = "",
     qrels: Annotated[str, typer.Option(metavar="FILE", help="Judgements: TREC, BEIR, or a BEIR folder.")] = "",
     dataset: Annotated[
-        str, typer.Option(metavar="DIR|ID", help="Both of these: a BEIR or MS MARCO folder, or ir_datasets:ID.")
+        str,
+        typer.Option(metavar="DIR|ID", help="Queries and judgements: a BEIR or MS MARCO folder, or ir_datasets:ID."),
     ] = "",
     split: Annotated[str, typer.Option(metavar="NAME", help="test, dev, …; MS MARCO: dev-small, dl19, dl20.")] = "",
     measures: Annotated[
         str,
         typer.Option(
-            metavar="NAMES", help="Names of ir-measures, with spaces between.  [default: nDCG@10 RR@10 R@1000]"
+            metavar="NAMES", help="Names of ir-measures, separated by spaces.  [default: nDCG@10 RR@10 R@1000]"
         ),
     ] = "",
     run: Annotated[str, typer.Option(metavar="RUN", help="A TREC run to measure instead of an index.")] = "",
     baseline: Annotated[str, typer.Option(metavar="RUN", help="A TREC run to compare with, query by query.")] = "",
     json: Json = False,
-    per_query: Annotated[bool, typer.Option("--per-query", help="The values of each judged query too.")] = False,
+    per_query: Annotated[bool, typer.Option("--per-query", help="Also print each judged query's values.")] = False,
     save_run: Annotated[str, typer.Option(metavar="FILE", help="Write the run; .gz and .xz are compressed.")] = "",
     save_qrels: Annotated[str, typer.Option(metavar="FILE", help="Write the judgements as TREC qrels.")] = "",
     save_queries: Annotated[str, typer.Option(metavar="FILE", help="Write each query's values as JSON.")] = "",
     relevant: Annotated[
-        int | None, typer.Option(metavar="GRADE", min=1, help="From which grade recall, RR and AP count a document.")
+        int | None, typer.Option(metavar="GRADE", min=1, help="Lowest grade that recall, RR and AP count as relevant.")
     ] = None,
     drop_same_id: Annotated[
         bool | None,
         typer.Option(
-            "--drop-same-id/--keep-same-id", help="Drop a hit whose id is the query's; on for arguana, quora."
+            "--drop-same-id/--keep-same-id", help="Drop hits whose id equals the query's; default for arguana, quora."
         ),
     ] = None,
     model: Model = None,
     threads: Threads = None,
     device: Device = "cpu",
-    card_memory: CardMemory = "",
+    gpu_memory: GpuMemory = "",
 ) -> None:
-    """Measure an index, or a run, over the judged queries; one without an answer scores 0.
+    """Measure an index or a run over the judged queries; a query without hits scores 0.
 
-    With --baseline also the difference, a two-sided paired t-test and a bootstrap interval of 95 %."""
+    --baseline adds the difference, a two-sided paired t-test and a 95 % bootstrap interval."""
     if (index is None) == (not run):
         raise UsageError("name either an INDEX or a run with --run")
-    asked = Asked(
+    options = EvalOptions(
         index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model, threads, device,
-        parse_card_memory(card_memory),
+        parse_gpu_memory(gpu_memory), bool(save_run),
     )  # fmt: skip
-    found = judge(asked)
-    save(found, save_run, save_qrels, save_queries)
-    print_values(found, json, per_query)
+    result = run_evaluation(options)
+    save(result, save_run, save_qrels, save_queries)
+    print_values(result, json, per_query)

@@ -34,7 +34,7 @@ def explain(
             help="The model of --text (default: the one text goes through); or where the index's model is now.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/explain.md).")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/reference/explanation.md).")] = False,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write one HTML file; - prints it.")] = None,
     threads: Threads = None,
 ) -> None:

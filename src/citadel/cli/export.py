@@ -1,4 +1,4 @@
-"""`citadel export CHECKPOINT --out DIR`: a trained model as a folder that needs no torch."""
+"""`citadel export CHECKPOINT --out DIR`: write a trained model as a folder that needs no torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def export(
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A folder written by `citadel train`.")],
     out: Annotated[str, typer.Option(metavar="DIR", help="The model folder to write.")],
     precision: Annotated[str, typer.Option(metavar="int8|fp32|both", help="How the weights are stored.")] = "int8",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
 ) -> None:
-    """Write a model folder: ONNX graph, tokenizer, config and model card. It is checked before it gets its name."""
+    """Write a model folder: ONNX graph, tokenizer, config and model card. The result is verified first."""
     from citadel.errors import UsageError
     from citadel.progress import Progress
 

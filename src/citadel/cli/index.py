@@ -1,4 +1,4 @@
-"""`citadel index CORPUS INDEX`: build an index; stopped, the same command goes on."""
+"""`citadel index CORPUS INDEX`: build an index, or resume an interrupted build."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def index(
     ] = None,
     router: Annotated[
         str | None,
-        typer.Option(help="Without a model: bm25, or for vectors dynamic, static, all_to_all, sparse, none."),
+        typer.Option(help="Without a model: bm25; for vectors dynamic, static, all_to_all, sparse or none."),
     ] = None,
     tau: Annotated[
         float | None, typer.Option(help="Dynamic router: drop document weights up to this.  [default: the model's]")
@@ -42,19 +42,21 @@ def index(
     ] = None,
     fingerprint: Fingerprint = None,
     on_error: OnError = "fail",
-    analyser: Annotated[str | None, typer.Option(metavar="english|plain", help="Text: how words become terms.")] = None,
+    analyser: Annotated[
+        str | None, typer.Option(metavar="english|plain", help="Text: the analyser of BM25 terms.")
+    ] = None,
     k1: Annotated[float | None, typer.Option("--k1", help=f"BM25: k1.  [default: {DEFAULT_K1}]")] = None,
     b: Annotated[float | None, typer.Option("--b", help=f"BM25: b.  [default: {DEFAULT_B}]")] = None,
     memory: Memory = "1GiB",
     threads: Threads = None,
     format: Format = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")] = False,
     commit_bytes: Annotated[int | None, typer.Option(hidden=True, min=1, envvar="CITADEL_COMMIT_BYTES")] = None,
     commit_seconds: Annotated[float | None, typer.Option(hidden=True, envvar="CITADEL_COMMIT_SECONDS")] = None,
 ) -> None:
-    """Build an index from a corpus. A build that was stopped goes on with the same command."""
+    """Build an index from a corpus. Interrupted? Rerun the same command to resume."""
     if model is not None and router is not None:
-        raise UsageError("--router goes without --model: the model brings its own router")
+        raise UsageError("--router and --model exclude each other: a model has its own router")
     from citadel.cli.support import resumable_build
     from citadel.cli.support.corpus_feed import is_vectors
     from citadel.encode.locate import BM25, text_model
@@ -65,7 +67,7 @@ def index(
         _refuse({"--model": model, **terms, "--format": format}, "a corpus of text")
         settings = _vector_settings(corpus, router, tau, codec, semantic_codec, fingerprint)
     elif (named := None if model is None and _given(router=router, **terms) else text_model(model)) is not None:
-        _refuse(terms, "bm25, and here is a model")
+        _refuse(terms, "bm25, not for a model")
         _refuse({"--fingerprint": fingerprint}, "a corpus of vectors, an .npz file")
         settings = _given(model=named, tau=tau, codec=codec, semantic_codec=semantic_codec)
     else:
@@ -73,7 +75,7 @@ def index(
         settings = _given(model=BM25, router=router, analyser=analyser, k1=k1, b=b)
     options = _options(settings) | ({"format": format} if format else {})
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds)
-    job = resumable_build.Job(
+    job = resumable_build.BuildOptions(
         corpus, index, settings, options, format, on_error, parse_size(memory), threads, overwrite, **limits
     )
     resumable_build.build(job)
@@ -90,7 +92,7 @@ def _refuse(options: dict[str, Any], kind: str) -> None:
 
 
 def _options(settings: dict[str, Any]) -> dict[str, str]:
-    """The settings as a build remembers them: defaults are left out, so that naming one is no difference."""
+    """The settings that a build stores; defaults are left out, so that naming one makes no difference."""
     from citadel.encode.locate import find_model, fingerprint, text_model
 
     defaults = {
@@ -104,7 +106,7 @@ def _options(settings: dict[str, Any]) -> dict[str, str]:
     named = {name: value for name, value in settings.items() if name != "model"}
     model = text_model(settings.get("model"))
     if model is not None:
-        named["model"] = fingerprint(find_model(model))  # a folder may move; another model in it is another setting
+        named["model"] = fingerprint(find_model(model))  # a folder may move; its model may not change
     return {name: str(value) for name, value in named.items() if defaults.get(name) != value}
 
 
@@ -116,13 +118,13 @@ def _vector_settings(
     semantic_codec: str | None,
     fingerprint: str | None,
 ) -> dict[str, Any]:
-    """What Index.create takes, with dimensions from the arrays."""
+    """The arguments of Index.create, with dimensions from the arrays."""
     from citadel.cli.support.vectors import find_fields
     from citadel.text.parse import check_text
 
     if not check_text(fingerprint or "", "--fingerprint"):
-        raise UsageError("vectors need --fingerprint NAME, a name for the model that made them")
-    found, dimensions = find_fields(corpus, router)
+        raise UsageError("vectors need --fingerprint NAME, the name of the model that made them")
+    fitting, dimensions = find_fields(corpus, router)
     codecs = {"lexical": codec or DEFAULT_CODEC, "semantic": semantic_codec or DEFAULT_CODEC}
     fields = {name: Field(width, codecs[name]) for name, width in dimensions.items()}
-    return _given(router=found, tau=tau, fingerprint=fingerprint, fields=fields)
+    return _given(router=fitting, tau=tau, fingerprint=fingerprint, fields=fields)

@@ -1,4 +1,4 @@
-"""The command `citadel`: its verbs, and what becomes of errors: one line on standard error and an exit code."""
+"""The command `citadel`: its subcommands, and errors as one line on standard error and an exit code."""
 
 from __future__ import annotations
 
@@ -36,18 +36,17 @@ from citadel.cli import report as reporting
 from citadel.cli.support.output import one_line, say
 from citadel.errors import CitadelError, UsageError
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 OUT_OF_RESOURCES = 6
 BAD_INPUT = 4
 USAGE = 2
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM}
 # typer carries click inside or beside it, by version; both call the parent of BadParameter UsageError.
 _CommandLineError: type = typer.BadParameter.__base__ or typer.BadParameter
 
 app = typer.Typer(
     name="citadel",
     help="Multi-vector retrieval with dynamic lexical routing: build, change, check and search an index.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -89,7 +88,7 @@ def start(
 
 
 def _check_instruction_set() -> None:
-    """The engine refuses an unknown name when first used; a user should hear it as a usage error."""
+    """Turn an unknown CITADEL_ISA into a usage error before the engine is first used."""
     from citadel._native import instruction_set
 
     try:
@@ -112,15 +111,15 @@ def version_line() -> str:
 
 
 def main() -> None:
-    """What the installed command calls."""
+    """Entry point of the installed command."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # an id must not stop us where the terminal is not UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # ids may not fit a terminal that is not UTF-8
     logging.basicConfig(format="citadel: %(message)s", level=logging.WARNING)
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return its exit code."""
     try:
         code = app(args=list(arguments), prog_name="citadel", standalone_mode=False)
         sys.stdout.flush()
@@ -130,10 +129,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def report(error: BaseException) -> int:
-    """Say what happened in one line; the exit code it stands for."""
-    if isinstance(error, SystemExit | BrokenPipeError):
-        _drop_output()  # the reader of our output has left: nobody to tell
-        return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    """Print an error in one line and return its exit code."""
+    if isinstance(error, SystemExit):
+        return _exit_code(error)
+    if isinstance(error, BrokenPipeError):
+        _drop_output()  # stdout was closed
+        return 1
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
     if os.environ.get("CITADEL_DEBUG"):
@@ -143,8 +144,17 @@ def report(error: BaseException) -> int:
     return code
 
 
+def _exit_code(error: SystemExit) -> int:
+    """The code of a command that ended itself, as shell completion does; its output is flushed first."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+    return error.code if isinstance(error.code, int) else int(error.code is not None)
+
+
 def explain(error: BaseException) -> tuple[str, int]:
-    """The sentence and the exit code for an error.
+    """Return the message and the exit code of an error.
 
     >>> explain(MemoryError())
     ('out of memory; what was committed before is intact; close other programs or give a smaller --memory', 6)
@@ -176,13 +186,15 @@ def _system_message(error: OSError) -> tuple[str, int]:
     reason = os.strerror(error.errno or 0).lower()
     if error.errno == errno.EIO:
         return f"{where}the disk failed ({reason}); check the disk and its cables, then run it again", OUT_OF_RESOURCES
+    if error.errno == errno.EROFS:
+        return f"{where}{reason}; mount it for writing, or choose another folder", OUT_OF_RESOURCES
     if error.errno in _FULL:
         return f"{where}{reason}; what was committed before is intact; make room and run it again", OUT_OF_RESOURCES
     return f"{where}{reason}; check the path and who may read and write it", BAD_INPUT
 
 
 def _drop_output() -> None:
-    """Send what is still in the buffer nowhere, so that the interpreter's last flush is quiet."""
+    """Discard buffered output, so that the interpreter's last flush is silent."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

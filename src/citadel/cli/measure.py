@@ -18,25 +18,21 @@ def measure(
     collection: Annotated[
         str, typer.Option(metavar="DIR|ID", help="A BEIR or MS MARCO folder, or ir_datasets:ID.")
     ] = "",
-    out: Annotated[str, typer.Option(metavar="FILE.json", help="Where the figures go; its run goes beside it.")] = "",
+    out: Annotated[str, typer.Option(metavar="FILE.json", help="Output file; the run is written beside it.")] = "",
     name: Annotated[str, typer.Option(metavar="NAME", help="The system's name in tables.")] = "",
-    tau: Annotated[
-        list[float] | None, typer.Option(help="Prune document keys at τ; may be given several times.")
-    ] = None,
-    codec: Annotated[list[str] | None, typer.Option(help="fp16, int8, pq2 or pq1; may be given several times.")] = None,
-    semantic: Annotated[
-        list[str] | None, typer.Option(help="auto, exact, rerank or off; may be given several times.")
-    ] = None,
-    k: Annotated[int, typer.Option("-k", help="Hits a query, at most 1000.")] = 100,
+    tau: Annotated[list[float] | None, typer.Option(help="Prune document keys at τ; repeatable.")] = None,
+    codec: Annotated[list[str] | None, typer.Option(help="fp16, int8, pq2 or pq1; repeatable.")] = None,
+    semantic: Annotated[list[str] | None, typer.Option(help="auto, exact, rerank or off; repeatable.")] = None,
+    k: Annotated[int, typer.Option("-k", help="Hits per query, at most 1000.")] = 100,
     engine: Annotated[
         str, typer.Option(metavar="auto|native|torch", help="torch: exact, without the engine.")
     ] = "auto",
     device: Annotated[str, typer.Option(help="For a checkpoint: auto, cuda or cpu.")] = "auto",
     fill: Annotated[str, typer.Option(metavar="FILE.json", help="Compute the measures of this one from its run.")] = "",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Measure again what is there already.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing measurements.")] = False,
     threads: Threads = None,
     split: Annotated[str, typer.Option(metavar="NAME", help="test, dev; MS MARCO: dev-small, dl19, dl20.")] = "",
-    timed: Annotated[int, typer.Option("--latency", min=0, metavar="N", help="Time the first N queries too.")] = 0,
+    timed: Annotated[int, typer.Option("--latency", min=0, metavar="N", help="Also time the first N queries.")] = 0,
 ) -> None:
     """Index a collection with a model, search it, and keep quality, products, postings, list sizes and bytes.
 

@@ -1,4 +1,4 @@
-"""`citadel merge INDEX`: one segment instead of many, without what was deleted."""
+"""`citadel merge INDEX`: merge all segments into one and drop deleted documents."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from citadel.cli.support.output import plural, say
 
 def merge(
     index: IndexFolder,
-    retrain: Annotated[bool, typer.Option("--retrain", help="pq2, pq1: make a new codebook first.")] = False,
+    retrain: Annotated[bool, typer.Option("--retrain", help="pq2, pq1: train a new codebook first.")] = False,
     memory: Memory = "1GiB",
 ) -> None:
-    """Join all segments into one and drop what was deleted; rankings stay the same."""
+    """Merge all segments into one and drop deleted documents. Rankings stay the same."""
     from citadel.api import Index
     from citadel.progress import Progress
 

@@ -1,4 +1,4 @@
-"""`citadel mine`: hard negatives from BM25 or any model."""
+"""`citadel mine`: mine hard negatives with BM25 or a model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from citadel.cli.support.run_training import run_mine
 
 def mine(
     model: Annotated[
-        str, typer.Option(metavar="bm25|DIR|dense:DIR", help="Who ranks: BM25, a trained model, or a sentence encoder.")
+        str,
+        typer.Option(metavar="bm25|DIR|dense:DIR", help="The ranker: BM25, a trained model, or a sentence encoder."),
     ],
     out: Annotated[str, typer.Option(metavar="FILE", help="The JSONL file to write.")],
     data: Annotated[str, typer.Option(metavar="CONFIG", help="A training config: its [data] is mined.")] = "",
     passages: Annotated[str, typer.Option(metavar="FILE", help="Instead of --data: the collection.")] = "",
     pairs: Annotated[str, typer.Option(metavar="FILE", help="Instead of --data: the pairs.")] = "",
-    k: Annotated[int, typer.Option("-k", min=1, help="Negatives a query.")] = 100,
+    k: Annotated[int, typer.Option("-k", min=1, help="Negatives per query.")] = 100,
     margin: Annotated[
-        float | None, typer.Option(help="Leave out what scores above the positive's score minus this.")
+        float | None, typer.Option(help="Drop passages that score above the positive minus this.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Where a torch model runs.")] = "auto",
+    device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Device of a torch model.")] = "auto",
     threads: Threads = None,
 ) -> None:
     """Find for each pair the best-ranked passages that are not known to answer its query."""

@@ -27,7 +27,7 @@ def report(
 
         def drawn(done: int, total: int) -> None:
             progress.total = total
-            progress(done, done)
+            progress(done)
 
         for file in build_report(folder, out, baseline, drawn):
             print(file)

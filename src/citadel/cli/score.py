@@ -1,4 +1,4 @@
-"""`citadel score`: a teacher's scores of mined negatives."""
+"""`citadel score`: score mined negatives with a teacher."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ def score(
     data: Annotated[str, typer.Option(metavar="CONFIG", help="A training config, for the passages' texts.")] = "",
     passages: Annotated[str, typer.Option(metavar="FILE", help="Instead of --data: the collection.")] = "",
     kind: Annotated[str, typer.Option(metavar="cross|dense", help="A cross-encoder, or a sentence encoder.")] = "cross",
-    keep: Annotated[int, typer.Option(min=2, help="Passages a query, its positive included.")] = 32,
-    device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Where the teacher runs.")] = "auto",
+    keep: Annotated[int, typer.Option(min=2, help="Passages per query, including the positive.")] = 32,
+    device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Device of the teacher.")] = "auto",
     fuse: Annotated[
-        str, typer.Option(metavar="bm25=WEIGHT", help="Add so much of BM25, as a z-score over each query's passages.")
+        str,
+        typer.Option(metavar="bm25=WEIGHT", help="Add BM25 with this weight, as a z-score over each query's passages."),
     ] = "",
 ) -> None:
     """Score each query's positive and hard negatives with a teacher."""

@@ -1,4 +1,4 @@
-"""`citadel search INDEX QUERY…`: hits for a reader, as JSON, or as a TREC run."""
+"""`citadel search INDEX QUERY…`: print hits, JSON or a TREC run."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from citadel.cli.support.options import CardMemory, Device, IndexFolder, Model, Threads, parse_card_memory
+from citadel.cli.support.options import Device, GpuMemory, IndexFolder, Model, Threads, parse_gpu_memory
 from citadel.cli.support.output import print_json
 from citadel.errors import UsageError
 
 if TYPE_CHECKING:
-    from citadel.cli.support.batch_search import Answer
+    from citadel.cli.support.batch_search import QueryHits
     from citadel.search.searcher import Searcher
 
 K = 10
-K_OF_A_RUN = 1000
+RUN_K = 1000
 
 
 def search(
@@ -27,18 +27,18 @@ def search(
         typer.Option("--queries", metavar="FILE", help="Queries: JSONL, TSV, a BEIR folder, or - for JSONL."),
     ] = None,
     vectors: Annotated[str | None, typer.Option(metavar="F.npz", help="Queries given as vectors.")] = None,
-    k: Annotated[int | None, typer.Option("-k", min=0, help="Hits a query.  [default: 10, with --run 1000]")] = None,
+    k: Annotated[int | None, typer.Option("-k", min=1, help="Hits per query.  [default: 10, with --run 1000]")] = None,
     run: Annotated[str | None, typer.Option(metavar="FILE", help="Write a TREC run; - prints it.")] = None,
     tag: Annotated[str, typer.Option(help="The last column of the run.")] = "citadel",
-    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON a query.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")] = False,
     semantic: Annotated[
         str, typer.Option(metavar="auto|exact|rerank|off", help="How semantic vectors are used.")
     ] = "auto",
-    tau: Annotated[float | None, typer.Option(help="Dynamic router: leave out document weights up to this.")] = None,
+    tau: Annotated[float | None, typer.Option(help="Dynamic router: ignore document weights up to this.")] = None,
     model: Model = None,
     threads: Threads = None,
     device: Device = "cpu",
-    card_memory: CardMemory = "",
+    gpu_memory: GpuMemory = "",
 ) -> None:
     """Search an index. Each QUERY is one query: put its words in quotes."""
     if sum((bool(queries), file is not None, vectors is not None)) != 1:
@@ -48,22 +48,26 @@ def search(
     from citadel.api import Index
     from citadel.cli.support.batch_search import warn_of_cuts
     from citadel.search.plan import SEMANTIC_MODES
+    from citadel.types import Ranking
 
-    depth = k if k is not None else K_OF_A_RUN if run is not None else K
+    depth = k if k is not None else RUN_K if run is not None else K
+    if run is not None:
+        Ranking((), ()).trec(tag)  # refuses a bad tag before the search
     with Index.open(index, model=model, threads=threads) as opened:
-        searcher = opened.searcher(threads=threads, device=device, card_memory=parse_card_memory(card_memory))
+        searcher = opened.searcher(threads=threads, device=device, gpu_memory=parse_gpu_memory(gpu_memory))
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
-        answers = warn_of_cuts(_answers(searcher, queries or [], file, vectors, depth, semantic, tau), searcher)
+        results = _search(searcher, queries or [], file, vectors, depth, semantic, tau, run is not None)
+        results = warn_of_cuts(results, searcher)
         if run is not None:
-            answers = _write_run(list(answers), run, tag)
+            results = _write_run(list(results), run, tag)
         if json:
-            _print_json(answers)
+            _print_json(results)
         elif run is None:
-            _show(answers, searcher.settings.analyser, named=len(queries or []) != 1)
+            _show(results, searcher.settings.analyser, named=len(queries or []) != 1)
 
 
-def _answers(
+def _search(
     searcher: Searcher,
     queries: list[str],
     file: str | None,
@@ -71,35 +75,48 @@ def _answers(
     k: int,
     semantic: str,
     tau: float | None,
-) -> Iterator[Answer]:
-    from citadel.cli.support.batch_search import answer_texts, answer_vectors
-    from citadel.text.parse import check_text
-    from citadel.text.queries import read_queries
+    is_run: bool,
+) -> Iterator[QueryHits]:
+    from citadel.cli.support.batch_search import for_trec_run, search_texts, search_vectors
 
+    results: Iterator[QueryHits]
     if vectors is not None:
         from citadel.cli.support.vectors import read_vector_queries
 
-        return answer_vectors(searcher, read_vector_queries(vectors), k, semantic, tau)
-    texts = [(str(place), check_text(query, "the query")) for place, query in enumerate(queries, 1)]
-    return answer_texts(searcher, read_queries(file) if file is not None else texts, k, semantic, tau)
+        arrays = read_vector_queries(vectors)
+        ids, results = [id for id, _ in arrays], search_vectors(searcher, arrays, k, semantic, tau)
+    else:
+        texts = _read_texts(queries, file)
+        ids, results = [id for id, _ in texts], search_texts(searcher, texts, k, semantic, tau)
+    return for_trec_run(results, ids) if is_run else results
 
 
-def _write_run(answers: list[Answer], file: str, tag: str) -> Iterator[Answer]:
-    """Write all of a run or nothing; the answers again."""
-    from citadel.types import Ranking
+def _read_texts(queries: list[str], file: str | None) -> list[tuple[str, str]]:
+    """(id, text) of each query: those of a file, or the arguments, numbered from 1."""
+    from citadel.text.parse import check_text
+    from citadel.text.queries import read_queries
 
-    ranking = Ranking(tuple(answer.query_id for answer in answers), tuple(answer.hits for answer in answers))
+    if file is not None:
+        return list(read_queries(file))
+    return [(str(number), check_text(query, "the query")) for number, query in enumerate(queries, 1)]
+
+
+def _write_run(results: list[QueryHits], file: str, tag: str) -> Iterator[QueryHits]:
+    """Write all of a run or nothing; return the results again."""
+    from citadel.cli.support.batch_search import to_ranking
+
+    ranking = to_ranking(results)
     if file == "-":
         print(ranking.trec(tag), end="")
     else:
         ranking.to_trec(file, tag)
-    return iter(answers)
+    return iter(results)
 
 
-def _print_json(answers: Iterator[Answer]) -> None:
+def _print_json(results: Iterator[QueryHits]) -> None:
     from citadel.cli.support.batch_search import is_cut
 
-    for query_id, query, hits in answers:
+    for query_id, query, hits in results:
         rows = [
             {
                 "rank": hit.rank,
@@ -114,12 +131,12 @@ def _print_json(answers: Iterator[Answer]) -> None:
         print_json({"query_id": query_id, "query": query, "query_cut": is_cut(hits), "hits": rows})
 
 
-def _show(answers: Iterator[Answer], analyser: str | None, named: bool) -> None:
+def _show(results: Iterator[QueryHits], analyser: str | None, named: bool) -> None:
     from rich.console import Console
 
     from citadel.cli.support.render_hits import show
     from citadel.text.analyser import get_analyser
 
     console = Console(highlight=False)
-    for answer in answers:
-        show(answer, get_analyser(analyser) if analyser else None, console, named)
+    for result in results:
+        show(result, get_analyser(analyser) if analyser else None, console, named)

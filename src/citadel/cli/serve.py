@@ -1,4 +1,4 @@
-"""`citadel serve INDEX`: the HTTP API and the page."""
+"""`citadel serve INDEX`: serve the HTTP API and the web page."""
 
 from __future__ import annotations
 
@@ -7,39 +7,48 @@ from typing import Annotated, Any
 
 import typer
 
-from citadel.cli.support.options import IndexFolder, Model, parse_card_memory
+from citadel.cli.support.options import IndexFolder, Model, parse_gpu_memory
 from citadel.errors import InputError, UsageError
 
 _LEVELS = ("debug", "info", "warning", "error")
 
 
 def _option(name: str, help: str, **more: Any) -> Any:
-    """An option that CITADEL_NAME in the environment can give too."""
+    """Make an option that CITADEL_NAME in the environment can set."""
     return typer.Option(envvar=f"CITADEL_{name}", help=help, **more)
 
 
 Host = Annotated[str, _option("HOST", "The address to listen on.")]
 HostName = Annotated[
-    list[str] | None, _option("HOST_NAME", "A name that requests may ask for; repeatable.", metavar="NAME")
+    list[str] | None, _option("HOST_NAME", "A host name that requests may use; repeatable.", metavar="NAME")
 ]
-Port = Annotated[int, _option("PORT", "The port; 0 takes a free one.")]
-SharePort = Annotated[bool, _option("SHARE_PORT", "Let other servers that only read listen on it, too.")]
-WriteToken = Annotated[str, _option("WRITE_TOKEN_FILE", "A token for changes; or CITADEL_WRITE_TOKEN.", metavar="FILE")]
-ReadToken = Annotated[str, _option("READ_TOKEN_FILE", "One for reading too; or CITADEL_READ_TOKEN.", metavar="FILE")]
-Workers = Annotated[int, _option("WORKERS", "Searches at the same time; 0: one a core.", min=0)]
-Threads = Annotated[int, _option("THREADS", "Cores for one search.", min=1)]
-Queue = Annotated[int, _option("QUEUE", "Requests that may wait for a worker.", min=1)]
-Deadline = Annotated[float, _option("DEADLINE", "Seconds for one request.", min=0.001, metavar="SECONDS")]
-MaxBody = Annotated[int, _option("MAX_BODY", "The largest body of a request.", min=1, metavar="BYTES")]
-MaxK = Annotated[int, _option("MAX_K", "The most hits a query.", min=1)]
-MaxBatch = Annotated[int, _option("MAX_BATCH", "The most queries in one request.", min=1)]
-MaxConnections = Annotated[int, _option("MAX_CONNECTIONS", "The most clients at the same time.", min=1)]
+Port = Annotated[int, _option("PORT", "The port; 0 picks a free one.")]
+SharePort = Annotated[bool, _option("SHARE_PORT", "Share the port with other read-only servers.")]
+WriteToken = Annotated[str, _option("WRITE_TOKEN_FILE", "Token for changes; or CITADEL_WRITE_TOKEN.", metavar="FILE")]
+ReadToken = Annotated[str, _option("READ_TOKEN_FILE", "Token for reading; or CITADEL_READ_TOKEN.", metavar="FILE")]
+Workers = Annotated[int, _option("WORKERS", "Concurrent searches; 0: one per core.", min=0)]
+Threads = Annotated[int, _option("THREADS", "Threads per search.", min=1)]
+Queue = Annotated[int, _option("QUEUE", "Max requests waiting for a worker.", min=1)]
+Deadline = Annotated[float, _option("DEADLINE", "Time limit per request.", min=0.001, metavar="SECONDS")]
+MaxBody = Annotated[int, _option("MAX_BODY", "Max request body.", min=1, metavar="BYTES")]
+MaxK = Annotated[int, _option("MAX_K", "Max hits per query.", min=1)]
+MaxBatch = Annotated[int, _option("MAX_BATCH", "Max queries per request.", min=1)]
+MaxConnections = Annotated[int, _option("MAX_CONNECTIONS", "Max concurrent connections.", min=1)]
 Reload = Annotated[
-    float, _option("RELOAD", "How often to look for other writers' commits; 0: never.", min=0, metavar="SECONDS")
+    float, _option("RELOAD", "Interval of the check for new commits; 0: never.", min=0, metavar="SECONDS")
 ]
-Device = Annotated[str, _option("DEVICE", "Where to search; cuda copies the index to a GPU.", metavar="cpu|cuda")]
-CardMemory = Annotated[str, _option("CARD_MEMORY", "On a GPU: more of the index waits in memory.", metavar="SIZE")]
-LogLevel = Annotated[str, _option("LOG_LEVEL", "What is logged.", metavar="debug|info|warning|error")]
+Device = Annotated[str, _option("DEVICE", "Where to search; cuda copies the index to the GPU.", metavar="cpu|cuda")]
+GpuMemory = Annotated[
+    str,
+    typer.Option(
+        "--gpu-memory",
+        "--card-memory",
+        envvar=["CITADEL_GPU_MEMORY", "CITADEL_CARD_MEMORY"],
+        metavar="SIZE",
+        help="GPU memory limit; the rest of the index stays in RAM.",
+    ),
+]
+LogLevel = Annotated[str, _option("LOG_LEVEL", "Log level.", metavar="debug|info|warning|error")]
 AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
 
 
@@ -55,7 +64,7 @@ def serve(
     workers: Workers = 0,
     threads: Threads = 1,
     device: Device = "cpu",
-    card_memory: CardMemory = "",
+    gpu_memory: GpuMemory = "",
     queue: Queue = 64,
     deadline: Deadline = 10.0,
     max_body: MaxBody = 8 << 20,
@@ -66,7 +75,7 @@ def serve(
     log_level: LogLevel = "info",
     access_log: AccessLog = True,
 ) -> None:
-    """Serve an index over HTTP, with a page at /; every option can be given as CITADEL_… in the environment."""
+    """Serve an index over HTTP, with a web page at /. Environment variables CITADEL_… set the same options."""
     if log_level not in _LEVELS:
         raise UsageError(f"unknown log level {log_level!r}: choose one of {', '.join(_LEVELS)}")
     tokens = {
@@ -86,7 +95,7 @@ def serve(
         "host_names": tuple(host_name or ()),
         "share_port": share_port,
         "device": device,
-        "card_memory": parse_card_memory(card_memory),
+        "gpu_memory": parse_gpu_memory(gpu_memory),
     }
     _run(index, model, log_level, limits, settings | tokens | {"access_log": access_log})
 
@@ -107,7 +116,7 @@ def _run(index: str, model: str | None, log_level: str, limits: dict[str, int], 
 
 
 def _token(variable: str, file: str) -> str | None:
-    """A secret comes from a file or the environment: arguments are seen by all users of a machine."""
+    """Read a secret from a file or the environment: all users of a machine see command-line arguments."""
     if not file:
         return os.environ.get(variable) or None
     try:

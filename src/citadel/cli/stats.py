@@ -1,4 +1,4 @@
-"""`citadel stats INDEX`: what an index holds, in numbers."""
+"""`citadel stats INDEX`: print the figures of an index."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from citadel.cli.support.output import one_line, print_json
 
 
 def stats(index: IndexFolder, json: Json = False) -> None:
-    """Documents, postings, lists, bytes by section, and the counts of replaced and skipped documents."""
+    """Print documents, postings, lists, bytes per section, and counts of replaced and skipped documents."""
     from citadel.api import Index
 
     with Index.open(index) as opened:
-        found = opened.stats()
+        figures = opened.stats()
     if json:
-        print_json(found)
+        print_json(figures)
         return
-    rows = list(_rows(found))
+    rows = list(_rows(figures))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {one_line(value)}")
 
 
-def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in found.items():
+def _rows(figures: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in figures.items():
         words = name.replace("_", " ")
         if isinstance(value, dict):
             yield from ((f"{words}: {part}", _text(inner)) for part, inner in value.items())
@@ -34,7 +34,7 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    """A value for a reader.
+    """Format a value.
 
     >>> _text(12345), _text(None), _text([("fox", 3), ("dog", 2)])
     ('12,345', '–', 'fox 3, dog 2')

@@ -1,4 +1,4 @@
-"""`citadel train CONFIG --out DIR`: from pairs to a checkpoint."""
+"""`citadel train CONFIG --out DIR`: train a model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from citadel.cli.support.run_training import run_train
 def train(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file; see configs/.")],
     out: Annotated[str, typer.Option(metavar="DIR", help="The folder for checkpoints and logs.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in DIR.")] = False,
-    device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Where to run; else as the config says.")] = "",
-    steps: Annotated[int, typer.Option(min=0, help="Another number of steps than the config's.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in DIR.")] = False,
+    device: Annotated[str, typer.Option(metavar="auto|cuda|cpu", help="Device; default: the config's.")] = "",
+    steps: Annotated[int, typer.Option(min=0, help="Number of steps; 0: the config's.")] = 0,
 ) -> None:
-    """Train a model as a config says."""
+    """Train the model that a config describes."""
     run_train(config, out, resume, device, steps)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from citadel.demo.passages import MAX_PASSAGES, passages
+from citadel.progress import Progress
 from citadel.text.analyser import get_analyser
-from citadel.text.highlight import snippet
+from citadel.text.snippet import Span, term_snippet
 from citadel.types import Document, Hit
 
 if TYPE_CHECKING:
@@ -66,8 +66,9 @@ def run_demo(folder: Path | None = None, console: Console | None = None, limit: 
 def build(index: Index, documents: Sequence[Document], name: str, console: Console) -> None:
     """Add all passages and commit, under a progress bar."""
     start = time.perf_counter()
-    index.add(with_progress(documents, name))
-    index.commit()
+    with Progress(f"Indexing for {label(name)}", "passages", len(documents)) as progress:
+        index.add_checked(documents, progress.advance)
+        index.commit()
     seconds = time.perf_counter() - start
     what = f"{len(documents):,} passages of Python's own documentation"
     console.print(f"{what} indexed in {seconds:.1f} s ({label(name)}).")
@@ -80,13 +81,6 @@ def label(name: str) -> str:
     ('citadel', 'bm25')
     """
     return "citadel" if name == "default" else name
-
-
-def with_progress(documents: Sequence[Document], name: str) -> Iterator[Document]:
-    """The documents, with a bar on standard error that follows them."""
-    columns = (TextColumn(f"Indexing for {label(name)}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        yield from progress.track(documents)
 
 
 def answer(searchers: Mapping[str, Searcher], query: str, console: Console) -> None:
@@ -138,21 +132,22 @@ def excerpt(text: str, query: str, colour: bool) -> Text:
     """The best matching part of a text on one line, with marks where it was cut."""
     analyser = get_analyser(ANALYSER)
     line = " ".join(text.split())
-    found = snippet(line, analyser.terms(query), analyser, SNIPPET)
+    found = term_snippet(line, analyser.terms(query), analyser, SNIPPET)
     before, after = "… " if found.start else "", " …" if found.end < len(line) else ""
     return Text.assemble(before, highlighted(found.text, found.spans, colour), after)
 
 
-def highlighted(text: str, spans: Iterable[tuple[int, int]], colour: bool) -> Text:
+def highlighted(text: str, spans: Iterable[Span], colour: bool) -> Text:
     """The text with its matched words in colour, or between asterisks where there is no colour.
 
-    >>> highlighted("a fast list", [(2, 6)], colour=False).plain
+    >>> highlighted("a fast list", [Span(2, 6, 1.0, (0,))], colour=False).plain
     'a *fast* list'
     """
     shown = Text()
     end = 0
-    for start, stop in spans:
-        shown.append(text[end:start])
-        shown.append(text[start:stop] if colour else f"*{text[start:stop]}*", style="bold yellow")
-        end = stop
+    for span in spans:
+        word = text[span.start : span.end]
+        shown.append(text[end : span.start])
+        shown.append(word if colour else f"*{word}*", style="bold yellow")
+        end = span.end
     return shown.append(text[end:])

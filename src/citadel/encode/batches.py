@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,16 +26,24 @@ class TextEncoder(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]: ...
+    def route_documents(
+        self, texts: Sequence[Encoding], advance: Callable[[int], Any] | None = None
+    ) -> list[RoutedTokens]: ...
 
 
 def encoded_batches(
-    documents: Iterable[Document], encoder: TextEncoder, memory: int, tally: Callable[[str, int], None]
+    documents: Iterable[Document],
+    encoder: TextEncoder,
+    memory: int,
+    tally: Callable[[str, int], None],
+    advance: Callable[[int], Any] | None = None,
 ) -> Iterator[VectorBatch]:
-    """Encode a stream group by group; how many documents were cut is tallied."""
+    """Encode a stream group by group; the number of documents that were cut is tallied.
+
+    `advance` is called after each encoded batch with its number of documents."""
     for group in groups(documents, max(min(_LETTERS_PER_GROUP, memory // _BYTES_PER_LETTER), 1)):
         texts = encoder.tokenizer.documents([document.encoded_text for document in group])
-        routed = encoder.route_documents(texts)
+        routed = encoder.route_documents(texts, advance)
         tally("cut", sum(text.cut for text in texts))
         yield join(group, routed)
 

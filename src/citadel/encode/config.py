@@ -132,7 +132,9 @@ def load_config(folder: str | os.PathLike[str]) -> ModelConfig:
     except ValueError as error:
         raise InputError(f"cannot be read as JSON ({error}): export the model again", path) from None
     try:
-        return parse_config(found)
+        config = parse_config(found)
+        _require_bounded(config)
+        return config
     except InputError as error:
         raise InputError(f"{error.reason}; export the model again", path) from None
 
@@ -175,8 +177,14 @@ def _fits(value: object, wanted: str) -> bool:
     return True  # a part, made and checked before
 
 
-def _sizes() -> str:
-    return ", ".join(f"{name} {limit:,}" for name, limit in MAX_SIZES.items())
+def _require_bounded(config: ModelConfig) -> None:
+    """Refuse a stored model whose sizes or special tokens cannot be; one still to be trained may lack them."""
+    special = (config.cls_id, config.sep_id)
+    if not 0 <= min(special) <= max(special) < config.backbone.vocabulary or min(config.pad_id, config.mask_id) < 0:
+        raise InputError(f"the special tokens must be from 0 to the vocabulary's {config.backbone.vocabulary}")
+    for name, limit in MAX_SIZES.items():
+        if not 0 < getattr(config.backbone, name) <= limit:
+            raise InputError(f"backbone.{name} is {getattr(config.backbone, name)}, not from 1 to {limit:,}")
 
 
 def _problem(config: ModelConfig) -> str:
@@ -203,13 +211,6 @@ def _problem(config: ModelConfig) -> str:
         ),
         f"query_keys and document_keys must be from 1 to the vocabulary's {backbone.vocabulary}": not (
             1 <= config.query_keys <= backbone.vocabulary and 1 <= config.document_keys <= backbone.vocabulary
-        ),
-        f"the special tokens must be from 0 to the vocabulary's {backbone.vocabulary}": not (
-            0 <= min(config.cls_id, config.sep_id) <= max(config.cls_id, config.sep_id) < backbone.vocabulary
-            and min(config.pad_id, config.mask_id) >= 0
-        ),
-        f"a size of the backbone is below 1 or above its limit ({_sizes()})": not all(
-            0 < getattr(backbone, name) <= limit for name, limit in MAX_SIZES.items()
         ),
         f"tau {config.tau} is not from 0 to 5.1": not 0 <= config.tau < 5.1,
         "key_postings must be 0 or more, and is for the dynamic router": (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -71,9 +71,11 @@ class Encoder:
         """One query."""
         return self.encode_queries([text])[0]
 
-    def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
-        """Documents that are tokens already, for a caller who wants to know which were cut."""
-        routed = without_blanks(texts, self.route(texts, self.config.document_keys, self.tau))
+    def route_documents(
+        self, texts: Sequence[Encoding], advance: Callable[[int], Any] | None = None
+    ) -> list[RoutedTokens]:
+        """Route tokenised documents; `advance` is called after each batch with the number of its texts."""
+        routed = without_blanks(texts, self.route(texts, self.config.document_keys, self.tau, advance))
         limit = self.config.key_postings
         return [taken(text, best_of_keys(text, limit)) for text in routed] if limit else routed
 
@@ -81,7 +83,9 @@ class Encoder:
         """What the graph itself gives for one text, before routing: an array a name, without the batch's dimension."""
         return {name: values[0] for name, values in self._session.run(self._inputs([text])).items()}
 
-    def route(self, texts: Sequence[Encoding], max_keys: int, tau: float) -> list[RoutedTokens]:
+    def route(
+        self, texts: Sequence[Encoding], max_keys: int, tau: float, advance: Callable[[int], Any] | None = None
+    ) -> list[RoutedTokens]:
         """Texts in the order given, batch by batch on all cores.
 
         A dynamic router gives each token its best `max_keys` keys with weights above τ; the others ignore both.
@@ -91,6 +95,8 @@ class Encoder:
             for row, position in enumerate(positions):
                 outputs = {name: values[row] for name, values in arrays.items()}
                 routed[position] = self._route(texts[position], outputs, max_keys, tau)
+            if advance is not None:
+                advance(len(positions))
         return [text for text in routed if text is not None]
 
     def _run(

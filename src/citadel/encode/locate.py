@@ -119,7 +119,8 @@ def find_model(name: str | os.PathLike[str]) -> str:
         return str(installed)
     folder = _absolute(os.fspath(name))
     if not os.path.isdir(folder):
-        raise InputError("there is no such model: name a folder made by `citadel export`", os.fspath(name))
+        advice = "name a folder made by `citadel export`; a model of the Hugging Face hub must be exported first"
+        raise InputError(f"there is no such model folder: {advice}", os.fspath(name))
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What is searched, what is asked and what is right: a test collection, from whatever form it is published in."""
+"""Test collections: documents, queries and relevance judgements."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from citadel.errors import InputError, UsageError
+from citadel.errors import InputError
 from citadel.eval.runs import Qrels, read_qrels
 from citadel.text.corpus import COMPRESSIONS, find_file, read_corpus
 from citadel.text.queries import read_queries
 from citadel.types import Document, Hit, Ranking
 
-SAME_ID = ("arguana", "quora")  # BEIR sets whose queries stand in the corpus under their own ids
+SAME_ID = ("arguana", "quora")  # BEIR sets whose queries are documents with the same id
 SPLIT = "test"
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One test collection; `documents` starts reading the corpus anew at each call.
+    """One test collection; each call of `documents` reads the corpus from the start.
 
-    >>> one = Dataset("tiny", {"q1": "relativity"}, {"q1": {"d1": 1}}, lambda: iter([Document("d1", "E = mc²")]))
-    >>> one.judged
+    >>> dataset = Dataset("tiny", {"q1": "relativity"}, {"q1": {"d1": 1}}, lambda: iter([Document("d1", "E = mc²")]))
+    >>> dataset.judged
     [('q1', 'relativity')]
     """
 
@@ -31,7 +31,7 @@ class Dataset:
     qrels: Qrels
     documents: Callable[[], Iterator[Document]]
     drop_same_id: bool = False
-    relevant: int = 1  # the grade from which a document counts for recall, RR and AP
+    relevant: int = 1  # lowest grade that counts as relevant for recall, RR and AP
 
     @property
     def judged(self) -> list[tuple[str, str]]:
@@ -39,34 +39,19 @@ class Dataset:
         return [(id, text) for id, text in self.queries.items() if id in self.qrels]
 
 
-def open_dataset(name: str | os.PathLike[str], split: str = "") -> Dataset:
-    """A BEIR folder, a folder of MS MARCO files, or ir_datasets:ID."""
-    from citadel.eval.msmarco import DEFAULT_SPLIT, is_msmarco, msmarco_folder
-    from citadel.eval.registry import PREFIX, registered
-
-    given = os.fspath(name)
-    if given.startswith(PREFIX):
-        if split:
-            raise UsageError(f"{given} with a split: an id of ir_datasets names its split itself")
-        return registered(given.removeprefix(PREFIX))
-    if is_msmarco(given):
-        return msmarco_folder(given, split or DEFAULT_SPLIT)
-    return beir_folder(given, split or SPLIT)
-
-
 def beir_folder(folder: str | os.PathLike[str], split: str = SPLIT) -> Dataset:
-    """A folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, the first two compressed or not."""
+    """Open a folder with corpus.jsonl, queries.jsonl (both may be compressed) and qrels/SPLIT.tsv."""
     path = Path(folder)
     if not path.is_dir():
-        raise InputError("there is no such folder: name one with corpus.jsonl, queries.jsonl and qrels/", str(path))
-    find_file(path, "corpus.jsonl")  # said now, not after the queries
+        raise InputError("no such folder: name one with corpus.jsonl, queries.jsonl and qrels/", str(path))
+    find_file(path, "corpus.jsonl")  # fail early
     name = path.resolve().name
     qrels = read_qrels(qrels_file(path, split))
-    return Dataset(name, dict(read_queries(path)), qrels, lambda: documents_of(path), asks_to_drop(name))
+    return Dataset(name, dict(read_queries(path)), qrels, lambda: documents_of(path), has_query_documents(name))
 
 
 def qrels_file(folder: str | os.PathLike[str], split: str = SPLIT) -> str:
-    """The judgements of a BEIR folder.
+    """Path of the judgements of a BEIR folder.
 
     >>> qrels_file("scifact").endswith("test.tsv")
     True
@@ -75,17 +60,17 @@ def qrels_file(folder: str | os.PathLike[str], split: str = SPLIT) -> str:
     return os.path.join(inner if os.path.isdir(inner) else folder, f"{split}.tsv")
 
 
-def asks_to_drop(name: str) -> bool:
+def has_query_documents(name: str) -> bool:
     """Whether a BEIR set's queries are documents of its own corpus.
 
-    >>> asks_to_drop("ArguAna"), asks_to_drop("scifact")
+    >>> has_query_documents("ArguAna"), has_query_documents("scifact")
     (True, False)
     """
     return name.lower() in SAME_ID
 
 
 def find_one(folder: Path, names: Sequence[str]) -> str:
-    """The first of some names that is in a folder, compressed or not."""
+    """The first of these files that a folder holds, compressed or not."""
     for name in names:
         for suffix in COMPRESSIONS:
             if (file := folder / (name + suffix)).is_file():
@@ -101,7 +86,7 @@ def documents_of(path: str | os.PathLike[str]) -> Iterator[Document]:
 
 
 def drop_same_id(ranking: Ranking, k: int | None = None) -> Ranking:
-    """The ranking without documents whose id is the query's, cut at k: they are the query itself.
+    """Remove the document with the query's own id from each ranking, then cut at k.
 
     >>> ranking = Ranking(("q1",), ((Hit("q1", 3.0, 1), Hit("d2", 2.0, 2)),))
     >>> drop_same_id(ranking).hits

@@ -1,4 +1,4 @@
-"""Measures of a ranking against judgements, computed by ir-measures (extra [eval])."""
+"""Evaluation measures, computed by ir-measures (extra [eval])."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from citadel.types import Ranking
 
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@1000")
 MAX_CUTOFF = 1_000_000
-# In this order; other providers of ir-measures start programs of their own.
+# In order of preference; the other providers of ir-measures start external programs.
 PROVIDERS = ("pytrec_eval", "msmarco", "judged")
 
 Qrels = Mapping[str, Mapping[str, int]]
@@ -19,9 +19,9 @@ Qrels = Mapping[str, Mapping[str, int]]
 def evaluate(
     run: Ranking, qrels: Qrels, measures: str | Sequence[str] = DEFAULT_MEASURES, relevant: int = 1
 ) -> dict[str, float]:
-    """The mean of each measure over the judged queries; one that the run lacks scores 0.
+    """Mean of each measure over the judged queries; a query missing from the run scores 0.
 
-    `relevant` is the grade from which a document counts where a measure knows only right and wrong: 2 for TREC DL.
+    `relevant` is the lowest grade that counts as relevant for binary measures: 2 for TREC DL.
 
     >>> from citadel.types import Hit
     >>> run = Ranking(("q1",), ((Hit("d1", 2.0, 1), Hit("d2", 1.0, 2)),))
@@ -51,16 +51,16 @@ def evaluate_queries(
         raise InputError("no judged query: name a qrels file that fits the run")
     judged = {query: dict(grades) for query, grades in qrels.items()}
     provider = library.providers.FallbackProvider([getattr(library, name) for name in PROVIDERS])
-    found = provider.iter_calc(parsed.values(), judged, surrogate_scores(run, judged))
-    values = {(metric.measure, metric.query_id): float(metric.value) for metric in found}
+    metrics = provider.iter_calc(parsed.values(), judged, surrogate_scores(run, judged))
+    values = {(metric.measure, metric.query_id): float(metric.value) for metric in metrics}
     return {name: {query: values.get((parsed[name], query), 0.0) for query in judged} for name in names}
 
 
 def surrogate_scores(run: Ranking, judged: Mapping[str, object]) -> dict[str, dict[str, float]]:
-    """Judged query → document → a score that falls by 1 with each rank.
+    """Judged query → document → a score that falls by 1 per rank.
 
-    trec_eval sorts equal scores by falling document id and the MS MARCO script by rising one; both would measure
-    another ranking than the one the user was shown. Scores without ties leave them nothing to decide.
+    trec_eval breaks ties by descending document id and the MS MARCO script by ascending id. Distinct scores
+    make both measure the ranking as it was shown.
 
     >>> from citadel.types import Hit
     >>> surrogate_scores(Ranking(("q1",), ((Hit("d1", 0.5, 1), Hit("d2", 0.5, 2)),)), {"q1": {}})
@@ -71,15 +71,15 @@ def surrogate_scores(run: Ranking, judged: Mapping[str, object]) -> dict[str, di
         if query not in judged:
             continue
         if query in scores:
-            raise InputError(f"query {query!r} stands twice in the run: give every query its own id")
-        scores[query] = {hit.id: float(len(hits) - place) for place, hit in enumerate(hits)}
+            raise InputError(f"query {query!r} is listed twice in the run: give every query its own id")
+        scores[query] = {hit.id: float(len(hits) - index) for index, hit in enumerate(hits)}
         if len(scores[query]) != len(hits):
-            raise InputError(f"a document stands twice under query {query!r}: keep one")
+            raise InputError(f"a document is listed twice under query {query!r}: keep one")
     return scores
 
 
 def parse_measure(name: str) -> Any:
-    """The ir-measures object of that name.
+    """Parse the name of a measure.
 
     >>> parse_measure("nDCG@10")
     nDCG@10
@@ -89,7 +89,7 @@ def parse_measure(name: str) -> Any:
         measure = library.parse_measure(name)
         measure.validate_params()
         supported = any(getattr(library, provider).supports(measure) for provider in PROVIDERS)
-    except Exception:  # ir-measures answers a bad name with any of seven types, assertions among them
+    except Exception:  # a bad name raises one of several types, AssertionError among them
         supported = False
     if not supported or not all(_in_range(measure.params.get(key, 1)) for key in ("cutoff", "rel")):
         raise UsageError(f"unknown measure {name!r}: use names of ir-measures, such as nDCG@10, RR@10, R@1000 or AP")
@@ -97,7 +97,7 @@ def parse_measure(name: str) -> Any:
 
 
 def with_grade(measure: Any, relevant: int) -> Any:
-    """The measure with documents below a grade counted as wrong, unless it names a grade itself or uses grades.
+    """Set the lowest relevant grade of a binary measure, unless its name already sets one.
 
     >>> with_grade(parse_measure("R@1000"), 2), with_grade(parse_measure("nDCG@10"), 2)
     (R(rel=2)@1000, nDCG@10)
@@ -107,7 +107,7 @@ def with_grade(measure: Any, relevant: int) -> Any:
 
 
 def _in_range(value: object) -> bool:
-    # A cutoff of 0 makes trec_eval abort the whole process, so it must not get there.
+    # trec_eval aborts the whole process for a cutoff of 0.
     return type(value) is int and 1 <= value <= MAX_CUTOFF
 
 

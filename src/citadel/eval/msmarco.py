@@ -1,4 +1,4 @@
-"""MS MARCO passages as they are published, with the queries of dev-small or of TREC Deep Learning 2019 and 2020."""
+"""MS MARCO passages in their published files, with the queries of dev-small or TREC Deep Learning 2019 and 2020."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLLECTION = ("collection.tsv",)
 
 
 class Split(NamedTuple):
-    """The names its files are published under, and the grade that counts as relevant."""
+    """Published file names of a split, and the lowest grade that counts as relevant."""
 
     queries: tuple[str, ...]
     qrels: tuple[str, ...]
@@ -26,7 +26,7 @@ SPLITS = {
     "dev-small": Split(
         ("queries.dev.small.tsv", "queries.dev.tsv"), ("qrels.dev.small.tsv", "qrels.msmarco-passage.dev-subset.txt")
     ),
-    # TREC asks for grade 2 where a measure knows only right and wrong: grade 1 is "related", not an answer.
+    # TREC uses grade 2 for binary measures: grade 1 is "related", not an answer.
     "dl19": Split(("msmarco-test2019-queries.tsv",), ("2019qrels-pass.txt",), 2),
     "dl20": Split(("msmarco-test2020-queries.tsv",), ("2020qrels-pass.txt",), 2),
 }
@@ -44,7 +44,7 @@ def is_msmarco(folder: str | os.PathLike[str]) -> bool:
 
 
 def msmarco_folder(folder: str | os.PathLike[str], split: str = DEFAULT_SPLIT) -> Dataset:
-    """A folder with collection.tsv, and queries and qrels under their published names, compressed or not."""
+    """Open a folder with collection.tsv, queries and qrels under their published names, compressed or not."""
     if split not in SPLITS:
         raise InputError(f"unknown split {split!r}: MS MARCO has {', '.join(SPLITS)}", os.fspath(folder))
     chosen, path = SPLITS[split], Path(folder)

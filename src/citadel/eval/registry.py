@@ -1,80 +1,22 @@
-"""Collections by their ir_datasets id, such as beir/scifact/test; that package fetches them (extra [datasets])."""
+"""Open a test collection by name: a folder, or an id of ir_datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import os
 
-from citadel.errors import InputError, UsageError
-from citadel.eval.datasets import SAME_ID, Dataset
-from citadel.eval.runs import Qrels
-from citadel.types import Document
-
-PREFIX = "ir_datasets:"
-_OWN_IDS = ("doc_id", "query_id")
-DL = ("trec-dl-2019", "trec-dl-2020")
+from citadel.errors import UsageError
+from citadel.eval.datasets import SPLIT, Dataset, beir_folder
+from citadel.eval.irds import PREFIX, irds_dataset
+from citadel.eval.msmarco import DEFAULT_SPLIT, is_msmarco, msmarco_folder
 
 
-def registered(name: str) -> Dataset:
-    """The collection of an ir_datasets id."""
-    found = _load(name)
-    parts = set(name.lower().split("/"))
-    return Dataset(
-        name.replace("/", "-"),
-        _reading(name, lambda: {str(query.query_id): _text(query) for query in found.queries_iter()}),
-        _reading(name, lambda: _qrels(found)),
-        lambda: _documents(name, found),
-        bool(parts & set(SAME_ID)),
-        2 if "msmarco-passage" in parts and any(part.startswith(DL) for part in parts) else 1,
-    )
-
-
-def _load(name: str) -> Any:
-    try:
-        import ir_datasets
-    except ImportError:
-        raise UsageError(
-            f"{PREFIX}{name} needs the package ir_datasets: run `pip install 'citadel-ir[datasets]'`"
-        ) from None
-    try:
-        found = ir_datasets.load(name)
-    except KeyError:
-        raise InputError("ir_datasets knows no such id: see https://ir-datasets.com for all of them", name) from None
-    for part in ("docs", "queries", "qrels"):
-        if not getattr(found, f"has_{part}")():
-            raise InputError(f"this id has no {part}: name one with documents, queries and qrels", name)
-    return found
-
-
-def _reading(name: str, read: Callable[[], Any]) -> Any:
-    """What a read gives; the package fetches files then, and fails in as many ways as a network does."""
-    try:
-        return read()
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        advice = "fetch it where there is a network, or name a folder with its files"
-        raise InputError(f"ir_datasets could not give it ({reason}): {advice}", name) from None
-
-
-def _documents(name: str, found: Any) -> Iterator[Document]:
-    documents = _reading(name, lambda: iter(found.docs_iter()))
-    while (one := _reading(name, lambda: next(documents, None))) is not None:
-        title = getattr(one, "title", "") or ""
-        yield Document(str(one.doc_id), _text(one, without=title), title)
-
-
-def _text(one: Any, without: str = "") -> str:
-    """The text of a document or query: its `text`, else all its other texts one after the other."""
-    if isinstance(text := getattr(one, "text", None), str):
-        return text
-    if "title" in one._fields and not without:
-        return str(one.title)  # the queries of TREC topics: the title is the query
-    parts = [getattr(one, name) for name in one._fields if name not in (*_OWN_IDS, "title")]
-    return " ".join(part for part in parts if isinstance(part, str))
-
-
-def _qrels(found: Any) -> Qrels:
-    qrels: Qrels = {}
-    for judgement in found.qrels_iter():
-        qrels.setdefault(str(judgement.query_id), {})[str(judgement.doc_id)] = int(judgement.relevance)
-    return qrels
+def open_dataset(name: str | os.PathLike[str], split: str = "") -> Dataset:
+    """Open a BEIR folder, a folder of MS MARCO files, or `ir_datasets:ID`."""
+    given = os.fspath(name)
+    if given.startswith(PREFIX):
+        if split:
+            raise UsageError(f"{given} with a split: an ir_datasets id already names its split, so leave it out")
+        return irds_dataset(given.removeprefix(PREFIX))
+    if is_msmarco(given):
+        return msmarco_folder(given, split or DEFAULT_SPLIT)
+    return beir_folder(given, split or SPLIT)

@@ -1,4 +1,4 @@
-"""Runs and judgements as files: TREC runs, and qrels in the TREC or the BEIR format."""
+"""Read and write TREC runs, and qrels in TREC or BEIR format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from citadel.types import Hit, Ranking, write_whole, write_whole_bytes
 
 MAX_LINE = 1 << 20  # bytes
 MAX_RANK = 999_999_999
-MAX_GRADE = 1_000_000  # trec_eval keeps an array as long as the highest grade
+MAX_GRADE = 1_000_000  # trec_eval allocates an array as long as the highest grade
 BEIR_HEADER = "query-id\tcorpus-id\tscore"
 BOM = b"\xef\xbb\xbf"
 
@@ -24,7 +24,7 @@ _COMPRESS = {".gz": lambda data: gzip.compress(data, mtime=0), ".xz": lambda dat
 
 
 def read_run(path: str | os.PathLike[str]) -> Ranking:
-    """Read a TREC run; like trec_eval by score, but equal scores stand by the rank column, not by document id.
+    """Read a TREC run, sorted by score; ties are broken by the rank column, not by document id.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -38,9 +38,9 @@ def read_run(path: str | os.PathLike[str]) -> Ranking:
 
 
 def write_run(path: str | os.PathLike[str], ranking: Ranking, tag: str = "citadel") -> None:
-    """Write a TREC run, whole or not at all, compressed where its name ends in .gz or .xz.
+    """Write a TREC run atomically, compressed if the name ends in .gz or .xz.
 
-    An id with white space is refused.
+    Ids with white space are rejected.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -56,7 +56,7 @@ def write_run(path: str | os.PathLike[str], ranking: Ranking, tag: str = "citade
 
 
 def write_qrels(path: str | os.PathLike[str], qrels: Qrels) -> None:
-    """Write judgements in the TREC format, whole or not at all; an id with white space is refused.
+    """Write judgements in TREC format, atomically; ids with white space are rejected.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -67,13 +67,13 @@ def write_qrels(path: str | os.PathLike[str], qrels: Qrels) -> None:
     """
     for name in (name for query, grades in qrels.items() for name in (query, *grades)):
         if name.split() != [name]:
-            raise InputError(f"the id {name!r} cannot stand in TREC qrels: rename it without white space")
+            raise InputError(f"the id {name!r} has white space, which TREC qrels do not allow: rename it")
     lines = (f"{query} 0 {document} {grade}\n" for query, grades in qrels.items() for document, grade in grades.items())
     write_whole(os.fspath(path), lines)
 
 
 def read_qrels(path: str | os.PathLike[str]) -> Qrels:
-    """Read judgements, query → document → grade: TREC with four columns, or BEIR with three and a header.
+    """Read judgements, query → document → grade: TREC (four columns) or BEIR (three and a header).
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -87,27 +87,27 @@ def read_qrels(path: str | os.PathLike[str]) -> Qrels:
 
 
 def parse_run(lines: Iterable[tuple[int, bytes]], source: str) -> Ranking:
-    """The ranking that numbered lines of a TREC run stand for.
+    """Parse the numbered lines of a TREC run.
 
     >>> parse_run([(1, b"q1 Q0 d2 1 0.5 demo")], "run.trec").query_ids
     ('q1',)
     """
-    found: dict[str, dict[str, tuple[float, int]]] = {}  # query → document → (-score, rank): the sort key
+    run: dict[str, dict[str, tuple[float, int]]] = {}  # query → document → sort key (-score, rank)
     for number, line in text_lines(lines, source):
         columns = line.split()
         if len(columns) != 6:
             expected = "a run line is `query Q0 document rank score tag`"
             raise InputError(f"{len(columns)} columns where 6 are needed: {expected}", source, number)
         query, _, document, rank, score, _ = columns
-        documents = found.setdefault(query, {})
+        documents = run.setdefault(query, {})
         if document in documents:
-            raise InputError(f"document {document!r} stands twice under query {query!r}: keep one", source, number)
+            raise InputError(f"document {document!r} is listed twice under query {query!r}: keep one", source, number)
         documents[document] = (-_score(score, source, number), _integer(rank, "rank", MAX_RANK, source, number))
-    return Ranking(tuple(found), tuple(_hits(documents) for documents in found.values()))
+    return Ranking(tuple(run), tuple(_hits(documents) for documents in run.values()))
 
 
 def parse_qrels(lines: Iterable[tuple[int, bytes]], source: str) -> Qrels:
-    """The judgements that numbered lines stand for; a line judged twice must be judged alike.
+    """Parse numbered lines of judgements; a document judged twice must have the same grade.
 
     >>> parse_qrels([(1, b"query-id\\tcorpus-id\\tscore"), (2, b"q1\\td2\\t1")], "test.tsv")
     {'q1': {'d2': 1}}
@@ -126,7 +126,7 @@ def parse_qrels(lines: Iterable[tuple[int, bytes]], source: str) -> Qrels:
 
 
 def text_lines(lines: Iterable[tuple[int, bytes]], source: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, as text without their ends."""
+    """Decode the lines that are not blank, without line ends."""
     for number, line in lines:
         if len(line) > MAX_LINE:
             raise InputError(f"the line is longer than {MAX_LINE} bytes: is this a run or qrels file?", source, number)
@@ -163,8 +163,8 @@ def _score(text: str, source: str, number: int) -> float:
     return score
 
 
-def _integer(text: str, what: str, most: int, source: str, number: int) -> int:
-    if re.fullmatch(r"[+-]?[0-9]{1,9}", text) is None or abs(int(text)) > most:
-        reason = f"{what} {text[:40]!r} is not a whole number of at most {most}"
+def _integer(text: str, what: str, limit: int, source: str, number: int) -> int:
+    if re.fullmatch(r"[+-]?[0-9]{1,9}", text) is None or abs(int(text)) > limit:
+        reason = f"{what} {text[:40]!r} is not a whole number of at most {limit}"
         raise InputError(f"{reason}: correct the line", source, number)
     return int(text)

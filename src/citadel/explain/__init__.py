@@ -1,9 +1,9 @@
-"""Why a document matched: which query token met which document token under which key; and which keys a text has."""
+"""Explanations: why a document matched a query, and which keys a text has."""
 
 from citadel.explain.match import explain_match, explain_vectors
 from citadel.explain.result import Alternative, Explanation, Match, Posting, Semantic, Token
-from citadel.explain.snippet import Snippet, Span, snippet
 from citadel.explain.text import TextExplanation, TextKey, TextToken, explain_text
+from citadel.text.snippet import Snippet, Span, snippet
 
 __all__ = [
     "Alternative",

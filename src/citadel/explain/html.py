@@ -1,4 +1,4 @@
-"""Explanations as one HTML file each: no script, nothing from elsewhere, light and dark."""
+"""Explanations as self-contained HTML pages without scripts, in light and dark."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from html import escape
 
 from citadel.explain.colours import hues, strength
 from citadel.explain.result import Explanation, Match
-from citadel.explain.snippet import Span
 from citadel.explain.text import TextExplanation, TextKey, TextToken
+from citadel.text.snippet import Span
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -26,42 +26,42 @@ th, td { padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #8884; vertical-
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def match_html(found: Explanation) -> str:
-    """Why a document matched, as a page.
+def match_html(explanation: Explanation) -> str:
+    """Render the explanation of a match as a page.
 
     >>> page = match_html(Explanation("<b>", "d1", "", "", "bm25", None, 0.0, "off", None, None, False, (), (), ()))
     >>> "<h1>&lt;b&gt;</h1>" in page
     True
     """
-    score = "no score: it met no key of the query" if found.score is None else f"score {found.score:.4f}"
+    score = "no score: it has no key of the query" if explanation.score is None else f"score {explanation.score:.4f}"
     parts = [
-        f"<h1>{_text(found.query if found.query is not None else 'a query of given vectors')}</h1>",
-        f'<p><b>{_text(found.id)}</b> <span class="dim">{score}, {_text(_settings(found))}</span></p>',
-        _bar(found),
-        "<h2>What each query token met</h2>",
-        _table(found),
-        "<h2>Where it stands</h2>",
-        f'<p><b class="text">{_marked(found, "title")}</b></p><p class="text">{_marked(found, "text")}</p>',
+        f"<h1>{_text(explanation.query if explanation.query is not None else 'a query of given vectors')}</h1>",
+        f'<p><b>{_text(explanation.id)}</b> <span class="dim">{score}, {_text(_settings(explanation))}</span></p>',
+        _bar(explanation),
+        "<h2>Matches of each query token</h2>",
+        _table(explanation),
+        "<h2>Matches in the text</h2>",
+        f'<p><b class="text">{_marked(explanation, "title")}</b></p><p class="text">{_marked(explanation, "text")}</p>',
     ]
-    return _page(f"{found.id}: why it matched", parts)
+    return _page(f"{explanation.id}: why it matched", parts)
 
 
-def text_html(found: TextExplanation) -> str:
-    """The keys of a text, as a page.
+def text_html(explanation: TextExplanation) -> str:
+    """Render the keys of a text as a page.
 
     >>> "grey" in text_html(TextExplanation("", "document", "dynamic", 0.9, False, ()))
     True
     """
-    largest = max((key.weight for token in found.tokens for key in token.keys), default=0.0)
-    lead = f"Read as a {found.side}, router {found.router}, τ = {found.tau:g}. Under each token stand the keys it is "
-    lead += "found under, with their weights; a token that τ leaves no key is grey."
+    largest = max((key.weight for token in explanation.tokens for key in token.keys), default=0.0)
+    lead = f"Read as a {explanation.side}, router {explanation.router}, τ = {explanation.tau:g}. "
+    lead += "Below each token are its keys with their weights; a token without a key above τ is grey."
     parts = [
         "<h1>The keys of a text</h1>",
         f"<p>{_text(lead)}</p>",
-        f'<div class="tokens">{"".join(_token(found, token, largest) for token in found.tokens)}</div>',
+        f'<div class="tokens">{"".join(_token(explanation, token, largest) for token in explanation.tokens)}</div>',
     ]
-    if found.keys:
-        keys = " ".join(_key(key, found.keys[0].weight) for key in found.keys if key.kept)
+    if explanation.keys:
+        keys = " ".join(_key(key, explanation.keys[0].weight) for key in explanation.keys if key.kept)
         parts += ["<h2>Keys of the whole text</h2>", f"<p>{keys}</p>"]
     return _page("The keys of a text", parts)
 
@@ -74,54 +74,56 @@ def _page(title: str, parts: list[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Escaped; what HTML cannot hold is left out."""
+    """Escape text and drop control characters, which HTML forbids."""
     kept = "".join(letter for letter in text if letter >= " " or letter in "\n\t")
     return escape(kept.encode(errors="replace").decode())
 
 
-def _settings(found: Explanation) -> str:
-    codec = f" {found.codec}" if found.codec else ""
-    tau = f", τ = {found.tau:g}" if found.router == "dynamic" else ""
-    return f"router {found.router}{codec}{tau}, semantic {found.semantic_mode}"
+def _settings(explanation: Explanation) -> str:
+    codec = f" {explanation.codec}" if explanation.codec else ""
+    tau = f", τ = {explanation.tau:g}" if explanation.router == "dynamic" else ""
+    return f"router {explanation.router}{codec}{tau}, semantic {explanation.semantic_mode}"
 
 
-def _bar(found: Explanation) -> str:
-    """The score by match; negative parts have no width."""
+def _bar(explanation: Explanation) -> str:
+    """A bar of the score by match; negative shares have no width."""
     parts = [
         f'<i style="flex-grow:{match.gain:.6g};--h:{hue};--a:.7" title="{_text(match.label)} {match.gain:.3f}"></i>'
-        for match, hue in zip(found.matches, hues(found), strict=True)
+        for match, hue in zip(explanation.matches, hues(explanation), strict=True)
         if match.gain > 0
     ]
-    if found.semantic and found.semantic.gain > 0:
-        gain = found.semantic.gain
+    if explanation.semantic and explanation.semantic.gain > 0:
+        gain = explanation.semantic.gain
         parts.append(f'<i style="flex-grow:{gain:.6g};--h:0;--a:0" title="semantic {gain:.3f}"></i>')
     return f'<div class="bar">{"".join(parts)}</div>'
 
 
-def _table(found: Explanation) -> str:
-    head = "<th>query token<th>key<th class=n>weight<th>met<th class=n>weight<th class=n>product<th class=n>share"
-    rows = [_row(found, match, hue) for match, hue in zip(found.matches, hues(found), strict=True)]
-    if found.semantic:
-        numbers = f"<td class=n>{found.semantic.gain:.3f}<td class=n>{percent(found.semantic.share)}"
-        rows.append(f"<tr><td colspan=5>the meaning as a whole (semantic vectors){numbers}")
+def _table(explanation: Explanation) -> str:
+    head = "<th>query token<th>key<th class=n>weight<th>matched<th class=n>weight<th class=n>product<th class=n>share"
+    rows = [_row(explanation, match, hue) for match, hue in zip(explanation.matches, hues(explanation), strict=True)]
+    if explanation.semantic:
+        numbers = f"<td class=n>{explanation.semantic.gain:.3f}<td class=n>{percent(explanation.semantic.share)}"
+        rows.append(f"<tr><td colspan=5>semantic vectors{numbers}")
     return f"<table><tr>{head}{''.join(rows)}</table>"
 
 
-def _row(found: Explanation, match: Match, hue: int) -> str:
-    asked = found.asked(match) or "–"
+def _row(explanation: Explanation, match: Match, hue: int) -> str:
+    query_tokens = explanation.asked(match) or "–"
     key = f'<span class="key" style="--h:{hue};--a:.35">{_text(match.label)}</span>'
     if not match.postings:
-        return f'<tr class="none"><td>{_text(asked)}<td>{key}<td class=n>{match.weight:.2f}<td colspan=4>not in it'
+        weight = f"<td class=n>{match.weight:.2f}"
+        return f'<tr class="none"><td>{_text(query_tokens)}<td>{key}{weight}<td colspan=4>no match'
     best = match.postings[0]
-    met = found.met(best) or "a posting"
-    met += f" and {len(match.postings) - 1} more" if len(match.postings) > 1 else ""
+    matched = explanation.met(best) or "a posting"
+    matched += f" and {len(match.postings) - 1} more" if len(match.postings) > 1 else ""
     numbers = "".join(f"<td class=n>{value}" for value in (f"{best.product:.3f}", percent(match.share)))
     weight = f"<td class=n>{best.weight:.2f}"
-    return f"<tr><td>{_text(asked)}<td>{key}<td class=n>{match.weight:.2f}<td>{_text(met)}{weight}{numbers}"
+    row = f"<tr><td>{_text(query_tokens)}<td>{key}<td class=n>{match.weight:.2f}"
+    return f"{row}<td>{_text(matched)}{weight}{numbers}"
 
 
 def percent(share: float | None) -> str:
-    """A share for a reader.
+    """Format a share.
 
     >>> percent(0.256), percent(None)
     ('25.6 %', '–')
@@ -129,26 +131,30 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
 
-def _marked(found: Explanation, field: str) -> str:
-    """A field with its spans in the colours of their keys."""
-    text, spans, colours = found.text if field == "text" else found.title, found.spans(field), hues(found)
-    largest = max((span.gain for part in ("title", "text") for span in found.spans(part)), default=0.0)
+def _marked(explanation: Explanation, field: str) -> str:
+    """A field with its spans marked in the colours of their keys."""
+    text, spans, colours = (
+        explanation.text if field == "text" else explanation.title,
+        explanation.spans(field),
+        hues(explanation),
+    )
+    largest = max((span.gain for part in ("title", "text") for span in explanation.spans(part)), default=0.0)
     shown, end = [], 0
     for span in spans:
         if span.start >= end:
-            shown += [_text(text[end : span.start]), _mark(text, span, colours[span.matches[0]], largest, found)]
+            shown += [_text(text[end : span.start]), _mark(text, span, colours[span.matches[0]], largest, explanation)]
             end = span.end
     return "".join([*shown, _text(text[end:])])
 
 
-def _mark(text: str, span: Span, hue: int, largest: float, found: Explanation) -> str:
-    keys = ", ".join(found.matches[match].label for match in span.matches)
+def _mark(text: str, span: Span, hue: int, largest: float, explanation: Explanation) -> str:
+    keys = ", ".join(explanation.matches[match].label for match in span.matches)
     style = f"--h:{hue};--a:{0.7 * strength(span.gain, largest):.2f}"
     return f'<mark style="{style}" title="{_text(keys)} {span.gain:.3f}">{_text(text[span.start : span.end])}</mark>'
 
 
-def _token(found: TextExplanation, token: TextToken, largest: float) -> str:
-    shown = found.text[token.start : token.end] if token.start is not None else token.token or ""
+def _token(explanation: TextExplanation, token: TextToken, largest: float) -> str:
+    shown = explanation.text[token.start : token.end] if token.start is not None else token.token or ""
     keys = "".join(_key(key, largest) for key in token.keys if key.kept)
     kind = "token pruned" if token.pruned else "token"
     return f'<span class="{kind}" title="{_text(token.token or "")}">{_text(shown)}{keys}</span>'

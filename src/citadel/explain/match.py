@@ -1,4 +1,4 @@
-"""For a query and a document: each query token, what it met under its key, and its share of the score."""
+"""Explain a match: each query token, the document tokens with its key, and its share of the score."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from citadel.errors import Cancelled, InputError, UsageError
-from citadel.explain.postings import Met, StoredDocument
-from citadel.explain.query import Asked, Row, asked_model, asked_terms, asked_vectors
+from citadel.explain.context import SearchContext
+from citadel.explain.postings import DocumentPostings, MatchedPostings
+from citadel.explain.query import ExplainedQuery, PlanRow, model_query, term_query, vector_query
 from citadel.explain.result import Alternative, Explanation, Match, Posting, Semantic, Token
-from citadel.explain.tokens import Names, Part, first_part, model_names, term_names, term_part
+from citadel.explain.tokens import AnalysedPart, DocumentTokens, first_part, model_document, term_document, term_part
 from citadel.index.segment import Segment
 from citadel.routing import get_router
 from citadel.search.plan import Options, plan_options, tau_used
@@ -20,11 +21,10 @@ from citadel.types import Document
 
 if TYPE_CHECKING:
     from citadel._native import Cancel
-    from citadel.search.searcher import Searcher
 
 
 def explain_match(
-    searcher: Searcher,
+    context: SearchContext,
     query: str,
     id: str,
     *,
@@ -32,15 +32,15 @@ def explain_match(
     tau: float | None = None,
     cancel: Cancel | None = None,
 ) -> Explanation:
-    """Why the document `id` has the score it has for a text."""
+    """Explain the score of the document `id` for a text query."""
     if not isinstance(query, str):
         raise UsageError(f"a query is a text, not {type(query).__name__}")
-    ask = asked_terms if searcher.statistics else asked_model
-    return _explain(searcher, lambda segment: ask(searcher, query, segment), id, semantic_mode, tau, cancel)
+    make_query = term_query if context.statistics else model_query
+    return _explain(context, lambda segment: make_query(context, query, segment), id, semantic_mode, tau, cancel)
 
 
 def explain_vectors(
-    searcher: Searcher,
+    context: SearchContext,
     keys: Any,
     weights: Any,
     vectors: Any,
@@ -51,14 +51,14 @@ def explain_vectors(
     tau: float | None = None,
     cancel: Cancel | None = None,
 ) -> Explanation:
-    """The same for a query given as vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
+    """Explain the score for a query given as vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
     given = {"keys": keys, "weights": weights, "vectors": vectors, "semantic": semantic}
-    return _explain(searcher, lambda segment: asked_vectors(searcher, given, segment), id, semantic_mode, tau, cancel)
+    return _explain(context, lambda segment: vector_query(context, given, segment), id, semantic_mode, tau, cancel)
 
 
 def _explain(
-    searcher: Searcher,
-    ask: Callable[[Segment], Asked],
+    context: SearchContext,
+    make_query: Callable[[Segment], ExplainedQuery],
     id: str,
     semantic_mode: str,
     tau: float | None,
@@ -68,48 +68,50 @@ def _explain(
         if cancel is not None and cancel.is_set():
             raise Cancelled("the explanation was cancelled")
 
-    options = plan_options(searcher.snapshot, 1, semantic_mode, tau)
-    segment, number = _locate(searcher, id)
-    asked = ask(segment)
+    options = plan_options(context.snapshot, 1, semantic_mode, tau)
+    segment, number = _locate(context, id)
+    query = make_query(segment)
     check()
-    part = _part(searcher, segment.store.get([number])[0], asked, check)
+    part = _part(context, segment.store.get([number])[0], query, check)
     check()
-    norm = searcher.statistics.norm if searcher.statistics else (0.0, 0.0)
-    stored = StoredDocument(searcher.snapshot, segment, number, norm)
-    if asked.plan.semantic is None:
+    norm = context.statistics.norm if context.statistics else (0.0, 0.0)
+    stored = DocumentPostings(context.snapshot, segment, number, norm)
+    if query.plan.semantic is None:
         options = options._replace(semantic="off")
-    return _assemble(searcher, part, asked, stored, options)
+    return _assemble(context, part, query, stored, options)
 
 
-def _locate(searcher: Searcher, id: str) -> tuple[Segment, int]:
+def _locate(context: SearchContext, id: str) -> tuple[Segment, int]:
     if not isinstance(id, str):
         raise UsageError(f"a document's id is a text, not {type(id).__name__}")
-    found = searcher.snapshot.locate([id]) if id.isascii() or id.encode(errors="ignore").decode() == id else {}
-    if id not in found:
-        raise InputError(f"there is no document {id!r} in this index: take an id that a search has given")
-    return found[id]
+    located = context.snapshot.locate([id]) if id.isascii() or id.encode(errors="ignore").decode() == id else {}
+    if id not in located:
+        raise InputError(f"no document {id!r} in this index: use an id from a search result")
+    return located[id]
 
 
-def _part(searcher: Searcher, document: Document, asked: Asked, check: Callable[[], None]) -> Part:
-    """What of the document is analysed; the cost of an explanation does not grow with a long text."""
-    if searcher.statistics:
-        return term_part(document, [row.name for row in asked.rows if row.name], searcher.analyser, check)
-    return first_part(document, 0 if asked.text is None else searcher.encoder.config.document_length)
+def _part(context: SearchContext, document: Document, query: ExplainedQuery, check: Callable[[], None]) -> AnalysedPart:
+    """The part of the document to analyse, bounded for long texts."""
+    if context.statistics:
+        return term_part(document, [row.name for row in query.rows if row.name], context.analyser, check)
+    return first_part(document, 0 if query.text is None else context.encoder.config.document_length)
 
 
-def _assemble(searcher: Searcher, part: Part, asked: Asked, stored: StoredDocument, options: Options) -> Explanation:
+def _assemble(
+    context: SearchContext, part: AnalysedPart, query: ExplainedQuery, stored: DocumentPostings, options: Options
+) -> Explanation:
     document = part.document
-    settings, names = searcher.settings, _names(searcher, document, asked)
-    met = stored.meet(asked.plan, asked.lists, options.weight_floor)
-    gains = _gains(met, get_router(settings.router).floor)
-    semantic = (
-        stored.semantic(asked.plan.semantic) if options.semantic != "off" and asked.plan.semantic is not None else None
-    )
+    settings, tokens = context.settings, _document_tokens(context, document, query)
+    matched = stored.match(query.plan, query.lists, options.weight_floor)
+    gains = _gains(matched, get_router(settings.router).floor)
+    pooled = query.plan.semantic if options.semantic != "off" else None
+    semantic = None if pooled is None else stored.semantic(pooled)
     score = _score(gains, semantic)
-    matches = [_match(*part, score, names) for part in zip(asked.rows, asked.plan.weights, met, gains, strict=True)]
-    used = {place for match in matches for posting in match.postings for place in posting.document_tokens}
+    rows = zip(query.rows, query.plan.weights, matched, gains, strict=True)
+    matches = [_match(*row, score, tokens) for row in rows]
+    used = {position for match in matches for posting in match.postings for position in posting.document_tokens}
     return Explanation(
-        query=asked.text,
+        query=query.text,
         id=document.id,
         title=document.title,
         text=document.text,
@@ -119,25 +121,25 @@ def _assemble(searcher: Searcher, part: Part, asked: Asked, stored: StoredDocume
         semantic_mode=options.semantic,
         score=None if score is None else float(score),
         semantic=None if semantic is None else Semantic(float(semantic), _share(semantic, score)),
-        cut=names.cut,
-        query_tokens=_with_alternatives(asked, stored, options),
-        document_tokens=tuple(token for token in names.tokens if token.place in used),
-        matches=tuple(sorted(matches, key=lambda match: match.query_tokens or (len(asked.tokens),))),
+        cut=tokens.cut,
+        query_tokens=_with_alternatives(query, stored, options),
+        document_tokens=tuple(token for token in tokens.tokens if token.place in used),
+        matches=tuple(sorted(matches, key=lambda match: match.query_tokens or (len(query.tokens),))),
         text_start=part.text_start,
         text_cut=part.cut,
     )
 
 
-def _names(searcher: Searcher, document: Document, asked: Asked) -> Names:
-    """The document's own tokens; a query given as vectors needs no model, so none is loaded to name them."""
-    if searcher.statistics:
-        return term_names(document, searcher.analyser.tokens(document.encoded_text))
-    return Names() if asked.text is None else model_names(searcher.encoder, document)
+def _document_tokens(context: SearchContext, document: Document, query: ExplainedQuery) -> DocumentTokens:
+    """The document's tokens; none for a query given as vectors, so that no model is loaded."""
+    if context.statistics:
+        return term_document(document, context.analyser.tokens(document.encoded_text))
+    return DocumentTokens() if query.text is None else model_document(context.encoder, document)
 
 
-def _gains(met: Sequence[Met], floor: bool) -> list[np.float32 | None]:
-    """What each query token adds (Eq. 5); None where it met nothing."""
-    best = [part.products[part.alive].max() if part.alive.any() else None for part in met]
+def _gains(matched: Sequence[MatchedPostings], floor: bool) -> list[np.float32 | None]:
+    """What each query token adds (Eq. 5); None without a match."""
+    best = [part.products[part.kept].max() if part.kept.any() else None for part in matched]
     return [np.maximum(value, np.float32(0)) if floor and value is not None else value for value in best]
 
 
@@ -155,25 +157,32 @@ def _share(gain: np.float32, score: np.float32 | None) -> float | None:
     return float(gain) / float(score) if score else None
 
 
-def _match(row: Row, weight: float, met: Met, gain: np.float32 | None, score: np.float32 | None, names: Names) -> Match:
-    places = names.postings(row.called, len(met.products))
-    rows = zip(places, met.weights.tolist(), met.counts.tolist(), met.products.tolist(), strict=True)
-    postings = [Posting(*row) for row, alive in zip(rows, met.alive.tolist(), strict=True) if alive]
+def _match(
+    row: PlanRow,
+    weight: float,
+    matched: MatchedPostings,
+    gain: np.float32 | None,
+    score: np.float32 | None,
+    tokens: DocumentTokens,
+) -> Match:
+    positions = tokens.postings(row.posting_key, len(matched.products))
+    rows = zip(positions, matched.weights.tolist(), matched.counts.tolist(), matched.products.tolist(), strict=True)
+    postings = [Posting(*fields) for fields, kept in zip(rows, matched.kept.tolist(), strict=True) if kept]
     gain = np.float32(0) if gain is None else gain
     best_first = tuple(sorted(postings, key=lambda posting: -posting.product))
     return Match(row.tokens, row.key, row.name, float(weight), float(gain), _share(gain, score), best_first)
 
 
-def _with_alternatives(asked: Asked, stored: StoredDocument, options: Options) -> tuple[Token, ...]:
-    """The query's tokens with the keys they did not take."""
-    if asked.others is None:
-        return asked.tokens
-    found: dict[int, list[Alternative]] = {}
-    met = stored.meet(asked.others.plan, asked.others.lists, options.weight_floor)
-    for row, weight, part in zip(asked.others.rows, asked.others.plan.weights.tolist(), met, strict=True):
-        product = float(part.products[part.alive].max()) if part.alive.any() else None
+def _with_alternatives(query: ExplainedQuery, stored: DocumentPostings, options: Options) -> tuple[Token, ...]:
+    """The query's tokens with the keys they did not use."""
+    if query.unused is None:
+        return query.tokens
+    alternatives: dict[int, list[Alternative]] = {}
+    matched = stored.match(query.unused.plan, query.unused.lists, options.weight_floor)
+    for row, weight, part in zip(query.unused.rows, query.unused.plan.weights.tolist(), matched, strict=True):
+        product = float(part.products[part.kept].max()) if part.kept.any() else None
         assert row.key is not None
-        for place in row.tokens:
-            found.setdefault(place, []).append(Alternative(row.key, row.name, weight, product))
-    best_first = {place: sorted(keys, key=lambda one: -one.weight) for place, keys in found.items()}
-    return tuple(replace(token, alternatives=tuple(best_first.get(token.place, ()))) for token in asked.tokens)
+        for position in row.tokens:
+            alternatives.setdefault(position, []).append(Alternative(row.key, row.name, weight, product))
+    best_first = {position: sorted(keys, key=lambda one: -one.weight) for position, keys in alternatives.items()}
+    return tuple(replace(token, alternatives=tuple(best_first.get(token.place, ()))) for token in query.tokens)

@@ -1,4 +1,4 @@
-"""What an explanation is made of; the fields are those of its JSON (docs/explain.md)."""
+"""The parts of an explanation; their fields are those of its JSON (docs/reference/explanation.md)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from citadel.explain.snippet import Snippet, Span, merged, snippet
+from citadel.text.snippet import Snippet, Span, merge_spans, snippet
 
-FORMAT = 1  # raise it when a field changes its meaning or goes
+FORMAT = 1  # increase when a field is removed or changes its meaning
 SNIPPET = 240  # characters
 _DOCUMENT_TOKEN = ("place", "token", "field", "start", "end")
 _SPAN = ("start", "end", "gain", "matches")
@@ -16,7 +16,7 @@ _SPAN = ("start", "end", "gain", "matches")
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A key that a query token would have taken next, and what it would have added (None: no posting under it).
+    """An unused key of a query token, and what it would have added (None: no posting).
 
     >>> Alternative(7, "relativity", 0.5, None).name
     'relativity'
@@ -30,7 +30,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token and where it stands in its field; special tokens stand nowhere.
+    """A token, its position and its offsets in a field; special tokens have no field.
 
     >>> Token(1, "##ity", "text", 5, 8).field
     'text'
@@ -46,7 +46,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """A posting of the document that a query token met.
+    """A posting of the document that matched a query token.
 
     >>> Posting((4,), 1.5, 1, 2.25).product
     2.25
@@ -60,7 +60,7 @@ class Posting:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A query token under one of its keys, and what it met there, best first.
+    """A query token with one of its keys, and the matching postings, best first.
 
     >>> Match((2,), 7, "relativity", 1.0, 2.25, 0.5, (Posting((4,), 1.5, 1, 2.25),)).met
     True
@@ -76,18 +76,18 @@ class Match:
 
     @property
     def met(self) -> bool:
-        """Whether the document has a posting under this key."""
+        """Whether the document has a posting with this key."""
         return bool(self.postings)
 
     @property
     def label(self) -> str:
-        """The key for a reader: its word, or its number where it has none."""
+        """The key as text: its name, or its number without one."""
         return self.name if self.name is not None else str(self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class Semantic:
-    """What the semantic vectors added.
+    """The share of the semantic vectors.
 
     >>> Semantic(1.5, 0.25).gain
     1.5
@@ -99,10 +99,10 @@ class Semantic:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a document has the score it has for a query: the gains of `matches` and `semantic` add up to `score`.
+    """Why a document has its score for a query: the gains of `matches` and `semantic` add up to `score`.
 
-    `text` is the document's text, or the part that was analysed where that is longer than 100,000 characters:
-    `text_cut` says so, and `text_start` where the part begins. Offsets are into `text`.
+    `text` is the document's text, or the analysed part of a text longer than 100,000 characters: then `text_cut`
+    is true and `text_start` is the offset of the part. Offsets are into `text`.
 
     >>> import citadel, tempfile
     >>> index = citadel.Index.create(tempfile.mkdtemp())
@@ -135,29 +135,29 @@ class Explanation:
     text_cut: bool = False
 
     def spans(self, field: str = "text") -> tuple[Span, ...]:
-        """The parts of `text` or `title` that added to the score, in order."""
-        found = []
+        """The spans of `text` or `title` that added to the score, in order."""
+        spans = []
         known = {token.place: token for token in self.document_tokens if token.field == field}
         for number, match in enumerate(self.matches):
-            places = match.postings[0].document_tokens if match.postings and match.gain else ()
-            for token in (known[place] for place in places if place in known):
+            positions = match.postings[0].document_tokens if match.postings and match.gain else ()
+            for token in (known[place] for place in positions if place in known):
                 assert token.start is not None and token.end is not None  # it has a field
-                found.append(Span(token.start, token.end, match.gain / len(places), (number,)))
-        return merged(found)
+                spans.append(Span(token.start, token.end, match.gain / len(positions), (number,)))
+        return merge_spans(spans)
 
     def asked(self, match: Match) -> str:
-        """The query tokens of a match, for a reader: words as they were typed where tokens are stems."""
-        return " ".join(self._names(self.query_tokens, match.query_tokens))
+        """The query tokens of a match as text; for bm25 the words as typed, not their stems."""
+        return " ".join(self._texts(self.query_tokens, match.query_tokens))
 
     def met(self, posting: Posting) -> str:
-        """The document tokens of a posting, in the same way; empty where nobody knows them."""
-        return " ".join(self._names(self.document_tokens, posting.document_tokens))
+        """The document tokens of a posting as text; empty if unknown."""
+        return " ".join(self._texts(self.document_tokens, posting.document_tokens))
 
-    def _names(self, tokens: tuple[Token, ...], places: tuple[int, ...]) -> Iterable[str]:
+    def _texts(self, tokens: tuple[Token, ...], positions: tuple[int, ...]) -> Iterable[str]:
         fields = {"query": self.query, "title": self.title, "text": self.text} if self.router == "bm25" else {}
-        wanted = set(places)
-        found = ((token, fields.get(token.field or "")) for token in tokens if token.place in wanted)
-        names = (str(token.token or "") if text is None else text[token.start : token.end] for token, text in found)
+        wanted = set(positions)
+        pairs = ((token, fields.get(token.field or "")) for token in tokens if token.place in wanted)
+        names = (str(token.token or "") if text is None else text[token.start : token.end] for token, text in pairs)
         once: dict[str, str] = {}
         for name in names:
             once.setdefault(name.casefold(), name)
@@ -165,11 +165,11 @@ class Explanation:
 
     @property
     def snippet(self) -> Snippet:
-        """The part of the text with the largest share of the score."""
+        """The window of the text with the largest share of the score."""
         return snippet(self.text, self.spans(), SNIPPET)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON's own types, with the spans and the snippet."""
+        """Convert to JSON types, with spans and snippet."""
         value = {"format": FORMAT, **asdict(replace(self, document_tokens=()))}
         value["document_tokens"] = [_fields(token, _DOCUMENT_TOKEN) for token in self.document_tokens]
         title_spans, text_spans = self.spans("title"), self.spans("text")
@@ -179,5 +179,5 @@ class Explanation:
 
 
 def _fields(value: Token | Span, names: tuple[str, ...]) -> dict[str, Any]:
-    """The same as `asdict`, which takes ten times as long: a document can have thousands of them."""
+    """`asdict` without its overhead, ten times faster: a document can have thousands of tokens."""
     return {name: getattr(value, name) for name in names}

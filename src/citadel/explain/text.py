@@ -1,4 +1,4 @@
-"""For a text alone: every token with its keys and weights, and which of them τ keeps (the paper's Figures 5 and 7)."""
+"""Explain a text: every token with its keys and weights, and which τ keeps (the paper's Figures 5 and 7)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from citadel.encode.pruning import best_of_keys
 from citadel.errors import UsageError
+from citadel.explain.context import SearchContext
 from citadel.explain.postings import find_terms, list_lengths
 from citadel.explain.result import FORMAT
-from citadel.explain.tokens import key_name, model_tokens, row_places, term_tokens
-from citadel.text.highlight import ANALYSED
+from citadel.explain.tokens import key_name, model_tokens, row_positions, term_tokens
+from citadel.text.snippet import MAX_ANALYSED
 
 if TYPE_CHECKING:
     from citadel.encode.encoder import Encoder
-    from citadel.search.searcher import Searcher
     from citadel.types import RoutedTokens
 
 SIDES = ("document", "query")
@@ -26,7 +26,7 @@ _LARGEST_TAU = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class TextKey:
-    """A key of a token; `kept` says whether its weight is above τ, `repeated` that others of the text stand for it.
+    """A key of a token: `kept` if its weight is above τ, `repeated` if better postings of the key are kept.
 
     >>> TextKey(7, "relativity", 1.5, True).kept
     True
@@ -41,7 +41,7 @@ class TextKey:
 
 @dataclass(frozen=True, slots=True)
 class TextToken:
-    """A token with its keys, best first; `routed` says whether it may have any, `pruned` that it has none left.
+    """A token with its keys, best first: `routed` if it may have keys, `pruned` if none is kept.
 
     >>> TextToken(1, "##ity", "text", 5, 8, True, (TextKey(7, "relativity", 0.5, False),)).pruned
     True
@@ -62,7 +62,7 @@ class TextToken:
 
 @dataclass(frozen=True, slots=True)
 class TextExplanation:
-    """A text as an index would hold it; the first 100,000 characters of a longer one.
+    """A text as an index would store it, at most its first 100,000 characters.
 
     >>> import citadel, tempfile
     >>> index = citadel.Index.create(tempfile.mkdtemp())
@@ -82,28 +82,30 @@ class TextExplanation:
     keys: tuple[TextKey, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON's own types."""
-        found = {"format": FORMAT, **asdict(self)}
-        for token, row in zip(self.tokens, found["tokens"], strict=True):
+        """Convert to JSON types."""
+        value = {"format": FORMAT, **asdict(self)}
+        for token, row in zip(self.tokens, value["tokens"], strict=True):
             row["pruned"] = token.pruned
-        return found
+        return value
 
 
 def explain_text(encoder: Encoder, text: str, *, tau: float | None = None, side: str = "document") -> TextExplanation:
-    """The keys a model gives a text; without `tau`, at the encoder's own."""
+    """Explain a text by its model; `tau` defaults to the encoder's."""
     _check(text, side)
     tau = _tau(encoder, tau, side)
-    whole_text, text = text, text[:ANALYSED]
+    whole_text, text = text, text[:MAX_ANALYSED]
     config, tokenizer = encoder.config, encoder.tokenizer
     [encoded] = (tokenizer.documents if side == "document" else tokenizer.queries)([text])
     [routed] = encoder.route([encoded], config.document_keys if side == "document" else config.backbone.vocabulary, 0.0)
     keys = _keys(encoder, routed, tau, side)
-    by_place: dict[int, list[TextKey]] = {}
-    for key, places in zip(keys, row_places(encoded, routed), strict=True):
-        for place in places:
-            by_place.setdefault(place, []).append(key)
+    by_position: dict[int, list[TextKey]] = {}
+    for key, positions in zip(keys, row_positions(encoded, routed), strict=True):
+        for place in positions:
+            by_position.setdefault(place, []).append(key)
     tokens = tuple(
-        TextToken(one.place, one.token, one.field, one.start, one.end, bool(mask), tuple(by_place.get(one.place, ())))
+        TextToken(
+            one.place, one.token, one.field, one.start, one.end, bool(mask), tuple(by_position.get(one.place, ()))
+        )
         for one, mask in zip(model_tokens(encoder, encoded), encoded.routed, strict=True)
     )
     whole = tuple(sorted(keys, key=lambda key: -key.weight)) if config.router == "sparse" else ()
@@ -112,10 +114,10 @@ def explain_text(encoder: Encoder, text: str, *, tau: float | None = None, side:
 
 
 def _keys(encoder: Encoder, routed: RoutedTokens, tau: float, side: str) -> list[TextKey]:
-    """One for each row; a query token keeps its best K, a document token what is above τ and the best of its key."""
-    most, repeated = encoder.config.key_postings, np.zeros(len(routed), np.bool_)
-    if side == "document" and most:
-        repeated = ~best_of_keys(routed, most)
+    """One key per row; query tokens keep their best K, document tokens weights above τ, the best per key."""
+    limit, repeated = encoder.config.key_postings, np.zeros(len(routed), np.bool_)
+    if side == "document" and limit:
+        repeated = ~best_of_keys(routed, limit)
     kept = (routed.weights > np.float32(min(tau, _LARGEST_TAU))) & ~repeated
     if side == "query" and encoder.config.router == "dynamic" and routed.tokens is not None:
         ranks = np.arange(len(routed)) - np.searchsorted(routed.tokens, routed.tokens)
@@ -125,42 +127,42 @@ def _keys(encoder: Encoder, routed: RoutedTokens, tau: float, side: str) -> list
 
 
 def explain_terms(
-    searcher: Searcher, text: str, *, tau: float | None = None, side: str = "document"
+    context: SearchContext, text: str, *, tau: float | None = None, side: str = "document"
 ) -> TextExplanation:
-    """The terms of a text with their idf in an index, as weight; stop words are no tokens."""
+    """Explain a text by the analyser of a bm25 index; weights are idf, stop words are dropped."""
     _check(text, side)
     if tau is not None:
         raise UsageError("τ prunes the weights of a dynamic router; bm25 has none: leave tau out")
-    assert searcher.statistics is not None
-    cut, text = len(text) > ANALYSED, text[:ANALYSED]
-    found = searcher.analyser.tokens(text)
-    terms = sorted({term.encode() for term in found.texts})
-    lists = [find_terms(segment, terms) for segment in searcher.snapshot.segments]
-    lengths = [list_lengths(*pair) for pair in zip(searcher.snapshot.segments, lists, strict=True)]
-    frequencies = searcher.statistics.frequencies(np.array(lists), np.array(lengths))
-    weights = searcher.statistics.weights(frequencies, [1] * len(terms)).tolist()
+    assert context.statistics is not None
+    cut, text = len(text) > MAX_ANALYSED, text[:MAX_ANALYSED]
+    analysed = context.analyser.tokens(text)
+    terms = sorted({term.encode() for term in analysed.texts})
+    lists = [find_terms(segment, terms) for segment in context.snapshot.segments]
+    lengths = [list_lengths(*pair) for pair in zip(context.snapshot.segments, lists, strict=True)]
+    frequencies = context.statistics.frequencies(np.array(lists), np.array(lengths))
+    weights = context.statistics.weights(frequencies, [1] * len(terms)).tolist()
     keys = {term.decode(): TextKey(None, term.decode(), idf, True) for term, idf in zip(terms, weights, strict=True)}
     tokens = tuple(
         TextToken(one.place, one.token, one.field, one.start, one.end, True, (keys[one.token or ""],))
-        for one in term_tokens(found)
+        for one in term_tokens(analysed)
     )
     return TextExplanation(text, side, "bm25", 0.0, cut, tokens)
 
 
 def _check(text: object, side: str) -> None:
     if not isinstance(text, str):
-        raise UsageError(f"what is explained is a text, not {type(text).__name__}")
+        raise UsageError(f"the text to explain must be a str, not {type(text).__name__}")
     if side not in SIDES:
-        raise UsageError(f"unknown side {side!r}: a text is read as one of {', '.join(SIDES)}")
+        raise UsageError(f"unknown side {side!r}: choose one of {', '.join(SIDES)}")
 
 
 def _tau(encoder: Encoder, tau: float | None, side: str) -> float:
-    """The τ to use; it prunes documents of the dynamic router only."""
+    """The τ to use; only documents of the dynamic router are pruned."""
     if encoder.config.router != "dynamic" or side == "query":
         if tau:
             raise UsageError(f"τ prunes documents of a dynamic router; this is a {side} of {encoder.config.router}")
         return 0.0
-    found = encoder.tau if tau is None else tau
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
-        raise UsageError(f"τ = {found!r} cannot be used: it is a finite number of 0 or more")
-    return float(found)
+    used = encoder.tau if tau is None else tau
+    if isinstance(used, bool) or not isinstance(used, int | float) or not 0 <= used < math.inf:
+        raise UsageError(f"τ must be a finite number of 0 or more, not {used!r}")
+    return float(used)

@@ -1,4 +1,4 @@
-"""The tokens of queries and documents with their names and offsets: what an index's numbers are called."""
+"""The tokens of queries and documents with names and offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from citadel.explain.result import Token
-from citadel.text.highlight import ANALYSED, best_part
+from citadel.text.snippet import MAX_ANALYSED, best_part
 from citadel.types import Document, RoutedTokens, Tokens
 
 if TYPE_CHECKING:
@@ -18,102 +18,104 @@ if TYPE_CHECKING:
     from citadel.text.analyser import Analyser
 
 ANY_NAME = "any"  # the one key of all_to_all
-_CHARACTERS_PER_TOKEN = 16  # what a model reads lies within its length times this
-Places = tuple[int, ...]
+_CHARACTERS_PER_TOKEN = 16  # upper bound for the text that a model reads
+Positions = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """A document's tokens, and those that gave the postings under each key or term, in posting order."""
+class DocumentTokens:
+    """A document's tokens, and their positions for each posting of a key or term, in posting order."""
 
     tokens: tuple[Token, ...] = ()
     cut: bool = False
-    by_key: dict[int | str, list[Places]] | None = None
+    by_key: dict[int | str, list[Positions]] | None = None
 
-    def postings(self, key: int | str | None, count: int) -> list[Places]:
-        """The tokens of `count` postings; where the text gives another number of them, nobody knows which is which."""
-        found = (self.by_key or {}).get(key, []) if key is not None else []
-        return found if len(found) == count else [()] * count
+    def postings(self, key: int | str | None, count: int) -> list[Positions]:
+        """The tokens of `count` postings; empty if the text does not give as many."""
+        positions = (self.by_key or {}).get(key, []) if key is not None else []
+        return positions if len(positions) == count else [()] * count
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What is analysed of a document: its title and text, or parts of them where they are long."""
+class AnalysedPart:
+    """The analysed title and text of a document; parts of them if they are long."""
 
     document: Document
     text_start: int = 0
     cut: bool = False
 
 
-def term_part(document: Document, terms: Collection[str], analyser: Analyser, check: Callable[[], None]) -> Part:
+def term_part(
+    document: Document, terms: Collection[str], analyser: Analyser, check: Callable[[], None]
+) -> AnalysedPart:
     """The part of a document around the terms of a query."""
     start, end = best_part(document.text, terms, analyser, check=check)
     return _part(document, start, end)
 
 
-def first_part(document: Document, document_length: int = 0) -> Part:
-    """The beginning of a document, with all that a model of this length reads."""
-    return _part(document, 0, max(ANALYSED, document_length * _CHARACTERS_PER_TOKEN))
+def first_part(document: Document, document_length: int = 0) -> AnalysedPart:
+    """The beginning of a document, at least what a model of this length reads."""
+    return _part(document, 0, max(MAX_ANALYSED, document_length * _CHARACTERS_PER_TOKEN))
 
 
-def _part(document: Document, start: int, end: int) -> Part:
-    if len(document.title) <= ANALYSED and end - start >= len(document.text):
-        return Part(document)
-    short = replace(document, title=document.title[:ANALYSED], text=document.text[start:end])
-    return Part(short, start, cut=True)
+def _part(document: Document, start: int, end: int) -> AnalysedPart:
+    if len(document.title) <= MAX_ANALYSED and end - start >= len(document.text):
+        return AnalysedPart(document)
+    short = replace(document, title=document.title[:MAX_ANALYSED], text=document.text[start:end])
+    return AnalysedPart(short, start, cut=True)
 
 
 def model_tokens(encoder: Encoder, text: Encoding) -> Iterator[Token]:
-    """Every token of an encoded text; special ones have no field."""
-    for place, (id, (start, end)) in enumerate(zip(text.ids.tolist(), text.offsets, strict=True)):
+    """Every token of an encoded text; special tokens have no field."""
+    for position, (id, (start, end)) in enumerate(zip(text.ids.tolist(), text.offsets, strict=True)):
         name = encoder.tokenizer.token(id)
-        yield Token(place, name, "text", start, end) if end > start else Token(place, name)
+        yield Token(position, name, "text", start, end) if end > start else Token(position, name)
 
 
 def key_name(encoder: Encoder, key: int) -> str:
-    """The word of a key."""
+    """The name of a key."""
     return ANY_NAME if encoder.config.router == "all_to_all" else encoder.tokenizer.token(key)
 
 
-def row_places(text: Encoding, routed: RoutedTokens) -> list[Places]:
-    """The tokens of each row; for a sparse router, whose rows belong to no token, those that are the key's own word."""
-    places = np.flatnonzero(text.routed)  # [t]
+def row_positions(text: Encoding, routed: RoutedTokens) -> list[Positions]:
+    """The token positions of each row; of a sparse router, which routes whole texts, those of the key's word."""
+    positions = np.flatnonzero(text.routed)  # [t]
     if routed.tokens is not None:
-        return [(place,) for place in places[routed.tokens].tolist()]
+        return [(position,) for position in positions[routed.tokens].tolist()]
     own: dict[int, list[int]] = {}
-    for place in places.tolist():
-        own.setdefault(int(text.ids[place]), []).append(place)
+    for position in positions.tolist():
+        own.setdefault(int(text.ids[position]), []).append(position)
     return [tuple(own.get(key, ())) for key in routed.keys.tolist()]
 
 
-def model_names(encoder: Encoder, document: Document) -> Names:
-    """A document through its model once more."""
+def model_document(encoder: Encoder, document: Document) -> DocumentTokens:
+    """Encode a document again to name its postings."""
     [text] = encoder.tokenizer.documents([document.encoded_text])
     [routed] = encoder.route_documents([text])
-    by_key: dict[int | str, list[Places]] = {}
-    for key, places in zip(routed.keys.tolist(), row_places(text, routed), strict=True):
-        by_key.setdefault(key, []).append(places)
+    by_key: dict[int | str, list[Positions]] = {}
+    for key, positions in zip(routed.keys.tolist(), row_positions(text, routed), strict=True):
+        by_key.setdefault(key, []).append(positions)
     tokens = in_fields(document, model_tokens(encoder, text))
-    return Names(tuple(tokens), text.cut, by_key)
+    return DocumentTokens(tuple(tokens), text.cut, by_key)
 
 
-def term_names(document: Document, found: Tokens) -> Names:
-    """A document's terms; all places of a term give its one posting."""
-    places: dict[int | str, list[int]] = {}
-    for place, term in enumerate(found.texts):
-        places.setdefault(term, []).append(place)
-    by_key: dict[int | str, list[Places]] = {term: [tuple(where)] for term, where in places.items()}
-    return Names(tuple(in_fields(document, term_tokens(found))), False, by_key)
+def term_document(document: Document, terms: Tokens) -> DocumentTokens:
+    """A document's terms; all positions of a term make one posting."""
+    positions: dict[int | str, list[int]] = {}
+    for position, term in enumerate(terms.texts):
+        positions.setdefault(term, []).append(position)
+    by_key: dict[int | str, list[Positions]] = {term: [tuple(where)] for term, where in positions.items()}
+    return DocumentTokens(tuple(in_fields(document, term_tokens(terms))), False, by_key)
 
 
-def term_tokens(found: Tokens, field: str = "text") -> Iterator[Token]:
-    """Terms with the places of their words."""
-    for place, (term, (start, end)) in enumerate(zip(found.texts, found.offsets, strict=True)):
-        yield Token(place, term, field, start, end)
+def term_tokens(terms: Tokens, field: str = "text") -> Iterator[Token]:
+    """Terms with the offsets of their words."""
+    for position, (term, (start, end)) in enumerate(zip(terms.texts, terms.offsets, strict=True)):
+        yield Token(position, term, field, start, end)
 
 
 def in_fields(document: Document, tokens: Iterator[Token] | Sequence[Token]) -> Iterator[Token]:
-    """Tokens of the encoded text, with offsets into title and text instead.
+    """Tokens of the encoded text, with offsets mapped to title and text.
 
     >>> document = Document("d1", " mass", title="Energy")
     >>> [(token.field, token.start, token.end) for token in in_fields(document, [Token(1, "mass", "text", 8, 12)])]

@@ -1,4 +1,4 @@
-"""The `.cit` container: header, checksummed sections, table, footer. `docs/format.md` is its specification.
+"""The `.cit` container: header, checksummed sections, table, footer. Specified in docs/reference/file-format.md.
 
 One writer and one reader, so that no file of an index can forget its version or its checksums.
 """

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from citadel.errors import CorruptIndexError
 from citadel.forks import no_fork
-from citadel.index.failures import read_failure
+from citadel.index.failures import disk_failure
 
 try:
     from citadel import _native
@@ -42,9 +42,7 @@ class MappedFile(mmap.mmap):
         if state == _SHORTER:
             raise CorruptIndexError(name, "file", "it became shorter while it was in use")
         if state == _UNREADABLE:
-            failure = read_failure(name, OSError(errno.EIO, os.strerror(errno.EIO)))
-            assert failure is not None
-            raise failure
+            raise disk_failure(name, os.strerror(errno.EIO).lower())
 
     def __del__(self) -> None:
         if self._slot >= 0 and _native is not None:  # it is None while the interpreter ends

@@ -35,6 +35,10 @@ from citadel.index.mapping import MappedFile
 LOCK = "LOCK"
 TEMPORARY = ".tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM, errno.EROFS}
+_ADVICE = {
+    errno.EROFS: "mount it for writing, or choose another folder",
+    errno.EIO: "check the disk, then run it again",
+}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # file systems without hard links
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -384,10 +388,15 @@ class resource_errors(contextlib.AbstractContextManager[None]):  # noqa: N801 - 
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if failure := read_failure(self._location, error):
-            raise failure from error
+            try:
+                raise failure from error
+            finally:
+                del failure  # breaks the cycle of error, traceback and frame, which would keep a lock alive
         if problem := _resource_problem(error):
-            advice = "what was committed before is intact; give it room"
-            raise ResourceError(f"{self._location}: {problem}; {advice}") from error
+            advice = _ADVICE.get(getattr(error, "errno", None) or 0, "give it room")
+            raise ResourceError(
+                f"{self._location}: {problem}; what was committed before is intact; {advice}"
+            ) from error
 
 
 def _resource_problem(error: BaseException | None) -> str | None:

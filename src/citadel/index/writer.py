@@ -304,7 +304,7 @@ class Writer(Publisher):
             try:
                 self._require_space(old, gone[chosen])
             except ResourceError as error:  # more files stay open, but the commit may still have room
-                logging.getLogger("citadel").warning("merging has to wait: %s", error)
+                logging.getLogger("citadel").warning("merging has to wait: %s", str(error))
                 return
             segments[chosen] = self._joined(old, gone[chosen])
             for segment in old:
@@ -366,7 +366,7 @@ class Writer(Publisher):
                 self._collect()
                 self._release_if_idle()
         except (ResourceError, OwnershipError) as error:
-            logging.getLogger("citadel").warning("the commit is durable, but merging has to wait: %s", error)
+            logging.getLogger("citadel").warning("the commit is durable, but merging has to wait: %s", str(error))
 
     # -- merging -----------------------------------------------------------------------------------------------------
 

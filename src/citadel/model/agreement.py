@@ -1,4 +1,4 @@
-"""Whether an exported graph says what the formulas say, on a few texts."""
+"""Check an exported graph against the numpy forward pass on a few texts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CLOSE = 0.2  # int8 against float64
 
 
 def check_agreement(encoder: Encoder, state: Mapping[str, Floats], exact: bool) -> None:
-    """Refuse a graph whose numbers differ from those of the numpy forward pass."""
+    """Raise if the outputs of a graph differ from the numpy forward pass."""
     for text in encoder.tokenizer.documents(TEXTS):
         for what, difference in differences(encoder, state, text):
             refuse_beyond(limit(exact), what, difference, "the model's")
 
 
 def limit(exact: bool) -> float:
-    """The largest difference that is no fault.
+    """The largest allowed difference.
 
     >>> limit(exact=True)
     0.001
@@ -35,35 +35,35 @@ def limit(exact: bool) -> float:
     return EXACT if exact else CLOSE
 
 
-def refuse_beyond(most: float, what: str, difference: float, whose: str) -> None:
-    """Refuse an output that differs by more than `most`, NaN included."""
-    if not difference <= most:
+def refuse_beyond(max_difference: float, what: str, difference: float, whose: str) -> None:
+    """Raise if an output differs by more than `max_difference` or by NaN."""
+    if not difference <= max_difference:
         advice = "nothing was written; please report it"
         raise InputError(f"the exported {what} differ from {whose} by {difference:.2g}: {advice}")
 
 
 def differences(encoder: Encoder, state: Mapping[str, Floats], text: Encoding) -> Iterator[tuple[str, float]]:
-    """The mean difference of each output from what it should be, as a share of the largest number there."""
-    expected, found = forward(encoder.config, state, text.ids, text.routed), encoder.outputs(text)
+    """Mean difference of each output, relative to the largest expected value."""
+    expected, outputs = forward(encoder.config, state, text.ids, text.routed), encoder.outputs(text)
     if expected.semantic is not None:
-        yield "semantic vectors", share(found["semantic"], expected.semantic)
+        yield "semantic vectors", share(outputs["semantic"], expected.semantic)
     if expected.vectors is not None:
-        yield "token vectors", share(found["vectors"][text.routed], expected.vectors)
-    if expected.activations is not None and "activations" in found:
-        yield "activations", share(found["activations"], expected.activations.max(axis=0, initial=0.0))
+        yield "token vectors", share(outputs["vectors"][text.routed], expected.vectors)
+    if expected.activations is not None and "activations" in outputs:
+        yield "activations", share(outputs["activations"], expected.activations.max(axis=0, initial=0.0))
     elif expected.activations is not None:
-        keys, weights = (found[name][text.routed] for name in ("keys", "weights"))  # [t, L]
+        keys, weights = (outputs[name][text.routed] for name in ("keys", "weights"))  # [t, L]
         best = -np.sort(-expected.activations, axis=1)[:, : weights.shape[1]]
         yield "weights", share(weights, best)
         yield "keys' weights", share(weights, np.take_along_axis(expected.activations, keys, axis=1))
 
 
-def share(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    """The mean difference as a share of the largest number expected.
+def share(actual: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Mean difference relative to the largest expected value.
 
     >>> share(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
     0.25
     """
     if not expected.size:
         return 0.0
-    return float(np.abs(found - expected).mean() / max(float(np.abs(expected).max()), 1e-6))
+    return float(np.abs(actual - expected).mean() / max(float(np.abs(expected).max()), 1e-6))

@@ -1,4 +1,4 @@
-"""A BERT-like encoder in one page. Its weights carry the names that checkpoints and ONNX files carry."""
+"""A BERT-like encoder. Parameters have the same names in checkpoints and ONNX files."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from citadel.encode.config import BackboneConfig
 
 
 class Linear(nn.Linear):
-    """A linear layer that works in the precision of its input, so that fp32 weights serve a bf16 forward."""
+    """Linear layer in the precision of its input: fp32 weights serve a bf16 forward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
 
 
 class LayerNorm(nn.LayerNorm):
-    """A layer norm in the precision of its input; its sums are fp32 in any case."""
+    """Layer norm in the precision of its input; sums are always fp32."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
 
 
 class Embeddings(nn.Module):
-    """Word and position, summed and normalised. Texts are of type 0 only, so its row is part of the positions."""
+    """Word plus position embeddings, normalised. The type embedding (always 0) is folded into the positions."""
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class Embeddings(nn.Module):
         self.norm = LayerNorm(config.hidden, eps=config.epsilon)
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        place = self.position[self.offset : self.offset + ids.shape[1]]  # [T, h]
-        x = F.embedding(ids, self.word) + place  # [n, T, h]
+        positions = self.position[self.offset : self.offset + ids.shape[1]]  # [T, h]
+        x = F.embedding(ids, self.word) + positions  # [n, T, h]
         normalized: Tensor = self.norm(x.to(dtype))
         return normalized
 
@@ -53,13 +53,13 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
         n, length, hidden = x.shape
         q, k, v = self.qkv(x).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each [n, heads, T, h/heads]
-        met = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        normalized: Tensor = self.norm(x + self.output(met.transpose(1, 2).reshape(n, length, hidden)))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        normalized: Tensor = self.norm(x + self.output(mixed.transpose(1, 2).reshape(n, length, hidden)))
         return normalized
 
 
 class FeedForward(nn.Module):
-    """Up, activation, down."""
+    """Feed-forward block: up projection, activation, down projection."""
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """One transformer layer, normalised after each half."""
+    """One post-norm transformer layer."""
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Layer(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Token ids to hidden states. Without dropout: a forward is a function of its input, which exact resume needs.
+    """Token ids to hidden states. There is no dropout, so that a resumed run is exact.
 
     >>> tiny = BackboneConfig(vocabulary=20, hidden=8, layers=1, heads=2, intermediate=16, positions=16)
     >>> hidden = Backbone(tiny)(torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]]))
@@ -103,7 +103,7 @@ class Backbone(nn.Module):
             nn.init.normal_(parameter, std=0.02)
 
     def freeze(self, layers: int) -> None:
-        """Keep the embeddings and the lowest layers as they are.
+        """Freeze the embeddings and the lowest layers.
 
         >>> tiny = Backbone(BackboneConfig(vocabulary=9, hidden=8, layers=2, heads=2, intermediate=16, positions=16))
         >>> tiny.freeze(1)
@@ -115,13 +115,15 @@ class Backbone(nn.Module):
                 part.requires_grad_(False)
 
     def keep_in(self, dtype: torch.dtype) -> None:
-        """Lay the layers' weights out once in the precision of a forward, which casts them otherwise; nothing it says
-        changes. For a model that only speaks: what is lost of the weights is lost."""
+        """Convert the weights once to the precision of the forward pass, for inference only.
+
+        Outputs do not change, because the forward pass would cast them anyway; the fp32 weights are lost.
+        """
         self.embeddings.norm.to(dtype)
         self.layers.to(dtype)
 
     def speed_up(self) -> None:
-        """Compile each layer; all layers share one compiled graph, so this takes seconds, not minutes."""
+        """Compile the layers; they share one compiled graph, so this takes seconds."""
         for layer in self.layers:
             layer.compile()
 
@@ -136,10 +138,10 @@ class Backbone(nn.Module):
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype, padded: bool | None = None) -> Tensor | None:
-    """0 where a token may be looked at and the lowest number where not; None where nothing is padded.
+    """Additive attention mask: 0 for tokens, the lowest number for padding; None if nothing is padded.
 
-    None lets the attention take its fastest kernel. Who knows whether the mask has zeros says so in `padded`; to look
-    costs one wait for the device a batch.
+    None selects the fastest attention kernel. `padded` says whether the mask has zeros; finding out costs one
+    device synchronisation per batch.
 
     >>> attention_bias(torch.tensor([[1, 1]]), torch.float32) is None
     True

@@ -1,4 +1,4 @@
-"""A checkpoint folder: `model.safetensors`, `config.json`, `tokenizer.json`. Written whole or not at all."""
+"""Read and write checkpoint folders: `model.safetensors`, `config.json`, `tokenizer.json`."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ WEIGHTS, TOKENIZER, ONNX = "model.safetensors", "tokenizer.json", "model.onnx"
 
 
 def new_model(config: ModelConfig, backbone: str | Pretrained) -> tuple[Citadel, Path]:
-    """A model on a public backbone, its heads fresh unless the backbone brings an MLM head; and the backbone's folder.
+    """Build a model on a public backbone; return it with the backbone's folder.
 
-    The backbone's shape replaces the one in `config`; lengths are cut to what it can take.
+    Heads are initialised afresh, except for the router if the backbone has an MLM head. The backbone's shape
+    replaces the one in `config`; lengths are limited to its positions.
     """
-    found = backbone if isinstance(backbone, Pretrained) else load_pretrained(backbone)
-    longest = found.config.longest
+    pretrained = backbone if isinstance(backbone, Pretrained) else load_pretrained(backbone)
+    longest = pretrained.config.longest
     config = replace(
         config,
-        backbone=found.config,
+        backbone=pretrained.config,
         query_length=min(config.query_length, longest),
         document_length=min(config.document_length, longest),
     )
     model = Citadel(config)
     tensors = {
-        name: tensor for name, tensor in found.tensors.items() if model.router is not None or "router" not in name
+        name: tensor for name, tensor in pretrained.tensors.items() if model.router is not None or "router" not in name
     }
-    fill(model, tensors, str(found.folder), fresh=("token.", "semantic.", "router."))
-    return model, found.folder
+    fill(model, tensors, str(pretrained.folder), fresh=("token.", "semantic.", "router."))
+    return model, pretrained.folder
 
 
 def load_model(folder: str | os.PathLike[str]) -> Citadel:
-    """The model of a checkpoint folder, or of an exported one: the weights in its ONNX file."""
+    """Load the model of a checkpoint folder, or of an exported folder from the weights in its ONNX file."""
     config, path = load_config(folder), Path(folder)
     model = Citadel(config)
     if (path / WEIGHTS).is_file():
@@ -63,7 +64,7 @@ def load_model(folder: str | os.PathLike[str]) -> Citadel:
 
 
 def save_model(model: Citadel, folder: str | os.PathLike[str], tokenizer: str | os.PathLike[str]) -> None:
-    """Write a checkpoint folder's files; `tokenizer` is the tokenizer.json to take along."""
+    """Write the files of a checkpoint folder; `tokenizer` is the tokenizer.json to copy."""
     os.makedirs(folder, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, os.path.join(folder, WEIGHTS))
@@ -74,7 +75,7 @@ def save_model(model: Citadel, folder: str | os.PathLike[str], tokenizer: str | 
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU."""
+    """Read the tensors of a safetensors file to the CPU."""
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
@@ -82,10 +83,12 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def fill(model: Citadel, tensors: dict[str, Tensor], where: str, fresh: tuple[str, ...] = ()) -> None:
-    """Copy tensors into a model; one that is missing (except `fresh` ones), unknown or of another shape is an error."""
+    """Copy tensors into a model; missing (except `fresh`), unknown and misshapen tensors are errors."""
     wanted = model.state_dict()
     for name in sorted(set(tensors) - set(wanted)):
-        raise InputError(f"the tensor {name} is not one of this model's: its config.json belongs to another", where)
+        raise InputError(
+            f"the tensor {name} is not part of this model: its config.json belongs to another model", where
+        )
     for name, target in wanted.items():
         if name not in tensors:
             if name.startswith(fresh) and fresh:

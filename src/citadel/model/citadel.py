@@ -1,4 +1,4 @@
-"""The model: one backbone, three heads (token vector, semantic vector, router), any router."""
+"""The model: a backbone with heads for token vectors, semantic vector and router."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from citadel.model.score import RoutedBatch, all_to_all_score, lexical_score
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """What the model says of some texts; a part that the router does not use is None.
+class EncodedTexts:
+    """Encoded texts; parts that the router does not use are None.
 
-    Everything with a gradient is a plain tensor here, which is what gradient caching needs.
+    Everything with a gradient is a plain tensor, as gradient caching needs it.
     """
 
-    routed: Tensor  # [n, T], which tokens have keys
+    routed: Tensor  # [n, T], tokens that may have keys
     vectors: Tensor | None = None  # [n, T, d]
     keys: Tensor | None = None  # [n, T, L]
     weights: Tensor | None = None  # [n, T, L]
@@ -36,23 +36,23 @@ class Encoded:
         return len(self.routed)
 
     @classmethod
-    def join(cls, parts: Sequence[Encoded]) -> Encoded:
-        """Several batches as one; tokens are padded to the longest, sums are added."""
+    def join(cls, parts: Sequence[EncodedTexts]) -> EncodedTexts:
+        """Join batches: tokens are padded to the longest text, sums are added."""
         length = max(part.routed.shape[1] for part in parts)
         joined = {field.name: _join(field.name, parts, length) for field in fields(cls)}
         return parts[0].with_tensors({name: tensor for name, tensor in joined.items() if tensor is not None})
 
     def tensors(self) -> dict[str, Tensor]:
-        """The parts that are there, by name."""
+        """The parts that are not None, by name."""
         named = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in named if value is not None}
 
-    def ordered(self, rows: Tensor) -> Encoded:
-        """The texts in another order; sums over all of them stay."""
+    def ordered(self, rows: Tensor) -> EncodedTexts:
+        """Reorder the texts; sums over all texts stay."""
         return self.with_tensors({name: part[rows] for name, part in self.tensors().items() if name not in _SUMS})
 
-    def with_tensors(self, tensors: dict[str, Tensor]) -> Encoded:
-        """The same texts with some parts replaced."""
+    def with_tensors(self, tensors: dict[str, Tensor]) -> EncodedTexts:
+        """Replace some parts."""
         return replace(self, **tensors)
 
 
@@ -60,31 +60,31 @@ _SUMS = ("mass", "l1", "active")
 _BY_TOKEN = ("routed", "vectors", "keys", "weights")
 
 
-def _join(name: str, parts: Sequence[Encoded], length: int) -> Tensor | None:
+def _join(name: str, parts: Sequence[EncodedTexts], length: int) -> Tensor | None:
     values = [getattr(part, name) for part in parts]
     if values[0] is None:
         return None
     if name in _SUMS:
         return torch.stack(values).sum(0)
     if name in _BY_TOKEN:
-        values = [_longer(value, length) for value in values]
+        values = [_pad_tokens(value, length) for value in values]
     return torch.cat(values)
 
 
-def _longer(value: Tensor, length: int) -> Tensor:
+def _pad_tokens(value: Tensor, length: int) -> Tensor:
     pad = length - value.shape[1]
     return F.pad(value, (0, 0) * (value.dim() - 2) + (0, pad)) if pad else value
 
 
 class RouterHead(nn.Module):
-    """The MLM head below its decoder, which is tied to the word embeddings."""
+    """The MLM head without its decoder, which is tied to the word embeddings."""
 
     def __init__(self, hidden: int, vocabulary: int, epsilon: float) -> None:
         super().__init__()
         self.dense = Linear(hidden, hidden)
         self.norm = LayerNorm(hidden, eps=epsilon)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
-        with torch.no_grad():  # where no trained head is found, the embeddings meet the states as they are
+        with torch.no_grad():  # without a trained head: start as the identity
             nn.init.eye_(self.dense.weight)
             self.dense.bias.zero_()
 
@@ -94,14 +94,14 @@ class RouterHead(nn.Module):
 
 
 class Citadel(Backbone):
-    """A backbone with the heads its config asks for.
+    """A backbone with the heads of its config.
 
     >>> from citadel.encode.config import BackboneConfig
     >>> tiny = BackboneConfig(vocabulary=20, hidden=8, layers=1, heads=2, intermediate=16, positions=16)
-    >>> shape = ModelConfig("dynamic", tiny, "", 4, 8, query_length=9, document_length=16)
+    >>> shape = ModelConfig("dynamic", tiny, "", 4, 8, query_length=9, document_length=16, cls_id=1, sep_id=2)
     >>> model = Citadel(shape)
-    >>> found = model.encode(torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]]), torch.tensor([[False, True, False]]))
-    >>> list(found.keys.shape), list(found.semantic.shape)
+    >>> texts = model.encode(torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]]), torch.tensor([[False, True, False]]))
+    >>> list(texts.keys.shape), list(texts.semantic.shape)
     ([1, 3, 5], [1, 8])
     """
 
@@ -116,13 +116,13 @@ class Citadel(Backbone):
             if head is not None:
                 nn.init.normal_(head.weight, std=shape.hidden**-0.5)
                 nn.init.zeros_(head.bias)
-        self._settled: tuple[Tensor, Tensor] | None = None
+        self._prepared_router: tuple[Tensor, Tensor] | None = None
 
     @torch.no_grad()
-    def settle(self, dtype: torch.dtype) -> None:
-        """Lay the router's matrix out once instead of for every batch; from here on weights must stay as they are."""
+    def prepare_router(self, dtype: torch.dtype) -> None:
+        """Prepare the router matrix once instead of per batch; the weights must not change afterwards."""
         if self.router is not None and self.config.router == "dynamic":
-            self._settled = whole_groups(self.embeddings.word, self.router.bias, dtype)
+            self._prepared_router = whole_groups(self.embeddings.word, self.router.bias, dtype)
 
     def encode(
         self,
@@ -134,16 +134,16 @@ class Citadel(Backbone):
         learning: bool = True,
         dtype: torch.dtype = torch.float32,
         padded: bool | None = None,
-    ) -> Encoded:
-        """Vectors, keys and semantic vectors of some texts; `routed` says which tokens may have keys.
+    ) -> EncodedTexts:
+        """Compute vectors, keys and semantic vectors; `routed` marks the tokens that may have keys.
 
-        Without `learning` the sums that only losses need are left out, and so is Φ where it is not the score itself.
-        `padded` says whether `mask` has zeros, where that is known.
+        Without `learning`, sums needed only by losses are omitted, and so is Φ unless it is the score itself.
+        `padded` says whether `mask` has zeros, if known.
         """
         hidden = self(ids, mask, dtype, padded)  # [n, T, h]
         routing = self._route(hidden, ids, routed, query, learning)
         vectors = None if self.token is None else self._token_vectors(hidden, routed)
-        return Encoded(routed, vectors, **routing, semantic=self._semantic(hidden, mask))
+        return EncodedTexts(routed, vectors, **routing, semantic=self._semantic(hidden, mask))
 
     def _token_vectors(self, hidden: Tensor, routed: Tensor) -> Tensor:
         assert self.token is not None
@@ -155,12 +155,12 @@ class Citadel(Backbone):
             return {"keys": ids[..., None], "weights": _wide(routed.to(hidden.dtype))[..., None]}
         if self.router is None:
             return {}
-        most = self.config.query_keys if query else self.config.document_keys
+        num_keys = self.config.query_keys if query else self.config.document_keys
         x, matrix = self.router(hidden), (self.embeddings.word, self.router.bias)
         if not learning and self.config.router == "dynamic":
-            weights, keys = route_top(x, *(self._settled or matrix), routed, most)
+            weights, keys = route_top(x, *(self._prepared_router or matrix), routed, num_keys)
             return {"weights": weights, "keys": keys}
-        return route(x, *matrix, routed, most)._asdict()
+        return route(x, *matrix, routed, num_keys)._asdict()
 
     def _semantic(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
         if self.semantic is None:
@@ -171,26 +171,26 @@ class Citadel(Backbone):
         return F.linear(pooled, self.semantic.weight.to(pooled.dtype), self.semantic.bias.to(pooled.dtype))
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """One state for a text: that of [CLS], or the mean over its tokens."""
+        """One state per text: that of [CLS], or the mean over its tokens."""
         if self.config.pooling == "cls":
             return hidden[:, 0]
-        lives = mask[..., None].to(hidden.dtype)
-        total = (hidden * lives).sum(1, dtype=torch.promote_types(hidden.dtype, torch.float32))
+        valid = mask[..., None].to(hidden.dtype)
+        total = (hidden * valid).sum(1, dtype=torch.promote_types(hidden.dtype, torch.float32))
         return total / mask.sum(1, keepdim=True)
 
-    def score(self, queries: Encoded, passages: Encoded) -> Tensor:
-        """s of every query with every passage: [B, D]."""
+    def score(self, queries: EncodedTexts, passages: EncodedTexts) -> Tensor:
+        """Score of every query with every passage: [B, D]."""
         parts = (self.lexical_score(queries, passages), self.semantic_score(queries, passages))
         return torch.stack([part for part in parts if part is not None]).sum(0)
 
-    def semantic_score(self, queries: Encoded, passages: Encoded) -> Tensor | None:
-        """c_q · c_d, where the model has semantic vectors."""
+    def semantic_score(self, queries: EncodedTexts, passages: EncodedTexts) -> Tensor | None:
+        """c_q · c_d; None for a model without semantic vectors."""
         if queries.semantic is None or passages.semantic is None:
             return None
         return queries.semantic @ passages.semantic.T  # [B, D]
 
-    def lexical_score(self, queries: Encoded, passages: Encoded) -> Tensor | None:
-        """The part of the score that goes through keys, where the model has any."""
+    def lexical_score(self, queries: EncodedTexts, passages: EncodedTexts) -> Tensor | None:
+        """The part of the score that goes through keys; None for a model without keys."""
         kind = self.config.router
         if kind == "none":
             return None
@@ -203,11 +203,11 @@ class Citadel(Backbone):
         return lexical_score(_batch(queries), _batch(passages))
 
 
-def _batch(texts: Encoded) -> RoutedBatch:
+def _batch(texts: EncodedTexts) -> RoutedBatch:
     assert texts.keys is not None and texts.weights is not None and texts.vectors is not None
     return RoutedBatch(texts.keys, texts.weights, texts.vectors)
 
 
 def _wide(value: Tensor) -> Tensor:
-    """At least fp32: scores are sums of many small products."""
+    """Widen to at least fp32: scores are sums of many small products."""
     return value.to(torch.promote_types(value.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""Texts through the torch model: sorted by length, in large batches, their live rows kept flat on the device."""
+"""Encode texts with the torch model in large batches sorted by length; results stay flat on the device."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 from citadel.encode.config import ModelConfig
 from citadel.errors import InputError
 from citadel.model.checkpoint import new_model
-from citadel.model.citadel import Citadel, Encoded
+from citadel.model.citadel import Citadel, EncodedTexts
 from citadel.model.load import load_pretrained
 
-TOKENS_A_BATCH = {"cuda": 1 << 17, "cpu": 1 << 12}
+TOKENS_PER_BATCH = {"cuda": 1 << 17, "cpu": 1 << 12}
 
 
 class FlatTexts(NamedTuple):
-    """Row p says that text `texts[p]` has `vectors[p]`, times its weight, under `keys[p]`; rows stand by text."""
+    """Weighted token vectors in rows sorted by text: text `texts[p]` has `vectors[p]` under `keys[p]`."""
 
     size: int
     texts: Tensor  # [P]
@@ -30,25 +30,25 @@ class FlatTexts(NamedTuple):
     semantic: Tensor | None  # [size, s]
 
     def pick(self, chosen: Tensor) -> FlatTexts:
-        """These texts, in this order, numbered from 0; a text may be asked for twice."""
+        """Select texts, in this order and renumbered from 0; a text may be repeated."""
         first = torch.searchsorted(self.texts, chosen)
         sizes = torch.searchsorted(self.texts, chosen, right=True) - first
-        place = torch.repeat_interleave(torch.arange(len(chosen), device=chosen.device), sizes)  # [P]
+        text = torch.repeat_interleave(torch.arange(len(chosen), device=chosen.device), sizes)  # [P]
         before = torch.cumsum(sizes, 0) - sizes
-        rows = torch.arange(len(place), device=chosen.device) + (first - before)[place]
+        rows = torch.arange(len(text), device=chosen.device) + (first - before)[text]
         semantic = None if self.semantic is None else self.semantic[chosen]
-        return FlatTexts(len(chosen), place, self.keys[rows], self.vectors[rows], semantic)
+        return FlatTexts(len(chosen), text, self.keys[rows], self.vectors[rows], semantic)
 
 
 class TokenRows(Protocol):
-    """The token ids of each text: a list of arrays, or a table on disk that knows the `lengths` of its rows."""
+    """Token ids per text: a list of arrays, or a table on disk with the `lengths` of its rows."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, row: int, /) -> NDArray[Any]: ...
 
 
 class Marked(Protocol):
-    """Token ids with their masks, as the model takes them."""
+    """Token ids with their masks: the inputs of the model."""
 
     @property
     def ids(self) -> Tensor: ...
@@ -60,7 +60,7 @@ class Marked(Protocol):
 
 @dataclass(frozen=True)
 class TorchEncoder:
-    """A model with what marks its tokens: (ids, mask, query) → ids, mask and routed tokens on the device."""
+    """A model with a marker, which moves ids and mask to the device and marks the routed tokens."""
 
     model: Citadel
     mark: Callable[[Tensor, Tensor, bool], Marked]
@@ -71,27 +71,32 @@ class TorchEncoder:
     def encode(
         self, rows: TokenRows, query: bool = False, progress: Callable[[int], Any] = lambda done: None
     ) -> FlatTexts:
-        """Token ids of some texts to their routed rows, in the order given."""
+        """Encode texts given as token ids, in their order."""
         device = self.model.embeddings.word.device
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         parts: list[FlatTexts] = []
         semantic = torch.empty(len(rows), self.model.config.semantic_dimension, device=device)  # [n, s]
         done = 0
-        for chosen in batches(_lengths(rows), TOKENS_A_BATCH.get(device.type, 1 << 14)):
+        for chosen in batches(_lengths(rows), TOKENS_PER_BATCH.get(device.type, 1 << 14)):
             ids, mask = _pad([rows[row] for row in chosen.tolist()], self.pad_id)
             marked = self.mark(ids, mask, query)
-            found = self.model.encode(marked.ids, marked.mask, marked.routed, query=query, learning=False, dtype=dtype)
+            encoded = self.model.encode(
+                marked.ids, marked.mask, marked.routed, query=query, learning=False, dtype=dtype
+            )
             numbers = torch.from_numpy(chosen).to(device)
-            parts.append(_flat(found, self.model.config, numbers, 0.0 if query else self.tau, dtype))
-            if found.semantic is not None:
-                semantic[numbers] = found.semantic.float()
+            parts.append(_flat(encoded, self.model.config, numbers, 0.0 if query else self.tau, dtype))
+            if encoded.semantic is not None:
+                semantic[numbers] = encoded.semantic.float()
             done += len(chosen)
             progress(done)
         return _joined(parts, len(rows), semantic if self.model.config.has_semantic else None, device)
 
 
 def batches(lengths: NDArray[Any], tokens: int) -> list[NDArray[np.int64]]:
-    """Text numbers by length, longest first, so that memory is at its highest at once; at most `tokens` with padding.
+    """Group texts by length into batches of at most `tokens` with padding, longest first.
+
+    The first batch needs the most memory, so that running out of it fails early.
+
 
     >>> [batch.tolist() for batch in batches(np.array([2, 5, 3]), 6)]
     [[1], [2, 0]]
@@ -106,20 +111,20 @@ def batches(lengths: NDArray[Any], tokens: int) -> list[NDArray[np.int64]]:
 
 
 def dense_model(name: str) -> tuple[Citadel, str]:
-    """A sentence encoder as it is: mean-pooled, scaled to length 1; and its folder, where the tokenizer is."""
-    found = load_pretrained(name)
-    hidden = found.config.hidden
+    """Load a sentence encoder (mean pooling, unit length); return it with its folder."""
+    pretrained = load_pretrained(name)
+    hidden = pretrained.config.hidden
     config = ModelConfig(
         "none",
-        found.config,
+        pretrained.config,
         token_dimension=0,
         semantic_dimension=hidden,
         pooling="mean",
         normalize_pooled=True,
-        query_length=min(512, found.config.longest),
-        document_length=min(512, found.config.longest),
+        query_length=min(512, pretrained.config.longest),
+        document_length=min(512, pretrained.config.longest),
     )
-    model, folder = new_model(config, found)
+    model, folder = new_model(config, pretrained)
     assert model.semantic is not None
     with torch.no_grad():
         torch.nn.init.eye_(model.semantic.weight)
@@ -128,7 +133,7 @@ def dense_model(name: str) -> tuple[Citadel, str]:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name; `auto` is CUDA where there is any.
+    """The torch device of this name; `auto` is CUDA if available.
 
     >>> find_device("cpu")
     device(type='cpu')
@@ -138,7 +143,7 @@ def find_device(name: str) -> torch.device:
     if name.split(":")[0] not in ("cpu", "cuda", "mps"):
         raise InputError(f"unknown device {name!r}: choose auto, cuda or cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("there is no CUDA device here: choose --device cpu")
+        raise InputError("no CUDA device is available: choose --device cpu")
     return torch.device(name)
 
 
@@ -155,28 +160,28 @@ def _pad(rows: list[NDArray[Any]], filler: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
-def _flat(found: Encoded, config: ModelConfig, numbers: Tensor, tau: float, dtype: torch.dtype) -> FlatTexts:
-    """The live rows of one batch; vectors already multiplied by their weights."""
+def _flat(encoded: EncodedTexts, config: ModelConfig, numbers: Tensor, tau: float, dtype: torch.dtype) -> FlatTexts:
+    """The rows of one batch with a weight above τ; vectors are multiplied by their weights."""
     size = len(numbers)
     if config.router == "none":
         none = numbers.new_empty(0)
         return FlatTexts(size, none, none, torch.empty(0, 1, device=none.device, dtype=dtype), None)
     if config.router == "sparse":
-        assert found.pooled is not None
-        text, key = torch.nonzero(found.pooled > 0, as_tuple=True)
-        return FlatTexts(size, numbers[text], key, found.pooled[text, key][:, None], None)
-    assert found.vectors is not None
+        assert encoded.pooled is not None
+        text, key = torch.nonzero(encoded.pooled > 0, as_tuple=True)
+        return FlatTexts(size, numbers[text], key, encoded.pooled[text, key][:, None], None)
+    assert encoded.vectors is not None
     if config.router == "all_to_all":
-        text, token = torch.nonzero(found.routed, as_tuple=True)
-        return FlatTexts(size, numbers[text], torch.zeros_like(text), found.vectors[text, token].to(dtype), None)
-    assert found.keys is not None and found.weights is not None
-    text, token, slot = torch.nonzero(found.weights > tau, as_tuple=True)
-    vectors = (found.vectors[text, token] * found.weights[text, token, slot][:, None]).to(dtype)
-    return FlatTexts(size, numbers[text], found.keys[text, token, slot], vectors, None)
+        text, token = torch.nonzero(encoded.routed, as_tuple=True)
+        return FlatTexts(size, numbers[text], torch.zeros_like(text), encoded.vectors[text, token].to(dtype), None)
+    assert encoded.keys is not None and encoded.weights is not None
+    text, token, slot = torch.nonzero(encoded.weights > tau, as_tuple=True)
+    vectors = (encoded.vectors[text, token] * encoded.weights[text, token, slot][:, None]).to(dtype)
+    return FlatTexts(size, numbers[text], encoded.keys[text, token, slot], vectors, None)
 
 
 def _joined(parts: list[FlatTexts], size: int, semantic: Tensor | None, device: torch.device) -> FlatTexts:
-    """All batches as one, by text."""
+    """Join batches and sort by text."""
     if not parts:
         empty = torch.empty(0, dtype=torch.int64, device=device)
         return FlatTexts(0, empty, empty, torch.empty(0, 1, device=device), semantic)

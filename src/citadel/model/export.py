@@ -1,4 +1,4 @@
-"""A checkpoint folder → a model folder that needs no torch: graph, tokenizer, config and model card."""
+"""Export a checkpoint to a model folder that runs without torch: graph, tokenizer, config and model card."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from citadel.types import Floats
 Report = Callable[[str], Any]
 WEIGHTS = "model.safetensors"
 PARTS, README = (ONNX_FILE, TOKENIZER_FILE, CONFIG_FILE), "README.md"
-CARD = "card.md"  # in a checkpoint: what its model card should say of training data and licence
+CARD = "card.md"  # of a checkpoint: training data and licence, copied into the model card
 PRECISIONS: Mapping[str, type[Matrices]] = {"fp32": Fp32, "int8": Int8}
 
 
@@ -41,10 +41,10 @@ def export(
     overwrite: bool = False,
     report: Report = lambda line: None,
 ) -> list[Path]:
-    """Write a model folder, or with "both" one folder for each precision below `out`; whole or not at all.
+    """Write a model folder atomically; "both" writes one folder per precision below `out`.
 
-    Each graph is run on a few texts before its folder gets its name, and must say what the formulas say, and what
-    torch says where that is installed; `report` is given a line on it.
+    Before a folder gets its final name, its graph is run on a few texts and compared with the numpy forward pass
+    and, if installed, with torch; `report` receives a line on the result.
     """
     if precision not in (*PRECISIONS, "both"):
         raise UsageError(f"unknown precision {precision!r}: choose one of {', '.join(PRECISIONS)}, both")
@@ -53,16 +53,16 @@ def export(
     targets = {name: Path(out, name) if precision == "both" else Path(out) for name in names}
     for target in targets.values():
         if target.exists() and not overwrite:
-            raise InputError("there is something already: name another folder, or pass --overwrite", str(target))
+            raise InputError("already exists: name another folder, or pass --overwrite", str(target))
         if target.exists() and not _is_model(target):
-            raise InputError("there is something other than a model: name another folder", str(target))
+            raise InputError("holds something other than a model: name another folder", str(target))
     return [_write(Path(checkpoint), target, config, state, name, report) for name, target in targets.items()]
 
 
 def read_checkpoint(folder: str | os.PathLike[str]) -> tuple[ModelConfig, dict[str, Floats]]:
-    """Config and tensors (as fp32) of a checkpoint folder, checked against each other."""
+    """Read config and tensors (as fp32) of a checkpoint folder and check that they match."""
     if not os.path.isdir(folder):
-        raise InputError("there is no such checkpoint: name a folder written by `citadel train`", os.fspath(folder))
+        raise InputError("no such checkpoint: name a folder written by `citadel train`", os.fspath(folder))
     refuse_pickles(folder)
     config, file = load_config(folder), os.path.join(folder, WEIGHTS)
     try:
@@ -103,7 +103,7 @@ def _check(checkpoint: Path, folder: Path, state: Mapping[str, Floats], exact: b
 
 
 def _is_model(folder: Path) -> bool:
-    """Whether a folder holds what an export wrote and nothing else: all of it goes away with --overwrite."""
+    """Whether a folder holds only files of an export; --overwrite removes all of them."""
     return folder.is_dir() and {file.name for file in folder.iterdir()} <= {*PARTS, README}
 
 
@@ -120,7 +120,7 @@ def _card(checkpoint: Path, config: ModelConfig, precision: str) -> str:
 
 
 def _rename(temporary: Path, target: Path) -> None:
-    """Put a finished folder in its place; the one it replaces goes away last."""
+    """Rename a finished folder to its final name; the old folder is removed last."""
     old = target.with_name(f"{temporary.name}.old")
     if target.exists():
         os.rename(target, old)

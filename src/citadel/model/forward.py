@@ -1,4 +1,4 @@
-"""The model's forward pass in plain numpy, one text at a time: slow, short, and what an export is checked against."""
+"""Reference forward pass in numpy, one text at a time; exports are checked against it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def forward(config: ModelConfig, state: State, ids: NDArray[np.int64], routed: NDArray[np.bool_]) -> TokenVectors:
-    """What the model says of one text, before routing: its routed tokens' vectors and φ, and the semantic vector.
+    """Vectors and φ of the routed tokens of one text, and its semantic vector.
 
-    Every token is attended; all is float64 inside.
+    Computed in float64; every token is attended to.
     """
     net = _Numpy(config, state)
     hidden = net.backbone(ids)  # [T, h]
@@ -34,7 +34,7 @@ def forward(config: ModelConfig, state: State, ids: NDArray[np.int64], routed: N
 
 
 def router_states(config: ModelConfig, state: State, ids: NDArray[np.int64]) -> Wide:
-    """What the router of a text's tokens multiplies with the embeddings, but for the first token, which has no key."""
+    """States that the router multiplies with the embeddings, without that of the first token, which has no key."""
     net = _Numpy(config, state)
     return net.router_states(net.backbone(ids)[1:])
 
@@ -45,8 +45,10 @@ class _Numpy:
 
     def backbone(self, ids: NDArray[np.int64]) -> Wide:
         shape = self._config.backbone
-        places = np.arange(len(ids)) + shape.position_offset
-        x = self.norm(self._get("embeddings.word")[ids] + self._get("embeddings.position")[places], "embeddings.norm")
+        positions = np.arange(len(ids)) + shape.position_offset
+        x = self.norm(
+            self._get("embeddings.word")[ids] + self._get("embeddings.position")[positions], "embeddings.norm"
+        )
         for layer in range(shape.layers):
             x = self._layer(x, f"layers.{layer}.")
         return x  # [T, h]
@@ -62,8 +64,8 @@ class _Numpy:
         joined = self.linear(x, name + "attention.qkv").reshape(len(x), 3, shape.heads, shape.head_dimension)
         query, key, value = joined.transpose(1, 2, 0, 3)  # each [heads, T, h/heads]
         logits = query @ key.transpose(0, 2, 1) / math.sqrt(shape.head_dimension)  # [heads, T, T]
-        met = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        mixed: Wide = (met / met.sum(axis=-1, keepdims=True)) @ value
+        exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        mixed: Wide = (exponentials / exponentials.sum(axis=-1, keepdims=True)) @ value
         return mixed.transpose(1, 0, 2).reshape(len(x), shape.hidden)
 
     def semantic(self, hidden: Wide) -> Wide:
@@ -79,7 +81,7 @@ class _Numpy:
         return activated
 
     def router_states(self, hidden: Wide) -> Wide:
-        """What the router multiplies with the embeddings, [T, h]."""
+        """States that the router multiplies with the embeddings, [T, h]."""
         return self.norm(gelu(self.linear(hidden, "router.dense")), "router.norm")
 
     def linear(self, x: Wide, name: str) -> Wide:
@@ -97,7 +99,7 @@ class _Numpy:
 
 
 def gelu(x: Wide) -> Wide:
-    """x · Φ(x), exactly.
+    """Exact GELU, x · Φ(x).
 
     >>> gelu(np.array([0.0, 1.0])).round(4).tolist()
     [0.0, 0.8413]

@@ -1,4 +1,4 @@
-"""A small writer of ONNX graphs: nodes and initialisers by name, and the ways to store a matrix."""
+"""Build ONNX graphs from nodes and initialisers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 class Graph:
-    """Nodes and initialisers as they are added; every method gives the name of its result.
+    """A graph under construction; every method returns the name of its result.
 
     >>> graph = Graph()
     >>> graph.node("Add", "x", graph.initialiser("one", np.ones(1, np.float32)))
@@ -27,19 +27,19 @@ class Graph:
         self._known: set[str] = set()
 
     def initialiser(self, name: str, values: Array) -> str:
-        """A stored array; one of the same name is stored once."""
+        """Add a stored array; arrays of the same name are stored once."""
         if name not in self._known:
             self._known.add(name)
             self._proto.initializer.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
         return name
 
     def shape(self, *sizes: int) -> str:
-        """A constant list of whole numbers, for Reshape, Slice and their kin."""
+        """Add a constant list of integers, for Reshape, Slice and similar nodes."""
         name = "shape_" + "_".join(map(str, sizes))
         return self.initialiser(name, np.array(sizes, np.int64))
 
     def number(self, value: float) -> str:
-        """A constant fp32 number."""
+        """Add a constant fp32 number."""
         return self.initialiser(f"number_{value!r}", np.array(value, np.float32))
 
     def node(self, operation: str, *inputs: str, name: str = "", **attributes: Any) -> str:
@@ -49,7 +49,7 @@ class Graph:
     def nodes(
         self, operation: str, *inputs: str, results: Sequence[str] | None = None, count: int = 1, **attributes: Any
     ) -> list[str]:
-        """Add a node with several results; an operation of ONNX Runtime's own begins with `ms.`."""
+        """Add a node with several results; ONNX Runtime's own operations begin with `ms.`."""
         number = len(self._proto.node)
         kind, own = operation.removeprefix("ms."), operation.startswith("ms.")
         named = list(results or (f"{kind}_{number}" + (f".{i}" if i else "") for i in range(count)))
@@ -58,7 +58,7 @@ class Graph:
         return named
 
     def input(self, name: str, shape: Sequence[str | int]) -> str:
-        """An input of whole numbers."""
+        """Add an integer input."""
         self._proto.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
         return name
 
@@ -67,6 +67,6 @@ class Graph:
         self._proto.output.append(helper.make_tensor_value_info(name, kind, shape))
 
     def model(self) -> ModelProto:
-        """The whole as a file's contents."""
+        """The finished model."""
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
         return helper.make_model(self._proto, opset_imports=opsets, ir_version=IR_VERSION, producer_name="citadel")

@@ -1,4 +1,4 @@
-"""Backbones and teachers by their names on the Hugging Face hub: safetensors, config and tokenizer, nothing else."""
+"""Download backbones and teachers from the Hugging Face hub: safetensors, config and tokenizer only."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ FILES = ["*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.
 
 
 def fetch(name: str) -> Path:
-    """The local copy of a repository, fetched where it is not there yet; `org/name@REVISION` asks for one revision."""
+    """The local copy of a repository, downloaded if needed; `org/name@REVISION` selects a revision."""
     repository, _, revision = name.partition("@")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or not repository:
-        raise InputError("there is no such folder: name a backbone's folder or its hub id", name)
+        raise InputError("no such folder: name a backbone's folder or its hub id", name)
     try:
         from huggingface_hub import list_repo_files, snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
     except ImportError:
-        raise InputError("there is no such folder, and the hub needs `pip install citadel-ir[train]`", name) from None
+        raise InputError("no such folder, and the hub needs `pip install citadel-ir[train]`", name) from None
     try:
         folder = Path(snapshot_download(repository, revision=revision or None, allow_patterns=FILES))
-        if not any(folder.glob("*.safetensors")):  # what else is there is only named, never fetched
+        if not any(folder.glob("*.safetensors")):  # pickled files are named in the error, never downloaded
             refuse_pickled(list_repo_files(repository, revision=folder.name), name)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         advice = "check the name, or name a local folder"
-        raise InputError(f"there is no such folder, and the hub did not give it ({reason}): {advice}", name) from None
+        raise InputError(f"no such folder, and the hub did not provide it ({reason}): {advice}", name) from None
     return folder
 
 
 def pinned(name: str, folder: Path) -> str:
-    """A name with the revision that was fetched, so that the same weights can be had again; a folder stays as it is.
+    """Add the downloaded revision to a hub name, so that a run can be repeated; a folder name is unchanged.
 
     >>> pinned("org/name", Path("snapshots/1a2b"))
     'org/name@1a2b'

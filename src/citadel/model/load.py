@@ -1,4 +1,4 @@
-"""Public backbones, from a local folder or the Hugging Face hub, as tensors under our names. safetensors only."""
+"""Load public backbones from a folder or the Hugging Face hub and rename their tensors; safetensors only."""
 
 from __future__ import annotations
 
@@ -24,37 +24,34 @@ _ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"}
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A backbone as it was found: its shape, its tensors under our names (fp32), its folder.
+    """A backbone: its shape, its fp32 tensors under our names, and its folder.
 
-    `tensors` hold `router.*` where the checkpoint has an MLM head."""
+    `tensors` has `router.*` if the checkpoint has an MLM head.
+    """
 
     config: BackboneConfig
     tensors: dict[str, Tensor]
     folder: Path
 
-    @property
-    def has_router(self) -> bool:
-        return "router.dense.weight" in self.tensors
-
 
 def load_pretrained(name: str) -> Pretrained:
-    """Read a backbone from a local folder or, where there is no such folder, from the hub."""
+    """Read a backbone from a local folder or, if there is no such folder, from the hub."""
     folder = find_folder(name)
-    found = _read_json(folder / "config.json")
-    kind = found.get("model_type")
+    data = _read_json(folder / "config.json")
+    kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise InputError(f"a backbone of type {kind!r} is not supported: choose one of {known}", str(folder))
     family = FAMILIES[kind]
     tensors = _renamed(family, _read_tensors(folder), str(folder))
-    config = _shape(family, found, tensors, str(folder))
+    config = _shape(family, data, tensors, str(folder))
     if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
         raise InputError("the backbone has no tokenizer: put its tokenizer.json or vocab.txt beside it", str(folder))
     return Pretrained(config, tensors, folder)
 
 
 def find_folder(name: str) -> Path:
-    """The local folder of a backbone or teacher, fetched from the hub where there is no such folder."""
+    """The local folder of a backbone or teacher, downloaded from the hub if there is no such folder."""
     folder = Path(name) if os.path.isdir(name) else fetch(name)
     refuse_pickles(folder)
     return folder
@@ -62,14 +59,14 @@ def find_folder(name: str) -> Path:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("the backbone has no config.json: name a folder saved by transformers", str(path)) from None
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read as JSON ({error}): fetch the backbone again", str(path)) from None
-    if not isinstance(found, dict):
-        raise InputError("is not a table of names and values: fetch the backbone again", str(path))
-    return found
+    if not isinstance(data, dict):
+        raise InputError("is not a JSON object: fetch the backbone again", str(path))
+    return data
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -82,7 +79,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if index.is_file():
         where = _read_json(index).get("weight_map")
         names = sorted({str(name) for name in where.values()}) if isinstance(where, dict) else []
-        # A name from a file is never trusted to stay in the folder.
+        # Names in the file are not trusted to stay inside the folder.
         files = [folder / os.path.basename(name) for name in names]
     else:
         files = [folder / "model.safetensors"] if (folder / "model.safetensors").is_file() else []
@@ -103,13 +100,13 @@ def _read_file(file: Path) -> Iterator[tuple[str, Tensor]]:
         raise InputError(f"cannot be read as safetensors ({error}): fetch the backbone again", str(file)) from None
 
 
-def _renamed(family: Family, found: dict[str, Tensor], where: str) -> dict[str, Tensor]:
-    """The checkpoint's tensors under our names; pooler and other heads are left out."""
-    bare = {name.removeprefix(family.prefix): tensor for name, tensor in found.items()}
+def _renamed(family: Family, data: dict[str, Tensor], where: str) -> dict[str, Tensor]:
+    """Rename the tensors of a checkpoint; pooler and other heads are dropped."""
+    bare = {name.removeprefix(family.prefix): tensor for name, tensor in data.items()}
     tensors: dict[str, Tensor] = {}
     for ours, theirs in family.embeddings.items():
         _take(tensors, bare, ours, theirs, where)
-    if "embeddings.type" in tensors:  # every text has type 0, so one row is all that is needed of that table
+    if "embeddings.type" in tensors:  # every text has type 0, so its row is added to the positions
         tensors["embeddings.position"] = tensors["embeddings.position"] + tensors.pop("embeddings.type")[0]
     layers = 0
     while any(name.startswith(_prefix(family, layers)) for name in bare):
@@ -136,7 +133,7 @@ def _take(
     where: str,
     i: int = 0,
 ) -> None:
-    """Move one tensor, or weight and bias of one module; three modules are joined row by row."""
+    """Copy one tensor, or weight and bias of one module; three modules are concatenated by row."""
     sources = [name.format(i=i) for name in ((theirs,) if isinstance(theirs, str) else theirs)]
     try:
         if sources[0] in bare:
@@ -148,14 +145,14 @@ def _take(
         raise InputError(f"the backbone lacks the tensor {error}: fetch the whole backbone", where) from None
 
 
-def _shape(family: Family, found: dict[str, Any], tensors: dict[str, Tensor], where: str) -> BackboneConfig:
-    given = {ours: found[theirs] for ours, theirs in family.shape.items() if theirs in found}
+def _shape(family: Family, data: dict[str, Any], tensors: dict[str, Tensor], where: str) -> BackboneConfig:
+    given = {ours: data[theirs] for ours, theirs in family.shape.items() if theirs in data}
     given |= {**family.fixed, "position_offset": family.position_offset}
     activation = str(given.get("activation", "gelu"))
     if activation not in _ACTIVATIONS:
         raise InputError(f"config.json: the activation {activation!r} is not supported: choose gelu or relu", where)
     given["activation"] = _ACTIVATIONS[activation]
-    if found.get("position_embedding_type", "absolute") != "absolute":
+    if data.get("position_embedding_type", "absolute") != "absolute":
         raise InputError("relative positions are not supported: choose a backbone with absolute ones", where)
     try:
         config = make(BackboneConfig, given)

@@ -1,4 +1,4 @@
-"""How a graph stores matrices and multiplies with them: as fp32, or as int8 with one scale a row."""
+"""Store and multiply matrices in a graph: as fp32, or as int8 with one scale per row."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from citadel.encode.key_router import STEP, ZERO
 from citadel.model.graph import Graph
 from citadel.types import Floats
 
-SCALE = ".scale"  # behind the name of an int8 matrix: its scales [rows]
-LARGEST = 127
+SCALE = ".scale"  # suffix of the scales [rows] of an int8 matrix
+MAX_CODE = 127
 
 
-class Span(NamedTuple):
-    """The least and the largest number; 0 lies between them."""
+class ValueRange(NamedTuple):
+    """Smallest and largest value, with 0 in between."""
 
     low: float
     high: float
@@ -29,20 +29,20 @@ class Matrices(Protocol):
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
         """x · weightᵀ: [N, in] → [N, out]."""
 
-    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
-        """x · tableᵀ + bias: [N, h] → [N, V], of states that lie in a known span but for a rare one."""
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: ValueRange) -> str:
+        """x · tableᵀ + bias: [N, h] → [N, V], for states that nearly always lie in `span`."""
 
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
-        """Rows of a table: [n, T] → [n, T, h]."""
+        """Look up rows of a table: [n, T] → [n, T, h]."""
 
 
 class Fp32:
-    """Every number as it is. A matrix keeps its layout [out, in] in the file and is turned when a session starts."""
+    """fp32. A matrix keeps its layout [out, in] in the file and is transposed when a session starts."""
 
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
         return graph.node("MatMul", x, graph.node("Transpose", graph.initialiser(name, weight), perm=[1, 0]))
 
-    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: ValueRange) -> str:
         return graph.node("Add", self.product(graph, x, name, table), bias)
 
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
@@ -50,24 +50,24 @@ class Fp32:
 
 
 class Int8:
-    """int8 with one scale a row, read alike by lookup and product.
+    """int8 with one scale per row, shared by lookup and product.
 
-    A product takes its input as bytes too, with one scale a token, so that a text's result does not depend on the
-    texts beside it, as it would with ONNX's one scale a tensor.
+    The input of a product is quantised with one scale per token. With ONNX's single scale per tensor the result
+    for a text would depend on the other texts of its batch.
     """
 
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
         matrix, scales = self._store(graph, name, weight)
         turned = graph.node("Transpose", matrix, perm=[1, 0])  # [in, out]
         largest = graph.node("ReduceMax", graph.node("Abs", x), graph.shape(-1), keepdims=1)  # [N, 1]
-        step, zero = graph.number(1 / LARGEST), graph.initialiser("zero", np.array(128, np.uint8))
-        # A row of zeros becomes 0 ÷ 0 and then some byte, whose product is finite and is multiplied by 0 again.
+        step, zero = graph.number(1 / MAX_CODE), graph.initialiser("zero", np.array(128, np.uint8))
+        # A row of zeros becomes 0 ÷ 0 and then an arbitrary byte; its finite product is multiplied by 0 below.
         codes = graph.node("QuantizeLinear", graph.node("Div", x, largest), step, zero)
         whole = graph.node("ms.MatMulIntegerToFloat", codes, turned, step, scales, zero)
         return graph.node("Mul", whole, largest)
 
-    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: Span) -> str:
-        """With one scale for all tokens the product adds the bias itself, and nothing passes over V again."""
+    def logits(self, graph: Graph, x: str, name: str, table: Floats, bias: str, span: ValueRange) -> str:
+        """With one scale for all tokens the product adds the bias itself, which saves a pass over V."""
         matrix, scales = self._store(graph, name, table)
         turned = graph.node("Transpose", matrix, perm=[1, 0])  # [h, V]
         size = (span.high - span.low) / 255
@@ -87,18 +87,18 @@ class Int8:
 
 
 def quantize(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """int8 codes and one scale a row; a row of zeros has scale 1.
+    """int8 codes and one scale per row; a row of zeros has scale 1.
 
     >>> codes, scales = quantize(np.array([[127, -63.5], [0, 0]], np.float32))
     >>> codes.tolist(), scales.tolist()
     ([[127, -64], [0, 0]], [1.0, 1.0])
     """
     largest = np.abs(matrix).max(axis=1)
-    scales = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)  # [rows]
-    codes = np.clip(np.round(matrix / scales[:, None]), -LARGEST, LARGEST)
+    scales = np.where(largest > 0, largest / MAX_CODE, 1).astype(np.float32)  # [rows]
+    codes = np.clip(np.round(matrix / scales[:, None]), -MAX_CODE, MAX_CODE)
     return codes.astype(np.int8), scales
 
 
 def dequantize(codes: NDArray[np.int8], scales: Floats) -> Floats:
-    """The numbers that codes and scales stand for."""
+    """Codes times scales, as fp32."""
     return (codes.astype(np.float32) * scales[:, None]).astype(np.float32)

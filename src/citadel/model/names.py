@@ -1,4 +1,4 @@
-"""The tensor names of public backbones, and ours. One table per family; all of them are post-norm BERT inside."""
+"""Tensor names of public backbones and ours, one table per family; all are post-norm BERT models."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Family:
-    """How one family of checkpoints spells its tensors.
+    """Tensor names of one family of checkpoints.
 
-    `layer` maps our names to theirs inside layer i; a tuple is joined row by row (query, key, value).
+    `layer` maps our names to theirs in layer i; a tuple (query, key, value) is concatenated by row.
 
     >>> FAMILIES["bert"].layer["feedforward.up"]
     'encoder.layer.{i}.intermediate.dense'

@@ -1,4 +1,4 @@
-"""The model as an ONNX graph: backbone, heads and routing, with the names of the checkpoint's tensors."""
+"""Write the model as an ONNX graph: backbone, heads and routing, with the checkpoint's tensor names."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ State = Mapping[str, Floats]
 
 
 def build(config: ModelConfig, state: State, matrices: Matrices) -> ModelProto:
-    """The graph of a model: token ids and masks in, keys, weights, vectors and semantic vector out."""
+    """Build the graph of a model: token ids in; keys, weights, vectors and semantic vector out."""
     return Network(config, state, matrices).build()
 
 
 class Network:
-    """Writes one graph."""
+    """Writer of one graph."""
 
     def __init__(self, config: ModelConfig, state: State, matrices: Matrices) -> None:
         self._config, self._state, self._matrices = config, state, matrices
         self._graph = Graph()
-        self._ends = 0 if config.route_separator or config.query_padding else 1  # tokens without a key behind a text
+        self._ends = (
+            0 if config.route_separator or config.query_padding else 1
+        )  # tokens without a key at the end of a text
 
     def build(self) -> ModelProto:
-        """The whole graph."""
+        """Build the graph."""
         graph, config = self._graph, self._config
         x = self._embed(graph.input("input_ids", ["n", "T"]))  # [n, T, h]
         for layer in range(config.backbone.layers):
@@ -47,7 +49,7 @@ class Network:
         return graph.model()
 
     def _embed(self, ids: str) -> str:
-        """norm(word + position); the one type a text has is part of the positions."""
+        """norm(word + position); the type embedding is folded into the positions."""
         graph, backbone = self._graph, self._config.backbone
         word = self._matrices.rows(graph, ids, "embeddings.word", self._state["embeddings.word"])
         positions = graph.initialiser("embeddings.position", self._state["embeddings.position"])
@@ -58,7 +60,7 @@ class Network:
         return self._norm(x, "embeddings.norm")
 
     def _layer(self, x: str, name: str) -> str:
-        """Attention and feed-forward, each with its sum and norm behind it."""
+        """Attention and feed-forward, each followed by residual and norm."""
         graph = self._graph
         attended = self._linear(self._attention(x, name), name + "attention.output")
         x = self._norm(graph.node("Add", attended, x), name + "attention.norm")
@@ -88,7 +90,7 @@ class Network:
         return graph.node("Div", pooled, graph.node("Max", length, graph.number(1e-12)))
 
     def _sum(self, x: str) -> str:
-        """[n, T, h] → [n, h], as a product: ReduceMean takes another order for one text than for several."""
+        """[n, T, h] → [n, h] as a product: the summation order of ReduceMean depends on the batch size."""
         graph = self._graph
         one = numpy_helper.from_array(np.ones(1, np.float32))
         size = graph.node("Concat", graph.shape(1, 1), self._length, axis=0)
@@ -96,7 +98,7 @@ class Network:
         return graph.node("Squeeze", graph.node("MatMul", ones, x), graph.shape(1))
 
     def _route(self, x: str) -> None:
-        """The MLM head, then the few best keys of each token, or each key's best token."""
+        """The MLM head, then the top keys of each token, or the maximum per key."""
         graph, config = self._graph, self._config
         if config.router != "sparse":
             x = self._between(x)
@@ -109,9 +111,9 @@ class Network:
             self._top_keys(logits)
 
     def _between(self, x: str) -> str:
-        """The states without [CLS], and without [SEP] if it is last and has no key; of an empty text one is left.
+        """The states without [CLS], and without a final [SEP] that has no key; an empty text keeps one state.
 
-        `encode/key_router.py`, which may take the product over from here, puts its keys at the same places.
+        `encode/key_router.py`, which may replace the product, writes its keys to the same positions.
         """
         graph = self._graph
         shorter = graph.node("Sub", self._length, graph.shape(self._ends))
@@ -119,7 +121,7 @@ class Network:
         return graph.node("Slice", x, graph.shape(1), self._stop, graph.shape(1))
 
     def _around(self, x: str, name: str) -> str:
-        """Zeros for the tokens that `_between` left out: [n, t, L] → [n, T, L]."""
+        """Pad with zeros for the tokens that `_between` dropped: [n, t, L] → [n, T, L]."""
         graph = self._graph
         behind = graph.node("Sub", self._length, self._stop)
         return graph.node(
@@ -127,14 +129,14 @@ class Network:
         )
 
     def _top_keys(self, logits: str) -> None:
-        """Top-L of z, whose order is that of φ wherever φ > 0; φ is then taken of L numbers instead of V."""
+        """Top-L of z, which has the order of φ where φ > 0; φ is then computed for L values instead of V."""
         graph, config = self._graph, self._config
-        most = min(max(config.query_keys, config.document_keys), config.backbone.vocabulary)
-        best, keys = graph.nodes("TopK", logits, graph.shape(most), count=2, axis=-1)  # [n, t, L]
+        num_keys = min(max(config.query_keys, config.document_keys), config.backbone.vocabulary)
+        best, keys = graph.nodes("TopK", logits, graph.shape(num_keys), count=2, axis=-1)  # [n, t, L]
         self._around(keys, "keys")
         self._around(self._activate(best), "weights")
-        graph.output("keys", ["n", "T", most], TensorProto.INT64)
-        graph.output("weights", ["n", "T", most])
+        graph.output("keys", ["n", "T", num_keys], TensorProto.INT64)
+        graph.output("weights", ["n", "T", num_keys])
 
     def _pool_keys(self, logits: str) -> None:
         """Φ = max over the routed tokens of φ."""
@@ -146,7 +148,7 @@ class Network:
         graph.output("activations", ["n", self._config.backbone.vocabulary])
 
     def _activate(self, logits: str, name: str = "") -> str:
-        """φ = log(1 + relu(z)) (Eq. 9), in double: a vectorised fp32 log depends on a number's place in its array."""
+        """φ = log(1 + relu(z)) (Eq. 9), in double: a vectorised fp32 log depends on a value's position in its array."""
         graph = self._graph
         wide = graph.node("Cast", graph.node("Relu", logits), to=TensorProto.DOUBLE)
         one = graph.initialiser("one", np.array(1, np.float64))

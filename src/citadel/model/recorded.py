@@ -1,8 +1,8 @@
-"""Single queries through a model on a card: the model is recorded as a CUDA graph for each width and then replayed.
+"""Encode single queries on a GPU by replaying CUDA graphs, one recorded per query width.
 
-A query is some two hundred short kernels; started one by one they wait for Python. Nothing between the copy in and the
-copy out depends on the numbers, so one recording serves every query of its shape. On the CPU the same steps run without
-a recording.
+A query takes about two hundred short kernels, and launching them one by one is bound by Python. The steps between the
+copy to the device and the copy back do not depend on the values, so one recording serves all queries of a shape.
+On the CPU the same steps run without a recording.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch import Tensor
 
 from citadel.encode.tokenizer import Encoding
 from citadel.model.citadel import Citadel
-from citadel.search.gpu.device import card_memory
-from citadel.search.gpu.graph import index_of, record
+from citadel.search.gpu.device import device_errors
+from citadel.search.gpu.graph import device_ordinal, record
 
 STEP = 8  # widths are multiples of this
-LONGEST = 128  # tokens; longer queries are bound by their products, not by the starts of kernels
+MAX_TOKENS = 128  # per query; longer ones are bound by computation, not by kernel launches
 
 
 def padded_width(length: int) -> int:
-    """How many tokens a text of that length takes with its padding.
+    """Length of a text with its padding.
 
     >>> padded_width(1), padded_width(8), padded_width(9)
     (8, 8, 16)
@@ -36,42 +36,42 @@ def padded_width(length: int) -> int:
     return -(-length // STEP) * STEP
 
 
-class Shape(NamedTuple):
-    """What a recording depends on."""
+class QueryShape(NamedTuple):
+    """Shape of a query; one recording serves one shape."""
 
     width: int
-    padded: bool  # without padding the attention takes another kernel
+    padded: bool  # without padding the attention uses another kernel
 
     @classmethod
-    def of(cls, length: int) -> Shape:
-        """That of a query of so many tokens.
+    def of(cls, length: int) -> QueryShape:
+        """Shape of a query of this many tokens.
 
-        >>> Shape.of(5), Shape.of(16)
-        (Shape(width=8, padded=True), Shape(width=16, padded=False))
+        >>> QueryShape.of(5), QueryShape.of(16)
+        (QueryShape(width=8, padded=True), QueryShape(width=16, padded=False))
         """
         width = padded_width(length)
         return cls(width, width > length)
 
 
 class SingleQueries:
-    """One query at a time through a model, whose weights stay as they are. Threads that share it take turns."""
+    """Encode one query at a time with fixed weights; threads take turns."""
 
     def __init__(self, model: Citadel, dtype: torch.dtype, where: str) -> None:
         self._model, self._dtype, self._where = model, dtype, where
         self._device = model.embeddings.word.device
-        self._index = index_of(self._device)
+        self._index = device_ordinal(self._device)
         self._turn = threading.Lock()
-        self._shapes: dict[Shape, SingleQuery] = {}
-        self.record = self._index is not None  # False: the same steps, started one by one
+        self._shapes: dict[QueryShape, SingleQuery] = {}
+        self.record = self._index is not None  # False: launch the steps one by one
 
     def outputs(self, text: Encoding) -> dict[str, NDArray[Any]]:
-        """What the model says of a query, an array a name, without the batch's dimension."""
-        with self._turn, card_memory(self._where), self._current():
-            shape = Shape.of(len(text))
+        """Outputs of the model for a query, by name, without the batch dimension."""
+        with self._turn, device_errors(self._where), self._current():
+            shape = QueryShape.of(len(text))
             if shape not in self._shapes:
                 self._shapes[shape] = SingleQuery(self._model, shape, self._dtype)
             query = self._shapes[shape]
-            query.lay_out(text)
+            query.load(text)
             if self.record and query.graph is None:
                 self._record(query)
             return query.outputs(replay=self.record)
@@ -85,63 +85,63 @@ class SingleQueries:
             query.graph = record(self._device, query.run, beside)
         except RuntimeError as error:  # out of memory among them
             self.record = False
-            words = str(error).split("\n", 1)[0]
+            reason = str(error).split("\n", 1)[0]
             logging.getLogger("citadel").warning(
-                "%s: queries are encoded without a recorded graph, some milliseconds slower, because the card refuses "
-                "to record one (%s)",
+                "%s: queries are encoded without a CUDA graph, some milliseconds slower, because recording one "
+                "failed (%s)",
                 self._where,
-                words,
+                reason,
             )
 
 
-class _Part(NamedTuple):
-    """Where one output stands in the answer."""
+class _OutputSlice(NamedTuple):
+    """Slice of the packed outputs that holds one output."""
 
     name: str
-    place: slice
+    span: slice
     dtype: type[np.generic]
     shape: tuple[int, ...]
 
 
 class SingleQuery:
-    """The way of every query of one shape from the host to the model and back."""
+    """Buffers and recording for queries of one shape."""
 
-    def __init__(self, model: Citadel, shape: Shape, dtype: torch.dtype) -> None:
+    def __init__(self, model: Citadel, shape: QueryShape, dtype: torch.dtype) -> None:
         self._model, self._shape, self._dtype = model, shape, dtype
         device = model.embeddings.word.device
         self._gpu = device.type == "cuda"
-        self._here = torch.zeros(3, shape.width, dtype=torch.int64, pin_memory=self._gpu)
-        self._there = torch.zeros_like(self._here, device=device) if self._gpu else self._here
-        self._desk: NDArray[np.int64] = self._here.numpy()  # ids, mask, routed [3, T]
-        self._answer: Tensor | None = None
-        self._parts: list[_Part] = []
+        self._host_input = torch.zeros(3, shape.width, dtype=torch.int64, pin_memory=self._gpu)
+        self._device_input = torch.zeros_like(self._host_input, device=device) if self._gpu else self._host_input
+        self._input_array: NDArray[np.int64] = self._host_input.numpy()  # ids, mask, routed [3, T]
+        self._host_output: Tensor | None = None
+        self._parts: list[_OutputSlice] = []
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def lay_out(self, text: Encoding) -> None:
-        """Put a query of this shape where the model reads it."""
-        count, desk = len(text), self._desk
-        desk[0, :count], desk[1, :count], desk[2, :count] = text.ids, 1, text.routed
-        desk[0, count:], desk[1:, count:] = self._model.config.pad_id, 0
+    def load(self, text: Encoding) -> None:
+        """Copy a query into the input buffer."""
+        count, array = len(text), self._input_array
+        array[0, :count], array[1, :count], array[2, :count] = text.ids, 1, text.routed
+        array[0, count:], array[1:, count:] = self._model.config.pad_id, 0
 
     def outputs(self, *, replay: bool = True) -> dict[str, NDArray[Any]]:
-        """What the model says of the query laid out; by its recording where there is one."""
+        """Run the model on the loaded query, by its recording if there is one."""
         if replay and self.graph is not None:
             self.graph.replay()
         else:
             self.run()
         if self._gpu:
             torch.cuda.current_stream(torch.cuda.current_device()).synchronize()
-        assert self._answer is not None
-        words = self._answer.numpy().copy()  # the next query writes over it
-        return {part.name: words[part.place].view(part.dtype).reshape(part.shape) for part in self._parts}
+        assert self._host_output is not None
+        words = self._host_output.numpy().copy()  # the next query overwrites it
+        return {part.name: words[part.span].view(part.dtype).reshape(part.shape) for part in self._parts}
 
     @torch.no_grad()
     def run(self) -> None:
-        """Start the copy in, the model and the copy out; nothing here may wait for the card or ask it for a number."""
+        """Launch the copy in, the model and the copy out; nothing here may synchronise with the device."""
         if self._gpu:
-            self._there.copy_(self._here, non_blocking=True)
-        ids, mask, routed = self._there[:, None]  # each [1, T]
-        found = self._model.encode(
+            self._device_input.copy_(self._host_input, non_blocking=True)
+        ids, mask, routed = self._device_input[:, None]  # each [1, T]
+        encoded = self._model.encode(
             ids,
             mask,
             routed.bool(),
@@ -150,24 +150,26 @@ class SingleQuery:
             dtype=self._dtype,
             padded=self._shape.padded,
         )
-        wanted = {name: part for name, part in found.tensors().items() if part.dim() > 1 and name != "routed"}
+        wanted = {name: part for name, part in encoded.tensors().items() if part.dim() > 1 and name != "routed"}
         packed = torch.cat([_words(part) for part in wanted.values()])
-        if self._answer is None:
+        if self._host_output is None:
             self._parts = _parts(wanted)
-            self._answer = torch.empty(packed.shape, dtype=torch.int32, pin_memory=self._gpu)
-        self._answer.copy_(packed, non_blocking=True)
+            self._host_output = torch.empty(packed.shape, dtype=torch.int32, pin_memory=self._gpu)
+        self._host_output.copy_(packed, non_blocking=True)
 
 
 def _words(part: Tensor) -> Tensor:
-    """An output as words of four bytes, so that all of them leave the card in one copy."""
+    """View an output as 4-byte words, so that one copy transfers all outputs."""
     return (part.float().view(torch.int32) if part.is_floating_point() else part.int()).flatten()
 
 
-def _parts(wanted: dict[str, Tensor]) -> list[_Part]:
+def _parts(wanted: dict[str, Tensor]) -> list[_OutputSlice]:
     parts, start = [], 0
     for name, part in wanted.items():
         shape = tuple(part.shape[1:])
         stop = start + math.prod(shape)
-        parts.append(_Part(name, slice(start, stop), np.float32 if part.is_floating_point() else np.int32, shape))
+        parts.append(
+            _OutputSlice(name, slice(start, stop), np.float32 if part.is_floating_point() else np.int32, shape)
+        )
         start = stop
     return parts

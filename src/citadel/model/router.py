@@ -1,7 +1,7 @@
-"""The chunked router: top keys, Φ and the regularisers' sums of φ = log(1 + ReLU(z)) without ever keeping z.
+"""The chunked router: top keys, Φ and the regularisers' sums of φ = log(1 + ReLU(z)) without keeping z.
 
-z [texts, tokens, V] would be 8 GB in bf16 for 1,024 passages of 128 tokens, several times over. Here z lives for one
-chunk of texts at a time; the backward pass computes it again.
+For 1,024 passages of 128 tokens z [texts, tokens, V] would take 8 GB in bf16, several times over. Here only one chunk
+of texts is in memory at a time; the backward pass recomputes it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-GROUP = 128  # keys looked at together when the top ones are sought
-CHUNK_ELEMENTS = {"cuda": 1 << 28, "cpu": 1 << 22}  # of z at a time: 0.5 GB in bf16; 16 MB in fp32, near a cache's size
+GROUP = 128  # keys per group in the search for the top keys
+CHUNK_ELEMENTS = {"cuda": 1 << 28, "cpu": 1 << 22}  # of z: 0.5 GB in bf16; 16 MB in fp32, about a CPU cache
 
 
 class Routed(NamedTuple):
-    """What routing some texts gives. Sums run over their routed tokens.
+    """Routed texts. Sums run over their routed tokens.
 
     `weights` and `keys` are the top keys of each token, best first; a weight of 0 is no key. `pooled` is Φ (Eq. 7).
     """
@@ -28,30 +28,30 @@ class Routed(NamedTuple):
     pooled: Tensor  # [n, V]
     mass: Tensor  # [V], summed softmax
     l1: Tensor  # [], summed φ
-    active: Tensor  # [], how many φ are above 0; no gradient
+    active: Tensor  # [], number of φ above 0; no gradient
 
 
 def route(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chunk: int = 0) -> Routed:
-    """Route texts: x [n, T, h] is the router head's output, `routed` [n, T] says which tokens have keys.
+    """Route texts: x [n, T, h] is the router head's output, `routed` [n, T] marks the tokens with keys.
 
     >>> word = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
-    >>> found = route(torch.tensor([[[0.0, 3.0]]]), word, torch.zeros(3), torch.ones(1, 1, dtype=torch.bool), keys=2)
-    >>> found.keys.tolist(), found.active.item()
+    >>> texts = route(torch.tensor([[[0.0, 3.0]]]), word, torch.zeros(3), torch.ones(1, 1, dtype=torch.bool), keys=2)
+    >>> texts.keys.tolist(), texts.active.item()
     ([[[2, 1]]], 2)
     """
     vocabulary = len(word)
     word, bias = whole_groups(word, bias, x.dtype)
     step = _texts_at_once(x, len(word), chunk)
     parts = _ChunkedRouter.apply(x, word, bias, routed, keys, step)  # type: ignore[no-untyped-call]
-    weights, found, pooled, mass, l1, active = parts
-    return Routed(weights, found, pooled[:, :vocabulary], mass[:vocabulary], l1, active)
+    weights, top, pooled, mass, l1, active = parts
+    return Routed(weights, top, pooled[:, :vocabulary], mass[:vocabulary], l1, active)
 
 
 @torch.no_grad()
 def route_top(
     x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chunk: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The top keys alone, for encoding an index: weights and keys, each [n, T, L].
+    """Weights and keys of the top keys only, each [n, T, L]; for inference.
 
     >>> word = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
     >>> route_top(torch.tensor([[[0.0, 3.0]]]), word, torch.zeros(3), torch.ones(1, 1, dtype=torch.bool), 1)[1].item()
@@ -65,18 +65,18 @@ def route_top(
         parts.append(_top(z, _group_best(z), keys, routed[at : at + step]))
     if len(parts) == 1:
         return parts[0]
-    weights, found = (torch.cat(column) for column in zip(*parts, strict=True))
-    return weights, found
+    weights, top = (torch.cat(column) for column in zip(*parts, strict=True))
+    return weights, top
 
 
 def _texts_at_once(x: Tensor, width: int, chunk: int) -> int:
-    """How many texts' z are made at a time; `chunk` is a number of elements, 0 for what suits the device."""
-    most = chunk or CHUNK_ELEMENTS.get(x.device.type, CHUNK_ELEMENTS["cpu"])
-    return max(1, most // (x.shape[1] * width))
+    """Number of texts per chunk of z; `chunk` is a number of elements, 0 for the device's default."""
+    elements = chunk or CHUNK_ELEMENTS.get(x.device.type, CHUNK_ELEMENTS["cpu"])
+    return max(1, elements // (x.shape[1] * width))
 
 
 def whole_groups(word: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Whole groups of keys; tensor cores, too, want rows that begin on whole words. A padded key is never active.
+    """Pad the keys to whole groups, which also aligns rows for tensor cores. A padded key is never active.
 
     >>> word, bias = whole_groups(torch.zeros(130, 2), torch.zeros(130), torch.float32)
     >>> len(word), bias[130].item(), whole_groups(word, bias, torch.float32)[0] is word
@@ -89,7 +89,7 @@ def whole_groups(word: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor
 
 
 class _ChunkedRouter(torch.autograd.Function):
-    """`step` texts at a time; backward recomputes each chunk's z."""
+    """Routes `step` texts at a time; backward recomputes the z of each chunk."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, step: int) -> Any:
@@ -103,18 +103,18 @@ class _ChunkedRouter(torch.autograd.Function):
             mass += part.mass
             l1 += part.l1.sum()
             active += part.active.sum().long()
-            parts.append((*_top(z, part.group_best, keys, routed[at : at + step]), part.pooled, part.place, part.lse))
-        weights, found, pooled, place, lse = (torch.cat(column) for column in zip(*parts, strict=True))
-        ctx.save_for_backward(x, word, bias, routed, weights, found, pooled, place, lse)
+            parts.append((*_top(z, part.group_best, keys, routed[at : at + step]), part.pooled, part.argmax, part.lse))
+        weights, top, pooled, argmax, lse = (torch.cat(column) for column in zip(*parts, strict=True))
+        ctx.save_for_backward(x, word, bias, routed, weights, top, pooled, argmax, lse)
         ctx.step = step
-        ctx.mark_non_differentiable(found, active)
-        return weights, found, pooled, mass, l1, active
+        ctx.mark_non_differentiable(top, active)
+        return weights, top, pooled, mass, l1, active
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        x, word, bias, routed, weights, found, pooled, place, lse = ctx.saved_tensors
+        x, word, bias, routed, weights, top, pooled, argmax, lse = ctx.saved_tensors
         to_weights, _, to_pooled, to_mass, to_l1, _ = grads
-        # φ = log(1 + z) where z > 0, so dφ/dz = exp(-φ) there, and φ itself tells where.
+        # φ = log(1 + z) where z > 0, so dφ/dz = exp(-φ) where φ > 0, and 0 elsewhere.
         to_weights = to_weights * torch.exp(-weights) * (weights > 0)  # [n, T, L]
         to_pooled = to_pooled * torch.exp(-pooled) * (pooled > 0)  # [n, V']
         to_x = torch.empty_like(x)
@@ -123,21 +123,21 @@ class _ChunkedRouter(torch.autograd.Function):
         for at in range(0, len(x), ctx.step):
             now = slice(at, at + ctx.step)
             z = _logits(x[now], word, bias)  # [c, T, V']
-            to_z = _to_logits(z, routed[now], lse[now], place[now], to_pooled[now], to_mass, to_l1)
-            to_z.scatter_add_(-1, found[now], to_weights[now].to(to_z.dtype))
+            to_z = _to_logits(z, routed[now], lse[now], argmax[now], to_pooled[now], to_mass, to_l1)
+            to_z.scatter_add_(-1, top[now], to_weights[now].to(to_z.dtype))
             flat = to_z.flatten(0, 1)  # [c·T, V']
             to_x[now] = (flat @ word).view_as(x[now])
-            if ctx.needs_input_grad[1]:  # not where the embeddings are frozen
+            if ctx.needs_input_grad[1]:  # False if the embeddings are frozen
                 to_word += flat.T @ x[now].flatten(0, 1)
             to_bias += flat.sum(0, dtype=wide)
         return to_x, to_word.to(word.dtype), to_bias.to(bias.dtype), None, None, None
 
 
 class _Reduced(NamedTuple):
-    """What one pass over a chunk's z leaves behind."""
+    """Reductions over one chunk of z."""
 
     pooled: Tensor  # [c, V']
-    place: Tensor  # [c, V'], the token that gave Φ
+    argmax: Tensor  # [c, V'], the token that gave Φ
     lse: Tensor  # [c, T]
     mass: Tensor  # [V']
     l1: Tensor  # [c, T]
@@ -146,7 +146,7 @@ class _Reduced(NamedTuple):
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """φ is never computed below fp32 (Eq. 9): its sums and differences would drown."""
+    """At least fp32: sums and differences of φ (Eq. 9) need the precision."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -161,34 +161,34 @@ def _group_best(z: Tensor) -> Tensor:
 def _reduce_plain(z: Tensor, routed: Tensor) -> _Reduced:
     wide = z.to(_wide(z.dtype))
     lse = wide.logsumexp(-1)  # [c, T]
-    lives = routed[..., None]  # [c, T, 1]
-    best, place = torch.where(lives, wide, float("-inf")).max(1)  # [c, V']
-    mass = torch.where(lives, torch.exp(wide - lse[..., None]), 0).sum((0, 1))  # [V']
-    positive = torch.where(lives, wide, 0).clamp(min=0)
+    mask = routed[..., None]  # [c, T, 1]
+    best, argmax = torch.where(mask, wide, float("-inf")).max(1)  # [c, V']
+    mass = torch.where(mask, torch.exp(wide - lse[..., None]), 0).sum((0, 1))  # [V']
+    positive = torch.where(mask, wide, 0).clamp(min=0)
     group_best = _group_best(wide)
     pooled = torch.log1p(best.clamp(min=0))
-    # Row by row first: one long sum to a single number keeps most of a GPU idle.
+    # Sum by row first: a single long sum leaves a GPU mostly idle.
     l1, active = torch.log1p(positive).sum(-1), (positive > 0).sum(-1)  # [c, T]
-    return _Reduced(pooled, place, lse, mass, l1, active, group_best)
+    return _Reduced(pooled, argmax, lse, mass, l1, active, group_best)
 
 
 def _to_logits_plain(
-    z: Tensor, routed: Tensor, lse: Tensor, place: Tensor, to_pooled: Tensor, to_mass: Tensor, to_l1: Tensor
+    z: Tensor, routed: Tensor, lse: Tensor, argmax: Tensor, to_pooled: Tensor, to_mass: Tensor, to_l1: Tensor
 ) -> Tensor:
-    """The gradient at z of everything but the top keys."""
+    """Gradient with respect to z, without the part of the top keys."""
     wide = z.to(_wide(z.dtype))
     p = torch.exp(wide - lse[..., None])  # [c, T, V']
     mean = (p * to_mass).sum(-1, keepdim=True)  # [c, T, 1]
     of_mass = p * (to_mass - mean)
     of_l1 = torch.where(wide > 0, to_l1 / (1 + wide), 0)
-    lives = torch.where(routed[..., None], of_mass + of_l1, 0)
+    gradient = torch.where(routed[..., None], of_mass + of_l1, 0)
     token = torch.arange(z.shape[1], device=z.device)[None, :, None]
-    return (lives + torch.where(place[:, None] == token, to_pooled[:, None], 0)).to(z.dtype)
+    return (gradient + torch.where(argmax[:, None] == token, to_pooled[:, None], 0)).to(z.dtype)
 
 
 @cache
 def _kernels() -> Any:
-    """The Triton kernels, where Triton is installed."""
+    """The Triton kernels, or None if Triton is not installed."""
     try:
         from citadel.model import router_triton
     except ImportError:
@@ -205,14 +205,14 @@ def _reduce(z: Tensor, routed: Tensor) -> _Reduced:
 
 
 def _to_logits(z: Tensor, *rest: Tensor) -> Tensor:
-    found: Tensor = (_kernels().to_logits if _fast(z) else _to_logits_plain)(z, *rest)
-    return found
+    gradient: Tensor = (_kernels().to_logits if _fast(z) else _to_logits_plain)(z, *rest)
+    return gradient
 
 
 def _top(z: Tensor, group_best: Tensor, keys: int, routed: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights and keys of the `keys` largest φ of each token, equal ones by lower key.
+    """Weights and keys of the `keys` largest φ per token; ties go to the lower key.
 
-    They lie in the `keys` groups with the largest maxima, so the rest of z need not be sorted.
+    They are in the `keys` groups with the largest maxima, so the rest of z is not sorted.
     """
     best = group_best.to(z.dtype)  # exact: a maximum of z's own numbers
     groups = largest(best, min(keys, best.shape[-1])).sort(-1).values  # [c, T, k]; ascending, as keys are below
@@ -228,10 +228,10 @@ _INTEGERS[torch.float32] = (torch.int32, torch.int64)
 
 
 def largest(values: Tensor, k: int) -> Tensor:
-    """Where the k largest of the last dimension stand, best first, equal ones by lower place on every device.
+    """Indices of the k largest values in the last dimension, best first; ties by lower index on every device.
 
-    `topk` promises no order among equals, and in bf16 there are many: value and place are packed into one integer.
-    `argmax` promises the first, in one kernel instead of ten.
+    `topk` does not order ties, which are frequent in bf16, so value and index are packed into one integer.
+    For k = 1 `argmax` returns the first maximum with a single kernel.
 
     >>> largest(torch.tensor([1.0, 3.0, -2.0, 3.0, 3.0]), 4).tolist()
     [1, 3, 4, 0]
@@ -244,6 +244,6 @@ def largest(values: Tensor, k: int) -> Tensor:
     bits = values.contiguous().view(narrow).to(wide)
     ordered = torch.where(bits < 0, bits ^ torch.iinfo(narrow).max, bits)  # as integers, so the numbers are in order
     last = (1 << 16) - 1
-    place = torch.arange(values.shape[-1], device=values.device, dtype=wide)
-    packed = (ordered << 16) | (last - place)
+    index = torch.arange(values.shape[-1], device=values.device, dtype=wide)
+    packed = (ordered << 16) | (last - index)
     return last - (packed.topk(k, dim=-1).values & last)

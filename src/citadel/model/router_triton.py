@@ -1,6 +1,6 @@
-"""The router's passes over one chunk of z as Triton kernels, which read z once or twice at the speed of memory.
+"""Triton kernels for the router's passes over one chunk of z, which read z once or twice at memory speed.
 
-Compiled from the plain formulas they are many passes at a third of that speed, and half the cost of a training step.
+Compiled from the plain formulas, the passes run at a third of that speed and take half of a training step.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import triton.language as tl
 from torch import Tensor
 
 GROUP = 128
-_BLOCK = 2048  # keys a row pass looks at together
-_COLUMNS = 256  # keys of one text a column pass looks at together
+_BLOCK = 2048  # keys per iteration of a row pass
+_COLUMNS = 256  # keys per program of a column pass
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _rows_kernel(z, routed, lse, l1, active, group_best, width, groups, BLOCK: tl.constexpr, GROUP: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
-    """One program a token: logsumexp, Σ φ, how many φ > 0, and the largest z of each group of keys."""
+    """One program per token: logsumexp, Σ φ, number of φ > 0, and the largest z of each group of keys."""
     row = tl.program_id(0).to(tl.int64)
     lives = tl.load(routed + row).to(tl.float32)
     largest = -float("inf")
@@ -41,29 +41,29 @@ def _rows_kernel(z, routed, lse, l1, active, group_best, width, groups, BLOCK: t
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _columns_kernel(z, routed, lse, pooled, place, mass, length, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
-    """One program a text and block of keys: Φ, the token that gave it, and the summed softmax."""
+def _columns_kernel(z, routed, lse, pooled, argmax, mass, length, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+    """One program per text and block of keys: Φ, its argmax token, and the summed softmax."""
     text = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = at < width
+    valid = at < width
     best = tl.full((BLOCK,), -float("inf"), tl.float32)
     token = tl.zeros((BLOCK,), tl.int32)
     summed = tl.zeros((BLOCK,), tl.float32)
     for t in range(length):
         row = text * length + t
         if tl.load(routed + row) != 0:
-            values = tl.load(z + row * width + at, mask=there, other=-float("inf")).to(tl.float32)  # [BLOCK]
+            values = tl.load(z + row * width + at, mask=valid, other=-float("inf")).to(tl.float32)  # [BLOCK]
             summed += tl.exp(values - tl.load(lse + row))
             token = tl.where(values > best, t, token)
             best = tl.maximum(best, values)
-    tl.store(pooled + text * width + at, tl.log(1.0 + tl.maximum(best, 0.0)), mask=there)
-    tl.store(place + text * width + at, token, mask=there)
-    tl.atomic_add(mass + at, summed, mask=there)
+    tl.store(pooled + text * width + at, tl.log(1.0 + tl.maximum(best, 0.0)), mask=valid)
+    tl.store(argmax + text * width + at, token, mask=valid)
+    tl.atomic_add(mass + at, summed, mask=valid)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gradient_kernel(z, routed, lse, place, to_pooled, to_mass, to_l1, length, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
-    """One program a token: z is replaced by the gradient at z. The second reading of the row comes from the cache."""
+def _gradient_kernel(z, routed, lse, argmax, to_pooled, to_mass, to_l1, length, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+    """One program per token: replace z by its gradient. The second read of the row hits the cache."""
     row = tl.program_id(0).to(tl.int64)
     text, token = row // length, row % length
     lives = tl.load(routed + row).to(tl.float32)
@@ -75,42 +75,44 @@ def _gradient_kernel(z, routed, lse, place, to_pooled, to_mass, to_l1, length, w
         mean += tl.sum(tl.exp(values - total) * tl.load(to_mass + at, mask=at < width, other=0.0), axis=0)
     for start in range(0, width, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        there = at < width
-        values = tl.load(z + row * width + at, mask=there, other=-float("inf")).to(tl.float32)  # [BLOCK]
-        found = tl.exp(values - total) * (tl.load(to_mass + at, mask=there, other=0.0) - mean)
-        found += tl.where(values > 0, pull / (1.0 + tl.maximum(values, 0.0)), 0.0)
-        chosen = tl.load(place + text * width + at, mask=there, other=-1) == token
-        found = found * lives + tl.where(chosen, tl.load(to_pooled + text * width + at, mask=there, other=0.0), 0.0)
-        tl.store(z + row * width + at, found.to(z.dtype.element_ty), mask=there)
+        valid = at < width
+        values = tl.load(z + row * width + at, mask=valid, other=-float("inf")).to(tl.float32)  # [BLOCK]
+        gradient = tl.exp(values - total) * (tl.load(to_mass + at, mask=valid, other=0.0) - mean)
+        gradient += tl.where(values > 0, pull / (1.0 + tl.maximum(values, 0.0)), 0.0)
+        chosen = tl.load(argmax + text * width + at, mask=valid, other=-1) == token
+        gradient = gradient * lives + tl.where(
+            chosen, tl.load(to_pooled + text * width + at, mask=valid, other=0.0), 0.0
+        )
+        tl.store(z + row * width + at, gradient.to(z.dtype.element_ty), mask=valid)
 
 
 def reduce(z: Tensor, routed: Tensor) -> tuple[Tensor, ...]:
-    """pooled, place, lse, mass, l1, active, group_best of one chunk z [c, T, V'], as `router._reduce_plain`."""
+    """pooled, argmax, lse, mass, l1, active, group_best of one chunk z [c, T, V'], as `router._reduce_plain`."""
     texts, length, width = z.shape
     groups = width // GROUP
     new: Any = {"device": z.device, "dtype": torch.float32}
     lse, l1, active = (torch.empty(texts, length, **new) for _ in range(3))
     group_best = torch.empty(texts, length, groups, **new)
     pooled, mass = torch.empty(texts, width, **new), torch.zeros(width, **new)
-    place = torch.empty(texts, width, device=z.device, dtype=torch.int32)
+    argmax = torch.empty(texts, width, device=z.device, dtype=torch.int32)
     marked = routed.to(torch.int8).contiguous()
     _rows_kernel[(texts * length,)](
         z, marked, lse, l1, active, group_best, width, groups, BLOCK=_BLOCK, GROUP=GROUP, num_warps=4
     )
     _columns_kernel[(texts, triton.cdiv(width, _COLUMNS))](
-        z, marked, lse, pooled, place, mass, length, width, BLOCK=_COLUMNS, num_warps=2
+        z, marked, lse, pooled, argmax, mass, length, width, BLOCK=_COLUMNS, num_warps=2
     )
-    return pooled, place, lse, mass, l1, active, group_best
+    return pooled, argmax, lse, mass, l1, active, group_best
 
 
 def to_logits(
-    z: Tensor, routed: Tensor, lse: Tensor, place: Tensor, to_pooled: Tensor, to_mass: Tensor, to_l1: Tensor
+    z: Tensor, routed: Tensor, lse: Tensor, argmax: Tensor, to_pooled: Tensor, to_mass: Tensor, to_l1: Tensor
 ) -> Tensor:
-    """The gradient at z, written over it, as `router._to_logits_plain`."""
+    """Overwrite z with its gradient, as `router._to_logits_plain`."""
     texts, length, width = z.shape
     marked = routed.to(torch.int8).contiguous()
     _gradient_kernel[(texts * length,)](
-        z, marked, lse, place, to_pooled.contiguous(), to_mass.contiguous(), to_l1, length, width,
+        z, marked, lse, argmax, to_pooled.contiguous(), to_mass.contiguous(), to_l1, length, width,
         BLOCK=_BLOCK, num_warps=4,
     )  # fmt: skip
     return z

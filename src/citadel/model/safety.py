@@ -1,4 +1,4 @@
-"""Checkpoints that could run code when they are read are refused, with the way to convert them."""
+"""Reject pickled checkpoints, which could run code when read, and say how to convert them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
 def refuse_pickles(folder: str | os.PathLike[str]) -> None:
-    """Raise where a folder has pickled weights and no safetensors.
+    """Raise if a folder has pickled weights and no safetensors.
 
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -24,7 +24,7 @@ def refuse_pickles(folder: str | os.PathLike[str]) -> None:
 
 
 def refuse_pickled(names: Iterable[str], where: str) -> None:
-    """Raise where files of these names hold pickled weights and no safetensors."""
+    """Raise if these file names include pickled weights and no safetensors."""
     names = sorted(names)
     if any(name.endswith(".safetensors") for name in names):
         return

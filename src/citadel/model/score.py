@@ -1,6 +1,6 @@
-"""The training score of every query with every passage (Eq. 5): a sparse join over keys, or all tokens with all.
+"""Differentiable score of every query with every passage (Eq. 5): a sparse join over keys, or all-to-all.
 
-It is the same formula as `routing/formula.py`, for batches and with gradients; a property test holds the two together.
+The formula is that of `routing/formula.py`, for batches; a property test checks that both agree.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-MOST_PAIRS = 1 << 22  # (query row, posting) pairs whose vectors are gathered at once
+MAX_PAIRS = 1 << 22  # (query row, posting) pairs gathered at a time
 
 
 class RoutedBatch(NamedTuple):
@@ -23,8 +23,8 @@ class RoutedBatch(NamedTuple):
     vectors: Tensor  # [n, T, d]
 
 
-class _Rows(NamedTuple):
-    """The live (text, token, key) of a batch, flat."""
+class _LiveRows(NamedTuple):
+    """The (text, token, key) triples of a batch with a positive weight, flat."""
 
     keys: Tensor  # [P]
     weights: Tensor  # [P]
@@ -42,20 +42,20 @@ def lexical_score(query: RoutedBatch, passages: RoutedBatch, floor: bool = True)
     """
     rows, postings = _rows(query), _rows(passages)
     order = torch.argsort(postings.keys * len(passages.keys) + postings.texts, stable=True)
-    postings = _Rows(*(column[order] for column in postings))
+    postings = _LiveRows(*(column[order] for column in postings))
     first = torch.searchsorted(postings.keys, rows.keys)  # [R]
     runs = torch.searchsorted(postings.keys, rows.keys, right=True) - first  # [R]
     pairs = int(runs.sum())
     if floor and pairs > _dense_cost(rows, passages):
         return _dense(rows, query, passages)
     scores = query.weights.new_zeros(len(query.keys), len(passages.keys))  # [B, D]
-    for part in _parts(runs, MOST_PAIRS, pairs):
-        found = _part(rows, postings, first[part], runs[part], part, query.vectors, passages.vectors, floor, scores)
-        scores = scores + found
+    for part in _parts(runs, MAX_PAIRS, pairs):
+        added = _part(rows, postings, first[part], runs[part], part, query.vectors, passages.vectors, floor, scores)
+        scores = scores + added
     return scores
 
 
-def all_to_all_score(query: Tensor, lives: Tensor, passages: Tensor, present: Tensor, step: int = 64) -> Tensor:
+def all_to_all_score(query: Tensor, mask: Tensor, passages: Tensor, present: Tensor, step: int = 64) -> Tensor:
     """ColBERT: Σ over query tokens of the largest product with any token of the passage, no floor: [B, D].
 
     >>> q = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
@@ -65,39 +65,39 @@ def all_to_all_score(query: Tensor, lives: Tensor, passages: Tensor, present: Te
     """
     parts = [
         checkpoint(
-            _all_to_all_part, query, lives, passages[at : at + step], present[at : at + step], use_reentrant=False
+            _all_to_all_part, query, mask, passages[at : at + step], present[at : at + step], use_reentrant=False
         )
         for at in range(0, len(passages), step)
     ]
     return torch.cat(parts, dim=1)
 
 
-def _all_to_all_part(query: Tensor, lives: Tensor, passages: Tensor, present: Tensor) -> Tensor:
+def _all_to_all_part(query: Tensor, mask: Tensor, passages: Tensor, present: Tensor) -> Tensor:
     flat = query.flatten(0, 1) @ passages.flatten(0, 1).T  # [B·Tq, c·T]
     products = flat.view(*query.shape[:2], *passages.shape[:2])  # [B, Tq, c, T]
     best = products.masked_fill(~present, float("-inf")).amax(-1)  # [B, Tq, c]
-    best = torch.where(lives[..., None] & present.any(-1), best, 0)
+    best = torch.where(mask[..., None] & present.any(-1), best, 0)
     return best.sum(1, dtype=torch.promote_types(best.dtype, torch.float32))  # [B, c]
 
 
-def _rows(batch: RoutedBatch) -> _Rows:
+def _rows(batch: RoutedBatch) -> _LiveRows:
     text, token, slot = torch.nonzero(batch.weights.detach() > 0, as_tuple=True)
     flat = text * batch.keys.shape[1] + token
-    return _Rows(batch.keys[text, token, slot], batch.weights[text, token, slot], text, flat)
+    return _LiveRows(batch.keys[text, token, slot], batch.weights[text, token, slot], text, flat)
 
 
-def _parts(runs: Tensor, most: int, pairs: int) -> list[slice]:
-    """Query rows cut so that no part has many more pairs than `most`."""
-    if pairs <= most:
+def _parts(runs: Tensor, max_pairs: int, pairs: int) -> list[slice]:
+    """Split the query rows so that no part has many more than `max_pairs` pairs."""
+    if pairs <= max_pairs:
         return [slice(0, len(runs))]
-    part = (torch.cumsum(runs, 0) // most).tolist()
+    part = (torch.cumsum(runs, 0) // max_pairs).tolist()
     cuts = [0, *(i for i in range(1, len(part)) if part[i] != part[i - 1]), len(part)]
     return [slice(start, end) for start, end in pairwise(cuts)]
 
 
 def _part(
-    rows: _Rows,
-    postings: _Rows,
+    rows: _LiveRows,
+    postings: _LiveRows,
     first: Tensor,
     runs: Tensor,
     part: slice,
@@ -106,21 +106,28 @@ def _part(
     floor: bool,
     scores: Tensor,
 ) -> Tensor:
-    """The scores that some query rows add; recomputed in backward, so that pairs are never kept."""
-    some = _Rows(*(column[part] for column in rows))
+    """Scores of some query rows; recomputed in backward, so that pairs are not kept."""
+    some = _LiveRows(*(column[part] for column in rows))
 
     def join(q: Tensor, w: Tensor, d: Tensor, u: Tensor) -> Tensor:
         return _join(
-            _Rows(some.keys, w, some.texts, some.tokens), postings._replace(weights=u), first, runs, q, d, floor, scores
+            _LiveRows(some.keys, w, some.texts, some.tokens),
+            postings._replace(weights=u),
+            first,
+            runs,
+            q,
+            d,
+            floor,
+            scores,
         )
 
-    found: Tensor = checkpoint(join, queries, some.weights, passages, postings.weights, use_reentrant=False)
-    return found
+    scored: Tensor = checkpoint(join, queries, some.weights, passages, postings.weights, use_reentrant=False)
+    return scored
 
 
 def _join(
-    rows: _Rows,
-    postings: _Rows,
+    rows: _LiveRows,
+    postings: _LiveRows,
     first: Tensor,
     runs: Tensor,
     queries: Tensor,
@@ -134,7 +141,7 @@ def _join(
     q = queries.flatten(0, 1).index_select(0, rows.tokens).index_select(0, row)  # [P, d]
     d = passages.flatten(0, 1).index_select(0, postings.tokens.index_select(0, posting))  # [P, d]
     products = (q * d).sum(-1) * rows.weights[row] * postings.weights[posting]  # [P]
-    # Pairs of one (row, passage) stand together, because postings are sorted by key and passage.
+    # Pairs of one (row, passage) are adjacent, because postings are sorted by key and passage.
     passage = postings.texts[posting]
     new = torch.ones_like(row, dtype=torch.bool)
     new[1:] = (row[1:] != row[:-1]) | (passage[1:] != passage[:-1])
@@ -147,19 +154,19 @@ def _join(
     return torch.zeros_like(like).flatten().index_add(0, cell, best.to(like.dtype)).view_as(like)
 
 
-def _dense_cost(rows: _Rows, passages: RoutedBatch) -> int:
-    """From how many pairs on the dense way is cheaper: it looks at every token, but with one matrix product."""
-    return max(MOST_PAIRS, len(rows.keys) * passages.keys.shape[0] * passages.keys.shape[1] // 32)
+def _dense_cost(rows: _LiveRows, passages: RoutedBatch) -> int:
+    """Number of pairs above which the dense computation, one matrix product over all tokens, is cheaper."""
+    return max(MAX_PAIRS, len(rows.keys) * passages.keys.shape[0] * passages.keys.shape[1] // 32)
 
 
-def _dense(rows: _Rows, query: RoutedBatch, passages: RoutedBatch) -> Tensor:
-    """One key floods: every query row against every token of some passages at a time, weighted by key.
+def _dense(rows: _LiveRows, query: RoutedBatch, passages: RoutedBatch) -> Tensor:
+    """Score every query row against every token, weighted by key; used if one key has very many postings.
 
-    A token without the row's key gets the weight 0 and so the product 0, which the floor makes harmless.
+    A token without the row's key has weight 0 and so product 0, which does not matter above the floor of 0.
     """
     q = query.vectors.flatten(0, 1)[rows.tokens] * rows.weights[:, None]  # [R, d]
     unique, which = torch.unique(rows.keys, return_inverse=True)  # [U], [R]
-    step = max(1, MOST_PAIRS * 16 // max(1, len(q) * passages.keys.shape[1]))
+    step = max(1, MAX_PAIRS * 16 // max(1, len(q) * passages.keys.shape[1]))
     parts = [
         checkpoint(_dense_part, q, rows.texts, unique, which, passages_part, len(query.keys), use_reentrant=False)
         for passages_part in (
@@ -171,9 +178,9 @@ def _dense(rows: _Rows, query: RoutedBatch, passages: RoutedBatch) -> Tensor:
 
 def _dense_part(q: Tensor, texts: Tensor, unique: Tensor, which: Tensor, passages: RoutedBatch, queries: int) -> Tensor:
     keys, weights = passages.keys.flatten(0, 1), passages.weights.flatten(0, 1)  # [c·T, k]
-    place = torch.searchsorted(unique, keys).clamp(max=len(unique) - 1)  # [c·T, k]
-    weights = weights * ((unique[place] == keys) & (weights > 0))  # a dead key must not learn from the floor
-    by_key = weights.new_zeros(len(keys), len(unique)).scatter_add(1, place, weights).T  # [U, c·T]
+    column = torch.searchsorted(unique, keys).clamp(max=len(unique) - 1)  # [c·T, k]
+    weights = weights * ((unique[column] == keys) & (weights > 0))  # a dead key must not learn from the floor
+    by_key = weights.new_zeros(len(keys), len(unique)).scatter_add(1, column, weights).T  # [U, c·T]
     products = (q @ passages.vectors.flatten(0, 1).T) * by_key[which]  # [R, c·T]
     best = products.view(len(q), *passages.keys.shape[:2]).amax(-1).clamp(min=0)  # [R, c]
     return best.new_zeros(queries, best.shape[1]).index_add(0, texts, best)

@@ -1,4 +1,4 @@
-"""Which tensors a model has, and of what shape; a checkpoint that differs is refused before anything is written."""
+"""Names and shapes of a model's tensors, and the check of a checkpoint against them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from citadel.types import Floats
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor by name.
+    """Shape of every tensor by name.
 
     >>> shapes(ModelConfig("dynamic"))["layers.11.attention.qkv.weight"]
     (2304, 768)
@@ -55,13 +55,15 @@ def _norm(name: str, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def check_shapes(config: ModelConfig, state: Mapping[str, Floats], where: str) -> None:
-    """Refuse a checkpoint whose tensors are not those its config asks for."""
+    """Raise if the tensors of a checkpoint do not match its config."""
     wanted = shapes(config)
     for name in sorted({*wanted, *state}):
         if name not in state:
             raise InputError(f"the tensor {name} is missing: take another checkpoint", where)
         if name not in wanted:
-            raise InputError(f"the tensor {name} is not one of this model's: its config.json belongs to another", where)
+            raise InputError(
+                f"the tensor {name} is not part of this model: its config.json belongs to another model", where
+            )
         if state[name].shape != wanted[name]:
             raise InputError(f"the tensor {name} has shape {state[name].shape}, not {wanted[name]}", where)
         if not np.isfinite(state[name]).all():

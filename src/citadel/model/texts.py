@@ -1,4 +1,4 @@
-"""Texts through a torch checkpoint, on any device, with the answers of `encode.Encoder`: routed tokens in numpy."""
+"""Encode texts with a torch checkpoint on any device, with the interface of `encode.Encoder`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from citadel.encode.encoder import chosen_keys, whole_text
 from citadel.encode.pruning import best_of_keys, taken, with_lengths, without_blanks
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.model.checkpoint import ONNX, WEIGHTS, load_model
-from citadel.model.citadel import Encoded
-from citadel.model.encoder import TOKENS_A_BATCH, batches, find_device
-from citadel.model.recorded import LONGEST, SingleQueries, padded_width
+from citadel.model.citadel import EncodedTexts
+from citadel.model.encoder import TOKENS_PER_BATCH, batches, find_device
+from citadel.model.recorded import MAX_TOKENS, SingleQueries, padded_width
 from citadel.routing import get_router
 from citadel.types import RoutedTokens, TokenVectors
 
 
 class TorchTexts:
-    """A checkpoint folder, ready to encode; `singly` for one where most queries come alone, and fast on a GPU."""
+    """A loaded checkpoint; `singly` makes single queries fast on a GPU."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class TorchTexts:
         self._device = find_device(device)
         self._dtype = dtype or (torch.bfloat16 if self._device.type == "cuda" else torch.float32)
         self._model = load_model(folder).to(self._device).eval()
-        self._model.settle(self._dtype)
+        self._model.prepare_router(self._dtype)
         self._single = SingleQueries(self._model, self._dtype, str(folder)) if singly else None
         self.config = self._model.config
         self.tau = self.config.tau if tau is None else tau
@@ -48,39 +48,39 @@ class TorchTexts:
 
     @property
     def device(self) -> str:
-        """Where the model runs."""
+        """Device of the model."""
         return str(self._device)
 
     def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
-        """Documents that are tokens already; weights ≤ τ are dropped."""
-        routed, most = without_blanks(texts, self._route_all(texts, False, self.tau)), self.config.key_postings
-        return [taken(text, best_of_keys(text, most)) for text in routed] if most else routed
+        """Route tokenised documents; weights ≤ τ are dropped."""
+        routed, limit = without_blanks(texts, self._route_all(texts, False, self.tau)), self.config.key_postings
+        return [taken(text, best_of_keys(text, limit)) for text in routed] if limit else routed
 
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
-        """Queries in the order given."""
+        """Encode queries, in their order."""
         encodings = self.tokenizer.queries(texts)
-        if self._single is not None and len(texts) == 1 and len(encodings[0]) <= LONGEST:
+        if self._single is not None and len(texts) == 1 and len(encodings[0]) <= MAX_TOKENS:
             return with_lengths(encodings, [self._route(encodings[0], self._single.outputs(encodings[0]), 0.0)])
         return with_lengths(encodings, self._route_all(encodings, True, 0.0))
 
     def _route_all(self, texts: Sequence[Encoding], query: bool, tau: float) -> list[RoutedTokens]:
         routed: dict[int, RoutedTokens] = {}
-        for places, found in self._run(texts, query):
-            arrays = {name: _numpy(part) for name, part in found.tensors().items() if part.dim() > 1}
-            for row, place in enumerate(places.tolist()):
+        for indices, encoded in self._run(texts, query):
+            arrays = {name: _numpy(part) for name, part in encoded.tensors().items() if part.dim() > 1}
+            for row, index in enumerate(indices.tolist()):
                 outputs = {name: values[row] for name, values in arrays.items()}
-                routed[place] = self._route(texts[place], outputs, tau)
-        return [routed[place] for place in range(len(texts))]
+                routed[index] = self._route(texts[index], outputs, tau)
+        return [routed[index] for index in range(len(texts))]
 
     @torch.no_grad()
-    def _run(self, texts: Sequence[Encoding], query: bool) -> Iterator[tuple[NDArray[np.int64], Encoded]]:
+    def _run(self, texts: Sequence[Encoding], query: bool) -> Iterator[tuple[NDArray[np.int64], EncodedTexts]]:
         lengths = np.array([len(text) for text in texts])
-        for places in batches(lengths, TOKENS_A_BATCH.get(self._device.type, 1 << 14)):
-            some = [texts[place] for place in places.tolist()]
+        for indices in batches(lengths, TOKENS_PER_BATCH.get(self._device.type, 1 << 14)):
+            some = [texts[index] for index in indices.tolist()]
             ids, mask, marked = (torch.from_numpy(part).to(self._device) for part in self._padded(some))
-            padded = int(lengths[places].min()) < ids.shape[1]
+            padded = int(lengths[indices].min()) < ids.shape[1]
             how: dict[str, Any] = {"query": query, "learning": False, "dtype": self._dtype, "padded": padded}
-            yield places, self._model.encode(ids, mask, marked, **how)
+            yield indices, self._model.encode(ids, mask, marked, **how)
 
     def _padded(self, texts: Sequence[Encoding]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Ids, mask and routed tokens [n, T], as wide as the longest, rounded up."""
@@ -95,18 +95,18 @@ class TorchTexts:
         semantic = outputs.get("semantic")
         if self.config.router == "sparse":
             return replace(whole_text(outputs["pooled"]), semantic=semantic)
-        places = np.flatnonzero(text.routed)
-        vectors = outputs["vectors"][places] if "vectors" in outputs else None  # [t, d]
+        positions = np.flatnonzero(text.routed)
+        vectors = outputs["vectors"][positions] if "vectors" in outputs else None  # [t, d]
         if self.config.router == "dynamic":
             assert vectors is not None
-            keys, weights = outputs["keys"][places].astype(np.int64), outputs["weights"][places]  # [t, L]
+            keys, weights = outputs["keys"][positions].astype(np.int64), outputs["weights"][positions]  # [t, L]
             return replace(chosen_keys(keys, weights, vectors, tau), semantic=semantic)
         plain = TokenVectors(text.ids[text.routed].astype(np.uint32), vectors, semantic=semantic)
         return self._router.route_document(plain)
 
 
 def _numpy(part: torch.Tensor) -> NDArray[Any]:
-    """On the host; numpy knows no bf16."""
+    """Copy to the host; bf16 becomes fp32, because numpy has no bf16."""
     return (part.float() if part.is_floating_point() else part).cpu().numpy()
 
 
@@ -117,7 +117,8 @@ def _fingerprint(folder: Path) -> str:
 
 
 def query_encoder(folder: str, device: str) -> TorchTexts:
-    """A model folder for queries beside an index on the first of these cards; in fp32, so that keys stay the same.
+    """Query encoder on the first of these devices, in fp32 so that keys do not change.
 
-    A query is two hundred small kernels, bound by their starts, so they are recorded; fewer bits would save nothing."""
+    A query is bound by kernel launches, which are recorded; a lower precision would not be faster.
+    """
     return TorchTexts(folder, device.split(",", maxsplit=1)[0], dtype=torch.float32, singly=True)

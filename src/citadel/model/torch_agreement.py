@@ -1,4 +1,4 @@
-"""Whether an exported graph says what the torch model says, on a few texts; `agreement` asks numpy, without torch."""
+"""Check an exported graph against the torch model on a few texts; `agreement` does it with numpy."""
 
 from __future__ import annotations
 
@@ -19,42 +19,46 @@ _OUTPUTS = (*_PER_TEXT, "vectors", "keys", "weights")  # these by token
 
 
 class Compared(NamedTuple):
-    """What was compared on one text."""
+    """Comparison of graph and torch on one text."""
 
-    differences: dict[str, float]  # of each output, as a share of its largest number
+    differences: dict[str, float]  # of each output, relative to its largest value
     keys: int
     equal: int  # of the keys
 
 
 def check_torch(encoder: Encoder, model: Citadel, exact: bool) -> str:
-    """Refuse a graph whose numbers differ from torch's; a line on what was compared."""
+    """Raise if the outputs of a graph differ from torch; return a line on what was compared."""
     texts = encoder.tokenizer.documents(TEXTS)
-    found = [compare(encoder, model, text) for text in texts]
-    for one in found:
+    compared = [compare(encoder, model, text) for text in texts]
+    for one in compared:
         for what, difference in one.differences.items():
             refuse_beyond(limit(exact), what, difference, "torch's")
-    tokens, worst = sum(map(len, texts)), max((max(one.differences.values(), default=0.0) for one in found), default=0)
-    keys, equal = sum(one.keys for one in found), sum(one.equal for one in found)
+    tokens, worst = (
+        sum(map(len, texts)),
+        max((max(one.differences.values(), default=0.0) for one in compared), default=0),
+    )
+    keys, equal = sum(one.keys for one in compared), sum(one.equal for one in compared)
     routed = f", {equal:,} of {keys:,} keys equal" if keys else ""
     return f"agrees with torch: {len(texts)} texts, {tokens} tokens{routed}, mean difference at most {worst:.1g}"
 
 
 def compare(encoder: Encoder, model: Citadel, text: Encoding) -> Compared:
-    """The outputs of graph and torch for one text."""
-    found, expected = _graph(encoder, text), _torch(model, text)
-    differences = {name: share(found[name], expected[name]) for name in found if name != "keys"}
-    if "keys" not in found:
+    """Compare the outputs of graph and torch for one text."""
+    outputs, expected = _graph(encoder, text), _torch(model, text)
+    differences = {name: share(outputs[name], expected[name]) for name in outputs if name != "keys"}
+    if "keys" not in outputs:
         return Compared(differences, 0, 0)
-    difference, keys, equal = compare_keys(found["keys"], found["weights"], expected["keys"], expected["weights"])
+    difference, keys, equal = compare_keys(outputs["keys"], outputs["weights"], expected["keys"], expected["weights"])
     return Compared(differences | {"keys": difference}, keys, equal)
 
 
 def compare_keys(
     keys: NDArray[Any], weights: NDArray[Any], wanted: NDArray[Any], wanted_weights: NDArray[Any]
 ) -> tuple[float, int, int]:
-    """How far the weights of keys [t, L] are from those torch gives the same keys; live keys, and equal ones of them.
+    """Difference of the weights of keys [t, L] from torch's weights for them; number of keys, and of equal keys.
 
-    Two keys of one weight may change places. A key that torch does not list weighs no more than the last it lists."""
+    Keys with equal weights may be swapped. A key that torch does not list weighs at most as much as its last one.
+    """
     same = keys[:, :, None] == wanted[:, None, :]  # [t, L, L]
     theirs = np.where(same.any(-1), (same * wanted_weights[:, None, :]).sum(-1), wanted_weights[:, -1:])
     live = wanted_weights > 0
@@ -62,20 +66,20 @@ def compare_keys(
 
 
 def _graph(encoder: Encoder, text: Encoding) -> Outputs:
-    found = encoder.outputs(text)
-    if "activations" in found:
-        found["pooled"] = found.pop("activations")
-    if encoder.config.router == "all_to_all":  # made unit vectors behind the graph
-        lengths = np.linalg.norm(found["vectors"], axis=-1, keepdims=True)
-        found["vectors"] = found["vectors"] / np.maximum(lengths, 1e-12)
-    return {name: values if name in _PER_TEXT else values[text.routed] for name, values in found.items()}
+    outputs = encoder.outputs(text)
+    if "activations" in outputs:
+        outputs["pooled"] = outputs.pop("activations")
+    if encoder.config.router == "all_to_all":  # normalised after the graph
+        lengths = np.linalg.norm(outputs["vectors"], axis=-1, keepdims=True)
+        outputs["vectors"] = outputs["vectors"] / np.maximum(lengths, 1e-12)
+    return {name: values if name in _PER_TEXT else values[text.routed] for name, values in outputs.items()}
 
 
 @torch.no_grad()
 def _torch(model: Citadel, text: Encoding) -> Outputs:
     ids = torch.from_numpy(text.ids)[None]  # [1, T]
     routed = torch.from_numpy(text.routed)[None]
-    most = model.config.query_keys > model.config.document_keys  # the graph gives as many keys as either side needs
-    encoded = model.encode(ids, torch.ones_like(ids), routed, query=most, learning=False)
-    found = {name: part[0].numpy() for name, part in encoded.tensors().items() if name in _OUTPUTS}
-    return {name: values if name in _PER_TEXT else values[text.routed] for name, values in found.items()}
+    query = model.config.query_keys > model.config.document_keys  # the graph has the larger number of keys
+    encoded = model.encode(ids, torch.ones_like(ids), routed, query=query, learning=False)
+    outputs = {name: part[0].numpy() for name, part in encoded.tensors().items() if name in _OUTPUTS}
+    return {name: values if name in _PER_TEXT else values[text.routed] for name, values in outputs.items()}

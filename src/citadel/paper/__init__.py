@@ -1,1 +1,1 @@
-"""The paper's tables and figures: measure every system, then report."""
+"""Reproduce the paper: measure every system, then build its tables and figures."""

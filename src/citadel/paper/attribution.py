@@ -1,13 +1,13 @@
-"""Figures 5 and 7: which tokens of a passage keep which keys, from the JSON of `citadel explain --text … --json`."""
+"""Figures 5 and 7: the keys of each token of a passage, from the JSON of `citadel explain --text … --json`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from citadel.paper.packs import unpacked
 from citadel.paper.parts import Picture
 from citadel.paper.record import read_json
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 TAUS = (0.5, 0.9, 1.1, 1.5)
-MOST_TOKENS = 90  # what fits a page at a size one can read
+MAX_TOKENS = 90  # fit on a page at a readable size
 SHOWN_KEYS = 3
 WIDTH, MARGIN, SPACE, LINE, KEY_LINE = 7.2, 0.08, 0.1, 0.27, 0.17  # inches
-JOINED = 0.09  # so much less space before a token that continues a word
+JOINED = 0.09  # inches less before a token that continues a word
 GREY, BLUE = "#9a9a9a", "#0072B2"
 
 
 @dataclass(frozen=True)
-class Token:
+class ExplainedToken:
     """A token of a passage with its keys, best first."""
 
     text: str
@@ -32,7 +32,7 @@ class Token:
     def live(self, tau: float) -> list[str]:
         """The keys above τ.
 
-        >>> Token("relativity", (("motion", 1.6), ("speed", 0.4))).live(0.9)
+        >>> ExplainedToken("relativity", (("motion", 1.6), ("speed", 0.4))).live(0.9)
         ['motion']
         """
         return [name for name, weight in self.keys if weight > tau]
@@ -44,13 +44,13 @@ class Passage:
 
     name: str
     tau: float
-    tokens: tuple[Token, ...]
+    tokens: tuple[ExplainedToken, ...]
 
 
 def read_passages(folder: str | os.PathLike[str]) -> list[Passage]:
-    """Every explained text below a folder."""
-    found = [(file, read_json(file)) for file in sorted(Path(folder).rglob("*.json"))]
-    return [passage(file.stem, data) for file, data in found if _is_explained(data)]
+    """Read every explained text below a folder or in its packs."""
+    files = [(file, read_json(file)) for file in sorted(unpacked(folder).rglob("*.json"))]
+    return [passage(file.stem, data) for file, data in files if _is_explained(data)]
 
 
 def _is_explained(data: Any) -> bool:
@@ -58,28 +58,30 @@ def _is_explained(data: Any) -> bool:
 
 
 def passage(name: str, data: dict[str, Any]) -> Passage:
-    """A text's explanation as this file needs it.
+    """Build a passage from the JSON of an explanation.
 
     >>> key = {"key": 7, "name": "motion", "weight": 1.6, "kept": True}
     >>> passage("p", {"tau": 0.9, "tokens": [{"token": "relativity", "routed": True, "keys": [key]}]}).tokens
-    (Token(text='relativity', keys=(('motion', 1.6),)),)
+    (ExplainedToken(text='relativity', keys=(('motion', 1.6),)),)
     """
     tokens = [token for token in data["tokens"] if token.get("routed") and not str(token["token"]).startswith("[")]
     return Passage(
         name,
         float(data.get("tau", 0.0)),
         tuple(
-            Token(str(token["token"]), tuple((str(key["name"]), float(key["weight"])) for key in token["keys"]))
-            for token in tokens[:MOST_TOKENS]
+            ExplainedToken(
+                str(token["token"]), tuple((str(key["name"]), float(key["weight"])) for key in token["keys"])
+            )
+            for token in tokens[:MAX_TOKENS]
         ),
     )
 
 
 def attribution(passages: Sequence[Passage]) -> list[Picture]:
-    """Two pictures a passage: its keys at its own τ, and what is left of it as τ rises."""
+    """Two pictures per passage: its keys at its own τ, and the tokens left as τ rises."""
     if not passages:
         note = "Explain a passage: `citadel explain --text … --model DIR --json > FOLDER/NAME.json`."
-        return [Picture("figure5", "Figures 5 and 7. Which tokens keep which keys", None, [note])]
+        return [Picture("figure5", "Figures 5 and 7. Keys by token", None, [note])]
     return [picture for one in passages for picture in _two(one)]
 
 
@@ -88,7 +90,7 @@ def _two(one: Passage) -> list[Picture]:
         f"figure5-{one.name}",
         f"Figure 5. Keys of “{one.name}” at τ = {one.tau:g}",
         lambda canvas: _typeset(canvas, [("", _words(one, one.tau, with_keys=True))]),
-        ["Grey tokens have no key above τ; bold ones stand above their keys, in blue; at most three are shown."],
+        ["Bold tokens have keys above τ, shown below in blue (at most three). Grey tokens have none."],
     )
     shown = [(_heading(one, tau), _words(one, tau, with_keys=False)) for tau in TAUS]
     pruned = Picture(
@@ -106,12 +108,12 @@ def _heading(one: Passage, tau: float) -> str:
 
 
 class Word(NamedTuple):
-    """A token as it is set."""
+    """A token as it is typeset."""
 
     text: str
     bold: bool
     keys: tuple[str, ...] = ()
-    continues: bool = False  # the word before it, as ##ity does
+    continues: bool = False  # the previous word, as ##ity does
 
 
 def _words(one: Passage, tau: float, with_keys: bool) -> list[Word]:
@@ -125,7 +127,7 @@ def _word(text: str, live: list[str], with_keys: bool) -> Word:
 
 
 def _typeset(canvas: Canvas, paragraphs: Sequence[tuple[str, Sequence[Word]]]) -> None:
-    """Set paragraphs of words in lines; the picture is as high as they need."""
+    """Typeset paragraphs and size the picture to fit them."""
     lines: list[tuple[float, float, str, Any]] = []  # x and y in inches from the top left, text, style
     y = 0.0
     for heading, words in paragraphs:
@@ -140,7 +142,7 @@ def _typeset(canvas: Canvas, paragraphs: Sequence[tuple[str, Sequence[Word]]]) -
 
 
 def _flow(canvas: Canvas, words: Sequence[Word], y: float, lines: list[tuple[float, float, str, Any]]) -> float:
-    """Break words into lines; a line is as deep as its words have keys. Gives where the last one ends."""
+    """Break words into lines, each as deep as its keys need; return where the last line ends."""
     x, depth = MARGIN, 0
     y += LINE
     for word in words:
@@ -152,7 +154,7 @@ def _flow(canvas: Canvas, words: Sequence[Word], y: float, lines: list[tuple[flo
             y += LINE + depth * KEY_LINE
             x, depth = MARGIN, 0
         lines.append((x, y, word.text, style))
-        lines += [(x, y + (place + 1) * KEY_LINE, key, look) for place, (key, look) in enumerate(keys)]
+        lines += [(x, y + (index + 1) * KEY_LINE, key, look) for index, (key, look) in enumerate(keys)]
         x, depth = x + width + SPACE, max(depth, len(keys))
     return y + depth * KEY_LINE
 

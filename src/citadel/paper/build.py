@@ -1,4 +1,4 @@
-"""A whole report: report.md with pictures beside it, and report.html that needs nothing beside it."""
+"""Build a report: report.md with its pictures, and a self-contained report.html."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from citadel.paper import tables
 from citadel.paper.attribution import attribution, read_passages
 from citadel.paper.family import BASELINE, family_tables
 from citadel.paper.measured import Measured, read_folder
-from citadel.paper.parts import Picture, Section, Table
+from citadel.paper.parts import Picture, ReportSection, Table
 from citadel.types import write_whole
 
 FIGURES = "figures"
@@ -33,52 +33,59 @@ def build_report(
     _need_matplotlib()
     from citadel.paper.page import html_page
 
-    found = read_folder(folder)
-    parts = sections(found, baseline, folder)
+    measurements = read_folder(folder)
+    parts = sections(measurements, baseline, folder)
     target = Path(out)
     (target / FIGURES).mkdir(parents=True, exist_ok=True)
     pictures = [part for section in parts for part in section.parts if isinstance(part, Picture) and part.draw]
-    for place, picture in enumerate(pictures):
+    for done, picture in enumerate(pictures, 1):
         draw(picture, target / FIGURES)
-        progress(place + 1, len(pictures))
-    head = _head(found)
+        progress(done, len(pictures))
+    head = _head(measurements)
     write_whole(str(target / "report.md"), [markdown(head, parts)])
     write_whole(str(target / "report.html"), [html_page(head, parts, target / FIGURES)])
     return [target / "report.md", target / "report.html"]
 
 
-def sections(found: Sequence[Measured], baseline: str, folder: str | os.PathLike[str]) -> list[Section]:
-    """Everything that a report holds, in the paper's order."""
+def sections(measurements: Sequence[Measured], baseline: str, folder: str | os.PathLike[str]) -> list[ReportSection]:
+    """The sections of a report, in the paper's order."""
     from citadel.paper import figures, stages
 
-    work: list[Table | Picture] = [tables.table_3(found), tables.balance_table(found)]
-    work += [*figures.figure_3(found), tables.stage_table(found), *stages.figure_8(found)]
-    pruning: list[Table | Picture] = [*figures.figure_4(found), tables.table_4(found), *figures.figure_6(found)]
+    work: list[Table | Picture] = [tables.table_3(measurements), tables.balance_table(measurements)]
+    work += [*figures.figure_3(measurements), tables.stage_table(measurements), *stages.figure_8(measurements)]
+    pruning: list[Table | Picture] = [
+        *figures.figure_4(measurements),
+        tables.table_4(measurements),
+        *figures.figure_6(measurements),
+    ]
     return [
-        Section("Every system side by side", family_tables(found, baseline)),
-        Section("Quality, size and latency", [tables.table_1(found), *figures.figure_1(found), tables.table_2(found)]),
-        Section("Work", work),
-        Section("Pruning and quantisation", pruning),
-        Section("Ablations", [tables.table_5(found), tables.table_6(found)]),
-        Section("Routing", attribution(read_passages(folder))),
+        ReportSection("Every system side by side", family_tables(measurements, baseline)),
+        ReportSection(
+            "Quality, size and latency",
+            [tables.table_1(measurements), *figures.figure_1(measurements), tables.table_2(measurements)],
+        ),
+        ReportSection("Work", work),
+        ReportSection("Pruning and quantisation", pruning),
+        ReportSection("Ablations", [tables.table_5(measurements), tables.table_6(measurements)]),
+        ReportSection("Routing", attribution(read_passages(folder))),
     ]
 
 
-def _head(found: Sequence[Measured]) -> list[str]:
-    """Where and when, in two sentences."""
-    known = [each.record.machine for each in found if each.record.machine]
-    machines = sorted({f"{one.get('cpu')}, {one.get('cores')} cores" for one in known}) or ["a machine not named"]
-    dates = sorted({str(one.get("date")) for one in known}) or ["at a time not named"]
-    named = ", ".join(sorted({each.record.collection for each in found}))
+def _head(measurements: Sequence[Measured]) -> list[str]:
+    """Introductory sentences: machine, date and how to read the tables."""
+    known = [each.record.machine for each in measurements if each.record.machine]
+    machines = sorted({f"{one.get('cpu')}, {one.get('cores')} cores" for one in known}) or ["an unnamed machine"]
+    dates = sorted({str(one.get("date")) for one in known}) or ["on an unknown date"]
+    named = ", ".join(sorted({each.record.collection for each in measurements}))
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     return [
-        f"{len(found)} measurements on {named}, made {when} on {'; '.join(machines)}.",
-        "A dash is a figure that was not measured. Numbers in brackets and in columns called paper are the paper's.",
+        f"{len(measurements)} measurements on {named}, made {when} on {'; '.join(machines)}.",
+        "A dash marks a number that was not measured. Numbers in brackets and in paper columns are the paper's.",
     ]
 
 
-def markdown(head: Sequence[str], parts: Sequence[Section]) -> str:
-    """The report as Markdown; its pictures stand in figures/."""
+def markdown(head: Sequence[str], parts: Sequence[ReportSection]) -> str:
+    """The report as Markdown; its pictures are in figures/."""
     texts = ["# Report", *head]
     for section in parts:
         texts.append(f"## {section.title}")
@@ -87,7 +94,7 @@ def markdown(head: Sequence[str], parts: Sequence[Section]) -> str:
 
 
 def draw(picture: Picture, folder: Path) -> None:
-    """Write one picture as PNG and SVG, the same bytes each time."""
+    """Write one picture as PNG and SVG, reproducible byte by byte."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -105,6 +112,4 @@ def _need_matplotlib() -> None:
     try:
         import matplotlib as _  # noqa: F401
     except ImportError:
-        raise UsageError(
-            "figures need matplotlib: run `pip install 'citadel-ir[report]'`, or leave --out out"
-        ) from None
+        raise UsageError("figures need matplotlib: run `pip install 'citadel-ir[report]'`, or omit --out") from None

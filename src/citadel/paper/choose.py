@@ -1,40 +1,40 @@
-"""Which of many measurements a table means: a system's own settings, or one of them varied."""
+"""Select measurements for a table: a system with its default settings, or with one setting varied."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
-from citadel.paper.measured import Measured, place
+from citadel.paper.measured import Measured, table_order
 from citadel.paper.record import Measurement
 
 _KEYS = re.compile(r"keys[- ]?(\d+)")
 
 
-def collections(found: Iterable[Measured]) -> list[str]:
-    """The collections that were measured, by name."""
-    return sorted({each.record.collection for each in found})
+def collections(measurements: Iterable[Measured]) -> list[str]:
+    """Names of the measured collections, sorted."""
+    return sorted({each.record.collection for each in measurements})
 
 
-def systems(found: Iterable[Measured]) -> list[str]:
-    """The systems that were measured, in the paper's order; those of the keys sweep are none."""
-    names = {each.record.system for each in found if document_keys(each.record.system) is None}
-    return sorted(names, key=place)
+def systems(measurements: Iterable[Measured]) -> list[str]:
+    """Names of the measured systems in the paper's order, without the members of the keys sweep."""
+    names = {each.record.system for each in measurements if document_keys(each.record.system) is None}
+    return sorted(names, key=table_order)
 
 
-def usual(found: Iterable[Measured], system: str, collection: str) -> Measured | None:
-    """The measurement of a system with the settings it comes with: its own τ, int8, with its semantic vector."""
-    here = [each for each in found if same(each, system, collection)]
+def usual(measurements: Iterable[Measured], system: str, collection: str) -> Measured | None:
+    """The measurement of a system with its default settings: its own τ, int8, with its semantic vector."""
+    here = [each for each in measurements if same(each, system, collection)]
     return min(here, key=lambda each: unusual(each.record), default=None)
 
 
 def same(each: Measured, system: str, collection: str) -> bool:
-    """Whether a measurement is of a system, however that is written, on a collection."""
+    """Whether a measurement is of this system (ignoring case) on this collection."""
     return each.record.system.lower() == system.lower() and each.record.collection == collection
 
 
 def unusual(record: Measurement) -> tuple[float, ...]:
-    """How far settings are from those a model comes with; smaller is nearer.
+    """Sort key: how far settings are from the model's defaults.
 
     >>> far = Measurement("x", "c", 1, 1, settings={"tau": 0.5, "codec": "pq2"}, config={"tau": 0.9})
     >>> near = Measurement("x", "c", 1, 1, settings={"tau": 0.9, "codec": "int8"}, config={"tau": 0.9})
@@ -53,20 +53,20 @@ def unusual(record: Measurement) -> tuple[float, ...]:
     )
 
 
-def varied(found: Sequence[Measured], system: str, collection: str, setting: str) -> list[Measured]:
-    """Measurements of a system that differ from its usual one in one setting at most, by that setting."""
-    base = usual(found, system, collection)
+def varied(measurements: Sequence[Measured], system: str, collection: str, setting: str) -> list[Measured]:
+    """Measurements of a system that differ from the default in at most this setting, sorted by it."""
+    base = usual(measurements, system, collection)
     if base is None:
         return []
     names = [name for name in ("tau", "codec", "semantic") if name != setting]
-    here = [each for each in found if same(each, system, collection) and _agree(each.record, base.record, names)]
+    here = [each for each in measurements if same(each, system, collection) and _agree(each.record, base.record, names)]
     last_wins = sorted(here, key=lambda each: _timed_like_others(each.record))
     distinct = {each.record.settings.get(setting): each for each in last_wins}
     return sorted(distinct.values(), key=lambda each: _sortable(each.record.settings.get(setting)))
 
 
 def _timed_like_others(record: Measurement) -> bool:
-    """Whether searches were timed as a sweep's are: without encoding before each, which takes the lists' cache."""
+    """Whether searches were timed as in a sweep: without encoding in between, which evicts the lists from cache."""
     stages = record.latency.get("milliseconds", {}) if record.latency else {}
     return bool(stages) and "encode" not in stages
 
@@ -81,7 +81,7 @@ def _agree(one: Measurement, other: Measurement, names: Iterable[str]) -> bool:
 
 
 def document_keys(system: str) -> int | None:
-    """The number of keys of a member of the keys sweep, whose systems are called keys-1, keys-3, …
+    """Number of document keys of a member of the keys sweep (systems keys-1, keys-3, …), else None.
 
     >>> document_keys("keys-5"), document_keys("CITADEL")
     (5, None)
@@ -90,10 +90,10 @@ def document_keys(system: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def keys_sweep(found: Iterable[Measured], collection: str) -> dict[int, Measured]:
-    """Number of document keys → its measurement on a collection."""
+def keys_sweep(measurements: Iterable[Measured], collection: str) -> dict[int, Measured]:
+    """Measurements of the keys sweep on a collection, by number of document keys."""
     numbered = {}
-    for each in found:
+    for each in measurements:
         count = document_keys(each.record.system)
         if count is not None and each.record.collection == collection:
             numbered[count] = each
@@ -101,20 +101,20 @@ def keys_sweep(found: Iterable[Measured], collection: str) -> dict[int, Measured
 
 
 def latency_ms(record: Measurement, stage: str = "search") -> float | None:
-    """The mean milliseconds of a stage, where latency was measured."""
+    """Mean milliseconds of a stage; None if it was not measured."""
     figures = record.latency.get("milliseconds", {}).get(stage) if record.latency else None
     return float(figures["mean"]) if figures else None
 
 
-def encoding_note(found: Iterable[Measured]) -> list[str]:
-    """Said where queries were encoded on a GPU although the search is a CPU's.
+def encoding_note(measurements: Iterable[Measured]) -> list[str]:
+    """A note on the systems whose queries were encoded on a GPU although the search ran on a CPU.
 
     >>> from pathlib import Path
     >>> gpu = Measurement("CITADEL", "c", 1, 1, latency={"machine": {"encoded_on": "cuda"}})
     >>> encoding_note([Measured(Path("m.json"), gpu)])
     ['Encoded on a GPU, searched on one core: CITADEL.']
     """
-    timed = [each.record for each in found if each.record.latency]
+    timed = [each.record for each in measurements if each.record.latency]
     where = {one.system: str(one.latency.get("machine", {}).get("encoded_on")) for one in timed}
-    names = sorted((system for system, device in where.items() if device.startswith("cuda")), key=place)
+    names = sorted((system for system, device in where.items() if device.startswith("cuda")), key=table_order)
     return [f"Encoded on a GPU, searched on one core: {', '.join(names)}."] if names else []

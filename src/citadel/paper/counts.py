@@ -1,4 +1,4 @@
-"""What a collection's routed tokens come to: list sizes, live keys a token by τ, and the products each query costs."""
+"""Statistics of routed tokens: list sizes, keys per token by τ, and dot products per query."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from numpy.typing import NDArray
 
 from citadel.types import RoutedTokens
 
-TAUS = (0.0, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)  # those of the paper's figures 4 and 6, and no pruning
+TAUS = (0.0, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)  # those of the paper's Figures 4 and 6, and no pruning
 
 
 class ActiveKeys:
-    """How many of the documents' tokens have 0, 1, … keys above τ.
+    """Histogram of document tokens with 0, 1, … keys above τ.
 
     >>> one = RoutedTokens(np.array([7, 9], np.uint32), np.array([2.0, 0.6], np.float32), tokens=np.array([0, 0]))
-    >>> counts = ActiveKeys([0.5, 0.9], most=2)
-    >>> counts.add([one], tokens=[3])  # the text has three tokens, two of them without a key
-    >>> counts.found
+    >>> counts = ActiveKeys([0.5, 0.9], max_keys=2)
+    >>> counts.add([one], tokens=[3])  # three tokens, two of them without a key
+    >>> counts.histograms
     {'0.5': [2, 0, 1], '0.9': [2, 1, 0]}
     """
 
-    def __init__(self, taus: Iterable[float], most: int) -> None:
-        self._counts = {tau: np.zeros(most + 1, np.int64) for tau in sorted(set(taus))}
+    def __init__(self, taus: Iterable[float], max_keys: int) -> None:
+        self._counts = {tau: np.zeros(max_keys + 1, np.int64) for tau in sorted(set(taus))}
 
     def add(self, routed: Sequence[RoutedTokens], tokens: Sequence[int]) -> None:
-        """Count some documents; `tokens` says how many routed tokens each has."""
+        """Count documents; `tokens` is the number of routed tokens of each."""
         starts = np.cumsum([0, *tokens])
         rows = [text.tokens + start for text, start in zip(routed, starts[:-1], strict=True) if text.tokens is not None]
-        places = np.concatenate([np.zeros(0, np.int64), *rows]).astype(np.int64)  # [P]
+        positions = np.concatenate([np.zeros(0, np.int64), *rows]).astype(np.int64)  # [P]
         weights = np.concatenate([np.zeros(0, np.float32), *(text.weights for text in routed)])  # [P]
         for tau, count in self._counts.items():
-            live = np.bincount(places[weights > np.float32(tau)], minlength=int(starts[-1]))  # [tokens]
+            live = np.bincount(positions[weights > np.float32(tau)], minlength=int(starts[-1]))  # [tokens]
             count += np.bincount(live, minlength=len(count))
 
     @property
-    def found(self) -> dict[str, list[int]]:
+    def histograms(self) -> dict[str, list[int]]:
         return {f"{tau:g}": count.tolist() for tau, count in self._counts.items()}
 
 
 class QueryCost(NamedTuple):
-    """What one query reads."""
+    """Work of one query."""
 
     query_tokens: int  # rows (token, key)
     lists: int
@@ -51,18 +51,18 @@ class QueryCost(NamedTuple):
 
 
 def query_cost(keys: NDArray[np.uint32], sizes: Mapping[int, int]) -> QueryCost:
-    """Each row of a query meets every posting of its list.
+    """Count the work of a query: each row is multiplied with every posting of its list.
 
     >>> query_cost(np.array([7, 7, 8, 9]), {7: 10, 8: 1})
     QueryCost(query_tokens=4, lists=2, token_products=21)
     """
-    found = [sizes.get(int(key), 0) for key in keys]
-    lists = len({int(key) for key, size in zip(keys, found, strict=True) if size})
-    return QueryCost(len(keys), lists, sum(found))
+    lengths = [sizes.get(int(key), 0) for key in keys]
+    lists = len({int(key) for key, size in zip(keys, lengths, strict=True) if size})
+    return QueryCost(len(keys), lists, sum(lengths))
 
 
 def size_histogram(sizes: Iterable[int]) -> list[list[int]]:
-    """[size, how many lists], largest first.
+    """[size, number of lists], largest first.
 
     >>> size_histogram([3, 1, 3, 7])
     [[7, 1], [3, 2], [1, 1]]
@@ -71,7 +71,7 @@ def size_histogram(sizes: Iterable[int]) -> list[list[int]]:
 
 
 def list_sizes(histogram: Iterable[Sequence[int]]) -> NDArray[np.int64]:
-    """The sizes of all lists, largest first.
+    """Sizes of all lists, largest first; the inverse of `size_histogram`.
 
     >>> list_sizes([[7, 1], [3, 2]]).tolist()
     [7, 3, 3]
@@ -81,7 +81,7 @@ def list_sizes(histogram: Iterable[Sequence[int]]) -> NDArray[np.int64]:
 
 
 def gini(sizes: NDArray[np.int64]) -> float:
-    """How uneven the lists are: 0 where all are of one size, near 1 where one holds everything.
+    """Gini coefficient of list sizes: 0 if all are equal, near 1 if one list holds everything.
 
     >>> gini(np.array([5, 5, 5])), round(gini(np.array([1, 3])), 3)
     (0.0, 0.25)

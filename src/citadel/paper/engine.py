@@ -1,4 +1,4 @@
-"""Measured through the engine: one index for each τ and codec, all filled from one pass over the documents."""
+"""Measure with the native engine: one index per τ and codec, filled in one pass over the documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from citadel.encode.batches import join
 from citadel.paper.counts import query_cost, size_histogram
 from citadel.paper.record import machine
-from citadel.paper.system import TextEncoder, Variant, fields_of
+from citadel.paper.system import MeasuredEncoder, Variant, fields_of
 from citadel.types import Document, Ranking, RoutedTokens
 
 if TYPE_CHECKING:
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 _VECTORS = ("SEMANTIC_", "PROBE_")
 LATENCY_DEPTH = 1000  # the paper's
-LATENCY_SECONDS = 60.0  # fewer queries are timed where all would take longer: ColBERT needs seconds for one
+LATENCY_SECONDS = 60.0  # per variant; fewer queries are timed if all would take longer
 
 
 @dataclass(frozen=True)
-class Lists:
-    """What an index came to."""
+class IndexLists:
+    """Size and list lengths of an index."""
 
     documents: int
     postings: int
     bytes: int
     sizes: dict[Any, int]  # key or term → postings
-    codec: str = ""  # as it was stored: pq waits for enough vectors to train a codebook from
+    codec: str = ""  # as stored: pq needs enough vectors to train a codebook
 
-    def figures(self, names: TextEncoder | None = None) -> dict[str, Any]:
-        """As a measurement keeps them."""
+    def figures(self, names: MeasuredEncoder | None = None) -> dict[str, Any]:
+        """The fields of a measurement."""
         top = sorted(self.sizes.items(), key=lambda pair: -pair[1])[:20]
         return {
             "documents": self.documents,
@@ -44,18 +44,20 @@ class Lists:
         }
 
 
-def _name(key: Any, encoder: TextEncoder | None) -> str:
+def _name(key: Any, encoder: MeasuredEncoder | None) -> str:
     if isinstance(key, bytes):
         return key.decode(errors="replace")
     return encoder.tokenizer.token(int(key)) if encoder is not None and encoder.config.router != "all_to_all" else "any"
 
 
 class EngineSystem:
-    """Indexes in a temporary folder, one for each (τ, codec)."""
+    """Indexes in a temporary folder, one per τ and codec."""
 
     engine = "native"
 
-    def __init__(self, encoder: TextEncoder | None, variants: Sequence[Variant], threads: int | None = None) -> None:
+    def __init__(
+        self, encoder: MeasuredEncoder | None, variants: Sequence[Variant], threads: int | None = None
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="citadel-measure-")
         self._encoder, self._threads, self._alone = encoder, threads, len(variants) == 1
         self._indexes = {key: self._create(*key) for key in dict.fromkeys((each.tau, each.codec) for each in variants)}
@@ -73,7 +75,7 @@ class EngineSystem:
         return Index.create(folder, fields=fields, router=config.router, fingerprint=fingerprint, tau=kept)
 
     def add(self, documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> None:
-        """Add some documents to every index."""
+        """Add documents to every index."""
         for index in self._indexes.values():
             if self._encoder is None:
                 index.add(documents)
@@ -81,25 +83,25 @@ class EngineSystem:
                 index.add_vectors(join(documents, routed))
 
     def finish(self) -> None:
-        """Commit, and leave one segment: the bytes of an index that has settled."""
+        """Commit and merge into one segment, so that the size is that of a settled index."""
         for index in self._indexes.values():
             index.commit()
             index.merge()
 
-    def lists(self, variant: Variant) -> Lists:
-        """What the index of a variant holds."""
+    def lists(self, variant: Variant) -> IndexLists:
+        """Size and list lengths of a variant's index."""
         from citadel.index.stats import list_lengths
 
         index = self._indexes[variant.tau, variant.codec]
         stats, sizes = index.stats(), dict(list_lengths(index.searcher().snapshot))
         vectors = sum(size for name, size in stats["sections"].items() if name.startswith(_VECTORS))
         size = stats["lexical_bytes"] + vectors
-        return Lists(len(index), stats["postings"], size, sizes, "+".join(stats["codecs"]))
+        return IndexLists(len(index), stats["postings"], size, sizes, "+".join(stats["codecs"]))
 
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
     ) -> tuple[Ranking, list[dict[str, int]]]:
-        """The hits of each query, and what each of them cost."""
+        """Hits and cost of each query."""
         searcher = self._indexes[variant.tau, variant.codec].searcher(threads=self._threads)
         if self._encoder is None:
             ranking = searcher.search_batch(queries, k)
@@ -117,10 +119,11 @@ class EngineSystem:
     def latency(
         self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens], k: int = LATENCY_DEPTH
     ) -> dict[str, Any]:
-        """How long a query takes, stage by stage, one after the other on one thread; nothing for bm25.
+        """Latency by stage, one query at a time on one thread; empty for bm25.
 
-        Several variants are timed without encoding: a search right behind it finds its lists out of the cache, and
-        they are to be compared."""
+        Several variants are timed without encoding, which would evict the lists from the cache and so make the
+        variants harder to compare.
+        """
         if self._encoder is None:
             return {}
         from citadel.bench.latency import Bench, affordable, described, measure_latency
@@ -137,13 +140,13 @@ class EngineSystem:
         return described(bench, measure_latency(affordable(bench, LATENCY_SECONDS)), where)
 
     def close(self) -> None:
-        """Drop the indexes."""
+        """Remove the indexes."""
         for index in self._indexes.values():
             index.close()
         self._folder.cleanup()
 
 
-def _encode_one(encoder: TextEncoder) -> Callable[[str], RoutedTokens]:
+def _encode_one(encoder: MeasuredEncoder) -> Callable[[str], RoutedTokens]:
     return lambda text: encoder.encode_queries([text])[0]
 
 

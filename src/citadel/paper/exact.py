@@ -1,6 +1,6 @@
-"""Measured without the engine, where it cannot be built: torch scores everything exactly, and bytes are computed.
+"""Measure without the native engine: torch scores all documents exactly, and the index size is computed.
 
-Products are counted as the engine takes them: every posting of a query token's list, and one for each semantic vector.
+Dot products are counted as in the engine: every posting of a query token's list, and one per semantic vector.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from citadel.bench.exact import ExactSearch, Texts, best, flatten
+from citadel.bench.exact import ExactSearch, RoutedRows, best, flatten
 from citadel.encode.config import ModelConfig
 from citadel.errors import UsageError
 from citadel.index.packing import POSTINGS_PER_BLOCK
 from citadel.model.encoder import find_device
 from citadel.paper.counts import query_cost
-from citadel.paper.engine import Lists
-from citadel.paper.system import TextEncoder, Variant, pruned
+from citadel.paper.engine import IndexLists
+from citadel.paper.system import MeasuredEncoder, Variant, pruned
 from citadel.routing import get_router
 from citadel.settings import SUBVECTOR
 from citadel.types import Document, Hit, Ranking, RoutedTokens
 
-SCORES = {"cuda": 1 << 28, "cpu": 1 << 24}  # (query, document) at a time
+SCORES_PER_BATCH = {"cuda": 1 << 28, "cpu": 1 << 24}
 
 
 class ExactSystem:
-    """Everything in memory, as it was encoded: no codec takes part in the scores."""
+    """All documents in memory as encoded; scores are not quantised."""
 
     engine = "torch-exact"
 
-    def __init__(self, encoder: TextEncoder | None, device: str = "auto") -> None:
+    def __init__(self, encoder: MeasuredEncoder | None, device: str = "auto") -> None:
         if encoder is None:
             raise UsageError("bm25 is measured through the engine: build the native module, or name a model")
         self._encoder, self._device = encoder, find_device(device)
@@ -41,35 +41,35 @@ class ExactSystem:
         self._routed: list[RoutedTokens] = []
 
     def add(self, documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> None:
-        """Keep some documents."""
+        """Add documents."""
         self._ids += [document.id for document in documents]
         self._routed += routed
 
     def finish(self) -> None:
         """Nothing to commit."""
 
-    def lists(self, variant: Variant) -> Lists:
-        """What an index of a variant would hold."""
+    def lists(self, variant: Variant) -> IndexLists:
+        """Size and list lengths that a variant's index would have."""
         texts = [pruned(text, variant.tau) for text in self._routed]
         keys = np.concatenate([np.zeros(0, np.uint32), *(text.keys for text in texts)])
         documents = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
         sizes = {int(key): count for key, count in Counter(keys.tolist()).items()}
         size = index_bytes(self._encoder.config, variant.codec, keys, documents)
         semantic = len(texts) * semantic_bytes(self._encoder.config)
-        return Lists(len(texts), len(keys), size + semantic, sizes)
+        return IndexLists(len(texts), len(keys), size + semantic, sizes)
 
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
     ) -> tuple[Ranking, list[dict[str, int]]]:
-        """The hits of each query, and what the engine would have spent on each."""
-        asked = [self._without_semantic(text, variant) for text in routed]
+        """Hits of each query and the work the engine would do for it."""
+        prepared = [self._without_semantic(text, variant) for text in routed]
         documents = [self._without_semantic(pruned(text, variant.tau), variant) for text in self._routed]
         device = str(self._device)
         search = ExactSearch(flatten(documents, device=device), get_router(self._encoder.config.router).floor)
         hits: list[tuple[Hit, ...]] = []
-        step = max(1, SCORES.get(self._device.type, 1 << 24) // max(len(documents), 1))
-        for start in range(0, len(asked), step):
-            hits += self._hits(search, flatten(asked[start : start + step], device=device), k)
+        step = max(1, SCORES_PER_BATCH.get(self._device.type, 1 << 24) // max(len(documents), 1))
+        for start in range(0, len(prepared), step):
+            hits += self._hits(search, flatten(prepared[start : start + step], device=device), k)
         sizes, scanned = self.lists(variant).sizes, len(documents) if self._semantic(variant) else 0
         costs = [query_cost(text.keys, sizes)._asdict() for text in routed]
         ranking = Ranking(tuple(id for id, _ in queries), tuple(hits))
@@ -77,10 +77,10 @@ class ExactSystem:
             {**cost, "semantic_products": scanned, "dot_products": cost["token_products"] + scanned} for cost in costs
         ]
 
-    def _hits(self, search: ExactSearch, queries: Texts, k: int) -> Iterator[tuple[Hit, ...]]:
+    def _hits(self, search: ExactSearch, queries: RoutedRows, k: int) -> Iterator[tuple[Hit, ...]]:
         values, numbers = (part.cpu().tolist() for part in best(search.scores(queries), k, search.count))
-        for scores, found in zip(values, numbers, strict=True):
-            live = [(number, score) for number, score in zip(found, scores, strict=True) if number >= 0]
+        for scores, documents in zip(values, numbers, strict=True):
+            live = [(number, score) for number, score in zip(documents, scores, strict=True) if number >= 0]
             yield tuple(Hit(self._ids[number], score, rank) for rank, (number, score) in enumerate(live, 1))
 
     def _semantic(self, variant: Variant) -> bool:
@@ -94,31 +94,31 @@ class ExactSystem:
         return RoutedTokens(text.keys, text.weights, text.vectors)
 
     def latency(self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens]) -> dict[str, Any]:
-        """Nothing: what torch takes says nothing of the engine."""
+        """Empty: the latency of torch says nothing about the engine."""
         del variant, texts, routed
         return {}
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._routed.clear()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
 
 def index_bytes(config: ModelConfig, codec: str, keys: NDArray[np.uint32], documents: NDArray[np.int64]) -> int:
-    """What the sections of an index of these postings take (docs/format.md): lists and codes."""
+    """What the sections of an index of these postings take (docs/reference/file-format.md): lists and codes."""
     if config.router == "none":
         return 0
     order = np.lexsort((documents, keys))
     lists, first = np.unique(keys[order], return_index=True)
     sizes = np.diff([*first, len(keys)])  # [K]
-    a_posting = _posting_bytes(config, codec)
+    per_posting = _posting_bytes(config, codec)
     fixed = 4 * len(lists) + 2 * 8 * (len(lists) + 1)  # KEYS, LIST_STARTS, BLOCK_STARTS
-    return fixed + len(keys) * a_posting + packed_bytes(documents[order], sizes)
+    return fixed + len(keys) * per_posting + packed_bytes(documents[order], sizes)
 
 
 def semantic_bytes(config: ModelConfig) -> int:
-    """One semantic vector as int8 with its scale.
+    """Bytes of one semantic vector: int8 with a scale.
 
     >>> semantic_bytes(ModelConfig("none", token_dimension=0, semantic_dimension=128))
     130
@@ -135,9 +135,9 @@ def _posting_bytes(config: ModelConfig, codec: str) -> int:
 
 
 def packed_bytes(documents: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
-    """Packed document numbers with the tables of their blocks: deltas of as many bits as a block needs.
+    """Bytes of delta-packed document numbers with their block tables.
 
-    >>> packed_bytes(np.array([0, 3, 5]), np.array([3]))  # two deltas of two bits; 4 + 8 + 8 for the block's place
+    >>> packed_bytes(np.array([0, 3, 5]), np.array([3]))  # two deltas of two bits; 4 + 8 + 8 for the block table
     29
     """
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if len(sizes) else np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""The family on equal terms: every system side by side on each collection, with paired t-tests against CITADEL."""
+"""Compare all systems per collection, with paired t-tests against CITADEL."""
 
 from __future__ import annotations
 
@@ -13,30 +13,33 @@ from citadel.paper.record import Measurement
 BASELINE = "CITADEL"
 MEASURE = "nDCG@10"
 COLUMNS = (
-    "system", "nDCG@10", "p", "R@100", "p", "dot products a query", "postings a document", "largest list",
-    "bytes a document",
+    "system", "nDCG@10", "p", "R@100", "p", "dot products per query", "postings per document", "largest list",
+    "bytes per document",
 )  # fmt: skip
 
 
-def family_table(found: Sequence[Measured], baseline: str = BASELINE) -> str:
-    """One table a collection, in Markdown, and what it says of CITADEL against ColBERT."""
-    return "\n\n".join(one.markdown() for one in family_tables(found, baseline))
+def family_table(measurements: Sequence[Measured], baseline: str = BASELINE) -> str:
+    """One Markdown table per collection, with a note on CITADEL against ColBERT."""
+    return "\n\n".join(one.markdown() for one in family_tables(measurements, baseline))
 
 
-def family_tables(found: Sequence[Measured], baseline: str = BASELINE) -> list[Table]:
-    """One table a collection: each system with the settings it comes with; sweeps have tables of their own."""
-    names = dict.fromkeys(each.record.collection for each in found)
-    return [_collection(name, found, baseline) for name in names]
+def family_tables(measurements: Sequence[Measured], baseline: str = BASELINE) -> list[Table]:
+    """One table per collection: each system with its default settings; sweeps have their own tables."""
+    names = dict.fromkeys(each.record.collection for each in measurements)
+    return [_collection(name, measurements, baseline) for name in names]
 
 
-def _collection(name: str, found: Sequence[Measured], baseline: str) -> Table:
-    here = [each for system in systems(found) if (each := usual(found, system, name)) is not None]
-    here = here or [each for each in found if each.record.collection == name]  # a keys sweep alone
-    base, first = usual(found, baseline, name), here[0].record
+def _collection(name: str, measurements: Sequence[Measured], baseline: str) -> Table:
+    here = [each for system in systems(measurements) if (each := usual(measurements, system, name)) is not None]
+    here = here or [each for each in measurements if each.record.collection == name]  # a keys sweep alone
+    base, first = usual(measurements, baseline, name), here[0].record
     note = f"p: two-sided paired t-test over the queries against {baseline}; {_conditions(here)}."
     title = f"{name} ({first.documents:,} documents, {first.queries:,} queries)"
-    said = [claim(usual(found, system, name), usual(found, "ColBERT", name)) for system in ("CITADEL", "CITADEL+")]
-    return Table(title, COLUMNS, [_row(each, base) for each in here], [part for part in (note, *said) if part])
+    claims = [
+        claim(usual(measurements, system, name), usual(measurements, "ColBERT", name))
+        for system in ("CITADEL", "CITADEL+")
+    ]
+    return Table(title, COLUMNS, [_row(each, base) for each in here], [part for part in (note, *claims) if part])
 
 
 def _row(each: Measured, base: Measured | None) -> list[str]:
@@ -46,14 +49,14 @@ def _row(each: Measured, base: Measured | None) -> list[str]:
         *_with_p(each, base, MEASURE),
         *_with_p(each, base, "R@100"),
         count(one.dot_products),
-        count(one.postings_a_document) if one.postings else MISSING,
+        count(one.postings_per_document) if one.postings else MISSING,
         count(one.largest_list) if one.list_sizes else MISSING,
-        count(one.bytes_a_document) if one.bytes else MISSING,
+        count(one.bytes_per_document) if one.bytes else MISSING,
     ]
 
 
 def _name(each: Measured) -> str:
-    """The system, and what of its settings is not what everybody has."""
+    """System name with the settings in which it differs from the others."""
     settings = each.record.settings
     parts = [f"τ {settings['tau']:g}"] if settings.get("router") == "dynamic" else []
     if settings.get("codec", "int8") not in ("int8", "tf"):
@@ -65,18 +68,18 @@ def _name(each: Measured) -> str:
 
 def _with_p(each: Measured, base: Measured | None, measure: str) -> tuple[str, str]:
     value = quality(each.record.measures.get(measure))
-    found = each.against(base, measure) if base is not None and base is not each else None
-    return value, probability(found.p) if found else MISSING
+    measurements = each.against(base, measure) if base is not None and base is not each else None
+    return value, probability(measurements.p) if measurements else MISSING
 
 
-def _conditions(found: Sequence[Measured]) -> str:
-    engines = sorted({str(each.record.settings.get("engine")) for each in found})
-    dates = sorted({str(each.record.machine.get("date")) for each in found})
+def _conditions(measurements: Sequence[Measured]) -> str:
+    engines = sorted({str(each.record.settings.get("engine")) for each in measurements})
+    dates = sorted({str(each.record.machine.get("date")) for each in measurements})
     return f"engine {', '.join(engines)}; measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
 
 
 def claim(citadel: Measured | None, colbert: Measured | None) -> str:
-    """What the paper claims of CITADEL and ColBERT, shown or refuted; empty where one of them is missing."""
+    """Whether the paper's claim on CITADEL and ColBERT holds; empty if one of them was not measured."""
     if citadel is None or colbert is None:
         return ""
     ours, theirs = citadel.record, colbert.record
@@ -86,11 +89,11 @@ def claim(citadel: Measured | None, colbert: Measured | None) -> str:
         return ""
     verdict = "at least as good as" if better.difference >= 0 else "worse than"
     interval = f"95 % interval {better.low:+.4f} to {better.high:+.4f}"
-    sure = f"difference {better.difference:+.4f}, p {probability(better.p)}, {interval}"
+    evidence = f"difference {better.difference:+.4f}, p {probability(better.p)}, {interval}"
     fewer = f"1/{1 / products:,.0f} of its dot products"
     holds = "holds" if better.difference >= 0 and products <= 0.01 else "does not hold"
     return (
-        f"{ours.system} is {verdict} ColBERT ({sure}) with {fewer}: "
+        f"{ours.system} is {verdict} ColBERT ({evidence}) with {fewer}: "
         f"the claim (quality no lower, at most 1/100 of the products) {holds} here."
     )
 

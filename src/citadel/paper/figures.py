@@ -11,14 +11,13 @@ import numpy as np
 from citadel.paper import paper
 from citadel.paper.choose import collections, latency_ms, systems, usual, varied
 from citadel.paper.counts import gini, list_sizes
-from citadel.paper.measured import Measured
+from citadel.paper.measured import Measured, Measurements
 from citadel.paper.parts import Picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-Found = Sequence[Measured]
-# Okabe and Ito's colours: told apart by everybody, and in grey.
+# Okabe and Ito's palette: safe for colour-blind readers and in greyscale.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 ROUTERS = {
     "bm25": "#000000", "none": "#0072B2", "sparse": "#009E73", "static": "#CC79A7", "all_to_all": "#56B4E9",
@@ -26,7 +25,7 @@ ROUTERS = {
 }  # fmt: skip
 MARKERS, LINES = ("o", "s", "^", "D"), ("-", "--", "-.", ":")
 WIDE = (8.4, 4.4)
-POINTS = 400  # of a curve; more nobody sees
+POINTS = 400  # per curve
 MB = 1e6
 
 
@@ -40,11 +39,11 @@ class Point(NamedTuple):
     megabytes: float
 
 
-def figure_1(found: Found) -> list[Picture]:
-    """Cost, quality and size of every system, pictures of each collection; the paper's own first."""
+def figure_1(measurements: Measurements) -> list[Picture]:
+    """Cost, quality and size of every system, one picture per collection; the paper's comes first."""
     pictures = [_papers_figure_1()]
-    for name in collections(found):
-        chosen = [each for system in systems(found) if (each := usual(found, system, name)) is not None]
+    for name in collections(measurements):
+        chosen = [each for system in systems(measurements) if (each := usual(measurements, system, name)) is not None]
         timed = [each for each in chosen if latency_ms(each.record) is not None]
         if len(timed) >= 2:
             pictures.append(_by_time(name, timed, [each for each in chosen if each not in timed]))
@@ -53,24 +52,24 @@ def figure_1(found: Found) -> list[Picture]:
     return pictures
 
 
-AREA = "The shaded area is that of the index: lists and semantic vectors."
+AREA = "The shaded area is proportional to the index size (lists and semantic vectors)."
 
 
-def _by_time(collection: str, timed: Found, left_out: Found) -> Picture:
-    names = ", ".join(each.record.system for each in left_out).rstrip(".")  # one ends with "reg."
+def _by_time(collection: str, timed: Measurements, left_out: Measurements) -> Picture:
+    names = ", ".join(each.record.system for each in left_out).rstrip(".")  # one name ends with "reg."
     others = f" Not timed: {names}." if left_out else ""
     points = [point for each in timed if (point := _point(each, latency_ms(each.record))) is not None]
-    draw = _scatter(points, "latency of one search, one core (ms)", "nDCG@10") if len(points) >= 2 else None
+    draw = _scatter(points, "search latency on one core (ms per query)", "nDCG@10") if len(points) >= 2 else None
     title = f"Figure 1. Latency against quality, {collection}"
     return Picture(f"figure1-{collection}", title, draw, [AREA + others], WIDE)
 
 
-def _by_products(collection: str, chosen: Found) -> Picture:
-    """Where latency was not measured of all."""
+def _by_products(collection: str, chosen: Measurements) -> Picture:
+    """Dot products instead of latency, if not all systems were timed."""
     points = [point for each in chosen if (point := _point(each, each.record.dot_products)) is not None]
-    draw = _scatter(points, "dot products a query", "nDCG@10") if len(points) >= 2 else None
+    draw = _scatter(points, "dot products per query", "nDCG@10") if len(points) >= 2 else None
     title = f"Figure 1. Dot products against quality, {collection}"
-    return Picture(f"figure1-products-{collection}", title, draw, [AREA + " Latency was not measured of all."], WIDE)
+    return Picture(f"figure1-products-{collection}", title, draw, [AREA + " Not all systems were timed."], WIDE)
 
 
 def _papers_figure_1() -> Picture:
@@ -82,8 +81,8 @@ def _papers_figure_1() -> Picture:
         for name, row in rows
         if row.gpu_ms is not None
     ]
-    draw = _scatter(points, "GPU latency as the paper gives it (ms)", "MRR@10, MS MARCO dev")
-    return Picture("figure1-paper", "Figure 1. Cost against quality, the paper's", draw, [paper.GPU_NOTE], WIDE)
+    draw = _scatter(points, "GPU latency reported by the paper (ms per query)", "MRR@10, MS MARCO dev")
+    return Picture("figure1-paper", "Figure 1. Cost against quality, paper", draw, [paper.GPU_NOTE], WIDE)
 
 
 def _point(each: Measured, cost: float | None) -> Point | None:
@@ -95,7 +94,7 @@ def _point(each: Measured, cost: float | None) -> Point | None:
 
 
 def _short(value: float) -> str:
-    """A number as an axis shows it.
+    """Format a number for an axis.
 
     >>> _short(0.5), _short(10_000), _short(3e7)
     ('0.5', '10,000', '30 M')
@@ -104,7 +103,7 @@ def _short(value: float) -> str:
 
 
 def _scatter(points: Sequence[Point], x: str, y: str) -> Callable[[Canvas], None]:
-    """Colours tell routers apart, shapes the systems of one router."""
+    """Scatter plot: colour by router, marker by system."""
 
     def draw(canvas: Canvas) -> None:
         from matplotlib.ticker import NullFormatter
@@ -134,40 +133,40 @@ def _megabytes(size: float) -> str:
     return f"{size / 1e3:.3g} GB" if size >= 1e3 else f"{size:.3g} MB"
 
 
-def figure_3(found: Found) -> list[Picture]:
-    """List sizes, largest first, as shares of all postings."""
+def figure_3(measurements: Measurements) -> list[Picture]:
+    """Share of all postings per list, largest list first."""
     pictures = []
-    for collection in collections(found):
+    for collection in collections(measurements):
         curves = []
         for name in ("COIL-tok", "COIL-full", "CITADEL", "CITADEL+", "CITADEL+ w/o reg.", "SPLADE", "BM25"):
-            each = usual(found, name, collection)
+            each = usual(measurements, name, collection)
             if each is not None and len(each.record.list_sizes) > 1:
                 sizes = list_sizes(each.record.list_sizes)
                 curves.append((f"{each.record.system}, Gini {gini(sizes):.2f}", sizes / sizes.sum()))
-        times = f"The paper: COIL's largest list is {paper.LARGEST_AGAINST_COIL} times CITADEL's."
-        notes = [f"{times} {_largest(found, collection)}".strip()]
+        ratio = f"In the paper COIL's largest list is {paper.LARGEST_AGAINST_COIL} times CITADEL's."
+        notes = [f"{ratio} {_largest(measurements, collection)}".strip()]
         draw = _curves(curves) if curves else None
         pictures.append(Picture(f"figure3-{collection}", f"Figure 3. List sizes, {collection}", draw, notes))
     return pictures
 
 
-def _largest(found: Found, collection: str) -> str:
-    """COIL's largest list against CITADEL's, both as shares."""
+def _largest(measurements: Measurements, collection: str) -> str:
+    """Ratio of COIL's largest list to CITADEL's, both as shares of all postings."""
     shares = []
     for names in (("COIL-tok", "COIL-full"), ("CITADEL",)):
-        each = next((one for name in names if (one := usual(found, name, collection)) is not None), None)
+        each = next((one for name in names if (one := usual(measurements, name, collection)) is not None), None)
         if each is None or not each.record.postings:
             return ""
         shares.append(each.record.largest_list / each.record.postings)
-    return f"Here it is {shares[0] / shares[1]:.1f} times."
+    return f"Here the ratio is {shares[0] / shares[1]:.1f}."
 
 
 def _curves(curves: Sequence[tuple[str, Any]]) -> Callable[[Canvas], None]:
     def draw(canvas: Canvas) -> None:
         axes = canvas.subplots()
-        for place, ((name, shares), colour) in enumerate(zip(curves, COLOURS, strict=False)):
+        for index, ((name, shares), colour) in enumerate(zip(curves, COLOURS, strict=False)):
             ranks = np.unique(np.geomspace(1, len(shares), POINTS).astype(int))
-            axes.plot(ranks, 100 * shares[ranks - 1], label=name, color=colour, linewidth=2, linestyle=LINES[place % 4])
+            axes.plot(ranks, 100 * shares[ranks - 1], label=name, color=colour, linewidth=2, linestyle=LINES[index % 4])
         axes.set(
             xscale="log", yscale="log", xlabel="rank of the list, largest first", ylabel="share of all postings (%)"
         )
@@ -177,16 +176,20 @@ def _curves(curves: Sequence[tuple[str, Any]]) -> Callable[[Canvas], None]:
     return draw
 
 
-def figure_4(found: Found, system: str = "CITADEL") -> list[Picture]:
-    """Pruning: quality, size and cost by τ."""
+def figure_4(measurements: Measurements, system: str = "CITADEL") -> list[Picture]:
+    """Quality, size and cost by pruning threshold τ."""
     pictures = []
-    for collection in collections(found):
+    for collection in collections(measurements):
         sweep = [
-            each for each in varied(found, system, collection, "tau") if each.record.measures.get("nDCG@10") is not None
+            each
+            for each in varied(measurements, system, collection, "tau")
+            if each.record.measures.get("nDCG@10") is not None
         ]
-        said = "; ".join(f"τ {tau:g}: MRR@10 {row[0]}, {row[1]} GB, {row[2]} ms" for tau, row in paper.FIGURE_4.items())
+        reported = "; ".join(
+            f"τ {tau:g}: MRR@10 {row[0]}, {row[1]} GB, {row[2]} ms" for tau, row in paper.FIGURE_4.items()
+        )
         draw = _tau_curves(sweep) if len(sweep) >= 2 else None
-        notes = [f"The paper (MS MARCO, GPU): {said}. τ does not transfer between models."]
+        notes = [f"Paper (MS MARCO, GPU): {reported}. τ does not transfer between models."]
         pictures.append(
             Picture(f"figure4-{collection}", f"Figure 4. Pruning {system} by τ, {collection}", draw, notes, (6.4, 5.6))
         )
@@ -199,9 +202,9 @@ def _tau_curves(sweep: Sequence[Measured]) -> Callable[[Canvas], None]:
     timed = all(latency_ms(one) is not None for one in records)
     panels = [
         ("nDCG@10", [one.measures["nDCG@10"] for one in records]),
-        ("bytes a document", [one.bytes_a_document for one in records]),
+        ("bytes per document", [one.bytes_per_document for one in records]),
         (
-            "search (ms)" if timed else "products a query",
+            "search (ms per query)" if timed else "dot products per query",
             [(latency_ms(one) if timed else one.dot_products) or 0 for one in records],
         ),
     ]
@@ -226,7 +229,7 @@ def _tau_curves(sweep: Sequence[Measured]) -> Callable[[Canvas], None]:
 
 
 def spread(ticks: Sequence[float], share: float = 0.08) -> list[float]:
-    """Ticks without those whose labels would touch the one before, which is nearer than a share of all their width.
+    """Drop ticks closer to the previous one than `share` of the range, so that labels do not overlap.
 
     >>> spread([0.5, 0.9, 1.05, 1.1, 1.5])
     [0.5, 0.9, 1.05, 1.5]
@@ -238,16 +241,16 @@ def spread(ticks: Sequence[float], share: float = 0.08) -> list[float]:
     return kept
 
 
-def figure_6(found: Found, system: str = "CITADEL") -> list[Picture]:
-    """Tokens a document by the number of their live keys, by τ."""
+def figure_6(measurements: Measurements, system: str = "CITADEL") -> list[Picture]:
+    """Tokens per document by number of keys and τ."""
     pictures = []
-    for collection in collections(found):
-        each = usual(found, system, collection)
+    for collection in collections(measurements):
+        each = usual(measurements, system, collection)
         shown = each.record.active_keys if each is not None else {}
         draw = _bars(shown, each.record.documents) if each is not None and shown else None
-        notes = ["The paper: some 50 tokens a passage have no key even without pruning, more with every step of τ."]
+        notes = ["In the paper about 50 tokens per passage have no key without pruning, and more as τ rises."]
         pictures.append(
-            Picture(f"figure6-{collection}", f"Figure 6. Live keys of a token, {system}, {collection}", draw, notes)
+            Picture(f"figure6-{collection}", f"Figure 6. Keys per token, {system}, {collection}", draw, notes)
         )
     return pictures
 
@@ -261,11 +264,11 @@ def _bars(active: Any, documents: int) -> Callable[[Canvas], None]:
         shades = np.linspace(0.15, 0.9, len(taus))
         from matplotlib import colormaps
 
-        for place, tau in enumerate(taus):
+        for index, tau in enumerate(taus):
             counts = np.array(active[tau]) / max(documents, 1)
-            positions = np.arange(len(counts)) + (place - (len(taus) - 1) / 2) * width
-            axes.bar(positions, counts, width, label=f"τ = {tau}", color=colormaps["viridis"](shades[place]))
-        axes.set(xlabel="live keys of a token", ylabel="tokens a document", xticks=range(len(active[taus[0]])))
+            positions = np.arange(len(counts)) + (index - (len(taus) - 1) / 2) * width
+            axes.bar(positions, counts, width, label=f"τ = {tau}", color=colormaps["viridis"](shades[index]))
+        axes.set(xlabel="keys per token", ylabel="tokens per document", xticks=range(len(active[taus[0]])))
         axes.legend(ncols=2)
         axes.set_axisbelow(True)
         axes.grid(axis="y", alpha=0.3)

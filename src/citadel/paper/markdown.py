@@ -1,4 +1,4 @@
-"""Tables as Markdown, and numbers as a reader wants them."""
+"""Format tables and numbers as Markdown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def quality(value: float | None) -> str:
-    """A measure with four digits.
+    """Format a measure with four digits.
 
     >>> quality(0.66512), quality(None)
     ('0.6651', '–')
@@ -33,7 +33,7 @@ def quality(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A count with thousands apart; a small one with a digit behind the point.
+    """Format a count with thousands separators; small ones with one decimal.
 
     >>> count(1660000), count(61.52), count(None)
     ('1,660,000', '61.5', '–')
@@ -44,7 +44,7 @@ def count(value: float | None) -> str:
 
 
 def probability(p: float | None) -> str:
-    """A p-value.
+    """Format a p-value.
 
     >>> probability(0.0312), probability(0.00001), probability(None)
     ('0.031', '< 0.001', '–')

@@ -1,4 +1,4 @@
-"""What a system is called in tables, from the name of its folder or config."""
+"""System names in tables, from the name of a folder or config."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {
 
 
 def system_name(folder: str) -> str:
-    """The paper's name for a model's folder.
+    """The paper's name of a model folder.
 
     >>> system_name("citadel-plus"), system_name("dpr-128"), system_name("mine")
     ('CITADEL+', 'DPR-128', 'mine')

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing beside it: no script, pictures inside."""
+"""The report as one self-contained HTML page: no script, pictures inlined."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from citadel.paper.parts import Picture, Section, Table
+from citadel.paper.parts import Picture, ReportSection, Table
 
 _STYLE = """
 :root { --back: #fff; }
@@ -28,10 +28,10 @@ nav a { margin-right: 1rem; }
 """
 
 
-def html_page(head: Sequence[str], parts: Sequence[Section], figures: Path) -> str:
-    """All of a report; `figures` is where its pictures were drawn."""
-    links = "".join(f'<a href="#s{place}">{escape(section.title)}</a>' for place, section in enumerate(parts))
-    body = "".join(_section(place, section, figures) for place, section in enumerate(parts))
+def html_page(head: Sequence[str], parts: Sequence[ReportSection], figures: Path) -> str:
+    """Render a report; `figures` is the folder of its pictures."""
+    links = "".join(f'<a href="#s{index}">{escape(section.title)}</a>' for index, section in enumerate(parts))
+    body = "".join(_section(index, section, figures) for index, section in enumerate(parts))
     intro = "".join(f"<p>{escape(line)}</p>" for line in head)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -41,9 +41,9 @@ def html_page(head: Sequence[str], parts: Sequence[Section], figures: Path) -> s
     )
 
 
-def _section(place: int, section: Section, figures: Path) -> str:
+def _section(index: int, section: ReportSection, figures: Path) -> str:
     inner = "".join(_table(part) if isinstance(part, Table) else _picture(part, figures) for part in section.parts)
-    return f'<section id="s{place}"><h2>{escape(section.title)}</h2>{inner}</section>'
+    return f'<section id="s{index}"><h2>{escape(section.title)}</h2>{inner}</section>'
 
 
 def _table(part: Table) -> str:

@@ -1,4 +1,4 @@
-"""The paper's own numbers (CITADEL, ACL 2023), to stand beside ours. A missing one is None."""
+"""Numbers reported by the paper (CITADEL, ACL 2023); None if not reported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TABLE_2 = {  # nDCG@10 in the order of BEIR, then the average
 }  # fmt: skip
 
 PASSAGES = 8_841_823
-TABLE_3 = {"DPR-128": 8.84e6, "COIL-full": 45.6e6, "ColBERT": 4213e6, "CITADEL": 10.5e6}  # dot products a query
+TABLE_3 = {"DPR-128": 8.84e6, "COIL-full": 45.6e6, "ColBERT": 4213e6, "CITADEL": 10.5e6}  # dot products per query
 TABLE_4 = {"fp32": (0.362, 78.3, 3.95), "pq2": (0.361, 13.3, 0.90), "pq1": (0.356, 11.0, 0.92)}  # MRR, GB, GPU ms
 TABLE_5 = {  # MRR@10 dev, nDCG@10 DL19, GPU ms
     "COIL-full": (0.353, 0.704, 47.9),
@@ -72,35 +72,35 @@ TABLE_6 = {  # document keys → MRR@10, GB, GPU ms; no pruning
     7: (0.370, 196.0, 20.4),
     9: (0.367, 221.0, 19.6),
 }
-FIGURE_4 = {0.9: (0.362, 78.5, 3.95), 1.1: (0.359, 49.3, 0.61)}  # τ → MRR@10, GB, GPU ms: what its text says
-LARGEST_AGAINST_COIL = 8  # COIL's largest list is so many times CITADEL's, both as shares of all postings
+FIGURE_4 = {0.9: (0.362, 78.5, 3.95), 1.1: (0.359, 49.3, 0.61)}  # τ → MRR@10, GB, GPU ms, from the text
+LARGEST_AGAINST_COIL = 8  # ratio of the largest lists' shares of all postings
 
 NOT_COMPARABLE = (
-    "The paper trains bert-base (110 M parameters) on MS MARCO and searches its 8.84 M passages; where our collection, "
-    "backbone or training data is another, its numbers stand there to compare orders and ratios, not values."
+    "The paper trains bert-base (110 M parameters) on MS MARCO and searches its 8.84 M passages. Where our collection, "
+    "backbone or training data differs, compare orders and ratios, not values."
 )
 GPU_NOTE = (
-    "The paper's GPU latencies were taken without synchronisation and lie under the memory floor of its card (reading "
-    "DPR-768's vectors once takes 6.7 ms, the paper says 1.28): they are not comparable with ours, which are of one "
-    "CPU core with the floor beside them."
+    "The paper's GPU latencies were taken without synchronisation and are below the memory floor of its GPU (reading "
+    "DPR-768's vectors once takes 6.7 ms, the paper reports 1.28). They are not comparable with ours, which are of "
+    "one CPU core."
 )
-A_DOCUMENT = (
-    "A document: divided by the number of documents, which is what can be compared between collections; a full scan of "
-    "one vector a document is 1."
+PER_DOCUMENT = (
+    "Per document: divided by the number of documents, so that collections can be compared; a full scan of one "
+    "vector per document is 1."
 )
 CODECS = (
-    "pq2, pq1: 2 and 1 bits a dimension, 256 centroids for sub-vectors of 4 and 8. The paper's original is fp32, "
-    "beside our fp16 and int8; its latency is that of a GPU."
+    "pq2, pq1: 2 and 1 bits per dimension, 256 centroids per sub-vector of 4 and 8 dimensions. The paper's baseline "
+    "is fp32, listed beside our fp16 and int8; its latency is that of a GPU."
 )
 KEYS = (
-    "Each trained with that many document keys, alike in everything else and searched without pruning (τ = 0); their "
-    "systems are called keys-1, keys-3, …"
+    "Each model is trained with that many document keys, with all else equal, and searched without pruning (τ = 0). "
+    "Their systems are called keys-1, keys-3, …"
 )
 BALANCE = (
-    f"The paper: COIL's largest list is {LARGEST_AGAINST_COIL} times CITADEL's, both as shares of all postings. Gini: "
-    "0 where all lists are of one size, near 1 where one holds everything."
+    f"In the paper COIL's largest list is {LARGEST_AGAINST_COIL} times CITADEL's, both as shares of all postings. "
+    "Gini: 0 if all lists have the same size, near 1 if one list holds everything."
 )
 STAGES = (
-    "One query at a time on one core, top 1000; the black line marks the time that reading the query's bytes takes "
-    "here (the floor). The paper shows encode, token retrieval, scatter and sort on a GPU; accumulate is its scatter."
+    "One query at a time on one core, top 1000. The black line marks the floor: the time to read the bytes that a "
+    "query touches. The paper shows encode, token retrieval, scatter and sort on a GPU; accumulate is its scatter."
 )

@@ -1,4 +1,4 @@
-"""What a report is made of: tables and figures, each with what must be said of it."""
+"""Parts of a report: tables and figures with their notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """One table; a cell is a text.
+    """One table; cells are strings.
 
     >>> print(Table("Table 3", ["system", "products"], [["CITADEL", "638"]]).markdown())
     ### Table 3
@@ -36,7 +36,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure; `draw` fills a canvas, and is None where nothing was measured that it could show."""
+    """One figure; `draw` fills a canvas, and is None if there is nothing to show."""
 
     name: str
     title: str
@@ -50,8 +50,8 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Section:
-    """A heading with what stands under it."""
+class ReportSection:
+    """A heading with its tables and figures."""
 
     title: str
     parts: Sequence[Table | Picture] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a measurement is, and the files it is kept in: NAME.json, NAME.queries.json and NAME.run.xz."""
+"""Measurement records and their files: NAME.json, NAME.queries.json and NAME.run.xz."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ QUERIES, RUN = ".queries.json", ".run.xz"
 
 @dataclass(frozen=True)
 class Measurement:
-    """One (system, collection, settings); what was not measured is empty. docs/reproduce.md explains every field.
+    """Measurement of one system, collection and settings; docs/guides/reproduce.md explains every field.
+
+    What was not measured is empty.
+
 
     >>> one = Measurement("CITADEL", "scifact", documents=10, queries=2, postings=600)
-    >>> one.postings_a_document
+    >>> one.postings_per_document
     60.0
     """
 
@@ -32,12 +35,12 @@ class Measurement:
     documents: int
     queries: int
     measures: Mapping[str, float] = field(default_factory=dict)
-    stages: Mapping[str, float] = field(default_factory=dict)  # means a query
+    stages: Mapping[str, float] = field(default_factory=dict)  # means per query
     postings: int = 0
-    list_sizes: list[list[int]] = field(default_factory=list)  # [size, how many lists], largest first
+    list_sizes: list[list[int]] = field(default_factory=list)  # [size, number of lists], largest first
     largest_lists: list[list[Any]] = field(default_factory=list)  # [key, size]
-    bytes: int = 0  # lists and semantic vectors; neither ids nor texts
-    active_keys: Mapping[str, list[int]] = field(default_factory=dict)  # τ → tokens with 0, 1, … live keys
+    bytes: int = 0  # of lists and semantic vectors, without ids and texts
+    active_keys: Mapping[str, list[int]] = field(default_factory=dict)  # τ → number of tokens with 0, 1, … keys
     settings: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -46,11 +49,11 @@ class Measurement:
     note: str = ""
 
     @property
-    def postings_a_document(self) -> float:
+    def postings_per_document(self) -> float:
         return self.postings / max(self.documents, 1)
 
     @property
-    def bytes_a_document(self) -> float:
+    def bytes_per_document(self) -> float:
         return self.bytes / max(self.documents, 1)
 
     @property
@@ -59,18 +62,18 @@ class Measurement:
 
     @property
     def dot_products(self) -> float | None:
-        """The mean over queries, tokens and semantic vectors together."""
+        """Mean per query, token and semantic products together."""
         return self.stages.get("dot_products")
 
 
-def write_measurement(out: str | os.PathLike[str], found: Measurement) -> None:
-    """Write one measurement as JSON, whole or not at all."""
-    record = {"format": FORMAT, **asdict(found)}
+def write_measurement(out: str | os.PathLike[str], measurement: Measurement) -> None:
+    """Write one measurement as JSON, atomically."""
+    record = {"format": FORMAT, **asdict(measurement)}
     write_whole(os.fspath(out), [_dumps(record) + "\n"])
 
 
 def read_measurement(path: str | os.PathLike[str]) -> Measurement:
-    """The measurement of a JSON file; what is wrong with it is said in one sentence.
+    """Read a measurement from its JSON file.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp(), "citadel.json")
@@ -78,32 +81,30 @@ def read_measurement(path: str | os.PathLike[str]) -> Measurement:
     >>> read_measurement(file).system
     'CITADEL'
     """
-    found = read_json(path)
-    if not isinstance(found, dict) or found.get("format") != FORMAT or "system" not in found:
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("format") != FORMAT or "system" not in data:
         raise InputError(f"this is not a measurement of format {FORMAT}: make it with `citadel measure`", str(path))
     known = {part.name for part in fields(Measurement)}
-    if unknown := set(found) - known - {"format"}:
+    if unknown := set(data) - known - {"format"}:
         raise InputError(f"unknown field {min(unknown)!r}: make it again with `citadel measure`", str(path))
     try:
-        return Measurement(**{name: value for name, value in found.items() if name != "format"})
+        return Measurement(**{name: value for name, value in data.items() if name != "format"})
     except TypeError as error:
-        raise InputError(
-            f"not a whole measurement ({error}): make it again with `citadel measure`", str(path)
-        ) from None
+        raise InputError(f"incomplete measurement ({error}): make it again with `citadel measure`", str(path)) from None
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """A JSON file."""
+    """Parse a JSON file."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError("there is no such file: check the path", str(path)) from None
+        raise InputError("no such file: check the path", str(path)) from None
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read as JSON ({error}): make it again", str(path)) from None
 
 
 def beside(path: str | os.PathLike[str], suffix: str) -> Path:
-    """The file that belongs to a measurement.
+    """Path of a file that belongs to a measurement.
 
     >>> beside("runs/citadel.json", RUN).name
     'citadel.run.xz'
@@ -113,7 +114,7 @@ def beside(path: str | os.PathLike[str], suffix: str) -> Path:
 
 
 def measurements_in(folder: str | os.PathLike[str]) -> list[Path]:
-    """The measurements of one folder, by name, without the per-query files beside them.
+    """Measurement files of one folder, sorted, without the per-query files beside them.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -126,7 +127,7 @@ def measurements_in(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def machine() -> dict[str, Any]:
-    """Where and when something was measured.
+    """Machine and date of a measurement.
 
     >>> sorted(machine())
     ['cores', 'cpu', 'date', 'python']
@@ -143,6 +144,6 @@ def machine() -> dict[str, Any]:
 
 
 def _dumps(value: Any) -> str:
-    """JSON with one line a field: short lists of numbers stay on it."""
+    """JSON with one line per field, which keeps diffs readable."""
     parts = (f" {json.dumps(name)}: {json.dumps(part, ensure_ascii=False)}" for name, part in value.items())
     return "{\n" + ",\n".join(parts) + "\n}"

@@ -1,4 +1,4 @@
-"""Measure a model on a collection: encode once, search every variant, keep run, per-query values and figures."""
+"""Measure a model on a collection: encode once, search every variant, write runs and measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from citadel.errors import InputError, UsageError
 from citadel.eval.datasets import Dataset, drop_same_id
 from citadel.eval.runs import write_run
 from citadel.paper.counts import TAUS, ActiveKeys
-from citadel.paper.engine import EngineSystem, Lists
+from citadel.paper.engine import EngineSystem, IndexLists
 from citadel.paper.record import (
     QUERIES,
     RUN,
@@ -26,29 +26,29 @@ from citadel.paper.record import (
     write_measurement,
 )
 from citadel.paper.system import (
-    Plan,
-    TextEncoder,
+    MeasuredEncoder,
+    SystemSpec,
     Variant,
     config_dict,
     described,
     load_system,
 )
-from citadel.train.meter import Meter, silent
+from citadel.progress import Meter, silent
 from citadel.types import Document, Ranking, RoutedTokens, write_whole
 
-LETTERS_A_GROUP = 1 << 18
-MOST = 1000
+CHARACTERS_PER_GROUP = 1 << 18
+MAX_DEPTH = 1000
 MEASURES = ("nDCG@10", "RR@10", "R@100")
 
 
 class System(Protocol):
-    """An index in some form: the engine's, or everything in memory under torch."""
+    """A searchable system: native indexes, or documents in memory scored by torch."""
 
     engine: str
 
     def add(self, documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> None: ...
     def finish(self) -> None: ...
-    def lists(self, variant: Variant) -> Lists: ...
+    def lists(self, variant: Variant) -> IndexLists: ...
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
     ) -> tuple[Ranking, list[dict[str, int]]]: ...
@@ -57,24 +57,25 @@ class System(Protocol):
 
 
 def measure(
-    plan: Plan,
+    spec: SystemSpec,
     dataset: Dataset,
     out: str | os.PathLike[str],
     *,
     overwrite: bool = False,
     meter: Meter = silent,
 ) -> list[Path]:
-    """Measure every variant of a plan; the JSON files. With several variants their labels stand in the names.
+    """Measure every variant; return the JSON files, named by variant if there are several.
 
-    What is there already with the same settings is kept, so that a run that was stopped goes on."""
-    if not 1 <= plan.k <= MOST:
-        raise UsageError(f"-k {plan.k}: a run is kept 1 to {MOST} deep")
-    encoder = load_system(plan)
-    variants = plan.variants(None if encoder is None else encoder.config)
+    Files with the same settings are kept: rerun the same command to resume an interrupted run.
+    """
+    if not 1 <= spec.k <= MAX_DEPTH:
+        raise UsageError(f"-k {spec.k}: choose a depth from 1 to {MAX_DEPTH}")
+    encoder = load_system(spec)
+    variants = spec.variants(None if encoder is None else encoder.config)
     files = {variant: _file(Path(out), variant, len(variants)) for variant in variants}
-    missing = [each for each in variants if overwrite or not _is_there(files[each], encoder, each, plan)]
+    missing = [each for each in variants if overwrite or not _is_measured(files[each], encoder, each, spec)]
     if missing:
-        _measure(plan, dataset, encoder, {variant: files[variant] for variant in missing}, meter)
+        _measure(spec, dataset, encoder, {variant: files[variant] for variant in missing}, meter)
     return list(files.values())
 
 
@@ -83,22 +84,24 @@ def _file(out: Path, variant: Variant, count: int) -> Path:
     return out.with_name(f"{stem}.{variant.label}.json" if count > 1 else f"{stem}.json")
 
 
-def _is_there(file: Path, encoder: TextEncoder | None, variant: Variant, plan: Plan) -> bool:
+def _is_measured(file: Path, encoder: MeasuredEncoder | None, variant: Variant, spec: SystemSpec) -> bool:
     if not file.exists():
         return False
     kept = read_measurement(file)
-    wanted = described(None if encoder is None else encoder.config, variant, plan.k, str(kept.settings.get("engine")))
+    wanted = described(None if encoder is None else encoder.config, variant, spec.k, str(kept.settings.get("engine")))
     wanted["fingerprint"] = "" if encoder is None else encoder.fingerprint
     if {name: kept.settings.get(name) for name in wanted} != wanted:
-        raise InputError("another model or other settings were measured into this file: pass --overwrite", str(file))
+        raise InputError(
+            "the file holds a measurement of another model or of other settings: pass --overwrite", str(file)
+        )
     return True
 
 
 def _measure(
-    plan: Plan, dataset: Dataset, encoder: TextEncoder | None, files: Mapping[Variant, Path], meter: Meter
+    spec: SystemSpec, dataset: Dataset, encoder: MeasuredEncoder | None, files: Mapping[Variant, Path], meter: Meter
 ) -> None:
-    clock = Clock()
-    system = _system(plan, encoder, list(files))
+    clock = StageClock()
+    system = _system(spec, encoder, list(files))
     try:
         active = _index(system, encoder, dataset, [*TAUS, *(variant.tau for variant in files)], meter)
         clock("index")
@@ -106,30 +109,30 @@ def _measure(
         routed = [] if encoder is None else encoder.encode_queries([text for _, text in queries])
         clock("encode queries")
         for variant, file in files.items():
-            found = system.search(variant, queries, routed, plan.k + dataset.drop_same_id)
+            ranking, costs = system.search(variant, queries, routed, spec.k + dataset.drop_same_id)
             clock("search")
-            lists, settings = system.lists(variant), _settings(plan, encoder, variant, system.engine)
+            lists, settings = system.lists(variant), _settings(spec, encoder, variant, system.engine)
             record = Measurement(
-                system=plan.name or file.name.removesuffix(".json"),
+                system=spec.name or file.name.removesuffix(".json"),
                 collection=dataset.name,
                 queries=len(queries),
-                stages=_means(found[1]),
+                stages=_means(costs),
                 active_keys=active,
                 settings=settings,
                 config=config_dict(None if encoder is None else encoder.config),
                 seconds=dict(clock.seconds),
-                latency=_timed(system, variant, queries[: plan.timed], routed[: plan.timed]) if plan.timed else {},
+                latency=_timed(system, variant, queries[: spec.timed], routed[: spec.timed]) if spec.timed else {},
                 machine=machine() | ({} if encoder is None else {"encoded_on": encoder.device}),
                 note=_stored(lists, variant),
                 **lists.figures(encoder),
             )
-            _keep(file, record, dataset, _cut(found[0], dataset, plan.k), found[1])
+            _keep(file, record, dataset, _cut(ranking, dataset, spec.k), costs)
     finally:
         system.close()
 
 
-def _stored(lists: Lists, variant: Variant) -> str:
-    """Said where an index holds another codec than was asked for."""
+def _stored(lists: IndexLists, variant: Variant) -> str:
+    """A note if the index stores another codec than requested."""
     if not lists.codec or not variant.codec.startswith("pq") or lists.codec == variant.codec:
         return ""
     return f"stored as {lists.codec}: too few vectors to train {variant.codec} from"
@@ -141,8 +144,8 @@ def _timed(
     return system.latency(variant, [text for _, text in queries], routed)
 
 
-class Clock:
-    """Seconds between one call and the next, by name."""
+class StageClock:
+    """Seconds between calls, by name."""
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
@@ -153,47 +156,47 @@ class Clock:
         self.seconds[name], self._last = round(now - self._last, 3), now
 
 
-def _settings(plan: Plan, encoder: TextEncoder | None, variant: Variant, engine: str) -> dict[str, Any]:
+def _settings(spec: SystemSpec, encoder: MeasuredEncoder | None, variant: Variant, engine: str) -> dict[str, Any]:
     config, fingerprint = (None, "") if encoder is None else (encoder.config, encoder.fingerprint)
-    return {**described(config, variant, plan.k, engine), "fingerprint": fingerprint}
+    return {**described(config, variant, spec.k, engine), "fingerprint": fingerprint}
 
 
-def _system(plan: Plan, encoder: TextEncoder | None, variants: list[Variant]) -> System:
+def _system(spec: SystemSpec, encoder: MeasuredEncoder | None, variants: list[Variant]) -> System:
     native = importlib.util.find_spec("citadel._native") is not None
-    if plan.engine not in ("auto", "native", "torch"):
-        raise UsageError(f"unknown engine {plan.engine!r}: choose auto, native or torch")
-    if plan.engine == "native" and not native:
+    if spec.engine not in ("auto", "native", "torch"):
+        raise UsageError(f"unknown engine {spec.engine!r}: choose auto, native or torch")
+    if spec.engine == "native" and not native:
         raise UsageError("the native engine is not built here: install the package, or choose --engine torch")
-    if plan.engine == "torch" or not native:
+    if spec.engine == "torch" or not native:
         from citadel.paper.exact import ExactSystem
 
-        return ExactSystem(encoder, plan.device)
-    return EngineSystem(encoder, variants, plan.threads)
+        return ExactSystem(encoder, spec.device)
+    return EngineSystem(encoder, variants, spec.threads)
 
 
 def _index(
-    system: System, encoder: TextEncoder | None, dataset: Dataset, taus: Sequence[float], meter: Meter
+    system: System, encoder: MeasuredEncoder | None, dataset: Dataset, taus: Sequence[float], meter: Meter
 ) -> dict[str, list[int]]:
-    """Encode and add all documents; how many keys their tokens have, by τ."""
-    most = encoder.config.document_keys if encoder is not None and encoder.config.router == "dynamic" else 0
-    active, done = ActiveKeys(taus, most), 0
+    """Encode and add all documents; return the histograms of keys per token by τ."""
+    max_keys = encoder.config.document_keys if encoder is not None and encoder.config.router == "dynamic" else 0
+    active, done = ActiveKeys(taus, max_keys), 0
     with meter("Indexing", "documents", sum(1 for _ in dataset.documents())) as progress:
-        for group in groups(dataset.documents(), LETTERS_A_GROUP):
+        for group in groups(dataset.documents(), CHARACTERS_PER_GROUP):
             routed: list[RoutedTokens] = []
             if encoder is not None:
                 texts = encoder.tokenizer.documents([document.encoded_text for document in group])
                 routed = encoder.route_documents(texts)
-                if most:
+                if max_keys:
                     active.add(routed, [int(text.routed.sum()) for text in texts])
             system.add(group, routed)
             done += len(group)
             progress(done)
         system.finish()
-    return active.found if most else {}
+    return active.histograms if max_keys else {}
 
 
 def _means(costs: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """The mean over queries of each count."""
+    """Mean of each count over the queries."""
     names = costs[0] if costs else ()
     return {name: round(sum(cost[name] for cost in costs) / len(costs), 3) for name in names}
 
@@ -205,7 +208,7 @@ def _cut(ranking: Ranking, dataset: Dataset, k: int) -> Ranking:
 def _keep(
     file: Path, record: Measurement, dataset: Dataset, ranking: Ranking, costs: Sequence[Mapping[str, int]]
 ) -> None:
-    """Run and per-query values first: a measurement that is there is whole."""
+    """Write run and per-query values first, so that an existing measurement is complete."""
     file.parent.mkdir(parents=True, exist_ok=True)
     write_run(beside(file, RUN), ranking)
     products = {id: cost["dot_products"] for id, cost in zip(ranking.query_ids, costs, strict=True)}
@@ -215,25 +218,25 @@ def _keep(
 
 
 def judge(ranking: Ranking, dataset: Dataset, k: int) -> dict[str, dict[str, float]]:
-    """Measure → query → value; nothing where ir-measures is not installed, to be filled in later."""
+    """Measure → query → value; empty if ir-measures is not installed (see `fill`)."""
     if importlib.util.find_spec("ir_measures") is None:
         return {}
     from citadel.eval.measures import evaluate_queries
 
-    names = [*MEASURES, *(["R@1000"] if k >= MOST else [])]
-    found = evaluate_queries(ranking, dataset.qrels, names, relevant=dataset.relevant)
-    return {name: {query: round(value, 6) for query, value in values.items()} for name, values in found.items()}
+    names = [*MEASURES, *(["R@1000"] if k >= MAX_DEPTH else [])]
+    by_measure = evaluate_queries(ranking, dataset.qrels, names, relevant=dataset.relevant)
+    return {name: {query: round(value, 6) for query, value in values.items()} for name, values in by_measure.items()}
 
 
 def _with_measures(record: Measurement, values: Mapping[str, Mapping[str, float]]) -> Measurement:
     from dataclasses import replace
 
-    means = {name: round(sum(found.values()) / len(found), 6) for name, found in values.items()}
+    means = {name: round(sum(by_query.values()) / len(by_query), 6) for name, by_query in values.items()}
     return replace(record, measures=means)
 
 
 def fill(file: str | os.PathLike[str], dataset: Dataset) -> Measurement:
-    """Compute the measures of a measurement from its run: for one that was made where ir-measures is not installed."""
+    """Add the measures to a measurement that was made without ir-measures, from its run."""
     from citadel.eval.runs import read_run
     from citadel.paper.record import read_json
 

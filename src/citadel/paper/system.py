@@ -1,4 +1,4 @@
-"""A system as it is measured: whatever turns texts into routed tokens, and the ways it is indexed and searched."""
+"""Systems to measure: a text encoder, and the variants in which it is indexed and searched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from citadel.types import RoutedTokens
 SWEEP_TAUS, SWEEP_CODECS = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5), ("int8", "fp16", "pq2", "pq1")
 
 
-class TextEncoder(Protocol):
+class MeasuredEncoder(Protocol):
     """An exported model (`encode.Encoder`) or a checkpoint (`TorchTexts`)."""
 
     @property
@@ -38,7 +38,7 @@ class TextEncoder(Protocol):
 
 
 class Variant(NamedTuple):
-    """One way to index and search what was encoded once.
+    """One way to index and search texts that are encoded once.
 
     >>> Variant(tau=0.9).label
     'tau0.9-int8-auto'
@@ -54,34 +54,34 @@ class Variant(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to measure of a model."""
+class SystemSpec:
+    """What to measure: a model and its variants."""
 
     model: str
     name: str = ""
-    taus: tuple[float, ...] = ()  # none: the model's own
+    taus: tuple[float, ...] = ()  # empty: the model's own
     codecs: tuple[str, ...] = ("int8",)
     semantic: tuple[str, ...] = ("auto",)
     k: int = 100
     engine: str = "auto"
     device: str = "auto"
     threads: int | None = None
-    timed: int = 0  # queries to time one by one; 0: none
+    timed: int = 0  # number of queries to time one by one
 
     @classmethod
-    def sweep(cls, model: str, name: str, tau: float, **others: Any) -> Plan:
-        """What Figure 4 and Tables 4 and 5 show: τ, codec and semantic vector varied, each alone.
+    def sweep(cls, model: str, name: str, tau: float, **others: Any) -> SystemSpec:
+        """The variants of Figure 4 and Tables 4 and 5: τ, codec and semantic vector varied one at a time.
 
-        >>> Plan.sweep("runs/citadel", "CITADEL", tau=1.05).taus
+        >>> SystemSpec.sweep("runs/citadel", "CITADEL", tau=1.05).taus
         (1.05, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
         """
         return cls(model, name, tuple(dict.fromkeys((tau, *SWEEP_TAUS))), SWEEP_CODECS, ("auto", "off"), **others)
 
     def variants(self, config: ModelConfig | None) -> list[Variant]:
-        """The first codec and mode at the model's own τ, or the first one; then each of the others in place of it.
+        """The default variant first, then each with one setting changed.
 
-        >>> plan = Plan("m", taus=(0.5, 0.9), codecs=("int8", "pq2"))
-        >>> [each.label for each in plan.variants(ModelConfig("dynamic", tau=0.9))]
+        >>> spec = SystemSpec("m", taus=(0.5, 0.9), codecs=("int8", "pq2"))
+        >>> [each.label for each in spec.variants(ModelConfig("dynamic", tau=0.9))]
         ['tau0.9-int8-auto', 'tau0.5-int8-auto', 'tau0.9-pq2-auto']
         """
         if config is None:
@@ -106,37 +106,37 @@ def fields_of(config: ModelConfig, codec: str) -> dict[str, Field]:
     return {"lexical": Field(config.token_dimension, codec if config.token_dimension else "int8"), **named}
 
 
-def load_system(plan: Plan) -> TextEncoder | None:
-    """The encoder of a model, with every key that has any weight: τ acts later. None for bm25."""
-    if plan.model == BM25:
+def load_system(spec: SystemSpec) -> MeasuredEncoder | None:
+    """Load the encoder of a model without pruning (τ is applied later); None for bm25."""
+    if spec.model == BM25:
         return None
-    folder = find_model(plan.model) if plan.model == DEFAULT else plan.model
+    folder = find_model(spec.model) if spec.model == DEFAULT else spec.model
     if not os.path.isdir(folder):
-        raise InputError("there is no such model: name an exported folder, a checkpoint, default or bm25", plan.model)
+        raise InputError("no such model: name an exported folder, a checkpoint, default or bm25", spec.model)
     exported = Path(folder, ONNX_FILE).is_file() and importlib.util.find_spec("onnxruntime") is not None
-    if exported and plan.engine != "torch":
+    if exported and spec.engine != "torch":
         from citadel.encode.encoder import Encoder
 
-        return Encoder(folder, plan.threads, tau=0.0)
+        return Encoder(folder, spec.threads, tau=0.0)
     try:
         from citadel.model.texts import TorchTexts
     except ModuleNotFoundError as error:
         raise UsageError(f"a checkpoint needs {error.name}: run `pip install 'citadel-ir[train]'`") from None
-    return TorchTexts(folder, plan.device, tau=0.0)
+    return TorchTexts(folder, spec.device, tau=0.0)
 
 
 def pruned(text: RoutedTokens, tau: float) -> RoutedTokens:
-    """A document's rows with a weight above τ."""
+    """Keep the rows of a document with a weight above τ."""
     live = text.weights > tau
     return text if live.all() else taken(text, live)
 
 
 def described(config: ModelConfig | None, variant: Variant, k: int, engine: str) -> dict[str, Any]:
-    """The settings of a measurement, as they are kept."""
+    """The settings of a measurement."""
     router = BM25 if config is None else config.router
     return {"router": router, **variant._asdict(), "semantic_codec": "int8", "k": k, "engine": engine}
 
 
 def config_dict(config: ModelConfig | None) -> dict[str, Any]:
-    """A model's config as it is kept."""
+    """A model's config as a dictionary."""
     return {} if config is None else asdict(config)

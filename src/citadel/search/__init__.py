@@ -1,1 +1,1 @@
-"""Lists → ranking."""
+"""Search: plans, engines and hits; `engine.py` is the map."""

@@ -1,4 +1,4 @@
-"""The native engine over a snapshot's files."""
+"""The native engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAGES = ("plan", "token retrieval", "accumulate", "semantic", "sort")
 
 
 class CpuEngine:
-    """Searches a snapshot with the instruction set this machine is fastest with."""
+    """Searches a snapshot with the fastest instruction set of this machine."""
 
     def __init__(self, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int = 1) -> None:
         self._snapshot, self._threads = snapshot, threads
@@ -33,7 +33,7 @@ class CpuEngine:
         return _typed_errors(self)
 
     def _corrupt(self, error: Exception) -> CitadelError:
-        """The error of a damaged file, or of one that was cut short or could not be read while it was searched."""
+        """The typed error for a file that is damaged, truncated or unreadable."""
         try:
             with self._snapshot.whole():
                 pass
@@ -58,12 +58,12 @@ class CpuEngine:
         )
 
     def prepare(self, plan: Plan) -> _native.Query:
-        """A plan as the engine reads it: the list of each query token in each segment found."""
+        """Look up the list of each query token in each segment."""
         with self._typed():
             return self._query(plan, self._native.find_keys(plan.keys))
 
     def prepare_terms(self, terms: list[bytes], repeats: list[int], statistics: TermStatistics) -> _native.Query:
-        """A bm25 query from its distinct terms, in byte order, and how often each stands there."""
+        """Prepare a bm25 query from its distinct terms, in byte order, and their counts in the query."""
         if not statistics.has_deletions:
             try:
                 return self._native.plan_terms(terms, repeats, statistics.documents)
@@ -79,7 +79,7 @@ class CpuEngine:
 
     def search(self, query: _native.Query, options: Options, cancel: _native.Cancel | None = None) -> Scored:
         """The best k documents of one query."""
-        try:  # not `with`: this is the short path, and half a microsecond shows
+        try:  # not `with`, which costs half a microsecond on the hot path
             return Scored(*self._native.search(query, *options, self._threads, cancel))
         except (_native.CorruptError, _native.ReadError) as error:
             raise self._corrupt(error) from error
@@ -87,27 +87,27 @@ class CpuEngine:
             raise Cancelled("the search was cancelled") from error
 
     def search_timed(self, query: _native.Query, options: Options) -> tuple[Scored, dict[str, float]]:
-        """The same on one thread, with the seconds of each stage."""
+        """Search on one thread; also return the seconds of each stage."""
         with self._typed():
-            found, nanoseconds = self._native.search_timed(query, *options)
-        return Scored(*found), dict(zip(STAGES, (nanoseconds * 1e-9).tolist(), strict=True))
+            scored, nanoseconds = self._native.search_timed(query, *options)
+        return Scored(*scored), dict(zip(STAGES, (nanoseconds * 1e-9).tolist(), strict=True))
 
     def list_numbers(self, plan: Plan) -> NDArray[np.int64]:
-        """The list that each query token reads in each segment [segments, n], -1 for none."""
+        """The list of each query token in each segment [segments, n], -1 for none."""
         with self._typed():
             return self._native.find_keys(plan.keys)
 
     def search_batch(
         self, queries: Sequence[_native.Query], options: Options, cancel: _native.Cancel | None = None
     ) -> list[Scored]:
-        """The best k documents of each query, the queries spread over the threads."""
+        """The best k documents of each query, searched on all threads."""
         with self._typed():
-            found = self._native.search_batch(queries, *options, self._threads, cancel)
-        return [Scored(*parts) for parts in found]
+            results = self._native.search_batch(queries, *options, self._threads, cancel)
+        return [Scored(*parts) for parts in results]
 
 
 class _typed_errors:  # noqa: N801 - reads as a statement
-    """Native errors as this package's own."""
+    """Turn native errors into typed ones."""
 
     def __init__(self, engine: CpuEngine) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""A query, ready to meet the lists: its tokens in key order with weights and weighted vectors."""
+"""Query plans: tokens in key order with weights and weighted vectors, and search options."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from citadel.routing import idf, length_norm
 from citadel.settings import Settings
 from citadel.types import Floats, Keys
 
-CANDIDATES, PROBES = 4, 64  # documents that `rerank` looks at by tokens and by centroids, for each that is sought
+CANDIDATES, PROBES = 4, 64  # documents per hit that `rerank` considers, by tokens and by centroids
 SEMANTIC_MODES = ("auto", "exact", "rerank", "off")
-PROBED_LISTS = 8  # centroid lists that are looked at, however many documents they hold
+PROBED_LISTS = 8  # centroid lists probed at least, however many documents they hold
 NO_KEYS = np.zeros(0, np.uint32)
-EXACT_BELOW = 1 << 18  # documents: up to here `auto` scans every semantic vector
+EXACT_BELOW = 1 << 18  # documents; `auto` scans every semantic vector of a smaller index
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Query tokens sorted by key (or term), so that those of one list stand together."""
+    """Query tokens sorted by key (or term), so that those of one list are adjacent."""
 
-    keys: Keys  # [n]; empty for bm25, whose terms have other numbers in each segment
+    keys: Keys  # [n]; empty for bm25, whose term numbers differ per segment
     weights: Floats  # [n]
     vectors: Floats | None = None  # [n, d], w·v
     semantic: Floats | None = None  # [s]
 
 
 class Options(NamedTuple):
-    """How to search, every choice made; in the order in which the native engine takes them."""
+    """Resolved search options, in the argument order of the native engine."""
 
     k: int
     semantic: str = "off"
@@ -43,21 +43,21 @@ class Options(NamedTuple):
 
 
 def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None) -> Options:
-    """Settle `auto` and τ for this snapshot."""
+    """Check the options and resolve `auto` and τ for this snapshot."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
         raise UsageError(f"k must be a whole number of 0 or more, not {k!r}")
     if semantic_mode not in SEMANTIC_MODES:
         raise UsageError(f"unknown semantic mode {semantic_mode!r}: choose one of {', '.join(SEMANTIC_MODES)}")
     if semantic_mode == "auto":
         semantic_mode = "exact" if len(snapshot) < EXACT_BELOW else "rerank"
-    k = min(k, snapshot.manifest.documents)  # more there are not, and the engine counts in 64 bits
+    k = min(k, snapshot.manifest.documents)  # also keeps k within 64 bits
     candidates, probes = (max(times * k, 1000) for times in (CANDIDATES, PROBES))
     mode = semantic_mode if snapshot.settings.semantic else "off"
     return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau))
 
 
 def _steps(settings: Settings, tau: float | None) -> int:
-    """τ in steps of the stored weights; 0 where the index's own is kept."""
+    """τ in steps of the stored weights; 0 for the index's own τ."""
     if tau is None or tau == settings.tau:
         return 0
     if settings.router != "dynamic":
@@ -66,20 +66,20 @@ def _steps(settings: Settings, tau: float | None) -> int:
         raise UsageError(f"τ can only be raised at search time: the index was built with {settings.tau:g}, not {tau:g}")
     if tau >= 255 * settings.weight_step:
         raise UsageError(
-            f"τ = {tau:g} is more than the stored weights tell apart: at most {255 * settings.weight_step:g}"
+            f"τ = {tau:g} is above the largest stored weight: use less than {255 * settings.weight_step:g}"
         )
     return min(round(tau / settings.weight_step), 254)
 
 
 def tau_used(settings: Settings, options: Options) -> float:
-    """The τ a search really applies: the index's own, or the nearest step above it."""
+    """The τ that a search applies: the index's own, or the nearest step above it."""
     return max(settings.tau, options.weight_floor * settings.weight_step)
 
 
 def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, semantic: Any) -> Plan:
-    """A query given as vectors, checked against the index's fields."""
+    """Plan a query given as vectors, checked against the index's fields."""
     if settings.router == "bm25":
-        raise UsageError("this index holds text: search it with a text query")
+        raise UsageError("this index is bm25 and takes no vectors: search it with a text query")
     rows = None if _is_empty(vectors) else _numbers(vectors, 2, "vectors")
     if settings.router == "all_to_all" and keys is None and rows is not None:
         keys = np.zeros(len(rows), np.uint32)
@@ -101,7 +101,7 @@ def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, sema
 
 
 def row_order(keys: Keys, weights: Floats) -> NDArray[np.int64]:
-    """Which rows of a query a plan takes, in its order: by key; a token without weight meets nothing.
+    """The rows of a query in plan order: sorted by key, without those of weight 0.
 
     >>> row_order(np.array([9, 5, 5], np.uint32), np.array([1, 0, 2], np.float32)).tolist()
     [2, 0]
@@ -111,18 +111,18 @@ def row_order(keys: Keys, weights: Floats) -> NDArray[np.int64]:
 
 
 def _weighted(rows: Floats, weights: Floats) -> Floats:
-    """w·v [n, d]; a product beyond fp32 would spoil every score it meets."""
+    """w·v [n, d]; fails on overflow of fp32."""
     with np.errstate(over="ignore"):
         product = np.ascontiguousarray(rows * weights[:, None])
     if not np.isfinite(product).all():
-        raise InputError("the query's weights times vectors hold an infinite number; scale them")
+        raise InputError("the query's weights times vectors overflow to infinity: scale them")
     return product
 
 
 def _query_keys(keys: Any) -> Keys:
     try:
         given = np.zeros(0, np.uint32) if keys is None else np.asarray(keys)
-    except ValueError:  # rows of several lengths
+    except ValueError:  # rows of different lengths
         given = np.zeros((0, 0), np.uint32)
     if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= 1 << 32)):
         raise InputError("the query's keys must be a list of whole numbers from 0 to 2³² − 1")
@@ -132,7 +132,7 @@ def _query_keys(keys: Any) -> Keys:
 def _is_empty(rows: Any) -> bool:
     try:
         return bool(np.size(rows) == 0)
-    except ValueError:  # rows of several lengths
+    except ValueError:  # rows of different lengths
         return False
 
 
@@ -165,7 +165,7 @@ def _query_semantic(settings: Settings, semantic: Any) -> Floats | None:
 
 
 class TermStatistics:
-    """What BM25 needs to know of all live documents of a snapshot: N, average length, df."""
+    """BM25 statistics of the live documents of a snapshot: N, average length, df."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         deleted = [snapshot.deleted(segment) for segment in snapshot.segments]
@@ -180,13 +180,13 @@ class TermStatistics:
 
     def frequencies(self, lists: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Live documents that hold each term: lists and lengths [segments, n] → [n]."""
-        for part, found in zip(self._snapshot.segments, lengths, strict=True):
-            if ((found < 0) | (found > part.documents)).any():
+        for part, sizes in zip(self._snapshot.segments, lengths, strict=True):
+            if ((sizes < 0) | (sizes > part.documents)).any():
                 raise part.file["LIST_STARTS"].corrupt("a term has more postings than there are documents")
         counts: NDArray[np.int64] = lengths.sum(axis=0)
         for segment, ranks, removed in self._removed:
-            places = np.minimum(np.searchsorted(ranks, np.maximum(lists[segment], 0)), len(ranks) - 1)
-            counts = counts - np.where(ranks[places] == lists[segment], removed[places], 0)
+            positions = np.minimum(np.searchsorted(ranks, np.maximum(lists[segment], 0)), len(ranks) - 1)
+            counts = counts - np.where(ranks[positions] == lists[segment], removed[positions], 0)
         if (counts < 0).any():
             raise self._hostile_deletions("TERM_COUNTS", "more documents of a term are deleted than it has")
         return counts
@@ -196,13 +196,13 @@ class TermStatistics:
         return CorruptIndexError(record.name if record else self._snapshot.manifest.name, section, problem)
 
     def weights(self, frequencies: NDArray[np.int64], repeats: Sequence[int]) -> Floats:
-        """idf of each term times how often the query says it [n]."""
+        """idf of each term times its count in the query [n]."""
         parts = [idf(self.documents, df) * times for df, times in zip(frequencies.tolist(), repeats, strict=True)]
         return np.array(parts, np.float32)
 
 
 def count_terms(terms: Sequence[str]) -> tuple[list[bytes], list[int]]:
-    """The distinct terms of a query in byte order, and how often each stands there.
+    """The distinct terms of a query in byte order, and their counts.
 
     >>> count_terms(["b", "a", "b"])
     ([b'a', b'b'], [1, 2])
@@ -210,5 +210,5 @@ def count_terms(terms: Sequence[str]) -> tuple[list[bytes], list[int]]:
     counts: dict[str, int] = {}
     for term in terms:
         counts[term] = counts.get(term, 0) + 1
-    names = sorted(counts)  # as Python sorts texts, so UTF-8 sorts their bytes
+    names = sorted(counts)  # code point order equals the byte order of UTF-8
     return [name.encode() for name in names], [counts[name] for name in names]

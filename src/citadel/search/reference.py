@@ -1,7 +1,7 @@
-"""The engine in numpy, one page: what the native one must return, bit for bit.
+"""The reference engine in numpy: defines the results of all engines, bit for bit.
 
-All arithmetic is fp32 in a fixed order, without fused multiply-add (docs/search.md), so both engines and every
-instruction set give the same scores.
+All arithmetic is fp32 in a fixed order, without fused multiply-add (docs/how-it-works/search.md), so every
+engine and every instruction set returns the same scores.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def quantized(query: Floats) -> tuple[Floats, np.float32]:
 
 
 def dots(query: Floats, rows: Encoded, keys: Keys | None = None, book: Codebook | None = None) -> Floats:
-    """A query vector [d] against coded vectors [P]: [P]."""
+    """Dot products of a query vector [d] with coded vectors [P]: [P]."""
     if rows.codec == "int8":
         codes, scale = quantized(query)
         assert rows.scales is not None
-        with np.errstate(all="ignore"):  # BLAS computes in unused lanes too, and numpy reports what it met there
-            exact = rows.codes.astype(np.float32) @ codes  # whole numbers below 2²⁴: exact in any order
+        with np.errstate(all="ignore"):  # BLAS also computes unused lanes, whose warnings mean nothing
+            exact = rows.codes.astype(np.float32) @ codes  # integers below 2²⁴: exact in any order
         return exact * rows.scales.astype(np.float32) * scale
     if rows.codec == "fp16":
         products = rows.codes.astype(np.float32) * query  # [P, d]
@@ -52,7 +52,7 @@ def dots(query: Floats, rows: Encoded, keys: Keys | None = None, book: Codebook 
     parts = book.centroids * query.reshape(len(book.centroids), 1, -1)  # [S, 256, sub]
     table = _in_order(np.moveaxis(parts, 2, 0))  # [S, 256]
     step = np.float32(_in_order(np.abs(table).max(axis=1)) / np.float32(32767 - len(table)))
-    if step < np.finfo(np.float32).tiny:  # too few bits left to count in: sums could pass 16 bits
+    if step < np.finfo(np.float32).tiny:  # subnormal and imprecise: sums could exceed 16 bits
         return np.zeros(len(rows.codes), np.float32)
     whole = np.rint(table / step).astype(np.int32)  # sums fit 16 bits
     sums = whole[np.arange(len(table)), rows.codes].sum(axis=1, dtype=np.int32)  # [P]
@@ -61,14 +61,14 @@ def dots(query: Floats, rows: Encoded, keys: Keys | None = None, book: Codebook 
 
 
 def _in_order(terms: Floats) -> Floats:
-    """The sum over the first axis, one after the other."""
+    """Sum over the first axis, in order."""
     total: Floats = terms[0]
     for term in terms[1:]:
         total = total + term
     return total
 
 
-class Run(NamedTuple):
+class PostingRun(NamedTuple):
     """Postings start … stop − 1 of a segment, all of one list, with their documents."""
 
     list: int
@@ -78,20 +78,20 @@ class Run(NamedTuple):
     counts: NDArray[np.int64] | None = None  # [stop − start], of a bm25 segment
 
     @classmethod
-    def whole(cls, segment: Segment, list: int) -> Run:
-        """All of a list."""
+    def whole(cls, segment: Segment, list: int) -> PostingRun:
+        """All postings of a list."""
         start, stop = segment.list_starts[list : list + 2].tolist()
         counts = segment.counts(list, list + 1) if segment.meta.kind == "bm25" else None
         return cls(list, start, stop, segment.document_numbers(list, list + 1), counts)
 
 
-class Values:
-    """What each posting of a run gives with one query token."""
+class PostingProducts:
+    """Products of postings with one query token."""
 
     def __init__(self, norm: tuple[float, float], book: Codebook | None) -> None:
         self._base, self._slope, self._book = np.float32(norm[0]), np.float32(norm[1]), book
 
-    def __call__(self, segment: Segment, plan: Plan, token: int, run: Run) -> Floats:
+    def __call__(self, segment: Segment, plan: Plan, token: int, run: PostingRun) -> Floats:
         """The products [stop − start] of the run with query token `token`."""
         if segment.meta.kind in ("sparse", "bm25"):
             gained: Floats = self.weights(segment, run) * plan.weights[token]
@@ -100,7 +100,7 @@ class Values:
         keys = np.full(run.stop - run.start, segment.keys[run.list], np.uint32)
         return dots(plan.vectors[token], segment.encoded(run.start, run.stop), keys, self._book)
 
-    def weights(self, segment: Segment, run: Run) -> Floats:
+    def weights(self, segment: Segment, run: PostingRun) -> Floats:
         """The weights of postings without vectors: as stored (sparse), or the tf part (bm25)."""
         if run.counts is None:
             stored: Floats = segment.file["VALUES"].array(np.float16, run.start, run.stop).astype(np.float32)
@@ -111,12 +111,12 @@ class Values:
         return parts
 
 
-Prepared = tuple[Plan, NDArray[np.int64]]  # lists [segments, n]; -1 where a segment has none
+Prepared = tuple[Plan, NDArray[np.int64]]  # lists [segments, n]; -1 for none
 
 
-def _places(names: Sequence[Sequence[object]], wanted: Sequence[object]) -> NDArray[np.int64]:
-    """Where each wanted name stands in each segment's sorted names; -1 where it does not."""
-    tables = [{name: place for place, name in enumerate(own)} for own in names]
+def _positions(names: Sequence[Sequence[object]], wanted: Sequence[object]) -> NDArray[np.int64]:
+    """The position of each wanted name in each segment's sorted names; -1 for none."""
+    tables = [{name: position for position, name in enumerate(own)} for own in names]
     rows = [[table.get(name, -1) for name in wanted] for table in tables]
     return np.array(rows, np.int64).reshape(len(names), len(wanted))
 
@@ -126,19 +126,19 @@ class ReferenceEngine:
 
     def __init__(self, snapshot: Snapshot, floor: bool, norm: tuple[float, float]) -> None:
         self._snapshot, self._floor = snapshot, floor
-        self._values = Values(norm, snapshot.codebook)
+        self._values = PostingProducts(norm, snapshot.codebook)
 
     def prepare(self, plan: Plan) -> Prepared:
         """A plan and the list of each of its tokens in each segment."""
         with self._snapshot.whole():
             names = [segment.keys.tolist() if segment.lists else [] for segment in self._snapshot.segments]
-        return plan, _places(names, plan.keys.tolist())
+        return plan, _positions(names, plan.keys.tolist())
 
     def prepare_terms(self, terms: list[bytes], repeats: list[int], statistics: TermStatistics) -> Prepared:
-        """The same for a bm25 query: its distinct terms, and how often each stands there."""
+        """Prepare a bm25 query from its distinct terms and their counts in the query."""
         segments = self._snapshot.segments
         with self._snapshot.whole():
-            lists = _places([segment.terms for segment in segments], terms)
+            lists = _positions([segment.terms for segment in segments], terms)
             sizes = [np.append(np.diff(segment.list_starts), 0) for segment in segments]
         lengths = np.array([size[row] for size, row in zip(sizes, lists, strict=True)], np.int64).reshape(lists.shape)
         return Plan(NO_KEYS, statistics.weights(statistics.frequencies(lists, lengths), repeats)), lists
@@ -148,7 +148,7 @@ class ReferenceEngine:
         return [self.search(query, options) for query in queries]
 
     def search(self, query: Prepared, options: Options, _: object = None) -> Scored:
-        """The best k documents; there is no cancel flag here."""
+        """The best k documents of one query; the cancel flag is ignored."""
         with self._snapshot.whole():
             return self._ranked(query, options)
 
@@ -156,10 +156,10 @@ class ReferenceEngine:
         plan, lists = query
         exact = options.semantic == "exact" or (options.semantic == "rerank" and (lists < 0).all())
         mode = "off" if plan.semantic is None else "exact" if exact else options.semantic
-        found = self._search(plan, lists, options, mode)
-        if mode == "rerank" and len(found.numbers) < min(options.k, len(self._snapshot)):
+        scored = self._search(plan, lists, options, mode)
+        if mode == "rerank" and len(scored.numbers) < min(options.k, len(self._snapshot)):
             return self._search(plan, lists, options, "exact")
-        return found
+        return scored
 
     def _search(self, plan: Plan, lists: NDArray[np.int64], options: Options, mode: str) -> Scored:
         parts = [self._segment(i, plan, lists[i], options) for i in range(len(self._snapshot.segments))]
@@ -170,26 +170,26 @@ class ReferenceEngine:
         return best(numbers, scores, options.k)
 
     def _segment(
-        self, place: int, plan: Plan, lists: NDArray[np.int64], options: Options
+        self, position: int, plan: Plan, lists: NDArray[np.int64], options: Options
     ) -> tuple[NDArray[np.int64], Floats]:
-        """Global numbers and token scores of all live documents of a segment that met a query token."""
-        segment = self._snapshot.segments[place]
+        """Global numbers and token scores of the matching live documents of a segment."""
+        segment = self._snapshot.segments[position]
         values = list(self._token_values(segment, plan, lists, options.weight_floor))
         touched = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in values)]))
         scores = np.zeros(len(touched), np.float32)
         for documents, gains in values:
             scores[np.searchsorted(touched, documents)] += gains
         live = self._snapshot.deleted(segment).alive(segment.documents)[touched]
-        return touched[live] + self._snapshot.bases[place], scores[live]
+        return touched[live] + self._snapshot.bases[position], scores[live]
 
     def _token_values(
         self, segment: Segment, plan: Plan, lists: NDArray[np.int64], floor: int
     ) -> Iterator[tuple[NDArray[np.int64], Floats]]:
-        """For each query token with a list: the documents it meets, and what each of them gains."""
-        for token, place in enumerate(lists.tolist()):
-            if place < 0:
+        """For each query token with a list: the documents of the list, and what it adds to each."""
+        for token, number in enumerate(lists.tolist()):
+            if number < 0:
                 continue
-            run = Run.whole(segment, place)
+            run = PostingRun.whole(segment, number)
             documents, values = run.documents, self._values(segment, plan, token, run)
             if floor and "WEIGHTS" in segment.file:
                 kept = segment.file["WEIGHTS"].array(np.uint8, run.start, run.stop) > floor
@@ -202,11 +202,11 @@ class ReferenceEngine:
     def _add_semantic(
         self, query: Floats, touched: NDArray[np.int64], scores: Floats, options: Options, mode: str
     ) -> tuple[NDArray[np.int64], Floats]:
-        """All documents (`exact`), or the best by tokens and the probed ones (`rerank`), with the semantic part."""
+        """Add semantic products: to all documents (`exact`), or to candidates and probed ones (`rerank`)."""
         parts = [(s, self._snapshot.deleted(s).alive(s.documents)) for s in self._snapshot.segments]
         alive = np.concatenate([np.zeros(0, bool), *(mask for _, mask in parts)])  # [N]
-        found = [dots(query, segment.semantic(0, segment.documents)) for segment, _ in parts]
-        semantic = np.concatenate([np.zeros(0, np.float32), *found])  # [N]
+        products = [dots(query, segment.semantic(0, segment.documents)) for segment, _ in parts]
+        semantic = np.concatenate([np.zeros(0, np.float32), *products])  # [N]
         chosen = np.flatnonzero(alive)
         if mode == "rerank":
             groups = [
@@ -219,7 +219,7 @@ class ReferenceEngine:
         return chosen, tokens[chosen] + semantic[chosen]
 
     def _probed(self, segment: Segment, query: Floats, wanted: int) -> NDArray[np.int64]:
-        """The documents of the centroids nearest to the query: at least PROBED_LISTS lists and `wanted` documents."""
+        """The documents of the nearest centroids: at least PROBED_LISTS lists and `wanted` documents."""
         if "PROBE_CENTROIDS" not in segment.file:
             return np.arange(segment.documents)
         centroids, groups, documents = read_probe(segment.file, segment.documents).parts()

@@ -1,4 +1,4 @@
-"""Search over one snapshot: text or vectors in, hits out. Immutable and safe to share between threads."""
+"""Search over one snapshot: text or vectors in, hits out. Immutable; threads may share it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from citadel.errors import EmptyQueryError, FingerprintError, InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.routing import get_router
+from citadel.search.engine import Engine, EngineOptions, open_engine
 from citadel.search.hits import Hits
 from citadel.search.plan import Options, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
 from citadel.settings import available_threads
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from citadel.explain.result import Explanation
     from citadel.explain.text import TextExplanation
 
-_BATCH = 256  # queries planned and searched in one call
-_MOST_PLANNED = 64  # ways of asking that are remembered
+_BATCH = 256  # queries planned and searched per call
+_MAX_CACHED_OPTIONS = 64
 _PARTS = ("keys", "weights", "vectors", "semantic")
 
 
@@ -39,7 +40,7 @@ class PreparedQuery(NamedTuple):
 
 
 class QueryEncoder(Protocol):
-    """What makes routed tokens of queries: a model on the CPU, or on the card that searches."""
+    """Encodes queries into routed tokens, on the CPU or on the GPU that searches."""
 
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]: ...
 
@@ -64,22 +65,26 @@ class Searcher:
         encoder: Callable[[], Encoder] | None = None,
         device: str = "cpu",
         query_encoder: Callable[[], QueryEncoder] | None = None,
-        card_memory: int | None = None,
+        gpu_memory: int | None = None,
+        *,
+        card_memory: int | None = None,  # former name of gpu_memory
     ) -> None:
         self._query_encoder = query_encoder
-        self.recipe: tuple[Callable[..., Searcher], tuple[Any, ...]] | None = None  # how a copy is made elsewhere
+        self.recipe: tuple[Callable[..., Searcher], tuple[Any, ...]] | None = None  # for pickling
         self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
         self.statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
         floor = get_router(self.settings.router).floor
         norm = self.statistics.norm if self.statistics else (0.0, 0.0)
-        self._planned: dict[Any, Options] = {}
+        self._cached_options: dict[Any, Options] = {}
         if device != "cpu" and engine == "native":
             engine = "gpu"
+        memory = card_memory if gpu_memory is None else gpu_memory
+        options = EngineOptions(engine, threads or available_threads(), device, memory)
         with snapshot.whole():
-            self._engine = _engine(engine, snapshot, floor, norm, threads or available_threads(), (device, card_memory))
+            self._engine: Engine[Any] = open_engine(snapshot, floor, norm, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by the index's path and generation, and the options it was made with."""
+        """Pickle the index's path and generation, and the options of this searcher."""
         if self.recipe is None:
             raise UsageError("only a searcher made by Index.searcher() can be pickled: open the index there instead")
         rebuild, arguments = self.recipe
@@ -113,7 +118,7 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
     ) -> Hits:
-        """The best k documents for given query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
+        """The best k documents for query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
         options = self._options(k, semantic_mode, tau)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
         if plan.semantic is None:
@@ -129,7 +134,7 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ranking:
-        """The hits of many queries, in their order; ids are given, or the queries' places 1, 2, …"""
+        """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
         options = self._options(k, semantic_mode, tau)
         return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), options, cancel)
@@ -146,22 +151,22 @@ class Searcher:
         """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
         options = self._options(k, semantic_mode, tau)
         plans = [plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values()]
-        without = {plan.semantic is None for plan in plans}
-        if without == {True, False}:
+        lacks_semantic = {plan.semantic is None for plan in plans}
+        if lacks_semantic == {True, False}:
             raise InputError("some queries have a semantic vector and some have none: search them in two batches")
-        if True in without:
+        if True in lacks_semantic:
             options = options._replace(semantic="off")
         prepared = (PreparedQuery(self._engine.prepare(plan)) for plan in plans)
         return self._batch(list(queries), prepared, options, cancel)
 
     def prepare(self, queries: Sequence[str]) -> list[PreparedQuery]:
-        """Texts as the engine's own queries, for `search_prepared`; a model encodes several together."""
+        """Prepare texts for `search_prepared`; a model encodes several at once."""
         return list(self._prepare_texts(queries))
 
     def prepare_vectors(
         self, keys: Any = None, weights: Any = None, vectors: Any = None, semantic: Any = None
     ) -> PreparedQuery:
-        """The same for a query given as vectors; without a semantic vector search it with `semantic_mode="off"`."""
+        """Prepare query vectors; without a semantic vector, search with `semantic_mode="off"`."""
         return PreparedQuery(self._engine.prepare(plan_vectors(self.settings, keys, weights, vectors, semantic)))
 
     def search_prepared(
@@ -173,7 +178,7 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
     ) -> Hits:
-        """The best k documents for what `prepare` gave: for those who time or share the two halves of a search."""
+        """The best k documents for a query from `prepare`, to time or share the two steps of a search."""
         options = self._options(k, semantic_mode, tau)
         return self._search(query, options, cancel)
 
@@ -183,7 +188,7 @@ class Searcher:
     def _batch(
         self, ids: list[str], queries: Iterator[PreparedQuery], options: Options, cancel: Cancel | None
     ) -> Ranking:
-        """Some queries at a time, so that a long batch can be interrupted."""
+        """Search in parts, so that a long batch can be interrupted."""
         hits: list[Hits] = []
         while part := list(itertools.islice(queries, _BATCH)):
             results = self._engine.search_batch([each.query for each in part], options, cancel)
@@ -196,18 +201,18 @@ class Searcher:
         return Hits(self.snapshot, scored, tau_used(self.settings, options), query_cut)
 
     def _options(self, k: int, semantic_mode: str, tau: float | None) -> Options:
-        """Options are settled once for each way of asking: of a short query they are a twentieth."""
-        asked = (k.__class__, k, semantic_mode, tau)  # True is 1 to a dict, but no number of documents
+        """Cached: planning takes a twentieth of a short query."""
+        key = (k.__class__, k, semantic_mode, tau)  # the class tells True from 1
         try:
-            return self._planned[asked]
-        except (KeyError, TypeError):  # new, or nothing that can be a key
+            return self._cached_options[key]
+        except (KeyError, TypeError):  # new, or unhashable
             options = plan_options(self.snapshot, k, semantic_mode, tau)
-        if len(self._planned) < _MOST_PLANNED:
-            self._planned[asked] = options
+        if len(self._cached_options) < _MAX_CACHED_OPTIONS:
+            self._cached_options[key] = options
         return options
 
     def _prepare_texts(self, queries: Sequence[str]) -> Iterator[PreparedQuery]:
-        """Texts as the engine's own kind of query."""
+        """Prepare texts for the engine."""
         for query in queries:
             _check_text(query)
         return map(self._prepare_terms, queries) if self.statistics else self._prepare_encoded(queries)
@@ -217,13 +222,14 @@ class Searcher:
         return self._prepare_terms(query) if self.statistics else next(self._prepare_encoded([query]))
 
     def _prepare_terms(self, query: str) -> PreparedQuery:
+        assert self.statistics is not None
         terms = self.analyser.terms(query)
         if not terms and not self.analyser.has_words(query):
             raise _empty_query(query)
         return PreparedQuery(self._engine.prepare_terms(*count_terms(terms), self.statistics))
 
     def _prepare_encoded(self, queries: Sequence[str]) -> Iterator[PreparedQuery]:
-        """Some queries at a time, each through the model on all cores."""
+        """Encode a batch of queries at a time, on all cores."""
         encoder = self._query_encoder() if self._query_encoder else self.encoder
         for start in range(0, len(queries), _BATCH):
             part = queries[start : start + _BATCH]
@@ -233,7 +239,7 @@ class Searcher:
                 rows = (routed.keys, routed.weights, routed.vectors, routed.semantic)
                 yield PreparedQuery(self._engine.prepare(plan_vectors(self.settings, *rows)), routed.is_cut)
 
-    # -- why ---------------------------------------------------------------------------------------------------------
+    # -- explanations ------------------------------------------------------------------------------------------------
 
     def explain(
         self,
@@ -244,7 +250,7 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
     ) -> Explanation:
-        """Why a document has its score: which query token met which of its tokens under which key, and its share."""
+        """Why a document has its score: matching query and document tokens, their keys and their shares."""
         from citadel.explain.match import explain_match
 
         with self.snapshot.whole():
@@ -270,7 +276,7 @@ class Searcher:
             return explain_vectors(self, *given, id, semantic_mode=semantic_mode, tau=tau, cancel=cancel)
 
     def explain_text(self, text: str, *, tau: float | None = None, side: str = "document") -> TextExplanation:
-        """Every token of a text with the keys and weights it would have in this index, at any τ."""
+        """Every token of a text with its keys and weights in this index, at any τ."""
         from citadel.explain.text import explain_terms, explain_text
 
         if self.statistics:
@@ -279,7 +285,7 @@ class Searcher:
 
     @property
     def encoder(self) -> Encoder:
-        """The model of this index, loaded when it is first needed."""
+        """The model of this index, loaded on first use."""
         if self._encoder is None:
             raise UsageError(
                 "this index holds given vectors, so a text cannot be a query: use search_vectors or --vectors F.npz"
@@ -288,7 +294,7 @@ class Searcher:
 
     @cached_property
     def analyser(self) -> Analyser:
-        """What makes terms of texts, for bm25."""
+        """The analyser of a bm25 index."""
         assert self.settings.analyser is not None  # the manifest of a bm25 index has one
         analyser = get_analyser(self.settings.analyser)
         if analyser.fingerprint != self.settings.fingerprint:
@@ -314,28 +320,3 @@ def _without_blank_documents(scored: Scored) -> Scored:
         return scored
     kept = np.flatnonzero(scored.scores)
     return scored._replace(numbers=scored.numbers[kept], scores=scored.scores[kept])
-
-
-def _engine(
-    name: str, snapshot: Snapshot, floor: bool, norm: tuple[float, float], threads: int, card: tuple[str, int | None]
-) -> Any:
-    """The native engine, or the numpy one or that of a GPU where they are asked for."""
-    if name == "gpu":
-        return _gpu_engine(snapshot, floor, *card)
-    if name == "reference":
-        from citadel.search.reference import ReferenceEngine
-
-        return ReferenceEngine(snapshot, floor, norm)
-    from citadel.search.cpu import CpuEngine
-
-    return CpuEngine(snapshot, floor, norm, threads)
-
-
-def _gpu_engine(snapshot: Snapshot, floor: bool, device: str, memory: int | None) -> Any:
-    try:
-        from citadel.search.gpu.engine import GpuEngine
-    except ImportError as error:
-        raise UsageError(
-            f"a GPU needs more packages ({error}): pip install 'citadel-ir[gpu]', or search with --device cpu"
-        ) from None
-    return GpuEngine(snapshot, floor, device, memory=memory)

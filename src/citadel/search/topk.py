@@ -1,4 +1,4 @@
-"""The best k of some scored documents: highest score first, equal scores by lower document number."""
+"""Top k of scored documents: highest score first, ties by lower document number."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from citadel.types import Floats, Scored
 
 
 def best(numbers: NDArray[np.int64], scores: Floats, k: int) -> Scored:
-    """The best k.
+    """The best k documents.
 
     >>> best(np.array([4, 2, 9]), np.array([1, 1, 3], np.float32), 2).numbers.tolist()
     [9, 2]
     """
     if k < len(scores):
-        # Everything at or above the k-th score stays, so that ties are cut by number and not by chance.
+        # Keep everything at or above the k-th score, so that ties are cut by number.
         border = np.partition(scores, len(scores) - k)[len(scores) - k] if k else np.float32(np.inf)
         kept = scores >= border
         numbers, scores = numbers[kept], scores[kept]

@@ -1,1 +1,1 @@
-"""An index over HTTP: the API, the page, and the client. The extra `[server]`; the client alone needs nothing more."""
+"""An index over HTTP: API, page and client. The server needs the extra `[server]`, the client does not."""

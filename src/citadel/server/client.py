@@ -1,4 +1,4 @@
-"""`citadel.Client`: an index behind a server, with the interface of `Searcher`. It needs the standard library alone."""
+"""`citadel.Client`: the interface of `Searcher` over HTTP, with the standard library alone."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ _KINDS: dict[str, type[Exception]] = {
     "resources": ResourceError,
     "deadline": Cancelled,
 }
-_GONE = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)  # an idle connection was closed
+# An idle connection was closed.
+_CLOSED = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
 
 
 class RemoteHits(Sequence[Hit]):
-    """The hits of one query, best first, as `Searcher.search` gives them."""
+    """The hits of one query, best first, with the interface of `Hits`."""
 
     def __init__(
         self,
@@ -50,35 +51,35 @@ class RemoteHits(Sequence[Hit]):
     def __len__(self) -> int:
         return len(self._hits)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self._hits[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self._hits[index]
 
     def __repr__(self) -> str:
         return f"RemoteHits({self._hits!r})"
 
     @property
     def ids(self) -> list[str]:
-        """The ids alone."""
+        """The ids of the hits."""
         return [hit.id for hit in self._hits]
 
     @property
     def scores(self) -> list[float]:
-        """The scores alone."""
+        """The scores of the hits."""
         return [hit.score for hit in self._hits]
 
     def _document(self, rank: int) -> Document:
         row = self._rows[rank - 1]
         if "text" in row and not row.get("text_cut"):
             return Document(row["id"], row["text"], row["title"], row["metadata"])
-        found = self._client.get(row["id"])  # asked for without documents, or cut: fetched one by one
-        if found is None:
+        document = self._client.get(row["id"])  # searched without documents, or cut: fetched one by one
+        if document is None:
             raise InputError(f"document {row['id']!r} was deleted since the search")
-        return found
+        return document
 
 
 class _Http(http.client.HTTPConnection):
     def __del__(self) -> None:
-        self.close()  # a thread that ends leaves its connection to nobody
+        self.close()  # when its thread has ended
 
 
 class _Https(http.client.HTTPSConnection):
@@ -86,7 +87,7 @@ class _Https(http.client.HTTPSConnection):
 
 
 class _Uncommitted:
-    """Tokens of changes that no commit has covered yet; the newest of an epoch covers those before it."""
+    """Tokens of uncommitted changes; the newest of an epoch covers the earlier ones."""
 
     def __init__(self) -> None:
         self._newest: dict[str, int] = {}  # epoch → sequence number
@@ -102,7 +103,7 @@ class _Uncommitted:
             self._newest[epoch] = max(int(sequence), self._newest.get(epoch, 0))
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Those up to these; another thread may have added newer ones meanwhile."""
+        """Drop tokens up to these; another thread may have added newer ones meanwhile."""
         with self._lock:
             for epoch, _, sequence in (token.partition("-") for token in tokens):
                 if self._newest.get(epoch, 0) <= int(sequence):
@@ -110,7 +111,7 @@ class _Uncommitted:
 
 
 class Client:
-    """Searches and changes an index through its server. Threads may share it; each has a connection of its own.
+    """Search and change an index through its server. Threads can share it; each has its own connection.
 
     >>> Client("http://127.0.0.1:8080").url
     'http://127.0.0.1:8080'
@@ -128,7 +129,7 @@ class Client:
         self._limits: dict[str, int] | None = None
         self._uncommitted = _Uncommitted()
 
-    # -- searching -----------------------------------------------------------------------------------------------------
+    # -- searching -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return int(self.stats()["index"]["documents"])
@@ -136,7 +137,7 @@ class Client:
     def search(
         self, query: str, k: int = 10, *, semantic_mode: str = "auto", tau: float | None = None, documents: bool = True
     ) -> RemoteHits:
-        """The best k documents for a text."""
+        """Return the best k documents for a text."""
         return self._search({"query": query}, k, semantic_mode, tau, documents)
 
     def search_vectors(
@@ -151,9 +152,9 @@ class Client:
         tau: float | None = None,
         documents: bool = True,
     ) -> RemoteHits:
-        """The best k documents for given query vectors."""
-        given = {"vectors": _listed(keys=keys, weights=weights, vectors=vectors, semantic=semantic)}
-        return self._search(given, k, semantic_mode, tau, documents)
+        """Return the best k documents for given query vectors."""
+        query = {"vectors": _as_lists(keys=keys, weights=weights, vectors=vectors, semantic=semantic)}
+        return self._search(query, k, semantic_mode, tau, documents)
 
     def search_batch(
         self,
@@ -164,7 +165,7 @@ class Client:
         tau: float | None = None,
         documents: bool = False,
     ) -> Ranking:
-        """The hits of many queries, in their order and in as many requests as the server's limits ask for."""
+        """Return the hits of many queries in their order, in as many requests as the server's limits need."""
         named = [{"id": id, "query": text} for id, text in named_queries(queries)]
         return self._batch(named, k, semantic_mode, tau, documents)
 
@@ -177,81 +178,81 @@ class Client:
         tau: float | None = None,
         documents: bool = False,
     ) -> Ranking:
-        """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        named = [{"id": id, "vectors": _listed(**query)} for id, query in queries.items()]
+        """Return the hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
+        named = [{"id": id, "vectors": _as_lists(**query)} for id, query in queries.items()]
         return self._batch(named, k, semantic_mode, tau, documents)
 
     def explain(self, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None) -> dict[str, Any]:
-        """Why a document has its score, as the JSON of docs/explain.md."""
-        asked = {"query": query, "id": id, "semantic_mode": semantic_mode, "tau": tau}
-        return dict(self.call("POST", "/v1/explain", asked)["explanation"])
+        """Explain the score of a document, in the JSON of docs/reference/explanation.md."""
+        body = {"query": query, "id": id, "semantic_mode": semantic_mode, "tau": tau}
+        return dict(self.call("POST", "/v1/explain", body)["explanation"])
 
     def explain_text(self, text: str, *, tau: float | None = None, side: str = "document") -> dict[str, Any]:
-        """Every token of a text with its keys and weights."""
+        """Return every token of a text with its keys and weights."""
         return dict(self.call("POST", "/v1/explain/text", {"text": text, "tau": tau, "side": side})["explanation"])
 
-    # -- documents -----------------------------------------------------------------------------------------------------
+    # -- documents -------------------------------------------------------------------------------------------
 
     def get(self, id: str) -> Document | None:
-        """The committed document with this id."""
+        """Return the committed document with this id, or None."""
         try:
-            found = self.call("GET", f"/v1/documents?{urllib.parse.urlencode({'id': id})}")
+            fields = self.call("GET", f"/v1/documents?{urllib.parse.urlencode({'id': id})}")
         except ServerError as error:
             if error.code == "not_found":
                 return None
             raise
-        return Document(found["id"], found["text"], found["title"], found["metadata"])
+        return Document(fields["id"], fields["text"], fields["title"], fields["metadata"])
 
     def add(self, documents: Sequence[Mapping[str, Any]], *, commit: bool = False) -> int:
-        """Add documents, all or none; how many were taken in."""
+        """Add documents, all or none; return how many were added."""
         return int(self._change("/v1/documents", {"documents": list(documents)}, commit)["added"])
 
     def delete(self, ids: Sequence[str], *, commit: bool = False) -> int:
-        """Delete documents by id; how many there were."""
+        """Delete documents by id; return how many existed."""
         return int(self._change("/v1/delete", {"ids": list(ids)}, commit)["deleted"])
 
     def commit(self) -> int:
-        """Make all changes durable and visible; the number of the generation.
+        """Make all changes durable and visible; return the generation.
 
-        Raises ChangesLostError when a change of this client is gone, because the server restarted or a commit
-        failed: add again what was added since the last commit that returned. A client that has changed nothing
-        commits the changes of others, and gets ServerError (`nothing_waiting`) when there are none.
+        Raises ChangesLostError if a change of this client was lost because the server restarted or a commit
+        failed: repeat the changes since the last commit that returned. A client without changes commits those
+        of others, and gets ServerError (`nothing_waiting`) if there are none.
         """
         tokens = self._uncommitted.tokens()
-        return int(self._committing("/v1/commit", {}, tokens)["generation"])
+        return int(self._call_with_tokens("/v1/commit", {}, tokens)["generation"])
 
     def _change(self, path: str, body: dict[str, Any], commit: bool) -> dict[str, Any]:
         if commit:
-            return self._committing(path, {**body, "commit": True}, self._uncommitted.tokens())
+            return self._call_with_tokens(path, {**body, "commit": True}, self._uncommitted.tokens())
         answer = self.call("POST", path, body)
         self._uncommitted.remember(answer["changes"])
         return answer
 
-    def _committing(self, path: str, body: dict[str, Any], tokens: list[str]) -> dict[str, Any]:
-        """A request that commits, with the tokens of this client's earlier changes."""
+    def _call_with_tokens(self, path: str, body: dict[str, Any], tokens: list[str]) -> dict[str, Any]:
+        """Send a request that commits, with the tokens of this client's earlier changes."""
         try:
             answer = self.call("POST", path, {**body, "changes": tokens} if tokens else body)
         except ChangesLostError:
-            self._uncommitted.forget(tokens)  # told once
+            self._uncommitted.forget(tokens)  # reported once
             raise
         self._uncommitted.forget(tokens)
         return answer
 
     def stats(self) -> dict[str, Any]:
-        """What the index holds, memory, limits."""
+        """Return statistics of the index, memory and limits."""
         return self.call("GET", "/v1/stats")
 
-    # -- HTTP ----------------------------------------------------------------------------------------------------------
+    # -- HTTP ------------------------------------------------------------------------------------------------
 
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Any route: a JSON value in, the answer's JSON out; errors are raised as the server's sentence."""
+        """Call any route with a JSON value and return its JSON; errors carry the server's message."""
         payload = None if body is None else json.dumps(body, allow_nan=False).encode()
         status, headers, text = self._exchange(method, self._parts.path.rstrip("/") + path, payload)
         try:
             answer = json.loads(text)
         except ValueError:
             raise ServerError(
-                status, "request", f"{self.url} does not answer in JSON: is it a citadel server?"
+                status, "request", f"{self.url}: the response is not JSON: is it a citadel server?"
             ) from None
         if status == 200 and isinstance(answer, dict):
             return answer
@@ -264,11 +265,11 @@ class Client:
             self._threads.connection = None
 
     def _exchange(self, method: str, path: str, payload: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
-        """Every request of this API can be sent twice, so a connection that was closed while idle costs nothing."""
+        """Send a request, and once more if the idle connection was closed: all requests are idempotent."""
         reused = getattr(self._threads, "connection", None) is not None
         try:
             return self._once(method, path, payload)
-        except _GONE as error:
+        except _CLOSED as error:
             self.close()
             if not reused:
                 raise self._unreachable(error) from error
@@ -296,30 +297,28 @@ class Client:
         return connection
 
     def _unreachable(self, error: Exception) -> ResourceError:
-        return ResourceError(f"{self.url}: no answer ({type(error).__name__}: {error}): is the server running?")
+        return ResourceError(f"{self.url}: no response ({type(error).__name__}: {error}): is the server running?")
 
     def _search(self, query: dict[str, Any], k: int, mode: str, tau: float | None, documents: bool) -> RemoteHits:
-        asked = {**query, "k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
-        found = self.call("POST", "/v1/search", asked)
-        return RemoteHits(
-            self, found["hits"], found["tau"], found["dot_products"], query_cut=found.get("query_cut", False)
-        )
+        body = {**query, "k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
+        answer = self.call("POST", "/v1/search", body)
+        cut = bool(answer.get("query_cut"))
+        return RemoteHits(self, answer["hits"], answer["tau"], answer["dot_products"], cut)
 
     def _batch(self, queries: list[dict[str, Any]], k: int, mode: str, tau: float | None, documents: bool) -> Ranking:
-        asked = {"k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
+        options = {"k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
         ids: list[str] = []
         hits: list[RemoteHits] = []
-        for part in self._parts_of(queries, k):
-            found = self.call("POST", "/v1/search/batch", {**asked, "queries": part})
-            ids += [result["query_id"] for result in found["results"]]
-            hits += [
-                RemoteHits(self, result["hits"], found["tau"], query_cut=result.get("query_cut", False))
-                for result in found["results"]
-            ]
+        for part in self._chunks(queries, k):
+            answer = self.call("POST", "/v1/search/batch", {**options, "queries": part})
+            for result in answer["results"]:
+                ids.append(result["query_id"])
+                cut = bool(result.get("query_cut"))
+                hits.append(RemoteHits(self, result["hits"], answer["tau"], query_cut=cut))
         return Ranking(tuple(ids), tuple(hits))
 
-    def _parts_of(self, queries: list[dict[str, Any]], k: int) -> Iterator[list[dict[str, Any]]]:
-        """As many queries at a time as the server takes."""
+    def _chunks(self, queries: list[dict[str, Any]], k: int) -> Iterator[list[dict[str, Any]]]:
+        """Yield as many queries at a time as the server accepts."""
         if not queries:
             return
         if self._limits is None:
@@ -330,9 +329,11 @@ class Client:
 
 
 def _error(status: int, answer: Any, retry_after: str | None) -> Exception:
-    """The server's sentence, as the type that the library raises for the same."""
+    """Convert an error response to the exception the library raises for it."""
     detail = answer.get("error") if isinstance(answer, dict) else None
-    code, message = (detail["code"], detail["message"]) if detail else ("request", f"the server answered {status}")
+    code, message = (
+        (detail["code"], detail["message"]) if detail else ("request", f"the server returned status {status}")
+    )
     if code == "corrupt":
         return CorruptIndexError(*[*message.split("; ")[0].split(": ", 2), "", ""][:3])
     if kind := _KINDS.get(code):
@@ -343,11 +344,11 @@ def _error(status: int, answer: Any, retry_after: str | None) -> Exception:
     return ServerError(status, code, message, seconds)
 
 
-def _listed(**arrays: Any) -> dict[str, Any]:
-    """Arrays as JSON has them.
+def _as_lists(**arrays: Any) -> dict[str, Any]:
+    """Convert arrays to lists.
 
     >>> import numpy as np
-    >>> _listed(keys=np.array([7], np.uint32), weights=None)
+    >>> _as_lists(keys=np.array([7], np.uint32), weights=None)
     {'keys': [7], 'weights': None}
     """
     return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in arrays.items()}

@@ -1,4 +1,4 @@
-"""Errors as answers: one JSON shape for all, with a sentence for a reader and a word for a program."""
+"""Error responses: one JSON shape with a code for programs and a message for readers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from citadel.errors import (
 
 _JSON = (b"content-type", b"application/json")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
-_PROCESS, _NUMBER = secrets.token_hex(4), count(1)  # a random id per request would release the GIL each time
-BUSY_SECONDS = 1  # what Retry-After says
+_PROCESS, _NUMBER = secrets.token_hex(4), count(1)  # a random id per request would release the GIL
+BUSY_SECONDS = 1  # value of Retry-After
 _KINDS: tuple[tuple[type[CitadelError], int, str], ...] = (
     (UsageError, 400, "usage"),
     (InputError, 422, "fields"),
@@ -39,16 +39,16 @@ _KINDS: tuple[tuple[type[CitadelError], int, str], ...] = (
     (CorruptIndexError, 500, "corrupt"),
     (Cancelled, 504, "deadline"),
 )
-_WORDS = {404: "not_found", 405: "method", 400: "json"}
-_SENTENCES = {
-    404: "there is no such route: GET /openapi.json lists them all",
-    405: "this route has another method: GET /openapi.json lists them all",
+_CODES = {404: "not_found", 405: "method", 400: "json"}
+_MESSAGES = {
+    404: "no such route: GET /openapi.json lists all routes",
+    405: "this route does not accept the method: GET /openapi.json lists all routes",
 }
-_INTERNAL = "the server met a fault of its own: look for this request's id in its log and report it"
+_INTERNAL = "internal error: find this request's id in the server log and report it"
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Any JSON value as an answer.
+    """Return a response with a JSON value.
 
     >>> json_response({"generation": 7}).body
     b'{"generation":7}'
@@ -57,7 +57,7 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 
 
 class JsonBytes(Response):
-    """JSON that is bytes already, as an answer; ten times as quick as what can be told of any Response.
+    """Pre-encoded JSON; skips Response overhead.
 
     >>> JsonBytes(b"{}").headers["content-length"]
     '2'
@@ -69,16 +69,16 @@ class JsonBytes(Response):
 
 
 def error_body(code: str, message: str, request_id: str | None = None) -> dict[str, Any]:
-    """The one shape of an error.
+    """Return the JSON body of an error.
 
-    >>> error_body("busy", "too many requests wait")["error"]["code"]
+    >>> error_body("busy", "too many requests are waiting")["error"]["code"]
     'busy'
     """
     return {"error": {"code": code, "message": message, "request_id": request_id}}
 
 
 def as_server_error(error: BaseException, location: str = "") -> ServerError:
-    """What an error means to a client; `location`, the index's folder, is none of its business.
+    """Convert an exception to its response; `location`, the index folder, is removed from messages.
 
     >>> as_server_error(UsageError("/srv/idx: τ is out of range"), "/srv/idx").status
     400
@@ -91,15 +91,15 @@ def as_server_error(error: BaseException, location: str = "") -> ServerError:
         if isinstance(error, kind):
             return ServerError(status, code, without_location(str(error), location))
     if isinstance(error, asyncio.CancelledError):
-        return ServerError(503, "stopping", "this server is stopping: ask another", BUSY_SECONDS)
+        return ServerError(503, "stopping", "this server is stopping: use another one", BUSY_SECONDS)
     if isinstance(error, MemoryError):
-        return ServerError(507, "resources", "out of memory; what was committed before is intact: ask for less")
+        return ServerError(507, "resources", "out of memory; committed changes are intact: request less")
     logging.getLogger("citadel.server").error("unexpected error", exc_info=error)
     return ServerError(500, "internal", _INTERNAL)
 
 
 def without_location(message: str, location: str) -> str:
-    """A message without the index's folder: at its start as it was given, elsewhere as an absolute path.
+    """Remove the index folder from a message: as given at its start, as an absolute path elsewhere.
 
     >>> without_location("t: no space left on the device", "t")
     'the index: no space left on the device'
@@ -114,7 +114,7 @@ def without_location(message: str, location: str) -> str:
 
 
 def request_id(given: bytes = b"") -> str:
-    """The id of a request: the client's own where it gave a valid one.
+    """Return the client's request id if it is valid, else a new one.
 
     >>> request_id(b"mine-1")
     'mine-1'
@@ -123,7 +123,7 @@ def request_id(given: bytes = b"") -> str:
 
 
 def error_response(error: ServerError, request_id: str | None = None) -> Response:
-    """An error as an answer."""
+    """Return the response of an error."""
     headers = {"Cache-Control": "no-store"}
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
@@ -132,50 +132,50 @@ def error_response(error: ServerError, request_id: str | None = None) -> Respons
     return json_response(error_body(error.code, str(error), request_id), error.status, headers)
 
 
-def busy(what: str = "too many requests wait") -> ServerError:
-    """What the excess is told.
+def busy(reason: str = "too many requests are waiting") -> ServerError:
+    """Return a 503 with Retry-After.
 
     >>> busy().retry_after
     1
     """
-    return ServerError(503, "busy", f"{what}: ask again in {BUSY_SECONDS} second", BUSY_SECONDS)
+    return ServerError(503, "busy", f"{reason}: retry in {BUSY_SECONDS} second", BUSY_SECONDS)
 
 
 def fields_error(problems: Sequence[Any]) -> ServerError:
-    """What pydantic found, as one sentence.
+    """Convert pydantic's errors to one message.
 
     >>> str(fields_error([{"loc": ("k",), "msg": "Input should be a valid integer", "type": "int_type"}]))
-    'k: input should be a valid integer; GET /openapi.json says what a request holds'
+    'k: input should be a valid integer; GET /openapi.json describes the request'
     """
     first = problems[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-    message = str(first["msg"])
+    message = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "json_invalid":
         return ServerError(
             400, "json", f"the body is not JSON: {message.removeprefix('Invalid JSON: ')}; send an object"
         )
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    sentence = f"{where}: {message[:1].lower()}{message[1:]}{more}; GET /openapi.json says what a request holds"
-    return ServerError(422, "fields", sentence)
+    text = f"{where}: {message[:1].lower()}{message[1:]}{more}; GET /openapi.json describes the request"
+    return ServerError(422, "fields", text)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
-    """A route or method that is not there."""
+    """Handle an unknown route or method."""
     assert isinstance(error, HTTPException)
-    message = _SENTENCES.get(error.status_code, str(error.detail))
-    answer = ServerError(error.status_code, _WORDS.get(error.status_code, "request"), message)
-    response = error_response(answer, request.scope.get("request_id"))
-    response.headers.update(error.headers or {})  # 405 names what is allowed
+    message = _MESSAGES.get(error.status_code, str(error.detail))
+    server_error = ServerError(error.status_code, _CODES.get(error.status_code, "request"), message)
+    response = error_response(server_error, request.scope.get("request_id"))
+    response.headers.update(error.headers or {})  # 405 lists the allowed methods
     return response
 
 
 async def on_validation_error(request: Request, error: Exception) -> Response:
-    """A parameter of the URL that is missing or wrong."""
+    """Handle a missing or invalid URL parameter."""
     assert isinstance(error, RequestValidationError)
     return error_response(fields_error(error.errors()), request.scope.get("request_id"))
 
 
 async def on_citadel_error(request: Request, error: Exception) -> Response:
-    """Every error that has a sentence of its own."""
-    location = getattr(request.app.state, "location", "")
+    """Handle an exception raised by a route."""
+    location = request.app.state.context.service.location
     return error_response(as_server_error(error, location), request.scope.get("request_id"))

@@ -1,9 +1,8 @@
-"""How a route of this server reads its body, and what all routes share."""
+"""Routes with a JSON body: admission, strict parsing, and limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from fastapi import Request, Response
@@ -11,45 +10,24 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
 from citadel.errors import ServerError
-from citadel.server.config import Limits, ServerConfig
+from citadel.server.config import Limits
+from citadel.server.context import server_context
 from citadel.server.errors import fields_error
-from citadel.server.metrics import Metrics
-from citadel.server.pool import Job, Pool, Receive
-from citadel.server.schema import ErrorAnswer
-from citadel.server.service import Service
+from citadel.server.pool import Receive
+from citadel.server.schema import ErrorResponse
+from citadel.server.tokens import READ, permission
 from citadel.text.parse import parse_object
 
 _STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 421, 422, 431, 500, 503, 504, 507)
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer, "description": "an error, in the one shape of all"} for status in _STATUSES
+    status: {"model": ErrorResponse, "description": "error with code, message and request id"} for status in _STATUSES
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a server is made of; routes find it in `request.app.state.parts`."""
-
-    service: Service
-    pool: Pool
-    metrics: Metrics
-    config: ServerConfig
-
-    async def answer(self, job: Job, request: Request, deadline_ms: int | None = None) -> Any:
-        """A job's result, within the server's deadline or a shorter one of the request."""
-        most = self.config.limits.deadline_ms
-        return await self.pool.answer(job, min(most, deadline_ms or most) / 1000, request.receive)
-
-
-def parts(request: Request) -> Parts:
-    """What the server that got this request is made of."""
-    found: Parts = request.app.state.parts
-    return found
-
-
 class JsonRoute(APIRoute):
-    """Reads the body straight into its model: strict JSON, one pass, and nothing between it and the function.
+    """A route that parses its body straight into the endpoint's model, in one strict pass.
 
-    FastAPI describes the route all the same, from the function's signature `(body, request)`.
+    FastAPI still describes the route, from the endpoint's signature `(body, request)`.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -57,50 +35,55 @@ class JsonRoute(APIRoute):
             return super().get_route_handler()
         endpoint, model = self.endpoint, get_type_hints(self.endpoint)["body"]
         flags = [parameter.alias for parameter in self.dependant.query_params]
+        needs_worker = permission("POST", self.path) == READ  # changes go through the writer's thread
 
         async def handle(request: Request) -> Response:
-            given = {name: flag(request, name) for name in flags}
-            body = read(model, await whole_body(request.receive))
-            response: Response = await endpoint(body=body, request=request, **given)
+            flag_values = {name: flag(request, name) for name in flags}
+            payload = await read_body(request.receive)
+            if needs_worker and (pool := server_context(request).pool).is_full:
+                del payload  # a refusal is delayed: do not hold the body meanwhile
+                await pool.refuse()
+            body = parse_body(model, payload)
+            response: Response = await endpoint(body=body, request=request, **flag_values)
             return response
 
         return handle
 
 
 def flag(request: Request, name: str) -> bool:
-    """A parameter of the URL that is true or false; false when left out."""
-    given = request.query_params.getlist(name)
-    if given not in ([], ["true"], ["false"]):
-        raise ServerError(422, "fields", f"{name} in the URL is true or false: write ?{name}=true once")
-    return given == ["true"]
+    """Return a Boolean URL parameter; false by default."""
+    values = request.query_params.getlist(name)
+    if values not in ([], ["true"], ["false"]):
+        raise ServerError(422, "fields", f"{name} in the URL must be true or false: write ?{name}=true once")
+    return values == ["true"]
 
 
-async def whole_body(receive: Receive) -> bytes:
-    """What a client sends, to its end."""
+async def read_body(receive: Receive) -> bytes:
+    """Receive a request body to its end."""
     pieces: list[bytes] = []
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ServerError(499, "left", "the client has left")
+            raise ServerError(499, "left", "the client closed the connection")
         pieces.append(message["body"])
         if not message["more_body"]:
             return b"".join(pieces)
 
 
-def read(model: type[BaseModel], body: bytes) -> BaseModel:
-    """A body as its model; none at all is an empty object."""
+def parse_body(model: type[BaseModel], body: bytes) -> BaseModel:
+    """Parse a body into its model; an empty body is an empty object."""
     try:
         value = model.model_validate_json(body or b"{}")
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
         raise fields_error(problems) from None
-    if body.count(b":") > num_keys(value):  # a colon in a string, a free object, or a key that stands twice
+    if body.count(b":") > num_keys(value):  # a colon in a string, a free-form object, or a duplicate key
         parse_object(body.decode())
     return value
 
 
 def num_keys(value: object) -> int:
-    """The keys of a model and of the models in it; those of free objects are not counted.
+    """Count the keys of a model and of nested models, without those of free-form objects.
 
     >>> from citadel.server.schema import SearchRequest
     >>> num_keys(SearchRequest.model_validate_json('{"vectors": {"keys": [7]}, "k": 3}'))
@@ -114,13 +97,11 @@ def num_keys(value: object) -> int:
     return 0
 
 
-def within(limits: Limits, name: str, value: int, what: str) -> None:
-    """Refuse what is beyond a limit.
+def check_limit(limits: Limits, name: str, value: int, noun: str) -> None:
+    """Raise when a value exceeds a limit.
 
-    >>> within(Limits(), "k", 1000, "hits")
+    >>> check_limit(Limits(), "k", 1000, "hits")
     """
-    most = getattr(limits, name)
-    if value > most:
-        raise ServerError(
-            422, "limit", f"{value:,} {what} are asked for, and this server allows {most:,}: ask for fewer"
-        )
+    limit = getattr(limits, name)
+    if value > limit:
+        raise ServerError(422, "limit", f"{value:,} {noun}: this server allows {limit:,}; send or request fewer")

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error. What a query says is never logged."""
+"""Structured logs: one JSON object per line on stderr. Query texts are never logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "taskName",
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON; what was given as `extra` stands beside the message.
+    """Format a record as one line of JSON, with the fields of `extra`.
 
     >>> record = logging.makeLogRecord({"msg": "request", "levelname": "INFO", "created": 0.0, "status": 200})
     >>> JsonLines().format(record)
@@ -21,9 +21,9 @@ class JsonLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = {
-            "time": f"{moment}.{int(record.created % 1 * 1000):03d}Z",
+            "time": f"{seconds}.{int(record.created % 1 * 1000):03d}Z",
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }
@@ -34,7 +34,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up(level: str) -> None:
-    """Send everything that is logged to standard error as JSON, uvicorn's own words too."""
+    """Log to stderr as JSON, including uvicorn's messages."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("citadel", "uvicorn"):

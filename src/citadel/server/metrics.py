@@ -1,4 +1,4 @@
-"""What Prometheus reads: requests, stages of a search, queue, commits, and the process itself."""
+"""Prometheus metrics: requests, search stages, queue, commits and the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """All figures of one server, in a registry of its own.
+    """The metrics of one server, in their own registry.
 
     >>> metrics = Metrics()
     >>> metrics.request("/v1/search", "POST", 200, 0.002)
@@ -26,29 +26,29 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._requests = Counter(
             "citadel_requests",
-            "Answers by route, method and status",
+            "Responses by route, method and status",
             ("route", "method", "status"),
             registry=self.registry,
         )
         self._seconds = Histogram(
-            "citadel_request_seconds", "From first byte of a request to last of its answer", ("route",),
+            "citadel_request_seconds", "From the first byte of a request to the last of its response", ("route",),
             buckets=_SECONDS, registry=self.registry,
         )  # fmt: skip
         stages = Histogram(
-            "citadel_search_seconds", "Time of a search by stage", ("stage",), buckets=_SECONDS, registry=self.registry
+            "citadel_search_seconds", "Search time by stage", ("stage",), buckets=_SECONDS, registry=self.registry
         )
         self._stages = {stage: stages.labels(stage) for stage in STAGES}
-        self._group = Histogram(
-            "citadel_batch_size", "Requests a worker took together", buckets=_SIZES, registry=self.registry
+        self._batch_size = Histogram(
+            "citadel_batch_size", "Requests per batch of a worker", buckets=_SIZES, registry=self.registry
         )
         self._labelled: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
-        """A figure that is looked up when Prometheus asks."""
+        """Add a gauge whose value is read at each scrape."""
         Gauge(name, help, registry=self.registry).set_function(value)
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count an answer."""
+        """Count a response and its duration."""
         key = (route, method, status)
         if key not in self._labelled:
             self._labelled[key] = (self._requests.labels(route, method, str(status)), self._seconds.labels(route))
@@ -56,16 +56,16 @@ class Metrics:
         counter.inc()
         histogram.observe(seconds)
 
-    def taken(self, waits: list[float]) -> None:
-        """A worker took some requests together, which had waited so long."""
-        self._group.observe(len(waits))
+    def batch_taken(self, waits: list[float]) -> None:
+        """Record a batch that a worker took, with the seconds each request had waited."""
+        self._batch_size.observe(len(waits))
         for seconds in waits:
             self._stages["queue"].observe(seconds)
 
     def stage(self, stage: str, seconds: float) -> None:
-        """Time of one stage of a search."""
+        """Record the seconds of one search stage."""
         self._stages[stage].observe(seconds)
 
     def text(self) -> bytes:
-        """All of them, as Prometheus reads them."""
+        """Return all metrics in the text format."""
         return generate_latest(self.registry)

@@ -1,6 +1,6 @@
-"""What every request passes before a route sees it (id, host, token, size) and after it (log, metrics).
+"""ASGI middleware: request id, host, token and size checks before a route; log and metrics after it.
 
-It stands outside of FastAPI, which reads a body before anything of ours could ask who sent it.
+It wraps FastAPI because FastAPI reads the body before its own middleware could check who sent it.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from citadel.errors import ServerError
-from citadel.server.config import ServerConfig
+from citadel.server.config import Limits
+from citadel.server.context import ServerContext
 from citadel.server.errors import as_server_error, error_response, request_id
 from citadel.server.hosts import Hosts
-from citadel.server.metrics import Metrics
-from citadel.server.tokens import PERMISSIONS, READ, WRITE, Guard, permission
+from citadel.server.tokens import WRITE, TokenCheck, permission
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,55 +31,55 @@ Handler = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger("citadel.server")
 
 
-class Gate:
-    """Wraps an application. Routes in `direct` are called from here: FastAPI's way to them costs as much as a scan."""
+class RequestMiddleware:
+    """Check, dispatch, log and count every request.
 
-    def __init__(self, app: App, config: ServerConfig, metrics: Metrics, routes: frozenset[str], location: str) -> None:
-        self.app, self._metrics, self._routes, self._location = app, metrics, routes, location
-        self.direct: dict[tuple[str, str], Handler] = {}
-        self.admit: Callable[[], Awaitable[None]] | None = None  # refuses searches when too many wait
-        self._guard, self._limits, self._logs = Guard(config), config.limits, config.access_log
-        self._hosts = Hosts(config.host, config.host_names)
-        self.draining = False
+    Requests with an entry in `handlers` skip FastAPI's dispatch, which costs as much as a short search.
+    """
 
-    def most_bytes(self, scope: Scope) -> int:
-        """How large the body of a request may be."""
-        changes = permission(scope["method"], scope["path"]) == WRITE
-        return self._limits.body_bytes if changes else min(self._limits.body_bytes, self._limits.query_bytes)
+    def __init__(
+        self,
+        app: App,
+        context: ServerContext,
+        paths: frozenset[str],
+        handlers: Mapping[tuple[str, str], Handler],
+    ) -> None:
+        self._app, self._context, self._paths, self._handlers = app, context, paths, handlers
+        config = context.config
+        self._token_check, self._hosts = TokenCheck(config), Hosts(config.host, config.host_names)
+        self._access_log = config.access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self._app(scope, receive, send)
             return
         start = time.perf_counter()
-        exchange = _Exchange(scope, receive, send, self)
+        exchange = _Exchange(scope, receive, send, self._context)
         try:
             self._hosts.check(scope["http_version"], scope["headers"])
-            self._guard.check(scope["method"], scope["path"], scope["headers"])
+            self._token_check.check(scope["method"], scope["path"], scope["headers"])
             exchange.check()
-            await self._pass(scope, exchange)
+            await self._dispatch(scope, exchange)
         except (Exception, asyncio.CancelledError) as error:
-            response = error_response(as_server_error(error, self._location), exchange.id)
-            if not exchange.status:  # else the client has its answer, or a part of one and uvicorn cuts the connection
+            response = error_response(as_server_error(error, self._context.service.location), exchange.id)
+            if not exchange.status:  # otherwise the response has started, and uvicorn closes the connection
                 await response(scope, receive, exchange.send)
         finally:
-            self._note(scope, exchange, time.perf_counter() - start)
+            self._record(scope, exchange, time.perf_counter() - start)
 
-    async def _pass(self, scope: Scope, exchange: _Exchange) -> None:
-        handler = self.direct.get((scope["method"], scope["path"]))
+    async def _dispatch(self, scope: Scope, exchange: _Exchange) -> None:
+        handler = self._handlers.get((scope["method"], scope["path"]))
         if handler is None:
-            await self.app(scope, exchange.receive, exchange.send)
+            await self._app(scope, exchange.receive, exchange.send)
             return
-        if self.admit is not None and PERMISSIONS.get(scope["path"]) == READ:
-            await self.admit()
-        scope["app"] = self.app
+        scope["app"] = self._app
         response = await handler(Request(scope, exchange.receive))
         await response(scope, exchange.receive, exchange.send)
 
-    def _note(self, scope: Scope, exchange: _Exchange, seconds: float) -> None:
-        path = scope["path"] if scope["path"] in self._routes else "other"
-        self._metrics.request(path, exchange.method, exchange.status, seconds)
-        if self._logs:
+    def _record(self, scope: Scope, exchange: _Exchange, seconds: float) -> None:
+        path = scope["path"] if scope["path"] in self._paths else "other"
+        self._context.metrics.request(path, exchange.method, exchange.status, seconds)
+        if self._access_log:
             client = scope.get("client")
             _log.info(
                 "request",
@@ -96,13 +96,27 @@ class Gate:
             )
 
 
+def max_body(limits: Limits, method: str, path: str) -> int:
+    """Return the largest body in bytes that a route accepts.
+
+    >>> max_body(Limits(), "POST", "/v1/search") == Limits().query_bytes
+    True
+    """
+    if permission(method, path) == WRITE:
+        return limits.body_bytes
+    return min(limits.body_bytes, limits.query_bytes)
+
+
 class _Exchange:
-    """One request and its answer, counted while they pass."""
+    """One request and its response; counts the bytes of both."""
 
-    __slots__ = ("_gate", "_headers", "_most", "_receive", "_send", "bytes_in", "bytes_out", "id", "method", "status")
+    __slots__ = (
+        "_context", "_headers", "_max_body", "_receive", "_send", "bytes_in", "bytes_out", "id", "method", "status",
+    )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, gate: Gate) -> None:
-        self._receive, self._send, self._most, self._gate = receive, send, gate.most_bytes(scope), gate
+    def __init__(self, scope: Scope, receive: Receive, send: Send, context: ServerContext) -> None:
+        self._receive, self._send, self._context = receive, send, context
+        self._max_body = max_body(context.config.limits, scope["method"], scope["path"])
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.id = request_id(self._headers.get(b"x-request-id", b""))
         self.method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
@@ -110,24 +124,24 @@ class _Exchange:
         scope["request_id"] = self.id
 
     def check(self) -> None:
-        """Refuse by the headers alone, before a byte of the body is read."""
+        """Reject a request by its headers, before the body is read."""
         if self._headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise ServerError(415, "media_type", "a compressed body is not read: send plain JSON")
+            raise ServerError(415, "media_type", "the body is compressed: send plain JSON")
         length = self._headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self._most:
+        if not length.isdigit() or int(length) > self._max_body:
             raise self._too_large()
         has_body = length.strip(b"0") or b"transfer-encoding" in self._headers
-        kind = self._headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if has_body and kind != b"application/json":
-            raise ServerError(415, "media_type", "a body is JSON: send it with `Content-Type: application/json`")
+        media_type = self._headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if has_body and media_type != b"application/json":
+            raise ServerError(415, "media_type", "the body must be JSON: send `Content-Type: application/json`")
 
     def _too_large(self) -> ServerError:
-        return ServerError(413, "limit", f"the body is larger than {self._most:,} bytes: send it in parts")
+        return ServerError(413, "limit", f"the body is larger than {self._max_body:,} bytes: send it in parts")
 
     async def receive(self) -> Message:
         message = await self._receive()
         self.bytes_in += len(message.get("body", b""))
-        if self.bytes_in > self._most:
+        if self.bytes_in > self._max_body:
             raise self._too_large()
         return message
 
@@ -137,7 +151,7 @@ class _Exchange:
             headers = message.setdefault("headers", [])
             headers.append((b"x-request-id", self.id.encode()))
             headers.append((b"x-content-type-options", b"nosniff"))
-            if self._gate.draining:
+            if self._context.draining:
                 headers.append((b"connection", b"close"))
         else:
             self.bytes_out += len(message.get("body", b""))

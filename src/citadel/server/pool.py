@@ -1,7 +1,7 @@
-"""The workers that search: a bounded queue before them, a deadline on every job, neighbours encoded together.
+"""Worker pool for searches: bounded queue, deadline per job, queries encoded in batches.
 
-Nobody waits for company: a worker takes what is there, its share of the queue, when it becomes free. So batches are of
-one query while there are workers enough, and grow with the load, when they pay.
+A free worker takes its share of the queue at once and never waits for more. So a batch is one query
+while workers are idle, and batches grow with the load, when they pay.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from itertools import groupby
 from threading import Thread
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from citadel._native import Cancel
 from citadel.errors import Cancelled, ServerError
@@ -19,19 +19,19 @@ from citadel.search.searcher import Searcher
 from citadel.server.errors import busy
 from citadel.server.work_queue import WorkQueue
 
-TEXTS_TOGETHER = 16  # encoded in one go; more would keep a cancelled job's worker too long
-PATIENCE = 0.05  # seconds a job may run before somebody watches whether its client is still there
-SHORT, AT_MOST = 0.0003, 0.001  # seconds of processor and of clock: such a search is Python's work, not the engine's
-BEHIND = 0.002  # seconds until somebody looks whether such searches wait behind a longer one
-DELIVERY = 0.001  # seconds that finished jobs wait at most for those beside them
-PACE, SPACING, LONGEST = 0.1, 0.004, 1.0  # seconds before a refusal, more for each one that is held back already
+MAX_BATCH_TEXTS = 16  # encoded together; more would delay the worker of a cancelled job
+WATCH_AFTER = 0.05  # seconds a job runs before the pool watches for a disconnect
+SHORT_CPU, SHORT_WALL = 0.0003, 0.001  # seconds; a shorter search is mostly interpreter time
+STALL = 0.002  # seconds until the pool checks whether short searches wait behind a long one
+DELIVERY = 0.001  # seconds that finished jobs wait at most for the rest of their batch
+REFUSAL_DELAY, REFUSAL_STEP, MAX_REFUSAL_DELAY = 0.1, 0.004, 1.0  # seconds; step per pending refusal
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Run = Callable[["Job", list[Any]], Any]
+Run = Callable[["PoolJob", list[Any]], Any]
 
 
-class Job:
-    """One request's work: texts to prepare first, then what to do with the prepared queries."""
+class PoolJob:
+    """The work of one request: texts to encode, then a function of the encoded queries."""
 
     __slots__ = ("cancel", "created", "encode_seconds", "future", "outcome", "run", "searcher", "started", "texts")
 
@@ -44,16 +44,17 @@ class Job:
 
     @property
     def queue_seconds(self) -> float:
+        """Time between creation and start."""
         return self.started - self.created
 
     def fail(self, error: BaseException) -> None:
-        """Answer now, and let the worker stop as soon as the engine looks at the flag."""
+        """Answer with an error now; the worker stops when the engine next checks the flag."""
         self.cancel.set()
         if self.future is not None and not self.future.done():
             self.future.set_exception(error)
 
     def settle(self) -> None:
-        """Hand the outcome to whoever still waits for it."""
+        """Pass the outcome to the future, if anyone still waits for it."""
         (result, error), self.outcome = self.outcome, (None, None)
         if self.future is None or self.future.done():
             return
@@ -62,31 +63,33 @@ class Job:
         else:
             self.future.set_exception(error)
 
-    def leave(self) -> None:
-        """Nobody waits any more. An error knows the frames it came through, and they this job: no ring must stay."""
-        self.cancel.set()  # if the engine still runs
+    def release(self) -> None:
+        """Cancel the search and drop the future: it breaks the traceback cycle."""
+        self.cancel.set()
         self.future = None
 
 
 class Pool:
-    """Some threads, each with one search at a time."""
+    """Worker threads, each with one search at a time."""
 
-    def __init__(self, workers: int, most: int, observe: Callable[[list[float]], None] = lambda waits: None) -> None:
-        self.workers, self._most, self._observe = workers, most, observe
-        self._queue: WorkQueue[Job | Literal["end"]] = WorkQueue(workers)
+    def __init__(
+        self, workers: int, max_waiting: int, observe: Callable[[list[float]], None] = lambda waits: None
+    ) -> None:
+        self.workers, self._max_waiting, self._observe = workers, max_waiting, observe
+        self._queue: WorkQueue[PoolJob | Literal["end"]] = WorkQueue(workers)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._refused, self._looking = 0, False
-        self._taken, self._short = 0.0, False  # when a worker last took something; what the last ones were like
+        self._refusing, self._checking = 0, False
+        self._last_taken, self._is_short = 0.0, False  # of the last batch taken
         self._threads = [Thread(target=self._work, name=f"citadel-search-{n}", daemon=True) for n in range(workers)]
 
     def start(self) -> None:
-        """Begin to work, for the loop that runs now."""
+        """Start the workers for the running event loop."""
         self._loop = asyncio.get_running_loop()
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End when all that waits is done."""
+        """Finish queued jobs and join the workers."""
         for _ in self._threads:
             self._queue.put("end")
         for thread in self._threads:
@@ -94,68 +97,81 @@ class Pool:
 
     @property
     def waiting(self) -> int:
+        """Number of queued jobs."""
         return len(self._queue)
 
-    async def answer(self, job: Job, seconds: float, receive: Receive) -> Any:
-        """What the job gives; a refusal when too many wait, 504 at the deadline, and an end when the client leaves."""
-        await self.admit()
+    @property
+    def is_full(self) -> bool:
+        """Whether a new job must be refused."""
+        return len(self._queue) >= self._max_waiting
+
+    async def admit(self) -> None:
+        """Refuse when the queue is full.
+
+        Call it once per request, and hand in the job without another await in between: then the queue
+        never exceeds its limit.
+        """
+        if self.is_full:
+            await self.refuse()
+
+    async def refuse(self) -> NoReturn:
+        """Raise 503 after a delay, so that clients that retry at once leave the cores to the searches."""
+        self._refusing += 1
+        try:
+            await asyncio.sleep(min(max(REFUSAL_DELAY, REFUSAL_STEP * self._refusing), MAX_REFUSAL_DELAY))
+        finally:
+            self._refusing -= 1
+        raise busy()
+
+    async def answer(self, job: PoolJob, seconds: float, receive: Receive) -> Any:
+        """Run an admitted job and return its result; stop it at the deadline or on a disconnect."""
         loop, future = asyncio.get_running_loop(), job.future
-        assert future is not None  # a job is answered once
+        assert future is not None  # a job runs once
         watch = _Watch(job, receive, seconds)
-        watch.timer = loop.call_later(min(PATIENCE, seconds), watch.start)
-        self._hand_in(job)
+        watch.timer = loop.call_later(min(WATCH_AFTER, seconds), watch.start)
+        self._submit(job)
         try:
             return await future
         finally:
             watch.stop()
-            job.leave()
+            job.release()
             del future
 
-    async def admit(self) -> None:
-        """Refuse when too many wait; asked before a body is read too, so that a refusal costs next to nothing."""
-        if len(self._queue) < self._most:
-            return
-        self._refused += 1
-        try:  # a client that asks again at once must not take the cores from the searches
-            await asyncio.sleep(min(max(PACE, SPACING * self._refused), LONGEST))
-        finally:
-            self._refused -= 1
-        raise busy()
+    def _submit(self, job: PoolJob) -> None:
+        """Queue a job. Short searches stay on one worker: two would contend for the interpreter lock."""
+        if not self._queue.put(job, wake=not self._is_short) and not self._checking:
+            self._check_soon()
 
-    def _hand_in(self, job: Job) -> None:
-        """Short searches all go to the worker that is awake: two would only pass Python's lock to and fro."""
-        if not self._queue.put(job, help=not self._short) and not self._looking:
-            self._look_soon()
+    def _check_soon(self) -> None:
+        assert self._loop is not None
+        self._checking = True
+        self._loop.call_later(STALL, self._check)
 
-    def _look_soon(self) -> None:
-        assert self._loop is not None  # it is this one
-        self._looking = True
-        self._loop.call_later(BEHIND, self._look)
-
-    def _look(self) -> None:
-        """Wake another worker if somebody waits behind something long after all."""
-        self._looking = False
+    def _check(self) -> None:
+        """Wake another worker if jobs wait behind a long search."""
+        self._checking = False
         if len(self._queue):
-            if time.perf_counter() - self._taken > BEHIND:
+            if time.perf_counter() - self._last_taken > STALL:
                 self._queue.wake()
-            self._look_soon()
+            self._check_soon()
 
-    # -- in the workers ------------------------------------------------------------------------------------------------
+    # -- worker threads --------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while (jobs := self._take()) is not None:
-            start = self._taken = time.perf_counter()
-            used = time.thread_time()
+            start = self._last_taken = time.perf_counter()
+            cpu_start = time.thread_time()
             self._run_all(jobs)
-            each = max(len(jobs), 1)
-            self._short = time.thread_time() - used < SHORT * each and time.perf_counter() - start < AT_MOST * each
-            del jobs  # while this thread waits, it must not hold on to an old generation's files
+            count = max(len(jobs), 1)
+            cpu, wall = time.thread_time() - cpu_start, time.perf_counter() - start
+            self._is_short = cpu < SHORT_CPU * count and wall < SHORT_WALL * count
+            del jobs  # an idle thread must not keep the files of an old generation open
 
-    def _run_all(self, jobs: list[Job]) -> None:
-        finished: list[Job] = []
+    def _run_all(self, jobs: list[PoolJob]) -> None:
+        finished: list[PoolJob] = []
         delivered = time.perf_counter()
-        for _, group in groupby(jobs, key=lambda job: id(job.searcher)):  # during a swap there are two
-            for job, queries in prepared(list(group)):
+        for _, group in groupby(jobs, key=lambda job: id(job.searcher)):  # two searchers during a reload
+            for job, queries in encode_queries(list(group)):
                 _run(job, queries)
                 finished.append(job)
                 if time.perf_counter() - delivered > DELIVERY:
@@ -163,19 +179,19 @@ class Pool:
                     finished, delivered = [], time.perf_counter()
         self._deliver(finished)
 
-    def _take(self) -> list[Job] | None:
-        """This worker's share of what waits, less what nobody waits for any more; None when the work is over."""
+    def _take(self) -> list[PoolJob] | None:
+        """Take this worker's share of the queue, without cancelled jobs; None at the end of work."""
         first = self._queue.get()
         if first == "end":
             return None
-        share = len(self._queue) // self.workers if first.texts else 0  # without a text company is of no use
+        share = len(self._queue) // self.workers if first.texts else 0  # no text: batching does not help
         jobs, texts = [first], len(first.texts)
-        while len(jobs) <= share and texts < TEXTS_TOGETHER:
-            job = self._queue.get_at_once()
+        while len(jobs) <= share and texts < MAX_BATCH_TEXTS:
+            job = self._queue.get_nowait()
             if job is None:
                 break
             if job == "end":
-                self._queue.put("end")  # for this very thread, when it is done
+                self._queue.put("end")  # for this thread, after this batch
                 break
             jobs.append(job)
             texts += len(job.texts)
@@ -185,40 +201,40 @@ class Pool:
         self._observe([job.queue_seconds for job in jobs])
         return [job for job in jobs if not job.cancel.is_set()]
 
-    def _deliver(self, finished: list[Job]) -> None:
+    def _deliver(self, finished: list[PoolJob]) -> None:
         if finished and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_settle_all, finished)
 
 
-def prepared(jobs: list[Job]) -> list[tuple[Job, list[Any]]]:
-    """The jobs with their queries; texts of all are encoded together, or each alone when that fails."""
+def encode_queries(jobs: list[PoolJob]) -> list[tuple[PoolJob, list[Any]]]:
+    """Pair each job with its encoded queries: all texts in one batch, or job by job if the batch fails."""
     start = time.perf_counter()
     try:
-        whole = _prepare(jobs, [text for job in jobs for text in job.texts])
+        queries = _encode_texts(jobs, [text for job in jobs for text in job.texts])
     except Exception as error:
         if len(jobs) == 1:
             jobs[0].outcome = (None, error)
             return [(jobs[0], [])]
-        return [pair for job in jobs for pair in prepared([job])]
+        return [pair for job in jobs for pair in encode_queries([job])]
     pairs, seconds = [], time.perf_counter() - start
     for job in jobs:
         count = len(job.texts)
-        pairs.append((job, whole[:count]))
-        whole, job.encode_seconds = whole[count:], seconds
+        pairs.append((job, queries[:count]))
+        queries, job.encode_seconds = queries[count:], seconds
     return pairs
 
 
-def _prepare(jobs: list[Job], texts: list[str]) -> list[Any]:
-    """Some texts at a time, so that a job that nobody waits for ends soon."""
-    found: list[Any] = []
-    for start in range(0, len(texts), TEXTS_TOGETHER):
+def _encode_texts(jobs: list[PoolJob], texts: list[str]) -> list[Any]:
+    """Encode some texts at a time, so that cancelled jobs end soon."""
+    queries: list[Any] = []
+    for start in range(0, len(texts), MAX_BATCH_TEXTS):
         if all(job.cancel.is_set() for job in jobs):
             raise Cancelled("the search was cancelled")
-        found += jobs[0].searcher.prepare(texts[start : start + TEXTS_TOGETHER])
-    return found
+        queries += jobs[0].searcher.prepare(texts[start : start + MAX_BATCH_TEXTS])
+    return queries
 
 
-def _run(job: Job, queries: list[Any]) -> None:
+def _run(job: PoolJob, queries: list[Any]) -> None:
     if job.outcome[1] is not None:
         return
     try:
@@ -227,18 +243,18 @@ def _run(job: Job, queries: list[Any]) -> None:
         job.outcome = (None, error)
 
 
-def _settle_all(jobs: list[Job]) -> None:
+def _settle_all(jobs: list[PoolJob]) -> None:
     for job in jobs:
         job.settle()
 
 
 class _Watch:
-    """Ends a job at its deadline, or when its client has left. Most jobs end before it has begun."""
+    """Ends a job at its deadline or when its client disconnects; most jobs finish before it starts."""
 
     __slots__ = ("_job", "_receive", "_seconds", "_task", "timer")
 
-    def __init__(self, job: Job, receive: Receive, seconds: float) -> None:
-        self._job: Job | None = job
+    def __init__(self, job: PoolJob, receive: Receive, seconds: float) -> None:
+        self._job: PoolJob | None = job
         self._receive, self._seconds = receive, seconds
         self._task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -246,16 +262,16 @@ class _Watch:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._wait())
-        self.timer = loop.call_later(max(self._seconds - PATIENCE, 0.0), self._expire)
+        self.timer = loop.call_later(max(self._seconds - WATCH_AFTER, 0.0), self._expire)
 
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         if self._job is not None:
-            self._job.fail(ServerError(499, "left", "the client has left"))
+            self._job.fail(ServerError(499, "left", "the client closed the connection"))
 
     def _expire(self) -> None:
-        message = f"the request took longer than {self._seconds:g} seconds: ask for less, or later"
+        message = f"the request took longer than {self._seconds:g} seconds: request less, or retry later"
         if self._job is not None:
             self._job.fail(ServerError(504, "deadline", message))
 
@@ -264,4 +280,4 @@ class _Watch:
             self.timer.cancel()
         if self._task is not None:
             self._task.cancel()
-        self._task = self._job = self.timer = None  # a cancelled task and its frame hold each other for a while
+        self._task = self._job = self.timer = None  # a cancelled task and its frame reference each other

@@ -1,9 +1,10 @@
-"""Runs the application: sockets, signals, and an end in which nobody loses an answer."""
+"""Run the server: sockets, signals and graceful shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -12,66 +13,66 @@ import time
 import uvicorn
 
 from citadel.api import Index
-from citadel.errors import ResourceError, UsageError
-from citadel.server.app import create_app
+from citadel.errors import UsageError
+from citadel.server.app import create_app, create_context
 from citadel.server.config import ServerConfig
-from citadel.server.middleware import Gate
-from citadel.server.protocol import bounded
+from citadel.server.context import ServerContext
+from citadel.server.protocol import bounded_protocol
 from citadel.server.service import Service
 
-_QUIET = 1.0  # seconds in which clients that ask on an open connection learn that it ends
+_CLOSE_NOTICE = 1.0  # seconds in which keep-alive clients get `Connection: close`
 _TICK = 0.02
 _log = logging.getLogger("citadel.server")
 
 
 class DrainingServer(uvicorn.Server):
-    """Stops in two steps: first it listens no more and every answer says `Connection: close`; then it closes.
+    """Shut down in two steps: stop listening and send `Connection: close`, then close all connections.
 
-    A client that sends its next request at the very moment an idle connection is closed would lose it.
+    Closing idle connections at once would lose a request that a client sends at that moment.
     """
 
-    def __init__(self, config: uvicorn.Config, gate: Gate, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, context: ServerContext) -> None:
         super().__init__(config)
-        self._gate, self._service = gate, service
+        self.context, self._service = context, context.service
         self._reloading: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
-        for listening in sockets or []:
-            host, port = listening.getsockname()[:2]
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
             _log.info("listening", extra={"url": f"http://{f'[{host}]' if ':' in host else host}:{port}"})
 
     def _reload(self) -> None:
         self._reloading = asyncio.get_running_loop().create_task(self._service.reload())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._gate.draining = True
+        self.context.draining = True
         _log.info("stopping")
         for server in self.servers:
             server.close()
-        end = time.monotonic() + min(self._service.config.drain_seconds, _QUIET)
+        end = time.monotonic() + min(self._service.config.drain_seconds, _CLOSE_NOTICE)
         while self.server_state.connections and time.monotonic() < end:
             await asyncio.sleep(_TICK)
         await super().shutdown(sockets)
-        self._captured_signals.clear()  # asked to stop, and stopped: that is no failure
+        self._captured_signals.clear()  # a requested stop is not a failure: exit with 0
         _log.info("stopped")
 
 
 def serve(index: Index, config: ServerConfig) -> None:
     """Serve an index until SIGTERM or SIGINT."""
-    listening = listen(config.host, config.port, config.share_port)
+    listener = listen(config.host, config.port, config.share_port)
     with contextlib.suppress(KeyboardInterrupt):
-        make_server(Service(index, config)).run(sockets=[listening])
+        make_server(Service(index, config)).run(sockets=[listener])
 
 
 def make_server(service: Service) -> DrainingServer:
-    """The server of an index, not yet running."""
-    gate, config = create_app(service), service.config
+    """Build the server of an index without running it."""
+    context, config = create_context(service), service.config
     settings = uvicorn.Config(
-        gate,
-        http=bounded(config.request_seconds, config.limits.connections, config.access_log),
+        create_app(context),
+        http=bounded_protocol(config.request_seconds, config.limits.connections, config.access_log),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -81,22 +82,32 @@ def make_server(service: Service) -> DrainingServer:
         timeout_keep_alive=max(1, round(config.request_seconds)),
         timeout_graceful_shutdown=max(1, round(config.drain_seconds)),
     )
-    return DrainingServer(settings, gate, service)
+    return DrainingServer(settings, context)
 
 
 def listen(host: str, port: int, shared: bool = False) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. Where it is shared the system spreads the connections."""
+    """Bind a socket; port 0 takes a free one. A shared port is balanced by the kernel."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listening.bind((host, port))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((host, port))
     except socket.gaierror:
-        listening.close()
-        raise UsageError(f"{host}: there is no such address: name one of this machine") from None
+        listener.close()
+        raise UsageError(f"{host}: no such address: use one of this machine") from None
     except OSError as error:
-        listening.close()
-        raise ResourceError(f"{host}:{port}: cannot be listened on ({error.strerror}): choose another --port") from None
-    return listening
+        listener.close()
+        raise UsageError(f"{host}:{port}: {_bind_problem(error)}") from None
+    return listener
+
+
+def _bind_problem(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another program listens on this port; stop it, or choose another --port"
+    if error.errno == errno.EACCES:
+        return "ports below 1024 are for the administrator; choose another --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine does not have that address; choose another --host"
+    return f"cannot listen ({error.strerror}); choose another --host or --port"

@@ -1,10 +1,10 @@
-"""What requests and answers hold. FastAPI makes the OpenAPI document of these; unknown fields are refused."""
+"""Request and response models. FastAPI generates the OpenAPI document from them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from citadel.server.ledger import TOKEN_PATTERN
 
@@ -15,72 +15,84 @@ def _example(**fields: Any) -> dict[str, Any]:
     return {"examples": [fields]}
 
 
-class Body(BaseModel):
-    """A request: strict, so that "10" is no number and a misspelt field is no silence."""
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the query is empty: send one word or more")
+    return text
+
+
+QueryText = Annotated[str, AfterValidator(_not_blank), Field(json_schema_extra={"pattern": r"\S"})]
+
+
+class RequestModel(BaseModel):
+    """Strict parsing: no coercion, unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class Answer(BaseModel):
-    """An answer; only ever made to be described."""
+class ResponseModel(BaseModel):
+    """Base of all responses. Used for the OpenAPI document only; responses are not validated."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-# ---- search ----------------------------------------------------------------------------------------------------------
+# ---- search ------------------------------------------------------------------------------------------------
 
 
-class QueryVectors(Body):
-    """A query given as the vectors of its tokens: n keys, n weights, n vectors, and the pooled vector."""
+class QueryVectors(RequestModel):
+    """A query as vectors: n keys, n weights, n token vectors, and the semantic vector."""
 
     keys: list[int] | None = Field(None, description="n keys, 0 to 2³² − 1")
-    weights: list[float] | None = Field(None, description="n weights; 1 each when left out")
+    weights: list[float] | None = Field(None, description="n weights; 1 each by default")
     vectors: list[list[float]] | None = Field(None, description="n vectors of the index's dimension")
     semantic: list[float] | None = Field(None, description="the semantic vector, if the index has that field")
 
     @property
-    def rows(self) -> int:
+    def num_tokens(self) -> int:
+        """The length of the longest list."""
         return max(len(part or ()) for part in (self.keys, self.weights, self.vectors))
 
 
-class Asked(Body):
-    """How to search, for one query and for several."""
+class SearchOptions(RequestModel):
+    """Options of a search, for one query or a batch."""
 
-    k: int = Field(10, ge=0, description="hits a query")
+    k: int = Field(10, ge=0, description="hits per query")
     semantic_mode: SemanticMode = Field("auto", description="how semantic vectors are used")
-    tau: float | None = Field(None, ge=0, description="leave out document weights up to this; not below the index's τ")
-    documents: bool = Field(True, description="whether hits carry title, text and metadata")
-    deadline_ms: int | None = Field(None, ge=100, description="shortens the server's deadline")
+    tau: float | None = Field(
+        None, ge=0, description="ignore document weights up to this threshold; at least the index's own τ"
+    )
+    documents: bool = Field(True, description="return title, text and metadata of each hit")
+    deadline_ms: int | None = Field(None, ge=100, description="a deadline shorter than the server's")
 
 
-class SearchRequest(Asked):
-    """One query: a text, or given vectors."""
+class SearchRequest(SearchOptions):
+    """One query: a text or vectors."""
 
     model_config = ConfigDict(json_schema_extra=_example(query="who proposed relativity", k=3))
 
-    query: str | None = None
+    query: QueryText | None = None
     vectors: QueryVectors | None = None
-    explain: bool = Field(False, description="put an explanation into each hit")
+    explain: bool = Field(False, description="return an explanation with each hit")
 
     @model_validator(mode="after")
     def _one_query(self) -> SearchRequest:
-        return _one_of(self)
+        return _require_one(self)
 
 
-class BatchQuery(Body):
-    """One query of several."""
+class BatchQuery(RequestModel):
+    """One query of a batch: a text or vectors."""
 
-    id: str | None = Field(None, description="its place, 1, 2, …, when left out")
-    query: str | None = None
+    id: str | None = Field(None, description="its position, 1, 2, …, by default")
+    query: QueryText | None = None
     vectors: QueryVectors | None = None
 
     @model_validator(mode="after")
     def _one_query(self) -> BatchQuery:
-        return _one_of(self)
+        return _require_one(self)
 
 
-class BatchRequest(Asked):
-    """Several queries."""
+class BatchRequest(SearchOptions):
+    """Several queries with the same options."""
 
     model_config = ConfigDict(
         json_schema_extra=_example(
@@ -94,13 +106,13 @@ class BatchRequest(Asked):
 Query = TypeVar("Query", SearchRequest, BatchQuery)
 
 
-def _one_of(given: Query) -> Query:
-    if (given.query is None) == (given.vectors is None):
+def _require_one(request: Query) -> Query:
+    if (request.query is None) == (request.vectors is None):
         raise ValueError("give either query or vectors")
-    return given
+    return request
 
 
-class Hit(Answer):
+class HitModel(ResponseModel):
     """A ranked document."""
 
     rank: int
@@ -108,13 +120,13 @@ class Hit(Answer):
     score: float
     title: str | None = None
     text: str | None = None
-    text_cut: bool | None = Field(None, description="true: title or text is cut; GET /v1/documents has the whole")
+    text_cut: bool | None = Field(None, description="true if title or text is cut; GET /v1/documents returns the whole")
     metadata: dict[str, Any] | None = None
     explanation: dict[str, Any] | None = None
 
 
-class Timings(Answer):
-    """Where the time went, in milliseconds."""
+class SearchTimings(ResponseModel):
+    """Time per stage in milliseconds."""
 
     queue_ms: float
     encode_ms: float
@@ -124,54 +136,54 @@ class Timings(Answer):
     total_ms: float
 
 
-class Found(Answer):
-    """What every search tells of itself."""
+class SearchSummary(ResponseModel):
+    """Fields that every search response has."""
 
-    generation: int = Field(description="the commit that answered")
+    generation: int = Field(description="the generation that was searched")
     tau: float = Field(description="the τ in use")
     dot_products: int
-    timings: Timings
+    timings: SearchTimings
 
 
-class SearchAnswer(Found):
+class SearchResponse(SearchSummary):
     """The hits of one query, best first."""
 
     query: str | None
-    query_cut: bool = Field(False, description="true: the query was longer than the model reads")
-    hits: list[Hit]
+    query_cut: bool = Field(description="whether the query is longer than the model reads, so that its end is ignored")
+    hits: list[HitModel]
 
 
-class BatchResult(Answer):
-    """The hits of one query of several."""
+class BatchResult(ResponseModel):
+    """The hits of one query of a batch."""
 
     query_id: str
     query: str | None
-    query_cut: bool = Field(False, description="true: the query was longer than the model reads")
-    hits: list[Hit]
+    query_cut: bool = Field(description="whether the query is longer than the model reads, so that its end is ignored")
+    hits: list[HitModel]
 
 
-class BatchAnswer(Found):
-    """The hits of several queries, in their order."""
+class BatchResponse(SearchSummary):
+    """The results of a batch, in the order of its queries."""
 
     results: list[BatchResult]
 
 
-# ---- explain ---------------------------------------------------------------------------------------------------------
+# ---- explain -----------------------------------------------------------------------------------------------
 
 
-class ExplainRequest(Body):
-    """Which query token met which document token, and its share."""
+class ExplainRequest(RequestModel):
+    """A query and the document to explain."""
 
     model_config = ConfigDict(json_schema_extra=_example(query="who proposed relativity", id="d1"))
 
-    query: str
-    id: str = Field(description="of the document")
+    query: QueryText
+    id: str = Field(description="id of the document")
     tau: float | None = Field(None, ge=0)
     semantic_mode: SemanticMode = "auto"
 
 
-class TextRequest(Body):
-    """Every token of a text with its keys and weights."""
+class TextRequest(RequestModel):
+    """A text to explain without an index lookup."""
 
     model_config = ConfigDict(json_schema_extra=_example(text="Einstein proposed relativity.", side="document"))
 
@@ -180,25 +192,25 @@ class TextRequest(Body):
     tau: float | None = Field(None, ge=0)
 
 
-class ExplainTimings(Answer):
-    """In milliseconds."""
+class ExplainTimings(ResponseModel):
+    """Time in milliseconds."""
 
     total_ms: float
 
 
-class ExplainAnswer(Answer):
-    """The JSON of `citadel.explain`, see docs/explain.md."""
+class ExplainResponse(ResponseModel):
+    """An explanation in the JSON of docs/reference/explanation.md."""
 
     explanation: dict[str, Any]
     generation: int
     timings: ExplainTimings
 
 
-# ---- documents -------------------------------------------------------------------------------------------------------
+# ---- documents ---------------------------------------------------------------------------------------------
 
 
-class StoredDocument(Answer):
-    """A document as it was given."""
+class DocumentModel(ResponseModel):
+    """A document as it was added."""
 
     id: str
     title: str
@@ -215,22 +227,24 @@ _DOCUMENT: dict[str, Any] = {
     },
     "required": ["id"],
     "anyOf": [{"required": ["text"]}, {"required": ["title"]}],
-    "description": "an id and a text, or a title in its place; all other fields are metadata",
+    "description": "an id with a text, a title or both; all other fields are metadata",
 }
 
 
-ChangesToken = Annotated[str, Field(pattern=TOKEN_PATTERN, description="as an add or a delete answered it")]
+ChangesToken = Annotated[
+    str, Field(pattern=TOKEN_PATTERN, description="`changes` from the response to an add or a delete")
+]
 
 
-class ChangeRequest(Body):
-    """What every change of documents can ask for."""
+class ChangeRequest(RequestModel):
+    """Options of every change."""
 
     commit: bool = Field(False, description="commit in the same request")
     changes: list[ChangesToken] = Field([], max_length=1000, description="earlier changes that must not be lost")
 
 
 class AddRequest(ChangeRequest):
-    """Documents to take in; an id that is there is replaced."""
+    """Documents to add; an existing id is replaced."""
 
     model_config = ConfigDict(
         json_schema_extra=_example(
@@ -242,77 +256,78 @@ class AddRequest(ChangeRequest):
 
 
 class DeleteRequest(ChangeRequest):
-    """Documents to delete; unknown ids are passed over."""
+    """Ids of documents to delete; unknown ids are ignored."""
 
     model_config = ConfigDict(json_schema_extra=_example(ids=["d9"]))
 
     ids: list[str] = Field(min_length=1)
 
 
-class CommitRequest(Body):
-    """The changes that must be durable when the commit has answered."""
+class CommitRequest(RequestModel):
+    """The changes that must be durable when the commit returns."""
 
     model_config = ConfigDict(json_schema_extra=_example())
 
     changes: ChangesToken | Annotated[list[ChangesToken], Field(max_length=1000)] | None = Field(
-        None, description="one token or several; without one, whatever waits"
+        None, description="one token or several; by default all uncommitted changes"
     )
 
     @property
     def tokens(self) -> list[str]:
+        """The tokens as a list."""
         return [self.changes] if isinstance(self.changes, str) else self.changes or []
 
 
-class Waiting(Answer):
-    """What a change leaves behind."""
+class WriteResponse(ResponseModel):
+    """State of the index after a write."""
 
-    waiting: int = Field(description="changes that wait for a commit")
+    waiting: int = Field(description="uncommitted changes")
     generation: int
 
 
-class Accepted(Waiting):
-    """A change that was accepted."""
+class ChangeResponse(WriteResponse):
+    """An accepted change."""
 
-    changes: str = Field(description="a token of this change, for POST /v1/commit")
+    changes: str = Field(description="token of this change, for POST /v1/commit")
 
 
-class Added(Accepted):
-    """How many were taken in."""
+class AddResponse(ChangeResponse):
+    """Number of documents added."""
 
     added: int
 
 
-class Deleted(Accepted):
-    """How many there were."""
+class DeleteResponse(ChangeResponse):
+    """Number of documents deleted."""
 
     deleted: int
 
 
-class Committed(Waiting):
+class CommitResponse(WriteResponse):
     """The index after a commit."""
 
     documents: int
 
 
-# ---- the rest --------------------------------------------------------------------------------------------------------
+# ---- errors and status -------------------------------------------------------------------------------------
 
 
-class ErrorDetail(Answer):
-    """A word for a program, a sentence for a reader."""
+class ErrorDetail(ResponseModel):
+    """Code, message and request id of an error."""
 
     code: str
     message: str
     request_id: str | None
 
 
-class ErrorAnswer(Answer):
-    """Every answer that is not a 200."""
+class ErrorResponse(ResponseModel):
+    """Any response other than 200."""
 
     error: ErrorDetail
 
 
-class ListSize(BaseModel):
-    """How many lists have so many postings, from … to."""
+class ListSizeBin(BaseModel):
+    """One bin of the histogram of list lengths."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -322,24 +337,24 @@ class ListSize(BaseModel):
     postings: int
 
 
-class LargeKey(Answer):
-    """A long list: its key (none for bm25), its word (none for given vectors)."""
+class KeySize(ResponseModel):
+    """The length of one list: its key (null for bm25) and word (null for given vectors)."""
 
     key: int | None
     word: str | None
     postings: int
 
 
-class Memory(Answer):
-    """In bytes."""
+class MemoryStats(ResponseModel):
+    """Sizes in bytes."""
 
     resident_bytes: int
     index_bytes: int
     model_bytes: int
 
 
-class ModelFigures(Answer):
-    """What the index's vectors are."""
+class ModelStats(ResponseModel):
+    """Router, fingerprint and vector dimensions of the index."""
 
     router: str
     fingerprint: str
@@ -348,8 +363,8 @@ class ModelFigures(Answer):
     semantic_dimension: int
 
 
-class ServerFigures(Answer):
-    """The server's own state."""
+class ServerStats(ResponseModel):
+    """State of the server process."""
 
     version: str
     uptime_seconds: float
@@ -362,19 +377,20 @@ class ServerFigures(Answer):
     limits: dict[str, int]
 
 
-class StatsAnswer(Answer):
-    """The index in numbers."""
+class StatsResponse(ResponseModel):
+    """Statistics of the index, its model and the server."""
 
     index: dict[str, Any]
-    list_sizes: list[ListSize]
-    largest_keys: list[LargeKey]
-    memory: Memory
-    model: ModelFigures
-    server: ServerFigures
+    list_sizes: list[ListSizeBin]
+    largest_keys: list[KeySize]
+    example_queries: list[str] = Field(description="titles of some documents, to try a search with")
+    memory: MemoryStats
+    model: ModelStats
+    server: ServerStats
 
 
-class Health(Answer):
-    """How the server is."""
+class HealthResponse(ResponseModel):
+    """Health of the server."""
 
     status: Literal["live", "ready", "stopping"]
     generation: int | None = None

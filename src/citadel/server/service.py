@@ -1,4 +1,4 @@
-"""The index behind the server: one searcher that everybody shares, swapped whole when a generation is new."""
+"""The served index: one shared searcher, replaced as a whole by each new generation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from citadel.index.check import check_new_files
 from citadel.search.searcher import Searcher
 from citadel.server.config import ServerConfig
 from citadel.server.errors import busy
-from citadel.server.index_stats import IndexFigures
+from citadel.server.index_stats import IndexStatsCache
 from citadel.server.ledger import Ledger
 from citadel.text.parse import make_document
 from citadel.types import Document
@@ -25,49 +25,50 @@ _log = logging.getLogger("citadel.server")
 
 
 class Service:
-    """Reads go to `searcher`, whichever it is when they begin; changes go one by one through a thread of their own."""
+    """Searches use the current `searcher`; changes run one at a time in the writer's thread."""
 
     def __init__(self, index: Index, config: ServerConfig) -> None:
         self.index, self.config, self.started = index, config, time.monotonic()
-        self.searcher, self.figures = self._searcher(), IndexFigures()
-        self.waiting = 0  # changes that wait for a commit
-        self._ledger = Ledger()  # used in the writer's thread only
+        self.searcher, self.index_stats = self._open_searcher(), IndexStatsCache()
+        self.waiting = 0  # uncommitted changes
+        self._ledger = Ledger()  # for the writer's thread only
         self.reload_error: str | None = None
         self.commits = self.reloads = self.reload_failures = 0
         self._writer = ThreadPoolExecutor(1, "citadel-writer")
         self._writes = 0
 
-    def _searcher(self, before: Searcher | None = None) -> Searcher:
-        """A searcher that has answered once: a model is loaded, and broken files are found, before anybody asks."""
+    def _open_searcher(self, previous: Searcher | None = None) -> Searcher:
+        """Open a searcher and run one query: loads the model and detects damage before it serves."""
         searcher = self.index.searcher(
-            threads=self.config.threads, device=self.config.device, card_memory=self.config.card_memory
+            threads=self.config.threads, device=self.config.device, gpu_memory=self.config.gpu_memory
         )
-        if before is not None:
-            check_new_files(searcher.snapshot, before.snapshot)
+        if previous is not None:
+            check_new_files(searcher.snapshot, previous.snapshot)
         if searcher.settings.has_text_queries:
             searcher.search("the first query", k=1)
         return searcher
 
     @property
     def generation(self) -> int:
+        """The generation being served."""
         return self.searcher.snapshot.manifest.generation
 
     @property
     def location(self) -> str:
-        """The index's folder, which is no client's business."""
+        """The index folder; never shown to clients."""
         return self.searcher.snapshot.storage.location
 
     def close(self) -> None:
-        """End; what was not committed is dropped, and said so in the log."""
+        """Close the index; uncommitted changes are dropped and logged."""
         self._writer.shutdown()
         self.index.close()
 
-    # -- changes -------------------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------
 
     async def add(
         self, documents: Sequence[Mapping[str, Any]], commit: bool = False, covers: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Add documents, all or none; `covers` are tokens of earlier changes that must not be lost."""
+        """Add documents, all or none; fail if a change whose token is in `covers` is lost."""
         return await self._in_writer(lambda: self._change(lambda: self._add(documents), commit, covers))
 
     async def delete(self, ids: Sequence[str], commit: bool = False, covers: Sequence[str] = ()) -> dict[str, Any]:
@@ -75,35 +76,34 @@ class Service:
         return await self._in_writer(lambda: self._change(lambda: self._delete(ids), commit, covers))
 
     async def commit(self, covers: Sequence[str] = ()) -> dict[str, Any]:
-        """Make all changes durable and visible; an error when one that `covers` names is lost."""
+        """Make all changes durable and visible; fail if a change in `covers` is lost."""
         return await self._in_writer(lambda: self._commit_covering(covers))
 
     async def reload(self) -> None:
-        """See what other processes have committed; a broken generation is told and not served."""
+        """Load commits of other processes; a damaged generation is reported and not served."""
         await self._in_writer(self._reload)
 
     def _change(self, change: Callable[[], dict[str, Any]], commit: bool, covers: Sequence[str]) -> dict[str, Any]:
-        """Make a change, give it a token, and commit it if asked to."""
-        self._notice_losses()
-        self._ledger.is_durable(covers)  # raises when one is lost
+        """Make a change, issue its token, and commit it on request."""
+        self._detect_losses()
+        self._ledger.is_durable(covers)  # raises if one is lost
         try:
-            done = change()
+            counts = change()
         except BaseException:
-            self._notice_losses()
+            self._detect_losses()
             if not self.index.has_changes:
                 self.index.rollback()  # releases the lock
             raise
         token = self._ledger.accept()
-        if not self.index.has_changes:  # nothing to lose: an unknown id was deleted, or an added document again
-            self._settled()
+        if not self.index.has_changes:  # no effect, such as an unknown id
+            self._mark_durable()
             self.index.rollback()  # releases the lock
         elif commit:
             self._commit()
-        return done | {"changes": token, "waiting": self.waiting, "generation": self.generation}
+        return counts | {"changes": token, "waiting": self.waiting, "generation": self.generation}
 
     def _add(self, documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        checked = [_document(place, fields) for place, fields in enumerate(documents)]
-        added = self.index.add_checked(checked)
+        added = self.index.add_checked([_document(position, fields) for position, fields in enumerate(documents)])
         self.waiting += added
         return {"added": added}
 
@@ -113,9 +113,9 @@ class Service:
         return {"deleted": deleted}
 
     def _commit_covering(self, covers: Sequence[str]) -> dict[str, Any]:
-        self._notice_losses()
+        self._detect_losses()
         if not covers:
-            self._ledger.require_waiting()
+            self._ledger.require_uncommitted()
         if not covers or not self._ledger.is_durable(covers):
             self._commit()
         return {"generation": self.generation, "documents": len(self.searcher), "waiting": self.waiting}
@@ -124,66 +124,66 @@ class Service:
         try:
             self.index.commit()
         except BaseException:
-            self.index.rollback()  # a failed commit leaves nothing behind
-            self._dropped()
+            self.index.rollback()  # a failed commit drops all uncommitted changes
+            self._mark_lost()
             raise
-        self._settled()
+        self._mark_durable()
         self.commits += 1
-        self.searcher = self._searcher(self.searcher)
+        self.searcher = self._open_searcher(self.searcher)
 
-    def _notice_losses(self) -> None:
-        """The index itself says whether anything waits: what it has dropped is not committed in silence."""
+    def _detect_losses(self) -> None:
+        """Mark changes as lost if the index has dropped them."""
         if not self.index.has_changes:
-            self._dropped()
+            self._mark_lost()
 
-    def _settled(self) -> None:
+    def _mark_durable(self) -> None:
         self.waiting = 0
         self._ledger.commit()
 
-    def _dropped(self) -> None:
+    def _mark_lost(self) -> None:
         self.waiting = 0
-        if self._ledger.waits:
+        if self._ledger.has_uncommitted:
             self._ledger.drop()
 
     def _reload(self) -> None:
         try:
             self.index.refresh()
             if self.index.generation != self.generation:
-                self.searcher = self._searcher(self.searcher)
+                self.searcher = self._open_searcher(self.searcher)
                 self.reloads += 1
                 _log.info("reloaded", extra={"generation": self.generation})
             self.reload_error = None
         except CitadelError as error:
             self.reload_failures += 1
             if self.reload_error is None:
-                _log.error("the new generation is not served", extra={"reason": str(error)})
-            self.reload_error = "the newest generation cannot be opened; the one before it is served"
+                _log.error("reload failed", extra={"reason": str(error)})
+            self.reload_error = "the newest generation cannot be opened; the previous one is still served"
 
     async def _in_writer(self, work: Callable[[], T]) -> T:
-        """Run in the writer's thread, after those that came before."""
+        """Run a function in the writer's thread, in order of arrival."""
         if self._writes >= self.config.limits.writes:
-            raise busy("too many changes wait for the writer")
+            raise busy("too many changes are waiting for the writer")
         self._writes += 1
-        running = asyncio.get_running_loop().run_in_executor(self._writer, work)
-        running.add_done_callback(self._written)
+        future = asyncio.get_running_loop().run_in_executor(self._writer, work)
+        future.add_done_callback(self._write_done)
         seconds = self.config.limits.write_deadline_ms / 1000
         try:
-            return await asyncio.wait_for(asyncio.shield(running), seconds)
+            return await asyncio.wait_for(asyncio.shield(future), seconds)
         except TimeoutError:
             raise ServerError(
                 504,
                 "deadline",
-                f"the change is still being made after {seconds:g} seconds: it is safe to send it again",
+                f"the change is still running after {seconds:g} seconds: it is safe to send it again",
             ) from None
 
-    def _written(self, running: asyncio.Future[Any]) -> None:
+    def _write_done(self, future: asyncio.Future[Any]) -> None:
         self._writes -= 1
-        if not running.cancelled():
-            running.exception()  # looked at, also when nobody waits any more
+        if not future.cancelled():
+            future.exception()  # retrieved, so that asyncio does not log it after a timeout
 
 
-def _document(place: int, fields: Mapping[str, Any]) -> Document:
+def _document(position: int, fields: Mapping[str, Any]) -> Document:
     try:
         return make_document(fields)
     except InputError as error:
-        raise InputError(f"documents.{place}: {error}; none was added") from None
+        raise InputError(f"documents.{position}: {error}; none was added") from None

@@ -1,4 +1,4 @@
-"""The page, served from the package: read once, told apart by a hash, and bound to its own origin."""
+"""Files of the search page, loaded once from the package and served with an ETag and a strict CSP."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
-_TYPES = {
+CONTENT_POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+_MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
-    "ico": "image/x-icon",
     "js": "text/javascript; charset=utf-8",
-    "png": "image/png",
     "svg": "image/svg+xml",
 }
-_PLACEHOLDER = b"<!doctype html><title>citadel</title><p>This server answers; its page is not part of this build.</p>\n"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """One file of the page."""
+class PageFile:
+    """One file of the page with its response headers."""
 
     body: bytes
     headers: dict[str, str]
@@ -35,17 +32,17 @@ class File:
         return Response(self.body, headers=self.headers)
 
 
-def file(name: str, body: bytes) -> File:
-    """A file with its headers: browsers keep it and ask each time whether it has changed.
+def page_file(name: str, body: bytes) -> PageFile:
+    """Build a file with headers that let browsers cache it and revalidate on each use.
 
-    >>> file("app.js", b"").headers["Content-Type"]
+    >>> page_file("app.js", b"").headers["Content-Type"]
     'text/javascript; charset=utf-8'
     """
-    return File(
+    return PageFile(
         body,
         {
-            "Content-Type": _TYPES[name.rpartition(".")[2]],
-            "Content-Security-Policy": POLICY,
+            "Content-Type": _MEDIA_TYPES[name.rpartition(".")[2]],
+            "Content-Security-Policy": CONTENT_POLICY,
             "Cache-Control": "no-cache",
             "Cross-Origin-Opener-Policy": "same-origin",
             "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"',
@@ -54,20 +51,16 @@ def file(name: str, body: bytes) -> File:
     )
 
 
-def page_files() -> dict[str, File]:
-    """Every file of the page by its path."""
-    folder = resources.files("citadel.server").joinpath("web")
-    found: dict[str, File] = {}
-    if folder.is_dir():
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-            if entry.is_file() and entry.name.rpartition(".")[2] in _TYPES:
-                found[f"/{entry.name}"] = file(entry.name, entry.read_bytes())
-    found["/"] = found.pop("/index.html", file("index.html", _PLACEHOLDER))
-    return found
+def page_files() -> dict[str, PageFile]:
+    """Return every file of the page by its URL path."""
+    files: dict[str, PageFile] = {}
+    for entry in sorted(resources.files("citadel.server").joinpath("web").iterdir(), key=lambda entry: entry.name):
+        if entry.name.rpartition(".")[2] in _MEDIA_TYPES:
+            files[f"/{entry.name}"] = page_file(entry.name, entry.read_bytes())
+    files["/"] = files.pop("/index.html")
+    return files
 
 
 def page_routes() -> list[Route]:
-    """A route for each file, and none for anything else: no path is ever looked up on the disk."""
-    return [
-        Route(path, found.__call__, methods=["GET"], include_in_schema=False) for path, found in page_files().items()
-    ]
+    """Return one route per file; no URL path is looked up on disk."""
+    return [Route(path, file.__call__, methods=["GET"], include_in_schema=False) for path, file in page_files().items()]

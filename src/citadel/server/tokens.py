@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, compared in constant time before a body is read."""
+"""Bearer tokens: read and write permission per route, checked before the body is read."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ PERMISSIONS = {
 }
 
 
-class Guard:
-    """Says whether a request may go on.
+class TokenCheck:
+    """Checks the bearer token of a request.
 
-    >>> guard = Guard(ServerConfig(write_token="a secret of some length"))
-    >>> guard.check("POST", "/v1/commit", [(b"authorization", b"Bearer a secret of some length")])
-    >>> guard.check("POST", "/v1/search", [])
+    >>> tokens = TokenCheck(ServerConfig(write_token="a secret of some length"))
+    >>> tokens.check("POST", "/v1/commit", [(b"authorization", b"Bearer a secret of some length")])
+    >>> tokens.check("POST", "/v1/search", [])
     """
 
     def __init__(self, config: ServerConfig) -> None:
         self._read_only = config.read_only
         write, read = (token.encode() if token else None for token in (config.write_token, config.read_token))
         self._accepted = {WRITE: [write] if write else [], READ: [token for token in (read, write) if token]}
-        self._open = read is None
+        self._reads_open = read is None
 
     def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raise what the answer must be, if the request may not go on."""
-        wanted = permission(method, path)
-        if wanted is None or (wanted == READ and self._open):
+        """Raise 401 or 403 if the request lacks the permission of its route."""
+        needed = permission(method, path)
+        if needed is None or (needed == READ and self._reads_open):
             return
-        if wanted == WRITE and self._read_only:
+        if needed == WRITE and self._read_only:
             raise ServerError(
                 403, "read_only", "this server is read-only: start it with CITADEL_WRITE_TOKEN to change the index"
             )
         given = bearer(headers)
-        # Each is compared, whether one fits or not: how long it takes says nothing.
-        fits = [hmac.compare_digest(given, token) for token in self._accepted[wanted]]
-        if not any(fits):
-            raise ServerError(401, "token", f"a {wanted} token is needed: send it as `Authorization: Bearer TOKEN`")
+        # Compare with all tokens in constant time, so that the duration reveals nothing.
+        matches = [hmac.compare_digest(given, token) for token in self._accepted[needed]]
+        if not any(matches):
+            raise ServerError(401, "token", f"a {needed} token is needed: send it as `Authorization: Bearer TOKEN`")
 
 
 def permission(method: str, path: str) -> str | None:
-    """What a route asks for; None for those that are open to all.
+    """Return the permission a route needs; None for public routes.
 
     >>> permission("POST", "/v1/documents"), permission("GET", "/v1/documents"), permission("GET", "/")
     ('write', 'read', None)
@@ -63,7 +63,7 @@ def permission(method: str, path: str) -> str | None:
 
 
 def bearer(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The token a request carries, empty without one.
+    """Return the bearer token of a request; empty if there is none.
 
     >>> bearer([(b"authorization", b"bearer abc")])
     b'abc'

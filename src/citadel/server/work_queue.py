@@ -1,7 +1,7 @@
-"""What waits for the workers: first come, first served, and no worker is woken that has nothing to do.
+"""FIFO queue for worker threads that wakes no thread without work.
 
-`queue.SimpleQueue` wakes a second sleeper whenever one takes something; it finds nothing and sleeps again, and for a
-search of microseconds that turn of Python's lock costs as much as the search.
+`queue.SimpleQueue` wakes a second waiting thread whenever one takes an item. For a search of
+microseconds, that extra switch of the interpreter lock costs as much as the search.
 """
 
 from __future__ import annotations
@@ -14,54 +14,54 @@ T = TypeVar("T")
 
 
 class WorkQueue(Generic[T]):
-    """Things for some threads; whoever fell asleep last is woken first, for its memory is the warmest.
+    """First in, first out. LIFO wake-up of threads keeps caches warm.
 
     >>> queue = WorkQueue[str](threads=1)
     >>> woken = queue.put("a")
-    >>> queue.get(), queue.get_at_once(), len(queue)
+    >>> queue.get(), queue.get_nowait(), len(queue)
     ('a', None, 0)
     """
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._waiting: deque[T] = deque()
-        self._sleepers: list[threading.Lock] = []  # each is held; its release is what wakes
+        self._items: deque[T] = deque()
+        self._sleepers: list[threading.Lock] = []  # held; releasing one wakes its thread
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._items)
 
-    def put(self, thing: T, help: bool = True) -> bool:
-        """Hand one in. Without `help` nobody is woken while a thread is awake that will come for it: False then."""
+    def put(self, item: T, wake: bool = True) -> bool:
+        """Add an item and wake a thread; with `wake=False` only if all sleep. Return whether it woke one."""
         with self._lock:
-            self._waiting.append(thing)
-            wake = help or len(self._sleepers) == self._threads
+            self._items.append(item)
+            wake = wake or len(self._sleepers) == self._threads
             sleeper = self._sleepers.pop() if wake and self._sleepers else None
         if sleeper is not None:
             sleeper.release()
         return wake
 
     def wake(self) -> bool:
-        """Wake one more thread if something waits; whether something did."""
+        """Wake one more thread if items are queued; return whether any are."""
         with self._lock:
-            waits = bool(self._waiting)
-            sleeper = self._sleepers.pop() if waits and self._sleepers else None
+            has_items = bool(self._items)
+            sleeper = self._sleepers.pop() if has_items and self._sleepers else None
         if sleeper is not None:
             sleeper.release()
-        return waits
+        return has_items
 
     def get(self) -> T:
-        """The first that waits, as soon as there is one."""
-        mine = threading.Lock()
-        mine.acquire()
+        """Remove and return the first item; block until there is one."""
+        own = threading.Lock()
+        own.acquire()
         while True:
             with self._lock:
-                if self._waiting:
-                    return self._waiting.popleft()
-                self._sleepers.append(mine)
-            mine.acquire()
+                if self._items:
+                    return self._items.popleft()
+                self._sleepers.append(own)
+            own.acquire()
 
-    def get_at_once(self) -> T | None:
-        """The first that waits, or None."""
+    def get_nowait(self) -> T | None:
+        """Remove and return the first item, or None."""
         with self._lock:
-            return self._waiting.popleft() if self._waiting else None
+            return self._items.popleft() if self._items else None

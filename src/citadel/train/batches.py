@@ -1,4 +1,4 @@
-"""Batches as a pure function of seed and step: a resumed run sees what the first would have seen; no state is kept."""
+"""Draw batches as a pure function of seed and step, so that a resumed run sees the same batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,28 +14,28 @@ from numpy.typing import NDArray
 
 from citadel.errors import InputError
 from citadel.train.config import TrainConfig
-from citadel.train.crops import cloze, crop, titled
+from citadel.train.crops import crop
 from citadel.train.data import Data
 from citadel.train.ragged import Ragged, Rows
-from citadel.train.tokens import Ids, pad
+from citadel.train.tokens import TokenIds, pad
 
-AHEAD = 4  # batches made before they are asked for
-_ORDER, _DRAW, _TITLED = 0, 1, 2  # the uses of the seed
+AHEAD = 4  # batches prepared in advance
+_ORDER, _DRAW = 0, 1  # random streams of the seed
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """B queries and G passages each; row b·G of the passages is query b's positive."""
+class TrainingBatch:
+    """B queries with G passages each; passage b·G is the positive of query b."""
 
-    query_ids: Ids  # [B, Tq]
-    query_mask: Ids  # [B, Tq]
-    passage_ids: Ids  # [B·G, Tp]
-    passage_mask: Ids  # [B·G, Tp]
-    allowed: NDArray[np.bool_]  # [B, B·G]: False where a passage is no fair negative of a query
-    teacher: NDArray[np.float32] | None  # [B, G]; NaN where the teacher has not scored
+    query_ids: TokenIds  # [B, Tq]
+    query_mask: TokenIds  # [B, Tq]
+    passage_ids: TokenIds  # [B·G, Tp]
+    passage_mask: TokenIds  # [B·G, Tp]
+    allowed: NDArray[np.bool_]  # [B, B·G]: False for known positives and false negatives
+    teacher: NDArray[np.float32] | None  # [B, G]; NaN if the teacher gave no score
 
 
-class Drawn(NamedTuple):
+class QueryGroup(NamedTuple):
     """A query with its group of passages."""
 
     query: NDArray[Any]  # tokens
@@ -45,7 +45,7 @@ class Drawn(NamedTuple):
 
 
 class Batches:
-    """Draws batches. `rank` of `world` processes gets its share of each; all shares together are one batch."""
+    """Draws batches; process `rank` of `world` gets its share of each."""
 
     def __init__(self, data: Data, config: TrainConfig, rank: int = 0, world: int = 1, fixed: bool = False) -> None:
         self.data, self._part, self._seed = data, config.data, config.seed
@@ -57,25 +57,25 @@ class Batches:
         self.epoch_size = max(1, round(float(data.examples.weight.sum())))
         self._order = lru_cache(maxsize=2)(self._new_order)
 
-    def batch(self, step: int) -> Batch:
-        """The batch of one forward pass, counted from 0."""
+    def batch(self, step: int) -> TrainingBatch:
+        """The batch of a forward pass, counted from 0."""
         start = step * self._batch + self._rank * self._share
-        places = np.arange(start, start + self._share)
-        drawn = [self._draw(int(place)) for place in places]
-        chosen = np.array([self.example(int(place)) for place in places])
+        positions = np.arange(start, start + self._share)
+        drawn = [self._draw(int(position)) for position in positions]
+        chosen = np.array([self.example(int(position)) for position in positions])
         passages = np.concatenate([each.rows for each in drawn])  # [B·G]
         query_ids, query_mask = self._pad([each.query for each in drawn], self._part.query_length)
         texts = [text for each in drawn for text in each.texts]
         passage_ids, passage_mask = self._pad(texts, self._part.passage_length)
         teacher = np.stack([each.scores for each in drawn]) if self.data.teacher else None  # [B, G]
-        return Batch(query_ids, query_mask, passage_ids, passage_mask, self._allowed(chosen, passages), teacher)
+        return TrainingBatch(query_ids, query_mask, passage_ids, passage_mask, self._allowed(chosen, passages), teacher)
 
-    def _pad(self, rows: list[NDArray[Any]], length: int) -> tuple[Ids, Ids]:
+    def _pad(self, rows: list[NDArray[Any]], length: int) -> tuple[TokenIds, TokenIds]:
         return pad(rows, self.data.special.pad, length if self._fixed else 0)
 
-    def iterate(self, start: int = 0) -> Generator[Batch, None, None]:
-        """Batches from a step on, without end, made ahead on a thread."""
-        ready: queue.Queue[Batch | BaseException] = queue.Queue(AHEAD)
+    def iterate(self, start: int = 0) -> Generator[TrainingBatch, None, None]:
+        """Endless batches from a step on, prepared by a thread."""
+        ready: queue.Queue[TrainingBatch | BaseException] = queue.Queue(AHEAD)
         over = threading.Event()
         worker = threading.Thread(target=self._fill, args=(ready, over, start), daemon=True)
         worker.start()
@@ -91,10 +91,10 @@ class Batches:
                 ready.get_nowait()
             worker.join()
 
-    def _fill(self, ready: queue.Queue[Batch | BaseException], over: threading.Event, step: int) -> None:
+    def _fill(self, ready: queue.Queue[TrainingBatch | BaseException], over: threading.Event, step: int) -> None:
         while not over.is_set():
             try:
-                made: Batch | BaseException = self.batch(step)
+                made: TrainingBatch | BaseException = self.batch(step)
             except BaseException as error:
                 made = error
             while not over.is_set():
@@ -107,66 +107,39 @@ class Batches:
 
     # -- which example -----------------------------------------------------------------------------------------------
 
-    def example(self, place: int) -> int:
-        """The example at a place of the endless stream of epochs."""
-        epoch, within = divmod(place, self.epoch_size)
+    def example(self, position: int) -> int:
+        """The example at a position of the endless stream of epochs."""
+        epoch, within = divmod(position, self.epoch_size)
         return int(self._order(epoch)[within])
 
     def _new_order(self, epoch: int) -> Rows:
-        """An epoch: every example as often as its weight, up or down by less than one, in an order of its own."""
+        """One shuffled epoch: every example as often as its weight, rounded up or down."""
         rng = np.random.default_rng((self._seed, _ORDER, epoch))
         shuffled = rng.permutation(len(self.data.examples))
         ends = np.cumsum(self.data.examples.weight[shuffled])
-        # Points at equal distances over the summed weights: an example of weight 1 is hit exactly once.
+        # Systematic sampling: an example of weight 1 is drawn exactly once.
         points = (np.arange(self.epoch_size) + rng.random()) * (ends[-1] / self.epoch_size)
         hit = np.minimum(np.searchsorted(ends, points, side="right"), len(ends) - 1)
         return np.asarray(rng.permutation(shuffled[hit]), np.int64)
 
     # -- which passages ----------------------------------------------------------------------------------------------
 
-    def _draw(self, place: int) -> Drawn:
-        """The query at a place of the stream and its group of passages."""
+    def _draw(self, position: int) -> QueryGroup:
+        """The query at a position of the stream and its group of passages."""
         data, part = self.data, self._part
-        rng = np.random.default_rng((self._seed, _DRAW, place))
-        example = self.example(place)
+        rng = np.random.default_rng((self._seed, _DRAW, position))
+        example = self.example(position)
         query, positive = int(data.examples.query[example]), int(data.examples.positive[example])
         rows, scores = self._group(example, query, positive, rng)
-        drawn = Drawn(data.queries[query], rows, [data.passages[row] for row in rows.tolist()], scores)
-        if part.titled and np.random.default_rng((self._seed, _TITLED, place // self._batch)).random() < part.titled:
-            return self._under_titles(drawn, rng)
+        drawn = QueryGroup(data.queries[query], rows, [data.passages[row] for row in rows.tolist()], scores)
         if part.crops and rng.random() < part.crops:
             cropped = crop(drawn.texts[0], data.sentence_ends, part.query_length, rng)
             if cropped is not None:
                 return drawn._replace(query=cropped, scores=_unknown(part.group))
         return drawn
 
-    def _under_titles(self, drawn: Drawn, rng: np.random.Generator) -> Drawn:
-        """A sentence of the positive asks for the rest of it; each passage stands under the query of its own pair.
-
-        Collections have titles, and these pairs have none: what would be the title is the query. Whole batches are
-        made so, lest a title give the positive away; a passage of one sentence keeps its query and has no title.
-        """
-        part = self._part
-        made = cloze(drawn.texts[0], self.data.sentence_ends, part.query_length, rng)
-        if made is None:
-            return drawn
-        texts = [made[1], *drawn.texts[1:]]
-        titles = self._title[drawn.rows].tolist()
-        under = [self._under(title, text) for title, text in zip(titles, texts, strict=True)]
-        return drawn._replace(query=made[0], texts=under, scores=_unknown(part.group))
-
-    @cached_property
-    def _title(self) -> Rows:
-        """[P]: the query each passage answers, the first of several; −1 where there is none. Kept only if asked for."""
-        found = np.full(len(self.data.passages), -1)
-        found[self.data.examples.positive[::-1]] = self.data.examples.query[::-1]
-        return found
-
-    def _under(self, title: int, text: NDArray[Any]) -> NDArray[Any]:
-        return titled(self.data.queries[title], text, self._part.passage_length) if title >= 0 else text
-
     def _group(self, example: int, query: int, positive: int, rng: np.random.Generator) -> tuple[Rows, Any]:
-        """The positive, hard negatives in random choice, then random passages where there are too few."""
+        """The positive, randomly chosen hard negatives, then random passages if there are too few."""
         pool, scores, own = self._pool(int(self.data.examples.pair[example]))
         chosen = rng.permutation(len(pool))[: self._part.group - 1]
         missing = self._part.group - 1 - len(chosen)
@@ -176,7 +149,7 @@ class Batches:
         return rows, teacher
 
     def _pool(self, pair: int) -> tuple[NDArray[Any], NDArray[Any], float]:
-        """Hard negatives of a pair with the teacher's scores, and its score of the positive; NaN where it has none."""
+        """Hard negatives of a pair, their teacher scores and that of the positive; NaN if not scored."""
         teacher = self.data.teacher
         if teacher is not None and len(teacher.passages[pair]):
             scores = teacher.scores[pair]
@@ -185,7 +158,7 @@ class Batches:
         return pool, np.full(len(pool), np.nan), float("nan")
 
     def _random(self, count: int, known: NDArray[Any], rng: np.random.Generator) -> Rows:
-        """Passages of the collection that are not known to answer the query, where there are enough of them."""
+        """Random passages, preferring those not known to answer the query."""
         if not count:
             return np.empty(0, np.int64)
         drawn = rng.integers(len(self.data.passages), size=4 * count + 4)
@@ -195,7 +168,7 @@ class Batches:
     # -- which are fair ----------------------------------------------------------------------------------------------
 
     def _allowed(self, chosen: Rows, passages: Rows) -> NDArray[np.bool_]:
-        """All but known positives and false negatives of each query; its own positive stays."""
+        """Mask of fair passages: all but known positives and false negatives; a query's own positive stays."""
         data, size = self.data, len(chosen)
         columns = data.twin[passages]  # [B·G]
         order = np.argsort(columns, kind="stable")
@@ -206,19 +179,19 @@ class Batches:
         allowed = np.ones((size, len(passages)), bool)
         low = np.searchsorted(columns[order], unfair, side="left")
         high = np.searchsorted(columns[order], unfair, side="right")
-        for place in np.flatnonzero(high > low).tolist():
-            allowed[queries[place], order[low[place] : high[place]]] = False
+        for position in np.flatnonzero(high > low).tolist():
+            allowed[queries[position], order[low[position] : high[position]]] = False
         allowed[np.arange(size), np.arange(size) * self._part.group] = True
         return allowed
 
 
 def _unknown(group: int) -> NDArray[np.float32]:
-    """No scores: the teacher saw another query."""
+    """Missing scores: the teacher scored another query."""
     return np.full(group, np.nan, np.float32)  # [G]
 
 
 def _lists(table: Ragged, rows: Rows) -> tuple[Rows, Rows]:
-    """The lists of some rows as pairs (place among the rows, value)."""
+    """The lists of some rows as pairs (index of the row, value)."""
     parts = [table[row] for row in rows.tolist()]
-    places = np.repeat(np.arange(len(rows)), [len(part) for part in parts])
-    return places, np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+    positions = np.repeat(np.arange(len(rows)), [len(part) for part in parts])
+    return positions, np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""A teacher fused with BM25: the two together beat either on most collections."""
+"""A teacher fused with BM25; on most collections the sum beats either."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import UsageError
+from citadel.progress import Meter, silent
 from citadel.routing.bm25 import idf, tf_part
 from citadel.text.analyser import get_analyser
-from citadel.train.distill import Group, Teacher
-from citadel.train.meter import Meter, silent
-from citadel.train.ragged import Growing
-from citadel.train.texts import Texts
+from citadel.train.distill import ScoringGroup, Teacher
+from citadel.train.ragged import RaggedBuilder
+from citadel.train.texts import TextStore
 
 
 class Bm25:
-    """BM25 of given passages, not of a ranking.
+    """BM25 scores of given passages.
 
-    >>> bm25 = Bm25(Texts(["the heart", "a lens bends light"]))
+    >>> bm25 = Bm25(TextStore(["the heart", "a lens bends light"]))
     >>> [round(value, 2) for value in bm25.score("heart of glass", [0, 1])]
     [0.4, 0.0]
     """
 
-    def __init__(self, texts: Texts, meter: Meter = silent) -> None:
+    def __init__(self, texts: TextStore, meter: Meter = silent) -> None:
         self._analyser = get_analyser("english")
         self._terms: dict[str, int] = {}
-        listed = Growing(np.int32)
+        listed = RaggedBuilder(np.int32)
         with meter("Analysing", "passages", len(texts)) as progress:
             for row, text in enumerate(texts):
                 numbers = [self._terms.setdefault(term, len(self._terms)) for term in self._analyser.terms(text)]
@@ -41,7 +41,7 @@ class Bm25:
         self._average = len(self._passages.values) / max(1, len(self._passages))
 
     def score(self, query: str, rows: Sequence[int]) -> list[float]:
-        """The score of each of these passages."""
+        """Score these passages."""
         terms = [self._terms[term] for term in self._analyser.terms(query) if term in self._terms]
         weights = [idf(len(self._passages), int(self._frequency[term])) for term in terms]
         return [self._one(terms, weights, self._passages[row]) for row in rows]
@@ -54,13 +54,13 @@ class Bm25:
 
 
 class FusedTeacher:
-    """A teacher's score plus `weight` times BM25, the latter as a z-score over the group."""
+    """Teacher score plus `weight` times the z-score of BM25 over the group."""
 
     def __init__(self, teacher: Teacher, bm25: Bm25, weight: float) -> None:
         self._teacher, self._bm25, self._weight = teacher, bm25, weight
         self.lines = teacher.lines
 
-    def score(self, groups: Sequence[Group]) -> list[list[float]]:
+    def score(self, groups: Sequence[ScoringGroup]) -> list[list[float]]:
         fused = []
         for group, scores in zip(groups, self._teacher.score(groups), strict=True):
             lexical = z_score(self._bm25.score(group.query, group.rows.tolist()))
@@ -69,7 +69,7 @@ class FusedTeacher:
 
 
 def z_score(values: Sequence[float]) -> NDArray[np.float64]:
-    """Mean 0 and deviation 1; all 0 where all are equal.
+    """Standardise to mean 0 and deviation 1; all 0 if all values are equal.
 
     >>> z_score([1, 3]).tolist(), z_score([2, 2]).tolist()
     ([-1.0, 1.0], [0.0, 0.0])
@@ -80,7 +80,7 @@ def z_score(values: Sequence[float]) -> NDArray[np.float64]:
 
 
 def parse_fuse(text: str) -> float:
-    """The weight in `bm25=WEIGHT`.
+    """Parse the weight of `bm25=WEIGHT`.
 
     >>> parse_fuse("bm25=0.02")
     0.02

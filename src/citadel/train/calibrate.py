@@ -1,6 +1,6 @@
-"""How the heads start, so that the router is alive at the first step and the semantic vector is worth something.
+"""Initialise the heads so that the router is active from the first step and the semantic vector is useful.
 
-Without this, nearly every key of a fresh router is positive, its loss is in the thousands, and it collapses to one key.
+Without it nearly every key of a new router is positive, the loss is in the thousands, and the router collapses.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from torch import Tensor
 
 from citadel.errors import InputError
 from citadel.model.citadel import Citadel
+from citadel.progress import Meter, silent
 from citadel.train.config_tables import RouterPart
 from citadel.train.data import Data
 from citadel.train.inputs import Inputs, Marker
-from citadel.train.meter import Meter, silent
 from citadel.train.tokens import pad
 
 Sample = Callable[[], Inputs]
 
 _SAMPLE = 256  # passages to calibrate with
 _SAMPLE_PCA = 2048
-_WARM_UP, _CALIBRATE, _PCA = 11, 12, 13  # streams of random numbers apart from the batches'
+_WARM_UP, _CALIBRATE, _PCA = 11, 12, 13  # random streams, distinct from those of batches
 
 
 def start_heads(
     model: Citadel, data: Data, marker: Marker, part: RouterPart, seed: int, dtype: torch.dtype, meter: Meter = silent
 ) -> dict[str, float]:
-    """Give every head its start; figures for the log."""
+    """Initialise every head; return figures for the log."""
     figures: dict[str, float] = {}
     if model.semantic is not None:
         start_semantic(model, lambda: _sample(data, marker, _SAMPLE_PCA, (seed, _PCA)), part, dtype)
@@ -50,7 +50,7 @@ def start_heads(
 def warm_up(
     model: Citadel, data: Data, marker: Marker, part: RouterPart, seed: int, dtype: torch.dtype, meter: Meter = silent
 ) -> float:
-    """Train the router head alone on masked tokens; the last loss. The backbone, frozen, keeps its sentence space."""
+    """Train only the router head on masked tokens, with a frozen backbone; return the last loss."""
     assert model.router is not None
     optimizer = torch.optim.AdamW(model.router.parameters(), lr=part.warm_up_lr)
     loss = torch.zeros(())
@@ -68,21 +68,21 @@ def warm_up(
 
 
 def masked_token_loss(model: Citadel, inputs: Inputs, seed: int, dtype: torch.dtype, part: RouterPart) -> Tensor:
-    """Cross-entropy of the router's logits at hidden and some shown tokens; gradients reach the head only."""
+    """Cross-entropy of the router's logits at masked and some visible tokens; only the head gets gradients."""
     assert model.router is not None
     draw = torch.rand(inputs.ids.shape, generator=torch.Generator().manual_seed(seed)).to(inputs.ids.device)  # [n, T]
     hidden_tokens = inputs.routed & (draw < part.warm_up_masked)
-    asked = inputs.routed & (draw < part.warm_up_masked + part.warm_up_shown)
+    predicted = inputs.routed & (draw < part.warm_up_masked + part.warm_up_shown)
     with torch.no_grad():
         hidden = model(inputs.ids.masked_fill(hidden_tokens, model.config.mask_id), inputs.mask, dtype)  # [n, T, h]
-    x = model.router(hidden[asked])  # [m, h]
+    x = model.router(hidden[predicted])  # [m, h]
     logits = F.linear(x, model.embeddings.word.detach().to(x.dtype), model.router.bias.to(x.dtype))  # [m, V]
-    return F.cross_entropy(logits.float(), inputs.ids[asked])
+    return F.cross_entropy(logits.float(), inputs.ids[predicted])
 
 
 @torch.no_grad()
 def shift_logits(model: Citadel, inputs: Inputs, active: int, dtype: torch.dtype) -> float:
-    """Lower all logits by the mean of each token's `active`-th largest, so that about so many stay above 0."""
+    """Lower all logits so that about `active` keys per token stay above 0; return the shift."""
     assert model.router is not None
     total, tokens = 0.0, 0
     for at in range(0, len(inputs.ids), 16):
@@ -98,7 +98,7 @@ def shift_logits(model: Citadel, inputs: Inputs, active: int, dtype: torch.dtype
 
 @torch.no_grad()
 def start_semantic(model: Citadel, sample: Sample, part: RouterPart, dtype: torch.dtype) -> None:
-    """The semantic head: as drawn, the identity, or the principal directions of pooled passages; then scaled."""
+    """Initialise the semantic head: random, identity, or PCA of pooled passages; then scale it."""
     assert model.semantic is not None
     width, hidden = model.semantic.weight.shape
     if part.semantic_start == "identity":
@@ -115,9 +115,9 @@ def start_semantic(model: Citadel, sample: Sample, part: RouterPart, dtype: torc
 
 @torch.no_grad()
 def start_token(model: Citadel, sample: Sample, part: RouterPart, dtype: torch.dtype) -> None:
-    """The token head: as drawn, or the principal directions of token states at about unit length; then scaled."""
+    """Initialise the token head: random, or PCA of token states at about unit length; then scale it."""
     assert model.token is not None
-    if part.token_start == "pca":  # noqa: S105 - a way to start, no secret
+    if part.token_start == "pca":  # noqa: S105 - an option, not a secret
         inputs = sample().rows(slice(0, _SAMPLE))
         states = model(inputs.ids, inputs.mask, dtype)[inputs.routed].float()  # [m, h]
         _principal(model.token, states)
@@ -129,14 +129,14 @@ def start_token(model: Citadel, sample: Sample, part: RouterPart, dtype: torch.d
 
 
 def _principal(head: torch.nn.Linear, states: Tensor) -> None:
-    """Make a head project centred states on their first principal directions."""
+    """Set a head to project centred states on their first principal components."""
     mean = states.mean(0)
     centred = (states - mean).double()
     _, vectors = torch.linalg.eigh(centred.T @ centred)  # ascending
     chosen = vectors.flip(-1)[:, : head.weight.shape[0]].T  # [s, h]
     if len(chosen) < head.weight.shape[0]:
         raise InputError(f"pca gives at most {len(chosen)} directions: lower the dimension")
-    # An eigenvector's sign is arbitrary; a fixed one makes two machines agree.
+    # Eigenvectors have an arbitrary sign; fix it, so that machines agree.
     sign = torch.sign(chosen.gather(1, chosen.abs().argmax(1, keepdim=True)))
     head.weight.copy_(chosen * sign)
     head.bias.copy_(-F.linear(mean, head.weight))
@@ -152,7 +152,7 @@ def _pooled(model: Citadel, inputs: Inputs, dtype: torch.dtype) -> Tensor:
 
 
 def _sample(data: Data, marker: Marker, count: int, seed: tuple[int, ...]) -> Inputs:
-    """Passages drawn by seed, the same on every process."""
+    """Draw passages by seed, the same on every process."""
     rows = np.random.default_rng(seed).integers(len(data.passages), size=min(count, len(data.passages)))
     ids, mask = pad([data.passages[int(row)] for row in rows], data.special.pad)
     return marker(torch.from_numpy(ids), torch.from_numpy(mask))

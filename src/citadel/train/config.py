@@ -1,8 +1,9 @@
-"""One TOML file says all of a training run: unknown keys, wrong types and contradictions are refused by name."""
+"""Training configuration from one TOML file; unknown keys, wrong types and contradictions are errors."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tomllib
 from dataclasses import asdict, dataclass, fields, replace
@@ -11,14 +12,20 @@ from typing import Any
 from citadel.encode.config import make
 from citadel.errors import InputError
 from citadel.train.config_tables import PRESETS, DataPart, LossPart, ModelPart, OptimizerPart, RouterPart, RunPart
-from citadel.train.toml import to_toml
 
-_NOT_THE_RUN = {"log_every", "evaluate_every", "evaluate_queries", "evaluate_at_end", "checkpoint_every", "device"}
+_NOT_FINGERPRINTED = {
+    "log_every",
+    "evaluate_every",
+    "evaluate_queries",
+    "evaluate_at_end",
+    "checkpoint_every",
+    "device",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """A whole run.
+    """Configuration of a training run.
 
     >>> text = '''
     ... name = "demo"
@@ -45,16 +52,18 @@ class TrainConfig:
     run: RunPart
 
     def to_toml(self) -> str:
-        """The effective config as a file: every value, given or not."""
-        return to_toml(self._tables())
+        """The effective config as TOML: every value, given or default."""
+        import tomli_w  # extra [train]; mining and scoring need the config but not this package
+
+        return tomli_w.dumps(self._tables())
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over all that decides the weights; a resumed run must have the same."""
+        """SHA-256 over everything that determines the weights; a resumed run needs the same."""
         tables = self._tables()
-        tables["run"] = {name: value for name, value in tables["run"].items() if name not in _NOT_THE_RUN}
-        del tables["data"]["cache"]  # where data is kept decides nothing
-        return hashlib.sha256(to_toml(tables).encode()).hexdigest()
+        tables["run"] = {name: value for name, value in tables["run"].items() if name not in _NOT_FINGERPRINTED}
+        del tables["data"]["cache"]  # does not affect the weights
+        return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
     def with_steps(self, steps: int) -> TrainConfig:
         """The same run with another number of steps."""
@@ -74,7 +83,7 @@ class TrainConfig:
 
 
 def load_train_config(path: str | os.PathLike[str]) -> TrainConfig:
-    """The config in a TOML file; InputError names the file and the key."""
+    """Read a config from a TOML file."""
     name = os.fspath(path)
     try:
         with open(name, encoding="utf-8") as file:
@@ -87,40 +96,40 @@ def load_train_config(path: str | os.PathLike[str]) -> TrainConfig:
 
 
 def parse_train_config(text: str, source: str = "") -> TrainConfig:
-    """The config a TOML text stands for.
+    """Parse a config.
 
     >>> parse_train_config("[optimiser]", "run.toml")
     Traceback (most recent call last):
     citadel.errors.InputError: run.toml: unknown key 'optimiser': known are name, seed, model, data, loss, ...
     """
     try:
-        found = tomllib.loads(text)
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"not valid TOML: {error}", source) from None
     try:
-        return _train_config(found)
+        return _train_config(data)
     except InputError as error:
         raise InputError(error.reason, source) from None
 
 
 def expand(path: str) -> str:
-    """A path of a config with `$CITADEL_DATA` filled in.
+    """Expand `$CITADEL_DATA` and `~` in a path.
 
     >>> expand("configs/smoke.toml")
     'configs/smoke.toml'
     """
-    data = os.environ.get("CITADEL_DATA") or "../shared/data"  # CITADEL_DATA's default
+    data = os.environ.get("CITADEL_DATA") or "../shared/data"  # default of CITADEL_DATA
     return os.path.expanduser(path.replace("${CITADEL_DATA}", "$CITADEL_DATA").replace("$CITADEL_DATA", data))
 
 
-def _train_config(found: dict[str, Any]) -> TrainConfig:
+def _train_config(data: dict[str, Any]) -> TrainConfig:
     known = [part.name for part in fields(TrainConfig)]
-    if unknown := sorted(set(found) - set(known)):
+    if unknown := sorted(set(data) - set(known)):
         raise InputError(f"unknown key {unknown[0]!r}: known are {', '.join(known)}")
-    name, seed = found.get("name", ""), found.get("seed", 0)
+    name, seed = data.get("name", ""), data.get("seed", 0)
     if not isinstance(name, str) or not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise InputError("name must be a text and seed a whole number of 0 or more")
-    tables = {part: _table(found, part) for part in known[2:]}
+    tables = {part: _table(data, part) for part in known[2:]}
     loss = make(LossPart, tables["loss"], "loss.")  # checks the keys and the preset before it is applied
     if loss.teacher and tables["data"].get("scores"):
         raise InputError("loss.teacher and data.scores are two teachers: give one of them")
@@ -136,8 +145,8 @@ def _train_config(found: dict[str, Any]) -> TrainConfig:
     )
 
 
-def _table(found: dict[str, Any], part: str) -> dict[str, Any]:
-    table = found.get(part, {})
+def _table(data: dict[str, Any], part: str) -> dict[str, Any]:
+    table = data.get(part, {})
     if not isinstance(table, dict):
         raise InputError(f"{part} is {table!r}, not a table: write [{part}]")
     return table

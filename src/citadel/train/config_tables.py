@@ -1,4 +1,4 @@
-"""The tables of a training config: their keys, their defaults, and what each value may be."""
+"""Tables of a training config: keys, defaults and allowed values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from citadel.encode.config import BackboneConfig, ModelConfig, make
+from citadel.encode.config import MAX_SIZES, BackboneConfig, ModelConfig, make
 from citadel.errors import InputError
 
 FORMATS = ("pairs", "msmarco", "tevatron", "beir")
@@ -24,13 +24,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "distill_semantic": False,
     },
 }
-_OF_THE_TOKENIZER = {"cls_id", "sep_id", "pad_id", "mask_id"}
-_ANY_BACKBONE = BackboneConfig(positions=1 << 20)  # lengths are checked when the backbone is known
+_TOKENIZER_KEYS = {"cls_id", "sep_id", "pad_id", "mask_id"}
+_ANY_BACKBONE = BackboneConfig(positions=MAX_SIZES["positions"])  # lengths are checked once the backbone is known
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPart:
-    """[model]: the backbone to start from and what is built on it.
+    """[model]: the backbone and the settings of the model on it.
 
     >>> ModelPart("bert-base-uncased", {"router": "dynamic", "tau": 0.9}).config(BackboneConfig()).tau
     0.9
@@ -40,9 +40,10 @@ class ModelPart:
     settings: Mapping[str, Any]  # of ModelConfig
 
     def config(self, backbone: BackboneConfig, **special: Any) -> ModelConfig:
-        """The model's config on a backbone; `special` are a name and token ids, where the file does not give them.
+        """The model config on a backbone; `special` has defaults for the name and the special token ids.
 
-        Lengths are cut to what the backbone can take."""
+        Lengths are limited to the positions of the backbone.
+        """
         whole = make(ModelConfig, {**special, **self.settings, "backbone": _ANY_BACKBONE}, "model.")
         query, document = (min(length, backbone.longest) for length in (whole.query_length, whole.document_length))
         return replace(whole, backbone=backbone, query_length=query, document_length=document)
@@ -53,7 +54,7 @@ class ModelPart:
         if "router" not in self.settings:
             raise InputError("model.router is missing: choose none, all_to_all, static, dynamic or sparse")
         if "backbone" in self.settings or "name" in self.settings:
-            raise InputError("model.name is not known: the name stands at the top")
+            raise InputError("model.name is not known: write the name at the top of the file")
         self.config(_ANY_BACKBONE)
 
     @property
@@ -61,15 +62,15 @@ class ModelPart:
         return str(self.settings["router"])
 
     def effective(self) -> dict[str, Any]:
-        """All values, those that were not given too."""
+        """All values, given or default."""
         values = asdict(self.config(_ANY_BACKBONE))
-        hidden = {"backbone", "name"} | (_OF_THE_TOKENIZER - set(self.settings))
+        hidden = {"backbone", "name"} | (_TOKENIZER_KEYS - set(self.settings))
         return {"backbone": self.backbone} | {name: value for name, value in values.items() if name not in hidden}
 
 
 @dataclass(frozen=True, slots=True)
 class DataPart:
-    """[data]: where queries, passages, negatives and teacher scores come from, and how a batch is drawn from them.
+    """[data]: files of queries, passages, negatives and teacher scores, and how batches are drawn.
 
     >>> DataPart(folder="data", kinds={"heading": 0.3}).group
     8
@@ -85,17 +86,16 @@ class DataPart:
     triples: str = ""
     negatives: str = ""  # JSONL of `citadel mine`
     scores: str = ""  # JSONL of `citadel score`
-    group: int = 8  # G: passages a query, one of them its positive
-    query_length: int = 32  # tokens, special ones counted
+    group: int = 8  # G: passages per query, including the positive
+    query_length: int = 32  # tokens, including special ones
     passage_length: int = 128
     kinds: Mapping[str, float] = field(default_factory=dict)  # kind of query → weight; 0 leaves it out
     sources: Mapping[str, float] = field(default_factory=dict)  # source of the positive → weight
     crops: float = 0.0  # share of queries replaced by a sentence of their positive
-    titled: float = 0.0  # share of batches where sentences ask for passages that stand under the query of their pair
     margin: float = -math.inf  # mined passages that score above the positive − margin count as false negatives
     held_out: bool = True
     max_pairs: int = 0
-    cache: str = ""  # folder where data is kept from run to run; "": nowhere
+    cache: str = ""  # folder of the data cache; "": no cache
 
     def __post_init__(self) -> None:
         _one_of("data.format", self.format, FORMATS)
@@ -105,13 +105,12 @@ class DataPart:
         _within("data.query_length", self.query_length, 3, 1 << 20)
         _within("data.passage_length", self.passage_length, 3, 1 << 20)
         _within("data.crops", self.crops, 0, 1)
-        _within("data.titled", self.titled, 0, 1)
         _within("data.max_pairs", self.max_pairs, 0, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class LossPart:
-    """[loss]: the weights of METHOD §2; `preset` sets what is not given.
+    """[loss]: weights of the loss terms; `preset` sets defaults.
 
     >>> LossPart(distillation="kl").soft_label
     1.0
@@ -127,19 +126,18 @@ class LossPart:
     hard_label: float = 1.0
     soft_label: float = 1.0
     distillation: str = "none"
-    teacher: str = ""  # a sentence encoder that scores every passage of the batch as it comes
-    teachers: Mapping[str, float] = field(default_factory=dict)  # further ones → times their cosine, added to logits
-    bm25: float = 0.0  # times BM25 over tokens, added to that teacher's logits
-    anchor: float = 0.0  # of the divergence of the semantic part alone from that teacher
-    anchor_vectors: float = 0.0  # of the angle between the semantic vector of each text and that teacher's
+    teacher: str = ""  # sentence encoder that scores every passage of each batch
+    teachers: Mapping[str, float] = field(default_factory=dict)  # further encoders → factor of their cosine
+    bm25: float = 0.0  # factor of BM25 over tokens in the teacher's logits
+    anchor: float = 0.0  # weight of KL between the semantic score and the teacher
     teacher_temperature: float = 1.0  # teacher scores are divided by it
     temperature: float = 1.0  # student scores are divided by it
     distill_router: bool = False
-    distill_semantic: bool = True  # the student's score that is distilled holds its semantic part
+    distill_semantic: bool = True  # include the semantic score in distillation
     flops_query: float = 0.0
     flops_passage: float = 0.0
-    prune: float = 0.0  # share of the steps over which passages come to lose weights up to τ, as in an index; 0: never
-    ramp: float = 0.0  # share of the steps over which regularisers rise
+    prune: float = 0.0  # share of the steps over which pruning rises to τ; 0: none
+    ramp: float = 0.0  # share of the steps over which regularisers ramp up
     ramp_power: int = 1
 
     def __post_init__(self) -> None:
@@ -153,23 +151,22 @@ class LossPart:
         _within("loss.ramp", self.ramp, 0, 1)
         _within("loss.prune", self.prune, 0, 1)
         _within("loss.ramp_power", self.ramp_power, 1, 8)
-        anchored = self.anchor or self.anchor_vectors
-        if self.teacher and self.distillation == "none" and not anchored:
-            raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or an anchor")
+        if self.teacher and self.distillation == "none" and not self.anchor:
+            raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or loss.anchor")
         _weights("loss.teachers", self.teachers)
-        if not self.teacher and (self.bm25 or anchored or self.teachers):
-            reason = "loss.bm25, anchor, anchor_vectors and teachers need loss.teacher"
+        if not self.teacher and (self.bm25 or self.anchor or self.teachers):
+            reason = "loss.bm25, loss.anchor and loss.teachers need loss.teacher"
             raise InputError(f"{reason}: name the folder of a sentence encoder")
         if self.teacher in self.teachers:
             raise InputError(f"loss.teachers names loss.teacher again: {self.teacher!r}; give other sentence encoders")
         weights = ("alpha", "beta", "router_contrastive", "hard_label", "soft_label", "flops_query", "flops_passage")
-        for name in (*weights, "bm25", "anchor", "anchor_vectors"):
+        for name in (*weights, "bm25", "anchor"):
             _within(f"loss.{name}", getattr(self, name), 0, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class RouterPart:
-    """[router]: how the heads start, so that the router does not collapse.
+    """[router]: initialisation of the heads, which keeps the router from collapsing.
 
     >>> RouterPart(semantic_start="zero")
     Traceback (most recent call last):
@@ -180,11 +177,11 @@ class RouterPart:
     warm_up_lr: float = 1e-3
     warm_up_batch: int = 256
     warm_up_masked: float = 0.15  # share of tokens to predict behind [MASK] …
-    warm_up_shown: float = 0.05  # … and as they stand: the more, the nearer keys start to a token's own word
-    active_keys: int = 8  # logits are shifted until about so many keys a token are active; 0: no shift
+    warm_up_shown: float = 0.05  # … and visible; more of them start keys closer to the token itself
+    active_keys: int = 8  # initial number of active keys per token; 0: no shift
     semantic_start: str = "random"
     semantic_scale: float = 1.0
-    token_start: str = "random"  # noqa: S105 - a way to start, no secret
+    token_start: str = "random"  # noqa: S105 - an option, not a secret
     token_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -210,17 +207,17 @@ class OptimizerPart:
 
     lr: float = 2e-5
     head_lr: float = 0.0  # 0: as lr
-    semantic_lr: float = 0.0  # 0: as head_lr; a head that starts as the identity wants no more than the backbone
+    semantic_lr: float = 0.0  # 0: as head_lr
     weight_decay: float = 0.01
     clip: float = 1.0
     warm_up: float = 0.1  # share of the steps, or their number from 1 up
     steps: int = 0
     epochs: float = 0.0
-    batch: int = 128  # queries a forward pass, over all processes
-    accumulate: int = 1  # forward passes a step
-    cache: int = 0  # gradient caching: passages a micro-batch; 0: off
+    batch: int = 128  # queries per forward pass, over all processes
+    accumulate: int = 1  # forward passes per step
+    cache: int = 0  # gradient caching: passages per micro-batch; 0: off
     average: float = 0.0  # share of the last steps whose weights are averaged
-    frozen: int = 0  # the lowest layers, embeddings with them, that keep their weights
+    frozen: int = 0  # number of frozen layers from the bottom, with the embeddings
 
     def __post_init__(self) -> None:
         if (self.steps > 0) == (self.epochs > 0) or self.steps < 0 or self.epochs < 0:
@@ -232,11 +229,11 @@ class OptimizerPart:
             _within(f"optimizer.{name}", getattr(self, name), low, math.inf)
 
     def total_steps(self, examples: int) -> int:
-        """How many steps the run has, where an epoch has so many examples."""
+        """Number of steps, if an epoch has this many examples."""
         return self.steps or max(1, math.ceil(self.epochs * examples / (self.batch * self.accumulate)))
 
     def rate(self, name: str) -> float:
-        """The full learning rate of a tensor, by its name.
+        """Peak learning rate of a tensor, by its name.
 
         >>> part = OptimizerPart(steps=1, lr=2e-5, head_lr=2e-4, semantic_lr=1e-5)
         >>> [part.rate(name) for name in ("layers.0.attention.qkv.weight", "router.bias", "semantic.weight")]
@@ -248,13 +245,13 @@ class OptimizerPart:
         return heads if name.startswith(("token.", "router.")) else self.lr
 
     def warm_up_steps(self, total: int) -> int:
-        """How many of them the learning rate rises."""
+        """Number of warm-up steps of the learning rate."""
         return round(self.warm_up * total) if self.warm_up < 1 else int(self.warm_up)
 
 
 @dataclass(frozen=True, slots=True)
 class RunPart:
-    """[run]: what is logged and saved, and where it runs.
+    """[run]: logging, evaluation, checkpoints and device.
 
     >>> RunPart().precision
     'auto'
@@ -267,7 +264,7 @@ class RunPart:
     checkpoint_every: int = 0
     precision: str = "auto"  # bf16 on CUDA, else fp32
     compile: bool = False
-    groups: int = 4  # of passages of like length, encoded one after the other so that short ones are padded less
+    groups: int = 4  # passages are encoded in this many groups by length, to reduce padding
     device: str = "auto"
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Training data ready for batches: token ids, who answers whom, hard negatives and teacher scores by row number."""
+"""Training data by row number: token ids, pairs, hard negatives and teacher scores."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError
-from citadel.train.cache import kept_tokens
+from citadel.progress import Meter, silent
 from citadel.train.config import TrainConfig, expand
 from citadel.train.config_tables import DataPart
-from citadel.train.meter import Meter, silent
-from citadel.train.mined import PairIndex, Scored, read_mined, read_scored
+from citadel.train.data_files import checked
+from citadel.train.mined import PairIndex, ScoredLists, read_mined, read_scored
 from citadel.train.ragged import Ragged, Rows
-from citadel.train.readers import checked, read_source
-from citadel.train.source import Source
-from citadel.train.texts import Texts
+from citadel.train.readers import read_source
+from citadel.train.source import SourceData
+from citadel.train.texts import TextStore
+from citadel.train.token_cache import cached_tokens
 from citadel.train.tokens import Special, special_tokens, twins
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-HELD_OUT = 100  # one positive in so many is never trained on
+HELD_OUT = 100  # one positive in this many is held out
 _SENTENCE_ENDS = (".", "?", "!", "。")
 
 
@@ -42,31 +43,31 @@ class Examples:
         return len(self.query)
 
     def some(self, chosen: NDArray[Any]) -> Examples:
-        """These of them, by number or by mask."""
+        """Select by index or mask."""
         return Examples(self.query[chosen], self.positive[chosen], self.pair[chosen], self.weight[chosen])
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """All that batches and evaluation need."""
+    """Data of batches and evaluation."""
 
     passages: Ragged  # token ids
     queries: Ragged
-    ids: Texts  # of the passages
+    ids: TextStore  # of the passages
     examples: Examples
     held_out: Examples
-    unseen: Mapping[str, Examples]  # by source that is never trained on: does what is learnt carry over to it?
+    unseen: Mapping[str, Examples]  # by source with weight 0, to measure transfer
     known: Ragged  # by query: every passage known to answer it, as twins
     twin: Rows  # [P]: the first passage with the same tokens
     special: Special
     sentence_ends: Rows
     negatives: Ragged | None = None  # by pair
     dropped: Ragged | None = None  # by pair: false negatives
-    teacher: Scored | None = None
+    teacher: ScoredLists | None = None
 
 
 def make_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) -> Data:
-    """Read and tokenise what [data] names; `prepared.load_data` keeps it for the next run."""
+    """Read and tokenise the files of [data]; `data_cache.load_data` caches the result."""
     part = config.data
     files = {key: checked(expand(getattr(part, key)), f"data.{key}") for key in _lists_of(part)}
     source = read_source(part)
@@ -74,8 +75,8 @@ def make_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) 
     mined = read_mined(files["negatives"], source, index, part.margin) if part.negatives else None
     teacher = read_scored(files["scores"], source, index) if part.scores else None
     kept = expand(part.cache)
-    passages = kept_tokens(kept, source.passages.texts, tokenizer, part.passage_length, meter, "passages")
-    queries = kept_tokens(kept, source.queries, tokenizer, part.query_length, meter, "queries")
+    passages = cached_tokens(kept, source.passages.texts, tokenizer, part.passage_length, meter, "passages")
+    queries = cached_tokens(kept, source.queries, tokenizer, part.query_length, meter, "queries")
     twin = twins(passages)
     examples, held_out = split(source, index, part)
     return Data(
@@ -96,13 +97,13 @@ def make_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) 
 
 
 def sentence_ends(tokenizer: Tokenizer) -> Rows:
-    """The tokens a sentence may end with."""
+    """Ids of the tokens that end a sentence."""
     ends = [tokenizer.token_to_id(end) for end in _SENTENCE_ENDS]
     return np.array([id for id in ends if id is not None], np.int64)
 
 
 def check_lengths(part: DataPart, longest: int) -> None:
-    """Refuse texts longer than the backbone has positions for.
+    """Raise if texts are longer than the positions of the backbone.
 
     >>> check_lengths(DataPart(passage_length=600), longest=512)
     Traceback (most recent call last):
@@ -113,8 +114,8 @@ def check_lengths(part: DataPart, longest: int) -> None:
             raise InputError(f"data.{name} is {length}, but the backbone takes {longest} tokens: choose a shorter one")
 
 
-def split(source: Source, index: PairIndex, part: DataPart) -> tuple[Examples, Examples]:
-    """Pairs to train on, weighted by kind and source, and those held out by the checksum of their positive's id."""
+def split(source: SourceData, index: PairIndex, part: DataPart) -> tuple[Examples, Examples]:
+    """Split into weighted training pairs and pairs held out by the checksum of their positive's id."""
     weight = pair_weights(source, part)
     every = Examples(source.query, source.positive, index.row, weight)
     used = np.flatnonzero(weight > 0)
@@ -127,8 +128,8 @@ def split(source: Source, index: PairIndex, part: DataPart) -> tuple[Examples, E
     return examples, every.some(used[held])
 
 
-def unseen_pairs(source: Source, index: PairIndex, part: DataPart) -> dict[str, Examples]:
-    """The pairs of each source whose weight is 0, to choose settings by what transfers to other texts."""
+def unseen_pairs(source: SourceData, index: PairIndex, part: DataPart) -> dict[str, Examples]:
+    """Pairs of each source with weight 0, to measure transfer to other texts."""
     by_kind = _table(part.kinds, source.kind_names, "data.kinds")
     by_source = _table(part.sources, source.passages.source_names, "data.sources")
     of, weight = source.passages.sources[source.positive], by_kind[source.kind]
@@ -137,22 +138,22 @@ def unseen_pairs(source: Source, index: PairIndex, part: DataPart) -> dict[str, 
     return {source.passages.source_names[number]: every.some(np.flatnonzero(rows)) for number, rows in chosen.items()}
 
 
-def pair_weights(source: Source, part: DataPart) -> NDArray[np.float64]:
-    """The weight of each pair: that of its kind times that of its positive's source."""
+def pair_weights(source: SourceData, part: DataPart) -> NDArray[np.float64]:
+    """Weight of each pair: that of its kind times that of its positive's source."""
     by_kind = _table(part.kinds, source.kind_names, "data.kinds")
     by_source = _table(part.sources, source.passages.source_names, "data.sources")
     weights: NDArray[np.float64] = by_kind[source.kind] * by_source[source.passages.sources[source.positive]]
     return weights
 
 
-def is_held_out(source: Source) -> NDArray[np.bool_]:
-    """Whether the checksum of a pair's positive says that it is never trained on."""
+def is_held_out(source: SourceData) -> NDArray[np.bool_]:
+    """Mask of held-out pairs, by the checksum of their positive's id."""
     ids = source.passages.ids.texts
     return np.array([crc(ids[row]) % HELD_OUT == 0 for row in source.positive.tolist()], bool)
 
 
 def crc(id: str) -> int:
-    """The CRC-32 of an id.
+    """CRC-32 of an id.
 
     >>> crc("d1") % HELD_OUT
     2
@@ -160,15 +161,15 @@ def crc(id: str) -> int:
     return zlib.crc32(id.encode("utf-8"))
 
 
-def known_positives(source: Source, twin: Rows) -> Ragged:
-    """By query: its positives over all pairs, held out and unused ones too, each once."""
+def known_positives(source: SourceData, twin: Rows) -> Ragged:
+    """Distinct positives of each query over all pairs, including held-out and unused ones."""
     both = np.unique(source.query * len(source.passages) + twin[source.positive])
     rows, values = np.divmod(both, len(source.passages))
     return Ragged.grouped(rows, values, len(source.queries))
 
 
-def _own_negatives(source: Source, index: PairIndex) -> Ragged | None:
-    """The format's own negatives, moved from the pairs of the source to unique pairs."""
+def _own_negatives(source: SourceData, index: PairIndex) -> Ragged | None:
+    """The negatives of the input format, by unique pair."""
     if source.negatives is None:
         return None
     rows = np.repeat(index.row, source.negatives.lengths)
@@ -177,7 +178,9 @@ def _own_negatives(source: Source, index: PairIndex) -> Ragged | None:
 
 def _table(weights: Mapping[str, float], names: tuple[str, ...], key: str) -> NDArray[np.float64]:
     if unknown := sorted(set(weights) - set(names)):
-        raise InputError(f"{key} names {unknown[0]!r}, which the data has not: it has {', '.join(map(repr, names))}")
+        raise InputError(
+            f"{key} names {unknown[0]!r}, which is not in the data: choose from {', '.join(map(repr, names))}"
+        )
     return np.array([weights.get(name, 1.0) for name in names], np.float64)
 
 

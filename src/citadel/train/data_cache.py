@@ -1,6 +1,6 @@
-"""Training data kept from one run to the next: the same files, tokenizer and settings are read once on a machine.
+"""Training data cached on disk between runs with the same files, tokenizer and settings.
 
-A second run with `[data] cache` hashes its files instead of parsing them, and reads one file of flat arrays.
+A second run hashes its files instead of parsing them, and reads one file of flat arrays.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.progress import Meter, silent
 from citadel.text.corpus import COMPRESSIONS
-from citadel.train.cache import settings_of
 from citadel.train.config import TrainConfig, expand
 from citadel.train.config_tables import DataPart
 from citadel.train.data import Data, Examples, make_data, sentence_ends
-from citadel.train.meter import Meter, silent
-from citadel.train.mined import Scored
+from citadel.train.data_files import checked
+from citadel.train.mined import ScoredLists
 from citadel.train.ragged import Ragged
-from citadel.train.readers import checked
-from citadel.train.tables import read_tables, write_tables
-from citadel.train.texts import Texts
+from citadel.train.texts import TextStore
+from citadel.train.token_cache import read_tables, tokenizer_settings, write_tables
 from citadel.train.tokens import prepare, special_tokens
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _OPTIONAL = ("negatives", "dropped")
 
 
 def load_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) -> Data:
-    """What [data] names, ready for batches: as it was kept where it was, else read, tokenised and kept."""
+    """Load the data of a config, from the cache if possible; else read, tokenise and cache it."""
     part = config.data
     if not part.cache:
         return make_data(config, tokenizer, meter)
@@ -53,15 +52,15 @@ def load_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) 
 
 
 def _name(part: DataPart, tokenizer: Tokenizer) -> str:
-    """A fingerprint of all that decides the data: the files' bytes, the settings and the tokenizer."""
-    found = hashlib.sha256(json.dumps([_setting(part, name) for name in _DECIDE]).encode())
+    """Fingerprint of the files' bytes, the settings and the tokenizer."""
+    fingerprint = hashlib.sha256(json.dumps([_setting(part, name) for name in _DECIDE]).encode())
     prepare(tokenizer, part.passage_length)
-    found.update(settings_of(tokenizer))
+    fingerprint.update(tokenizer_settings(tokenizer))
     for file in _inputs(part):
         with open(file, "rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        found.update(f"{os.path.basename(file)} {digest}\n".encode())
-    return found.hexdigest()[:32]
+        fingerprint.update(f"{os.path.basename(file)} {digest}\n".encode())
+    return fingerprint.hexdigest()[:32]
 
 
 def _setting(part: DataPart, name: str) -> object:
@@ -70,7 +69,7 @@ def _setting(part: DataPart, name: str) -> object:
 
 
 def _inputs(part: DataPart) -> Iterator[str]:
-    """Every file the readers may look at, in a fixed order; one more than they use costs a hash and no mistake."""
+    """Every file that the readers may use, in a fixed order."""
     named = [(key, expand(getattr(part, key))) for key in _NAMED if getattr(part, key)]
     names = _IN_BEIR if part.format == "beir" else _IN_FOLDER
     usual = [os.path.join(expand(part.folder), name + end) for name in names for end in COMPRESSIONS if part.folder]
@@ -79,7 +78,7 @@ def _inputs(part: DataPart) -> Iterator[str]:
 
 
 def write_data(data: Data, file: str) -> None:
-    """Keep all of `data` but what the tokenizer tells."""
+    """Write `data` without what is derived from the tokenizer."""
     tables = {name: getattr(data, name) for name in _TABLES}
     tables |= {name: table for name in _OPTIONAL if (table := getattr(data, name)) is not None}
     if data.teacher is not None:
@@ -87,7 +86,7 @@ def write_data(data: Data, file: str) -> None:
     ids, ends = data.ids.flat()
     tables |= {"ids": Ragged(ids, ends), "twin": _row(data.twin)}
     parts = {"examples": data.examples, "held_out": data.held_out}
-    parts |= {f"unseen.{place}": some for place, some in enumerate(data.unseen.values())}
+    parts |= {f"unseen.{index}": some for index, some in enumerate(data.unseen.values())}
     for name, some in parts.items():
         tables |= {f"{name}.{field.name}": _row(getattr(some, field.name)) for field in fields(some)}
     write_tables(tables, file, {"unseen": list(data.unseen)})
@@ -98,23 +97,23 @@ def _row(values: NDArray[Any]) -> Ragged:
 
 
 def read_data(file: str, tokenizer: Tokenizer) -> Data:
-    """What `write_data` kept."""
+    """Read data written by `write_data`."""
     tables, notes = read_tables(file)
     scored = "teacher.passages" in tables
     return Data(
         passages=tables["passages"],
         queries=tables["queries"],
-        ids=Texts.joined(tables["ids"]),
+        ids=TextStore.joined(tables["ids"]),
         examples=_examples(tables, "examples"),
         held_out=_examples(tables, "held_out"),
-        unseen={name: _examples(tables, f"unseen.{place}") for place, name in enumerate(notes["unseen"])},
+        unseen={name: _examples(tables, f"unseen.{index}") for index, name in enumerate(notes["unseen"])},
         known=tables["known"],
         twin=tables["twin"][0],
         special=special_tokens(tokenizer),
         sentence_ends=sentence_ends(tokenizer),
         negatives=tables.get("negatives"),
         dropped=tables.get("dropped"),
-        teacher=Scored(tables["teacher.passages"], tables["teacher.scores"]) if scored else None,
+        teacher=ScoredLists(tables["teacher.passages"], tables["teacher.scores"]) if scored else None,
     )
 
 

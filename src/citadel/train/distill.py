@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from citadel.errors import InputError, UsageError
+from citadel.progress import Meter, silent
 from citadel.text.parse import find_id, parse_object
 from citadel.train.config import expand
 from citadel.train.config_tables import DataPart
-from citadel.train.meter import Meter, silent
+from citadel.train.data_files import checked
 from citadel.train.negatives import DIGITS
-from citadel.train.ragged import Growing, Rows
-from citadel.train.readers import checked
-from citadel.train.source import Passages, Place, numbered_lines
-from citadel.train.texts import Texts, rows_or_fail
+from citadel.train.ragged import RaggedBuilder, Rows
+from citadel.train.source import ErrorLocation, Passages, numbered_lines
+from citadel.train.texts import TextStore, rows_or_fail
 from citadel.train.tokens import load_tokenizer, tokenize
 from citadel.types import write_whole
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     import torch
 
 KINDS = ("cross", "dense")
-PAIRS_A_BATCH = {"cuda": 1 << 16, "cpu": 1 << 12}  # tokens
+TOKENS_PER_BATCH = {"cuda": 1 << 16, "cpu": 1 << 12}  # tokens
 
 
-class Group(NamedTuple):
+class ScoringGroup(NamedTuple):
     """One line to score: a query and its passages, the positive first."""
 
     query: str
     rows: Rows
 
 
-class Groups:
+class ScoringGroups:
     """All lines to score, on disk."""
 
-    def __init__(self, groups: Iterable[Group]) -> None:
-        self._queries, rows = Texts(), Growing(np.int64)
+    def __init__(self, groups: Iterable[ScoringGroup]) -> None:
+        self._queries, rows = TextStore(), RaggedBuilder(np.int64)
         for group in groups:
             self._queries.append(group.query)
             rows.add(group.rows)
@@ -49,8 +49,8 @@ class Groups:
     def __len__(self) -> int:
         return len(self._queries)
 
-    def __getitem__(self, part: slice) -> list[Group]:
-        return [Group(self._queries[row], self._rows[row]) for row in range(*part.indices(len(self)))]
+    def __getitem__(self, part: slice) -> list[ScoringGroup]:
+        return [ScoringGroup(self._queries[row], self._rows[row]) for row in range(*part.indices(len(self)))]
 
 
 class Teacher(Protocol):
@@ -58,7 +58,7 @@ class Teacher(Protocol):
 
     lines: int
 
-    def score(self, groups: Sequence[Group]) -> list[list[float]]: ...
+    def score(self, groups: Sequence[ScoringGroup]) -> list[list[float]]: ...
 
 
 def score_negatives(
@@ -78,7 +78,7 @@ def score_negatives(
         raise UsageError(f"unknown kind of teacher {kind!r}: choose one of {', '.join(KINDS)}")
     if keep < 2:
         raise UsageError(f"--keep {keep} leaves no negative: keep 2 passages a query or more")
-    groups = Groups(read_groups(checked(negatives, "--negatives"), passages, keep))
+    groups = ScoringGroups(read_groups(checked(negatives, "--negatives"), passages, keep))
     judge = find_teacher(teacher, kind, passages, part or DataPart(), device)
     if fuse:
         from citadel.train.bm25_teacher import Bm25, FusedTeacher
@@ -88,21 +88,21 @@ def score_negatives(
     return len(groups)
 
 
-def read_groups(file: str, passages: Passages, keep: int) -> Iterator[Group]:
+def read_groups(file: str, passages: Passages, keep: int) -> Iterator[ScoringGroup]:
     """The lines of a mined file as queries with the rows of `keep` passages."""
-    place = Place(file)
+    location = ErrorLocation(file)
     for number, line in numbered_lines(file):
-        with place.at(number):
+        with location.at(number):
             fields = parse_object(line)
             listed = fields.get("negatives")
             if not isinstance(fields.get("query"), str) or "positive" not in fields or not isinstance(listed, list):
                 raise InputError("there are no query, positive and negatives: name a file of `citadel mine`")
             ids = [find_id({"id": id}) for id in [fields["positive"], *listed[: keep - 1]]]
-        yield Group(fields["query"], rows_or_fail(passages.ids, ids, [number] * len(ids), file))
+        yield ScoringGroup(fields["query"], rows_or_fail(passages.ids, ids, [number] * len(ids), file))
 
 
 def scored_lines(
-    teacher: Teacher, groups: Groups | Sequence[Group], passages: Passages, meter: Meter = silent
+    teacher: Teacher, groups: ScoringGroups | Sequence[ScoringGroup], passages: Passages, meter: Meter = silent
 ) -> Iterator[str]:
     """The lines of the file, in the order of the groups."""
     ids = passages.ids.texts
@@ -132,7 +132,7 @@ class DenseTeacher:
 
     lines = 4096
 
-    def __init__(self, name: str, texts: Texts, part: DataPart, device: torch.device) -> None:
+    def __init__(self, name: str, texts: TextStore, part: DataPart, device: torch.device) -> None:
         from citadel.model.encoder import TorchEncoder, dense_model
         from citadel.train.inputs import Marker
 
@@ -145,7 +145,7 @@ class DenseTeacher:
         self._known = np.zeros(len(texts), bool)  # [P]: which passages are encoded
         self._vectors = np.zeros((len(texts), model.config.semantic_dimension), np.float32)  # pages come when written
 
-    def score(self, groups: Sequence[Group]) -> list[list[float]]:
+    def score(self, groups: Sequence[ScoringGroup]) -> list[list[float]]:
         rows = np.concatenate([group.rows for group in groups])  # [lines · G]
         self._learn(np.unique(rows[~self._known[rows]]))
         queries = self._encode([group.query for group in groups], self._query_length, query=True)  # [lines, s]
@@ -170,7 +170,7 @@ class CrossTeacher:
 
     lines = 256
 
-    def __init__(self, name: str, texts: Texts, part: DataPart, device: torch.device) -> None:
+    def __init__(self, name: str, texts: TextStore, part: DataPart, device: torch.device) -> None:
         from citadel.model.load import find_folder
 
         folder = find_folder(name)
@@ -183,14 +183,14 @@ class CrossTeacher:
         )
         self._texts, self._device = texts, device
 
-    def score(self, groups: Sequence[Group]) -> list[list[float]]:
+    def score(self, groups: Sequence[ScoringGroup]) -> list[list[float]]:
         from citadel.model.encoder import batches
 
         texts = [(group.query, self._texts[row]) for group in groups for row in group.rows.tolist()]
         encoded = self._tokenizer.encode_batch_fast(texts)
         lengths = np.array([len(each.ids) for each in encoded])
         scores = np.empty(len(texts), np.float32)
-        for chosen in batches(lengths, PAIRS_A_BATCH.get(self._device.type, 1 << 14)):
+        for chosen in batches(lengths, TOKENS_PER_BATCH.get(self._device.type, 1 << 14)):
             scores[chosen] = self._forward([encoded[place] for place in chosen.tolist()])
         ends = np.cumsum([len(group.rows) for group in groups])
         return [part.tolist() for part in np.split(scores, ends[:-1])]

@@ -1,4 +1,4 @@
-"""How good is the model on pairs it was not trained on? Their queries are searched over all passages, exactly."""
+"""Evaluate a model on held-out pairs by exact search over all passages."""
 
 from __future__ import annotations
 
@@ -10,56 +10,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from citadel.bench.exact import ExactSearch, Texts
+from citadel.bench.exact import ExactSearch, RoutedRows
 from citadel.model.citadel import Citadel
 from citadel.model.encoder import FlatTexts, TorchEncoder
+from citadel.progress import Meter, silent
 from citadel.routing import get_router
 from citadel.train.data import Data, Examples
 from citadel.train.inputs import Marker
-from citadel.train.meter import Meter, silent
 from citadel.train.ragged import Ragged
 
 DEPTH = 100
-KEPT = DEPTH + 32  # room for other answers, which are taken out
-PASSAGES = {"cuda": 1 << 19, "cpu": 1 << 15}  # whose vectors are held at a time
+NUM_KEPT = DEPTH + 32  # room for other known answers, which are removed
+PASSAGES = {"cuda": 1 << 19, "cpu": 1 << 15}  # encoded at a time
 _QUERIES = {"cuda": 256, "cpu": 16}  # at a time
 
 
-class Kept(NamedTuple):
+class TopPassages(NamedTuple):
     """The best passages of each query so far, best first; −1 where there are fewer."""
 
-    scores: Tensor  # [n, ≤ KEPT]
-    numbers: Tensor  # [n, ≤ KEPT]
+    scores: Tensor  # [n, ≤ NUM_KEPT]
+    numbers: Tensor  # [n, ≤ NUM_KEPT]
 
-    def better(self, other: Kept, start: int) -> Kept:
+    def better(self, other: TopPassages, start: int) -> TopPassages:
         """The best of these and of further passages, which are numbered from `start`; equal ones by lower number.
 
-        >>> kept = Kept(torch.tensor([[3.0, 1.0]]), torch.tensor([[0, 1]]))
-        >>> kept.better(Kept(torch.tensor([[3.0, 2.0]]), torch.tensor([[1, 0]])), start=2).numbers.tolist()
+        >>> kept = TopPassages(torch.tensor([[3.0, 1.0]]), torch.tensor([[0, 1]]))
+        >>> kept.better(TopPassages(torch.tensor([[3.0, 2.0]]), torch.tensor([[1, 0]])), start=2).numbers.tolist()
         [[0, 3, 2, 1]]
         """
         numbers = torch.where(other.numbers >= 0, other.numbers + start, -1)
         scores, order = torch.cat([self.scores, other.scores], 1).sort(dim=1, descending=True, stable=True)
-        return Kept(scores[:, :KEPT], torch.cat([self.numbers, numbers], 1).gather(1, order)[:, :KEPT])
+        return TopPassages(scores[:, :NUM_KEPT], torch.cat([self.numbers, numbers], 1).gather(1, order)[:, :NUM_KEPT])
 
 
 def evaluate(
     model: Citadel, data: Data, marker: Marker, queries: int = 0, tau: float | None = None, meter: Meter = silent
 ) -> dict[str, float]:
-    """nDCG@10, RR@10, R@100 of held-out pairs, of each unseen source and over these; postings a passage.
+    """nDCG@10, RR@10, R@100 of held-out pairs, of each unseen source and their mean; postings per passage.
 
-    `queries` bounds the pairs of each, 0 for all."""
-    asked = {"": data.held_out} | {f"unseen {name} ": some for name, some in data.unseen.items()}
-    asked = {kind: some.some(np.arange(min(queries or len(some), len(some)))) for kind, some in asked.items()}
-    if not any(map(len, asked.values())):
+    `queries` limits the pairs of each, 0 for all.
+    """
+    selected = {"": data.held_out} | {f"unseen {name} ": some for name, some in data.unseen.items()}
+    selected = {kind: some.some(np.arange(min(queries or len(some), len(some)))) for kind, some in selected.items()}
+    if not any(map(len, selected.values())):
         return {}
     encoder = TorchEncoder(model, marker, data.special.pad, model.config.tau if tau is None else tau)
-    asks = np.concatenate([some.query for some in asked.values()])
-    encoded = encoder.encode([data.queries[int(row)] for row in asks], query=True)
+    query_rows = np.concatenate([some.query for some in selected.values()])
+    encoded = encoder.encode([data.queries[int(row)] for row in query_rows], query=True)
     numbers, postings = _search(encoder, data, encoded, meter)
     figures = {"postings": postings / max(1, len(data.passages))}
-    parts = torch.split(numbers, [len(some) for some in asked.values()])
-    for (kind, some), part in zip(asked.items(), parts, strict=True):
+    parts = torch.split(numbers, [len(some) for some in selected.values()])
+    for (kind, some), part in zip(selected.items(), parts, strict=True):
         if len(some):
             figures |= {kind + name: value for name, value in measures(_ranks(part, data, some)).items()}
     if unseen := [value for name, value in figures.items() if name.startswith("unseen ") and name.endswith(" nDCG@10")]:
@@ -67,15 +68,17 @@ def evaluate(
     return figures
 
 
-def _search(encoder: TorchEncoder, data: Data, asked: FlatTexts, meter: Meter) -> tuple[Tensor, int]:
+def _search(encoder: TorchEncoder, data: Data, selected: FlatTexts, meter: Meter) -> tuple[Tensor, int]:
     """The best passages of each query, and how many postings all passages have; a part of them at a time."""
-    device = asked.vectors.device
-    kept = Kept(torch.empty(asked.size, 0, device=device), torch.empty(asked.size, 0, dtype=torch.int64, device=device))
+    device = selected.vectors.device
+    kept = TopPassages(
+        torch.empty(selected.size, 0, device=device), torch.empty(selected.size, 0, dtype=torch.int64, device=device)
+    )
     size, postings = PASSAGES.get(device.type, 1 << 15), 0
     with meter("Encoding for evaluation", "passages", len(data.passages)) as progress:
         for start in range(0, len(data.passages), size):
             part = data.passages.part(start, min(start + size, len(data.passages)))
-            found, more = _best(encoder, part, asked, partial(_shifted, progress, start))
+            found, more = _best(encoder, part, selected, partial(_shifted, progress, start))
             kept, postings = kept.better(found, start), postings + more
     return kept.numbers, postings
 
@@ -84,17 +87,19 @@ def _shifted(progress: Callable[[int], Any], start: int, done: int) -> None:
     progress(start + done)
 
 
-def _best(encoder: TorchEncoder, part: Ragged, asked: FlatTexts, progress: Callable[[int], Any]) -> tuple[Kept, int]:
+def _best(
+    encoder: TorchEncoder, part: Ragged, selected: FlatTexts, progress: Callable[[int], Any]
+) -> tuple[TopPassages, int]:
     """The best of some passages for each query, and how many postings those have."""
     passages = encoder.encode(part, progress=progress)
-    search = ExactSearch(Texts(*passages), get_router(encoder.model.config.router).floor)
-    step, device = _QUERIES.get(asked.vectors.device.type, 16), asked.vectors.device
+    search = ExactSearch(RoutedRows(*passages), get_router(encoder.model.config.router).floor)
+    step, device = _QUERIES.get(selected.vectors.device.type, 16), selected.vectors.device
     found = []
-    for at in range(0, asked.size, step):
-        chosen = torch.arange(at, min(at + step, asked.size), device=device)
-        found.append(search.search(Texts(*asked.pick(chosen)), KEPT))
+    for at in range(0, selected.size, step):
+        chosen = torch.arange(at, min(at + step, selected.size), device=device)
+        found.append(search.search(RoutedRows(*selected.pick(chosen)), NUM_KEPT))
     scores, numbers = zip(*found, strict=True)
-    return Kept(torch.cat(scores), torch.cat(numbers)), len(passages.keys)
+    return TopPassages(torch.cat(scores), torch.cat(numbers)), len(passages.keys)
 
 
 def _ranks(numbers: Tensor, data: Data, held: Examples) -> Tensor:
@@ -107,7 +112,7 @@ def _ranks(numbers: Tensor, data: Data, held: Examples) -> Tensor:
 
 
 def rank_of(positive: int, top: list[int], answers: set[int]) -> int:
-    """Where the positive stands once other known answers and repetitions are taken out; 0 for nowhere.
+    """Rank of the positive without other known answers and duplicates; 0 if absent.
 
     >>> rank_of(7, [5, 4, 4, 7], answers={5, 7})
     2
@@ -128,10 +133,10 @@ def measures(ranks: Tensor) -> dict[str, float]:
     {'nDCG@10': 0.544, 'RR@10': 0.5, 'R@100': 0.667}
     """
     ranks = ranks.double()
-    near, there = (ranks > 0) & (ranks <= 10), (ranks > 0) & (ranks <= DEPTH)
+    near, within_depth = (ranks > 0) & (ranks <= 10), (ranks > 0) & (ranks <= DEPTH)
     gain = torch.where(near, 1 / torch.log2(ranks + 1), 0)
     return {
         "nDCG@10": float(gain.mean()),
         "RR@10": float(torch.where(near, 1 / ranks, 0).mean()),
-        "R@100": float(there.double().mean()),
+        "R@100": float(within_depth.double().mean()),
     }

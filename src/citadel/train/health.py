@@ -1,4 +1,4 @@
-"""Is the router alive? Figures to log, and when to stop."""
+"""Router health: figures to log, and the conditions that stop training."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from dataclasses import asdict, dataclass
 import torch
 
 from citadel.errors import CitadelError
-from citadel.model.citadel import Encoded
+from citadel.model.citadel import EncodedTexts
 
 LARGEST_SHARE = 0.9  # of all routed tokens under one key: the router has collapsed
 DEAD_SHARE = 0.99  # of query tokens without a key: so it has
 
 
 class TrainingStopped(CitadelError):
-    """Training cannot go on: the router has collapsed or the loss is no number. The last good checkpoint is kept."""
+    """Training was stopped: the router has collapsed or the loss is not finite. The last checkpoint is kept."""
 
 
 @dataclass(frozen=True)
-class Health:
-    """The figures METHOD §5 asks for, of one batch."""
+class RouterHealth:
+    """Router statistics of one batch."""
 
-    active_keys: float  # φ above 0 a passage token
+    active_keys: float  # mean number of keys with φ above 0 per passage token
     distinct_keys: int  # that passages chose
-    largest_share: float  # of the chosen keys, the most frequent one's
+    largest_share: float  # share of the most frequent key
     queries_without_key: float  # share of query tokens
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
 
 
-def health(queries: Encoded, passages: Encoded) -> Health | None:
+def router_health(queries: EncodedTexts, passages: EncodedTexts) -> RouterHealth | None:
     """The router's figures in a batch; None for a model without a learned router.
 
     >>> keys, weights = torch.tensor([[[3, 4]]]), torch.tensor([[[1.0, 0.0]]])
-    >>> text = Encoded(torch.ones(1, 1, dtype=torch.bool), keys=keys, weights=weights, active=torch.tensor(1))
-    >>> health(text, text)
-    Health(active_keys=1.0, distinct_keys=1, largest_share=1.0, queries_without_key=0.0)
+    >>> text = EncodedTexts(torch.ones(1, 1, dtype=torch.bool), keys=keys, weights=weights, active=torch.tensor(1))
+    >>> router_health(text, text)
+    RouterHealth(active_keys=1.0, distinct_keys=1, largest_share=1.0, queries_without_key=0.0)
     """
     if passages.keys is None or passages.weights is None or passages.active is None or queries.weights is None:
         return None
@@ -45,7 +45,7 @@ def health(queries: Encoded, passages: Encoded) -> Health | None:
     counts = torch.bincount(chosen) if len(chosen) else torch.zeros(1, dtype=torch.int64)
     tokens = max(1, int(passages.routed.sum()))
     keyless = (queries.weights[..., 0] <= 0) & queries.routed
-    return Health(
+    return RouterHealth(
         active_keys=float(passages.active) / tokens,
         distinct_keys=int((counts > 0).sum()),
         largest_share=float(counts.max()) / max(1, int(counts.sum())),
@@ -53,7 +53,7 @@ def health(queries: Encoded, passages: Encoded) -> Health | None:
     )
 
 
-def check(loss: float, found: Health | None, step: int, kept: str, norm: float = 0.0) -> None:
+def check(loss: float, found: RouterHealth | None, step: int, kept: str, norm: float = 0.0) -> None:
     """Raise where training must not go on; `kept` names the last good checkpoint, `norm` is the gradient's.
 
     >>> check(float("nan"), None, 7, "out/checkpoint-5")

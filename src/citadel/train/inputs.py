@@ -1,29 +1,34 @@
-"""A batch of token ids as the model takes it: on its device, with the tokens that may have keys marked."""
+"""Model inputs: token ids on the device, with the routed tokens marked; encoding by length."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from citadel.encode.config import ModelConfig
+from citadel.model.citadel import EncodedTexts
+from citadel.train.tokens import PAD_TO
+
+MIN_GROUP = 64  # texts per group: fewer do not fill a GPU
 
 
 class Inputs(NamedTuple):
-    """Some texts as tensors."""
+    """Texts as tensors."""
 
     ids: Tensor  # [n, T]
     mask: Tensor  # [n, T]
     routed: Tensor  # [n, T], m of the paper
 
     def rows(self, part: slice) -> Inputs:
-        """Some of the texts."""
+        """Select texts."""
         return Inputs(*(column[part] for column in self))
 
 
 class Marker:
-    """Marks the routed tokens: not [CLS], not padding, and where the config says so not [SEP] nor punctuation.
+    """Marks the routed tokens: all but [CLS] and padding and, if configured, [SEP] and punctuation.
 
     >>> marker = Marker(ModelConfig("dynamic", route_separator=False), punctuation=[1012])
     >>> marker(torch.tensor([[101, 7, 1012, 102, 0]]), torch.tensor([[1, 1, 1, 1, 0]])).routed.tolist()
@@ -54,3 +59,23 @@ class Marker:
         padded = mask == 0
         padded[:, self._config.query_padding :] = False
         return ids.masked_fill(padded, self._config.mask_id), mask.masked_fill(padded, 1)
+
+
+def encode_by_length(
+    texts: Inputs, encode: Callable[[Inputs], EncodedTexts], groups: int, min_group: int = MIN_GROUP
+) -> EncodedTexts:
+    """Encode texts in up to `groups` parts of similar length, which reduces padding; the order is kept."""
+    groups = min(groups, len(texts.ids) // min_group)
+    if groups < 2:
+        return encode(texts)
+    lengths, order = texts.mask.sum(1).sort(stable=True)  # [n], [n]
+    parts = torch.tensor_split(order, groups)
+    ends = torch.tensor([len(part) for part in parts]).cumsum(0) - 1
+    longest = lengths[ends.to(lengths.device)].tolist()  # one wait for the device
+    encoded = [encode(_cut(texts, part, int(length))) for part, length in zip(parts, longest, strict=True)]
+    return EncodedTexts.join(encoded).ordered(torch.argsort(order))
+
+
+def _cut(texts: Inputs, rows: torch.Tensor, length: int) -> Inputs:
+    width = -(-length // PAD_TO) * PAD_TO
+    return Inputs(*(column[rows, :width] for column in texts))

@@ -1,4 +1,4 @@
-"""What a run tells: a JSON line a record, TensorBoard where it is installed, and a line on standard error."""
+"""Training log: JSON lines, TensorBoard if installed, and standard error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_FILE = "log.jsonl"
 
 
 class Log:
-    """Writes records of a run into its folder; of several processes only the leading one writes.
+    """Log of a run in its folder; only the leading process writes.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -51,7 +51,7 @@ class Log:
 
 
 def _tensorboard(folder: Path) -> Any:
-    """A writer of TensorBoard events, or None where it is not installed."""
+    """A writer of TensorBoard events, or None if it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

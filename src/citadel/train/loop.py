@@ -1,4 +1,4 @@
-"""The training loop, on one screen; what happens before the first step is in `setup`."""
+"""The training loop; `run` has what happens before the first step."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from citadel.model.citadel import Encoded
+from citadel.model.citadel import EncodedTexts
+from citadel.progress import Meter, silent
 from citadel.train import state
-from citadel.train.batches import Batch
+from citadel.train.batches import TrainingBatch
 from citadel.train.config import TrainConfig
 from citadel.train.evaluate import evaluate
-from citadel.train.health import Health, check, health
+from citadel.train.health import RouterHealth, check, router_health
 from citadel.train.logs import Log
-from citadel.train.meter import Meter, silent
 from citadel.train.objective import Labels, objective
 from citadel.train.run import Run, finish, set_up
 from citadel.train.step import Outcome, forward_backward
 
 
 def train(config: TrainConfig, out: str | Path, *, resume: bool = False, meter: Meter = silent) -> Path:
-    """Train a model; the folder `out` is its checkpoint when this returns. With `resume` a stopped run goes on."""
+    """Train a model into the checkpoint folder `out`; `resume` continues a stopped run."""
     run = set_up(config, Path(out), resume, meter)
     part, total = config.run, run.total
     with (
@@ -42,7 +42,7 @@ def train(config: TrainConfig, out: str | Path, *, resume: bool = False, meter: 
             saves = _due(part.checkpoint_every, done)
             # A step that is saved is checked first, so that a checkpoint is always a good one.
             if logs or saves or not math.isfinite(norm):
-                alive = health(outcome.queries, outcome.passages)
+                alive = router_health(outcome.queries, outcome.passages)
                 if logs:
                     log(done, _figures(outcome, alive, run, step, norm))
                 check(float(outcome.loss), alive, done, state.last_checkpoint(run.out), norm)
@@ -58,8 +58,8 @@ def _due(every: int, done: int) -> bool:
     return every > 0 and done % every == 0
 
 
-def _passes(run: Run, batches: Iterator[Batch], progress: float) -> Outcome:
-    """All passes of a step: the texts of the last one, the losses of all."""
+def _passes(run: Run, batches: Iterator[TrainingBatch], progress: float) -> Outcome:
+    """Run all passes of a step; return the texts of the last one and the losses of all."""
     found: Outcome | None = None
     for _ in range(run.config.optimizer.accumulate):
         found = _pass(run, next(batches), progress).after(found)
@@ -67,13 +67,13 @@ def _passes(run: Run, batches: Iterator[Batch], progress: float) -> Outcome:
     return found
 
 
-def _pass(run: Run, batch: Batch, progress: float) -> Outcome:
-    """Forward and backward of one batch; every process encodes its share and scores all of it."""
+def _pass(run: Run, batch: TrainingBatch, progress: float) -> Outcome:
+    """Forward and backward pass of one batch; every process encodes its share and scores the whole batch."""
     queries = run.marker(torch.from_numpy(batch.query_ids), torch.from_numpy(batch.query_mask), query=True)
     passages = run.marker(torch.from_numpy(batch.passage_ids), torch.from_numpy(batch.passage_mask))
     world, model, labels = run.world, run.model, _labels(run, batch)
 
-    def cost(q: Encoded, p: Encoded) -> dict[str, Tensor]:
+    def cost(q: EncodedTexts, p: EncodedTexts) -> dict[str, Tensor]:
         terms = objective(model, world.gather(q), world.gather(p), labels, run.config.loss, progress)
         return {name: term / run.config.optimizer.accumulate for name, term in terms.items()}
 
@@ -81,19 +81,18 @@ def _pass(run: Run, batch: Batch, progress: float) -> Outcome:
     return forward_backward(model, *mine, cost, run.dtype, *sizes)
 
 
-def _labels(run: Run, batch: Batch) -> Labels:
-    """What is right: from the data, and from a teacher that reads the batch where there is one."""
+def _labels(run: Run, batch: TrainingBatch) -> Labels:
+    """Labels of a batch: from the data, and from the batch teacher if there is one."""
     allowed = torch.from_numpy(batch.allowed).to(run.world.device)
     if run.teacher is not None:
         taught = run.teacher(batch, run.world)
         anchor = taught.dense if run.config.loss.anchor else None
-        vectors = taught.vectors if run.config.loss.anchor_vectors else None
-        return Labels(run.config.data.group, allowed, taught.fused, anchor, vectors)
+        return Labels(run.config.data.group, allowed, taught.fused, anchor)
     teacher = None if batch.teacher is None else torch.from_numpy(batch.teacher).to(run.world.device)
     return Labels(run.config.data.group, allowed, teacher)
 
 
-def _figures(outcome: Outcome, alive: Health | None, run: Run, step: int, norm: float) -> dict[str, float]:
+def _figures(outcome: Outcome, alive: RouterHealth | None, run: Run, step: int, norm: float) -> dict[str, float]:
     return {
         "loss": float(outcome.loss),
         **{name: float(term) for name, term in outcome.terms.items()},

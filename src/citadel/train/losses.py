@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from citadel.model.citadel import Encoded
+from citadel.model.citadel import EncodedTexts
 
 
 def contrastive_loss(scores: Tensor, positives: Tensor, allowed: Tensor | None = None) -> Tensor:
@@ -31,11 +31,11 @@ def router_contrastive_loss(
     return contrastive_loss(queries.to(wide) @ passages.to(wide).T, positives, allowed)
 
 
-def l1_loss(texts: Encoded, over: str = "vocabulary") -> Tensor:
+def l1_loss(texts: EncodedTexts, over: str = "vocabulary") -> Tensor:
     """Eq. 10: the mean over texts of the sum of φ over tokens and keys; `top-k` sums the chosen keys alone.
 
     >>> ones = torch.ones(2, 1, 1)
-    >>> l1_loss(Encoded(torch.ones(2, 1), weights=ones, l1=torch.tensor(6.0))).item()
+    >>> l1_loss(EncodedTexts(torch.ones(2, 1), weights=ones, l1=torch.tensor(6.0))).item()
     3.0
     """
     total = texts.l1 if over == "vocabulary" else None if texts.weights is None else texts.weights.sum()
@@ -43,13 +43,14 @@ def l1_loss(texts: Encoded, over: str = "vocabulary") -> Tensor:
     return total / len(texts)
 
 
-def load_balancing_loss(texts: Encoded, over: str = "argmax") -> Tensor:
+def load_balancing_loss(texts: EncodedTexts, over: str = "argmax") -> Tensor:
     """Eq. 11–13: Σ_k f_k · p_k. Eq. 11, p_k: the mean softmax mass of key k; Eq. 12, f_k: tokens whose best key is k.
 
     `top-k` counts every chosen key instead of the best one. f has no gradient.
 
     >>> keys, weights = torch.tensor([[[1]], [[1]]]), torch.ones(2, 1, 1)
-    >>> texts = Encoded(torch.ones(2, 1, dtype=torch.bool), keys=keys, weights=weights, mass=torch.tensor([0.5, 1.5]))
+    >>> mass, routed = torch.tensor([0.5, 1.5]), torch.ones(2, 1, dtype=torch.bool)
+    >>> texts = EncodedTexts(routed, keys=keys, weights=weights, mass=mass)
     >>> load_balancing_loss(texts).item()
     0.75
     """
@@ -59,15 +60,6 @@ def load_balancing_loss(texts: Encoded, over: str = "argmax") -> Tensor:
     lives = texts.routed[..., None].expand_as(chosen) if over == "argmax" else texts.weights > 0
     counts = torch.bincount(chosen[lives], minlength=len(texts.mass))[: len(texts.mass)]
     return (counts.to(texts.mass.dtype) / len(texts)) @ (texts.mass / len(texts))
-
-
-def vector_anchor_loss(vectors: Tensor, kept: Tensor) -> Tensor:
-    """How far vectors have turned from those they are to keep: 1 − their cosine, the mean over texts.
-
-    >>> vector_anchor_loss(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
-    0.5
-    """
-    return 1 - F.cosine_similarity(vectors, kept.to(vectors.dtype), dim=-1).mean()
 
 
 def flops_loss(pooled: Tensor) -> Tensor:
@@ -86,14 +78,14 @@ def kl_distillation_loss(scores: Tensor, teacher: Tensor, temperature: float = 1
     >>> abs(kl_distillation_loss(torch.tensor([[1.0, 2.0, 9.0]]), group).item()) < 1e-6
     True
     """
-    there = ~teacher.isnan()  # [B, G]
-    lives = there | ~there.any(-1, keepdim=True)  # the softmax of nothing would be NaN; such a row counts 0 below
+    valid = ~teacher.isnan()  # [B, G]
+    lives = valid | ~valid.any(-1, keepdim=True)  # the softmax of nothing would be NaN; such a row counts 0 below
     wanted = F.log_softmax(_masked(teacher.nan_to_num() / temperature, lives), -1)
     found = F.log_softmax(_masked(scores, lives), -1)
     # 0 · (-inf - -inf) is NaN, so dummies are cleared before the product.
-    difference = torch.where(there, wanted - found, 0)
+    difference = torch.where(valid, wanted - found, 0)
     rows = (wanted.exp() * difference).sum(-1)
-    return rows.sum() / there.any(-1).sum().clamp(min=1)
+    return rows.sum() / valid.any(-1).sum().clamp(min=1)
 
 
 def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
@@ -103,9 +95,9 @@ def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
     1.0
     """
     lead, wanted = scores[:, :1] - scores[:, 1:], teacher[:, :1] - teacher[:, 1:]
-    there = ~wanted.isnan()
-    difference = torch.where(there, lead - wanted.nan_to_num(), 0)
-    return difference.square().sum() / there.sum().clamp(min=1)
+    valid = ~wanted.isnan()
+    difference = torch.where(valid, lead - wanted.nan_to_num(), 0)
+    return difference.square().sum() / valid.sum().clamp(min=1)
 
 
 def own_group(scores: Tensor, group: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reads what `citadel mine` and `citadel score` wrote: for each pair its hard negatives, and a teacher's scores."""
+"""Read the files of `citadel mine` and `citadel score`: hard negatives and teacher scores by pair."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from citadel.errors import InputError
 from citadel.text.parse import find_id, parse_object
-from citadel.train.ragged import PART, Growing, Ragged, Rows
-from citadel.train.source import Place, Source, numbered_lines
-from citadel.train.texts import ABSENT, Ids, rows_or_fail
+from citadel.train.ragged import PART, Ragged, RaggedBuilder, Rows
+from citadel.train.source import ErrorLocation, SourceData, numbered_lines
+from citadel.train.texts import ABSENT, IdIndex, rows_or_fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class PairIndex:
 
     keys: Rows  # [pairs] sorted: query row · passages + positive row
     row: Rows  # [E]: which of them a pair of the source is
-    queries: Ids
+    queries: IdIndex
     passages: int
 
     @classmethod
-    def of(cls, source: Source) -> PairIndex:
+    def of(cls, source: SourceData) -> PairIndex:
         both = source.query * len(source.passages) + source.positive
         keys, row = np.unique(both, return_inverse=True)
-        return cls(keys, row, Ids(source.queries), len(source.passages))
+        return cls(keys, row, IdIndex(source.queries), len(source.passages))
 
     def find(self, queries: Sequence[str], positives: Rows) -> Rows:
         """The number of each pair; ABSENT where the data has no such pair."""
@@ -42,7 +42,7 @@ class PairIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class Mined:
+class MinedLists:
     """Hard negatives by pair, and the passages that look too good to be negatives."""
 
     negatives: Ragged
@@ -50,19 +50,19 @@ class Mined:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredLists:
     """A teacher's scores by pair: passages with the positive first, and a score for each."""
 
     passages: Ragged
     scores: Ragged
 
 
-class _Lists:
+class _PairLists:
     """Lists by pair, in the order of a file, each pair once; on disk, for a pair may have a hundred numbers."""
 
     def __init__(self, pairs: int, dtype: Any) -> None:
         self._place, self._dtype = np.full(pairs, ABSENT), dtype
-        self._listed, self._count = Growing(dtype), 0
+        self._listed, self._count = RaggedBuilder(dtype), 0
 
     def extend(self, pairs: Rows, values: NDArray[Any], lengths: Rows) -> None:
         """The lists of some pairs, end to end; of a pair that stands twice the last one counts."""
@@ -72,7 +72,7 @@ class _Lists:
 
     def done(self) -> Ragged:
         """The table by pair."""
-        listed, sorted_ = self._listed.done(), Growing(self._dtype)
+        listed, sorted_ = self._listed.done(), RaggedBuilder(self._dtype)
         for start in range(0, len(self._place), PART):
             places = self._place[start : start + PART]
             sorted_.extend(*_gathered(listed, places))
@@ -116,9 +116,9 @@ class _Listed(NamedTuple):
         return _Listed(self.rows[good], np.bincount(owner, minlength=len(self.lengths)))
 
 
-def read_mined(file: str, source: Source, index: PairIndex, margin: float) -> Mined:
+def read_mined(file: str, source: SourceData, index: PairIndex, margin: float) -> MinedLists:
     """The lists of a mined file; what scores above the positive − margin is dropped as a false negative."""
-    negatives, dropped = (_Lists(len(index.keys), np.int32) for _ in range(2))
+    negatives, dropped = (_PairLists(len(index.keys), np.int32) for _ in range(2))
     for block in _blocks(file, source, index):
         listed, scores = _ranked(block, "negatives", source, file)
         bars = [_bar(fields, margin, file, line) for line, fields in zip(block.lines, block.fields, strict=True)]
@@ -128,26 +128,26 @@ def read_mined(file: str, source: Source, index: PairIndex, margin: float) -> Mi
             source, [_dropped(f, file, line) for line, f in zip(block.lines, block.fields, strict=True)], block, file
         )
         dropped.extend(block.pairs, *_beside(listed.kept(~good), others))
-    return Mined(negatives.done(), dropped.done())
+    return MinedLists(negatives.done(), dropped.done())
 
 
-def read_scored(file: str, source: Source, index: PairIndex) -> Scored:
-    """The lists of a scored file; the positive must stand first."""
-    passages, scores = _Lists(len(index.keys), np.int32), _Lists(len(index.keys), np.float32)
+def read_scored(file: str, source: SourceData, index: PairIndex) -> ScoredLists:
+    """Read a scored file; the positive must come first."""
+    passages, scores = _PairLists(len(index.keys), np.int32), _PairLists(len(index.keys), np.float32)
     for block in _blocks(file, source, index):
         listed, values = _ranked(block, "passages", source, file)
         starts = np.minimum(np.cumsum(listed.lengths) - listed.lengths, max(len(listed.rows) - 1, 0))
         first = listed.rows[starts] if len(listed.rows) else starts
         right = (listed.lengths > 0) & (first == index.keys[block.pairs] % index.passages)
         for place in np.flatnonzero(~right)[:1].tolist():
-            reason = "the positive does not stand first among the passages: score again"
+            reason = "the positive is not the first passage: score again"
             raise InputError(reason, file, block.lines[place])
         passages.extend(block.pairs, *listed)
         scores.extend(block.pairs, values, listed.lengths)
-    return Scored(passages.done(), scores.done())
+    return ScoredLists(passages.done(), scores.done())
 
 
-def _blocks(file: str, source: Source, index: PairIndex) -> Iterator[_Block]:
+def _blocks(file: str, source: SourceData, index: PairIndex) -> Iterator[_Block]:
     """The lines whose pair is in the data, some at a time; a file of other data is refused."""
     parsed, found = _parsed(file), 0
     while some := list(islice(parsed, PART)):
@@ -164,9 +164,9 @@ def _blocks(file: str, source: Source, index: PairIndex) -> Iterator[_Block]:
 
 def _parsed(file: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """(line, the positive's id, fields) of each line."""
-    place = Place(file)
+    location = ErrorLocation(file)
     for number, line in numbered_lines(file):
-        with place.at(number):
+        with location.at(number):
             fields = parse_object(line)
             if not isinstance(fields.get("query"), str) or "positive" not in fields:
                 raise InputError("there is no query and positive: name a file of `citadel mine` or `citadel score`")
@@ -187,11 +187,11 @@ def _dropped(fields: dict[str, Any], file: str, line: int) -> list[str]:
     listed = fields.get("dropped", [])
     if not isinstance(listed, list):
         raise InputError("dropped is not a list of passage ids: mine again", file, line)
-    with Place(file).at(line):
+    with ErrorLocation(file).at(line):
         return [find_id({"id": id}) for id in listed]
 
 
-def _rows(source: Source, listed: Sequence[Sequence[str]], block: _Block, file: str) -> _Listed:
+def _rows(source: SourceData, listed: Sequence[Sequence[str]], block: _Block, file: str) -> _Listed:
     """The rows of all listed ids with one look-up."""
     lengths = np.array([len(ids) for ids in listed], np.int64)
     lines = np.repeat(np.array(block.lines, np.int64), lengths)
@@ -210,7 +210,7 @@ def _beside(one: _Listed, other: _Listed) -> _Listed:
     return _Listed(np.concatenate([one.rows, other.rows])[order], one.lengths + other.lengths)
 
 
-def _ranked(block: _Block, key: str, source: Source, file: str) -> tuple[_Listed, NDArray[np.float32]]:
+def _ranked(block: _Block, key: str, source: SourceData, file: str) -> tuple[_Listed, NDArray[np.float32]]:
     """The ids under `key` as rows, and their scores; 0 where there are none."""
     listed, scores = [], list[NDArray[np.float32]]()
     for line, fields in zip(block.lines, block.fields, strict=True):

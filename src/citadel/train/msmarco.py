@@ -9,14 +9,14 @@ import numpy as np
 from citadel.errors import InputError
 from citadel.text.queries import read_queries
 from citadel.train.config_tables import DataPart
+from citadel.train.data_files import file_of, judged_pairs, read_passages
 from citadel.train.ragged import Ragged, Rows
-from citadel.train.readers import Pairs, file_of, judged_pairs, read_passages
-from citadel.train.source import PassageList, Place, QueryList, Source, numbered_lines
-from citadel.train.texts import Texts, rows_or_fail
+from citadel.train.source import ErrorLocation, PairList, PassageList, QueryList, SourceData, numbered_lines
+from citadel.train.texts import TextStore, rows_or_fail
 
 
-def read_msmarco(part: DataPart) -> Source:
-    """Pairs from judgements; with `triples` the pairs and their negatives come from there."""
+def read_msmarco(part: DataPart) -> SourceData:
+    """Read pairs from judgements, or pairs with negatives from `triples`."""
     if part.triples and not part.collection and not part.folder:
         return read_text_triples(file_of(part, "triples"))
     triples = file_of(part, "triples") if part.triples else ""
@@ -30,13 +30,13 @@ def read_msmarco(part: DataPart) -> Source:
     return with_negatives(pairs.done(passages, triples), found)
 
 
-def id_triples(file: str, queries: dict[str, str]) -> tuple[Pairs, Texts]:
+def id_triples(file: str, queries: dict[str, str]) -> tuple[PairList, TextStore]:
     """Lines of query id, positive id, negative id."""
-    pairs, place = Pairs(), Place(file)
-    negative = Texts()
+    pairs, location = PairList(), ErrorLocation(file)
+    negative = TextStore()
     for number, line in numbered_lines(file):
         columns = line.split()
-        with place.at(number):
+        with location.at(number):
             if len(columns) != 3:
                 raise InputError(f"{len(columns)} columns: write query id, positive id and negative id")
             if columns[0] not in queries:
@@ -46,13 +46,13 @@ def id_triples(file: str, queries: dict[str, str]) -> tuple[Pairs, Texts]:
     return pairs, negative
 
 
-def read_text_triples(file: str) -> Source:
+def read_text_triples(file: str) -> SourceData:
     """Lines of three texts: query, positive, negative; the passages are numbered from 1 as they appear."""
-    pairs, texts, place = Pairs(), QueryList(), Place(file)
+    pairs, texts, location = PairList(), QueryList(), ErrorLocation(file)
     negative = array("q")
     for number, line in numbered_lines(file):
         columns = line.split("\t")
-        with place.at(number):
+        with location.at(number):
             if len(columns) != 3:
                 raise InputError(f"{len(columns)} tab-separated columns: write query, positive and negative")
             if not columns[1].strip() or not columns[2].strip():
@@ -65,7 +65,7 @@ def read_text_triples(file: str) -> Source:
     return with_negatives(pairs.done(passages.done(file), file), np.array(negative, np.int64))
 
 
-def with_negatives(source: Source, negative: Rows) -> Source:
+def with_negatives(source: SourceData, negative: Rows) -> SourceData:
     """Triples of one pair become one pair with several negatives; pairs keep the order of their first line."""
     both = source.query * len(source.passages) + source.positive
     _, first, which = np.unique(both, return_index=True, return_inverse=True)
@@ -75,4 +75,4 @@ def with_negatives(source: Source, negative: Rows) -> Source:
     lines = first[order]
     negatives = Ragged.grouped(place[which], negative, len(order))
     parts = (source.query[lines], source.positive[lines], source.kind[lines])
-    return Source(source.passages, source.queries, *parts, source.kind_names, negatives)
+    return SourceData(source.passages, source.queries, *parts, source.kind_names, negatives)

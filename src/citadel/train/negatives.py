@@ -1,4 +1,4 @@
-"""`citadel mine`: for each pair the passages a ranker puts highest that are not known to answer the query."""
+"""`citadel mine`: the top-ranked passages of each pair that are not known to answer the query."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.progress import Meter, silent
 from citadel.train.config_tables import DataPart
 from citadel.train.data import known_positives, split
-from citadel.train.meter import Meter, silent
 from citadel.train.mined import PairIndex
 from citadel.train.ragged import Rows
-from citadel.train.rankers import Found, Ranker, find_ranker
+from citadel.train.rankers import RankedPassages, Ranker, find_ranker
 from citadel.train.readers import read_source
-from citadel.train.source import Source
-from citadel.train.texts import Held, Texts
+from citadel.train.source import SourceData
+from citadel.train.texts import TextsInMemory, TextStore
 from citadel.types import write_whole
 
 SPARE = 32  # passages looked at beyond k, because known positives and false negatives are left out
@@ -64,7 +64,7 @@ def mine(
 
 
 def mined_lines(
-    source: Source, ranker: Ranker, query: Rows, positive: Rows, k: int, margin: float, meter: Meter = silent
+    source: SourceData, ranker: Ranker, query: Rows, positive: Rows, k: int, margin: float, meter: Meter = silent
 ) -> Iterator[str]:
     """The lines of the file, as the ranker gives them."""
     twin = text_twins(source.passages.texts)
@@ -77,7 +77,9 @@ def mined_lines(
             progress(row + 1)
 
 
-def _line(query: str, ids: Held, positive: int, found: Found, fair: NDArray[np.bool_], k: int, margin: float) -> str:
+def _line(
+    query: str, ids: TextsInMemory, positive: int, found: RankedPassages, fair: NDArray[np.bool_], k: int, margin: float
+) -> str:
     low = found.scores <= found.positive - margin
     chosen, dropped = np.flatnonzero(fair & low)[:k], np.flatnonzero(fair & ~low)
     line = {
@@ -96,10 +98,10 @@ def _number(score: float) -> float:
     return float(f"{score:.{DIGITS}g}")
 
 
-def text_twins(texts: Texts) -> Rows:
+def text_twins(texts: TextStore) -> Rows:
     """For each passage the first with the same text.
 
-    >>> text_twins(Texts(["a", "b", "a"])).tolist()
+    >>> text_twins(TextStore(["a", "b", "a"])).tolist()
     [0, 1, 0]
     """
     hashes = np.fromiter((hash(text) for text in texts), np.int64, len(texts))

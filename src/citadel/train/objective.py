@@ -1,4 +1,4 @@
-"""Eq. 14: what one batch costs, put together from the losses a config asks for."""
+"""Eq. 14: the loss of one batch, composed of the terms of the config."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from citadel.model.citadel import Citadel, Encoded
+from citadel.model.citadel import Citadel, EncodedTexts
 from citadel.train import losses
 from citadel.train.config_tables import LossPart
 
@@ -20,11 +20,10 @@ class Labels:
     allowed: Tensor | None = None  # [B, D]
     teacher: Tensor | None = None  # [B, G] or [B, D]
     anchor: Tensor | None = None  # [B, D]: logits the semantic part is to keep
-    vectors: tuple[Tensor, Tensor] | None = None  # [B, s] and [D, s]: semantic vectors the texts are to keep
 
 
 def objective(
-    model: Citadel, queries: Encoded, passages: Encoded, labels: Labels, loss: LossPart, progress: float
+    model: Citadel, queries: EncodedTexts, passages: EncodedTexts, labels: Labels, loss: LossPart, progress: float
 ) -> dict[str, Tensor]:
     """The terms of the loss, weighted, by name; their sum is what is minimised.
 
@@ -46,18 +45,14 @@ def objective(
             terms["router_distillation"] = loss.soft_label * _distill(routed, labels, loss)
     if labels.anchor is not None and semantic is not None:
         terms["anchor"] = loss.anchor * losses.kl_distillation_loss(semantic / loss.temperature, labels.anchor)
-    if labels.vectors is not None and queries.semantic is not None and passages.semantic is not None:
-        sides = zip((queries.semantic, passages.semantic), labels.vectors, strict=True)
-        turned = [losses.vector_anchor_loss(found, kept) for found, kept in sides]
-        terms["anchor_vectors"] = loss.anchor_vectors * (turned[0] + turned[1]) / 2
     ramp = min(1.0, progress / loss.ramp) ** loss.ramp_power if loss.ramp else 1.0
     return terms | {name: ramp * term for name, term in _regularisers(model, queries, passages, loss).items()}
 
 
-def pruned(texts: Encoded, tau: float) -> Encoded:
+def pruned(texts: EncodedTexts, tau: float) -> EncodedTexts:
     """The texts without the weights an index would drop.
 
-    >>> pruned(Encoded(torch.ones(1, 1), weights=torch.tensor([[[0.5, 2.0]]])), tau=0.5).weights.tolist()
+    >>> pruned(EncodedTexts(torch.ones(1, 1), weights=torch.tensor([[[0.5, 2.0]]])), tau=0.5).weights.tolist()
     [[[0.0, 2.0]]]
     """
     if texts.weights is None:
@@ -85,7 +80,7 @@ def _distill(scores: Tensor, labels: Labels, loss: LossPart) -> Tensor:
     return losses.kl_distillation_loss(scores, teacher, temperature)
 
 
-def _regularisers(model: Citadel, queries: Encoded, passages: Encoded, loss: LossPart) -> dict[str, Tensor]:
+def _regularisers(model: Citadel, queries: EncodedTexts, passages: EncodedTexts, loss: LossPart) -> dict[str, Tensor]:
     terms: dict[str, Tensor] = {}
     if queries.pooled is None or passages.pooled is None:
         return terms
@@ -103,6 +98,6 @@ def _regularisers(model: Citadel, queries: Encoded, passages: Encoded, loss: Los
     return terms
 
 
-def _zero(texts: Encoded) -> Tensor:
+def _zero(texts: EncodedTexts) -> Tensor:
     assert texts.pooled is not None
     return texts.pooled.new_zeros(())

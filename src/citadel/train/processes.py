@@ -1,4 +1,4 @@
-"""Several GPUs: every process encodes its share of a batch, sees the others' encodings, and adds up gradients."""
+"""Multi-process training: each process encodes its share of a batch, gathers the others, and sums gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from citadel.errors import InputError, UsageError
-from citadel.model.citadel import Citadel, Encoded
+from citadel.model.citadel import Citadel, EncodedTexts
 from citadel.train.inputs import Inputs
 
 PATIENCE = timedelta(hours=6)  # one process evaluates while the others wait; NCCL's ten minutes can be too few
@@ -66,7 +66,7 @@ class World:
         part = len(texts.ids) // self.size
         return texts.rows(slice(self.rank * part, (self.rank + 1) * part))
 
-    def gather(self, texts: Encoded) -> Encoded:
+    def gather(self, texts: EncodedTexts) -> EncodedTexts:
         """All processes' texts in the order of the batch; gradients flow into one's own."""
         if self.size == 1:
             return texts

@@ -1,4 +1,4 @@
-"""Rows of unequal length in two flat arrays, in memory or on disk: millions of lists without millions of objects."""
+"""Ragged arrays: rows of unequal length in two flat arrays, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.train.spill import Numbers
+from citadel.train.spill import DiskArray
 
 Rows = NDArray[np.int64]
 PART = 512  # rows: arithmetic on their numbers takes some megabytes
@@ -25,7 +25,7 @@ class Ragged:
     (3, [1, 2], [])
     """
 
-    values: NDArray[Any] | Numbers  # [N]
+    values: NDArray[Any] | DiskArray  # [N]
     offsets: Rows  # [rows + 1]
 
     @classmethod
@@ -70,10 +70,10 @@ class Ragged:
         return np.diff(self.offsets)
 
 
-class Growing:
-    """A table that grows row by row, on disk.
+class RaggedBuilder:
+    """Builds a ragged array on disk, row by row.
 
-    >>> growing = Growing(np.uint16)
+    >>> growing = RaggedBuilder(np.uint16)
     >>> growing.add([1, 2])
     >>> growing.extend(np.array([3, 4, 5]), [1, 2])
     >>> growing.done()[2].tolist()
@@ -81,7 +81,7 @@ class Growing:
     """
 
     def __init__(self, dtype: Any) -> None:
-        self._values, self._ends = Numbers(dtype), array("q", [0])
+        self._values, self._ends = DiskArray(dtype), array("q", [0])
 
     def add(self, row: Sequence[int] | NDArray[Any]) -> None:
         """One more row."""
@@ -99,7 +99,7 @@ class Growing:
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[Any]) -> Rows:
-    """Where rows of these lengths begin and end.
+    """Offsets of rows of these lengths.
 
     >>> offsets_of([2, 0, 1]).tolist()
     [0, 2, 2, 3]

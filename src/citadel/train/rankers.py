@@ -1,4 +1,4 @@
-"""Who mines: the engine with BM25 or an exported model, or a torch model with exact search. One question to all."""
+"""Rankers for mining: the engine with BM25 or an exported model, or a torch model with exact search."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import UsageError
-from citadel.train.cache import kept_tokens
+from citadel.progress import Meter, silent
 from citadel.train.config import expand
 from citadel.train.config_tables import DataPart
-from citadel.train.meter import Meter, silent
 from citadel.train.ragged import Rows
-from citadel.train.source import Source
-from citadel.train.texts import Texts
+from citadel.train.source import SourceData
+from citadel.train.texts import TextStore
+from citadel.train.token_cache import cached_tokens
 from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from citadel.bench.exact import ExactSearch
     from citadel.model.citadel import Citadel
 
-MOST_SCORES = {"cuda": 1 << 29, "cpu": 1 << 24}  # (query, passage) at a time
-DEEPER = 2  # times k: how far the engine looks for a positive's score
+SCORES_PER_BATCH = {"cuda": 1 << 29, "cpu": 1 << 24}
+DEPTH_FACTOR = 2  # times k: search depth for the score of the positive
 
 
-class Found(NamedTuple):
-    """What a ranker says of one pair: passages best first, and the score of the positive (−∞: not found)."""
+class RankedPassages(NamedTuple):
+    """Ranking for one pair: passages, best first, and the score of the positive (−∞ if not ranked)."""
 
     passages: Rows  # [≤ k]
     scores: NDArray[np.float32]  # [≤ k]
@@ -40,13 +40,13 @@ class Found(NamedTuple):
 class Ranker(Protocol):
     """Ranks all passages for pairs of a query and its positive."""
 
-    def rank(self, query: Rows, positive: Rows, k: int) -> Iterator[Found]: ...
+    def rank(self, query: Rows, positive: Rows, k: int) -> Iterator[RankedPassages]: ...
 
 
 class EngineRanker:
     """The index engine, with the collection in a temporary index."""
 
-    def __init__(self, source: Source, model: str | None = None, threads: int | None = None, meter: Meter = silent):
+    def __init__(self, source: SourceData, model: str | None = None, threads: int | None = None, meter: Meter = silent):
         from citadel.api import Index
 
         self._queries = source.queries
@@ -57,18 +57,18 @@ class EngineRanker:
             self._index.commit()
         self._searcher = self._index.searcher(threads=threads)
 
-    def rank(self, query: Rows, positive: Rows, k: int, step: int = 1024) -> Iterator[Found]:
+    def rank(self, query: Rows, positive: Rows, k: int, step: int = 1024) -> Iterator[RankedPassages]:
         for start in range(0, len(query), step):
             texts = self._queries.some(query[start : start + step].tolist())
-            ranking = self._searcher.search_batch(texts, DEEPER * k)
+            ranking = self._searcher.search_batch(texts, DEPTH_FACTOR * k)
             for (_, hits), wanted in zip(ranking, positive[start : start + step].tolist(), strict=True):
                 numbers = np.array([int(hit.id) for hit in hits], np.int64)
                 scores = np.array([hit.score for hit in hits], np.float32)
                 at = np.flatnonzero(numbers == wanted)
-                yield Found(numbers[:k], scores[:k], float(scores[at[0]]) if len(at) else -np.inf)
+                yield RankedPassages(numbers[:k], scores[:k], float(scores[at[0]]) if len(at) else -np.inf)
 
     def close(self) -> None:
-        """Drop the temporary index."""
+        """Remove the temporary index."""
         self._index.close()
         self._folder.cleanup()
 
@@ -76,9 +76,9 @@ class EngineRanker:
 class TorchRanker:
     """A torch model: everything encoded once, then exact search in chunks of queries."""
 
-    def __init__(self, source: Source, model: Citadel, folder: str, part: DataPart, meter: Meter = silent):
+    def __init__(self, source: SourceData, model: Citadel, folder: str, part: DataPart, meter: Meter = silent):
         from citadel.bench.exact import ExactSearch
-        from citadel.bench.exact import Texts as Flat
+        from citadel.bench.exact import RoutedRows as Flat
         from citadel.model.encoder import TorchEncoder
         from citadel.train.inputs import Marker
 
@@ -96,20 +96,20 @@ class TorchRanker:
             ("passages", source.passages.texts, min(part.passage_length, model.config.document_length)),
             ("queries", source.queries, min(part.query_length, model.config.query_length)),
         ):
-            table = kept_tokens(expand(part.cache), texts, tokenizer, length, meter, noun)
+            table = cached_tokens(expand(part.cache), texts, tokenizer, length, meter, noun)
             with meter("Encoding", noun, len(texts)) as progress:
                 sides.append(encoder.encode(table, query=noun == "queries", progress=progress))
         floor = model.config.router in ("static", "dynamic")
         self.search: ExactSearch = ExactSearch(Flat(*sides[0]), floor)
         self._queries = sides[1]
 
-    def rank(self, query: Rows, positive: Rows, k: int) -> Iterator[Found]:
+    def rank(self, query: Rows, positive: Rows, k: int) -> Iterator[RankedPassages]:
         import torch
 
-        from citadel.bench.exact import Texts as Flat
+        from citadel.bench.exact import RoutedRows as Flat
         from citadel.bench.exact import best
 
-        step = max(1, MOST_SCORES.get(self._device.type, 1 << 24) // self.search.count)
+        step = max(1, SCORES_PER_BATCH.get(self._device.type, 1 << 24) // self.search.count)
         for start in range(0, len(query), step):
             chosen = torch.from_numpy(query[start : start + step]).to(self._device)
             answers = torch.from_numpy(positive[start : start + step]).to(self._device)
@@ -118,14 +118,19 @@ class TorchRanker:
             values, numbers = (column.cpu().numpy() for column in best(scores, k, self.search.count))
             for row, score in enumerate(own):
                 live = numbers[row] >= 0
-                yield Found(numbers[row][live], values[row][live].astype(np.float32), float(score))
+                yield RankedPassages(numbers[row][live], values[row][live].astype(np.float32), float(score))
 
     def close(self) -> None:
-        """Nothing to drop."""
+        """Nothing to release."""
 
 
 def find_ranker(
-    model: str, source: Source, part: DataPart, device: str = "auto", threads: int | None = None, meter: Meter = silent
+    model: str,
+    source: SourceData,
+    part: DataPart,
+    device: str = "auto",
+    threads: int | None = None,
+    meter: Meter = silent,
 ) -> EngineRanker | TorchRanker:
     """bm25, dense:FOLDER, an exported model (through the engine, on a CPU) or a checkpoint (through torch)."""
     if model == "bm25":
@@ -166,7 +171,7 @@ def punctuation_ids(vocabulary: dict[str, int]) -> list[int]:
     return sorted(id for token, id in vocabulary.items() if is_punctuation(token))
 
 
-def _documents(texts: Texts, progress: Callable[[int], Any]) -> Iterator[dict[str, str]]:
+def _documents(texts: TextStore, progress: Callable[[int], Any]) -> Iterator[dict[str, str]]:
     for row in range(len(texts)):
         progress(row)
         yield {"id": str(row), "text": texts[row]}

@@ -1,4 +1,4 @@
-"""What a run is made of before its first step: data, model with its heads started, optimizer, processes."""
+"""Set up and finish a run: data, model with initialised heads, optimizer, processes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from citadel.model.citadel import Citadel
 from citadel.model.encoder import find_device
 from citadel.model.hub import pinned
 from citadel.model.load import load_pretrained
+from citadel.progress import Meter
 from citadel.train import state
 from citadel.train.batches import Batches
 from citadel.train.calibrate import start_heads
@@ -26,7 +27,6 @@ from citadel.train.data_cache import load_data
 from citadel.train.evaluate import evaluate
 from citadel.train.inputs import Marker
 from citadel.train.logs import Log
-from citadel.train.meter import Meter
 from citadel.train.processes import World
 from citadel.train.teacher import BatchTeacher, find_batch_teacher
 from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens
@@ -34,7 +34,7 @@ from citadel.train.tokens import check_vocabulary, load_tokenizer, special_token
 
 @dataclass
 class Run:
-    """Everything a step needs."""
+    """State of a training run."""
 
     config: TrainConfig
     out: Path

@@ -1,4 +1,4 @@
-"""What every reader gives: passages, queries, and pairs of them, as texts and row numbers."""
+"""Training data as read: passages, queries and pairs, as texts and row numbers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from citadel.errors import InputError
 from citadel.text.files import open_lines
 from citadel.text.parse import check_id, decode, shorten
 from citadel.train.ragged import Ragged, Rows
-from citadel.train.texts import ABSENT, Distinct, Ids, Texts
+from citadel.train.texts import ABSENT, IdIndex, TextStore, UniqueTexts, rows_or_fail
 
-MOST_NAMES = 1 << 16  # each is kept in two bytes
+MAX_NAMES = 1 << 16  # each is kept in two bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Passages:
     """The collection: id, text (title and text joined) and source of each passage."""
 
-    ids: Ids
-    texts: Texts
+    ids: IdIndex
+    texts: TextStore
     sources: NDArray[np.uint16]  # [P]: which of source_names
     source_names: tuple[str, ...] = ("",)
 
@@ -33,11 +33,11 @@ class Passages:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceData:
     """Training data as it was read. Pair e says that passage `positive[e]` answers query `query[e]`."""
 
     passages: Passages
-    queries: Texts  # each text once
+    queries: TextStore  # each text once
     query: Rows  # [E]
     positive: Rows  # [E]
     kind: NDArray[np.uint16]  # [E]: which of kind_names
@@ -46,10 +46,10 @@ class Source:
 
 
 @dataclass(slots=True)
-class Names:
+class NameIndex:
     """Numbers for a few names, in order of appearance.
 
-    >>> names = Names()
+    >>> names = NameIndex()
     >>> names("term"), names("title"), names("term"), names.all
     (0, 1, 0, ('term', 'title'))
     """
@@ -57,8 +57,8 @@ class Names:
     known: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, name: str) -> int:
-        if len(self.known) >= MOST_NAMES and name not in self.known:
-            raise InputError(f"more than {MOST_NAMES:,} kinds or sources: a kind or source is shared by many lines")
+        if len(self.known) >= MAX_NAMES and name not in self.known:
+            raise InputError(f"more than {MAX_NAMES:,} kinds or sources: a kind or source is shared by many lines")
         return self.known.setdefault(name, len(self.known))
 
     @property
@@ -70,9 +70,9 @@ class PassageList:
     """Gathers passages while a file is read."""
 
     def __init__(self) -> None:
-        self.ids, self.texts = Texts(), Texts()
+        self.ids, self.texts = TextStore(), TextStore()
         self._sources = array("H")
-        self._names = Names()
+        self._names = NameIndex()
 
     def add(self, id: str, title: str, text: str, source: str = "") -> None:
         self.ids.append(check_id(id))
@@ -80,10 +80,10 @@ class PassageList:
         self._sources.append(self._names(source))
 
     def done(self, file: str, lines: Sequence[int] | None = None) -> Passages:
-        """The collection; an id that stands twice is refused."""
-        ids = Ids(self.ids)
+        """The collection; a repeated id is an error."""
+        ids = IdIndex(self.ids)
         if (row := ids.repeated()) != ABSENT:
-            reason = f"the passage id {shorten(ids.texts[row])} stands twice: give each passage its own"
+            reason = f"the passage id {shorten(ids.texts[row])} is listed twice: give each passage its own"
             raise InputError(reason, file, lines[row] if lines else row + 1)
         if not len(ids):
             raise InputError("there is no passage in this file: name a collection", file)
@@ -99,7 +99,7 @@ class QueryList:
     (0, 1, 0)
     """
 
-    distinct: Distinct = field(default_factory=Distinct)
+    distinct: UniqueTexts = field(default_factory=UniqueTexts)
 
     def add(self, text: object) -> int:
         if not isinstance(text, str):
@@ -108,12 +108,36 @@ class QueryList:
             raise InputError("the query is empty: give it words or leave the line out")
         return self.distinct.add(text.strip())
 
-    def done(self) -> Texts:
+    def done(self) -> TextStore:
         return self.distinct.texts
 
 
+@dataclass(slots=True)
+class PairList:
+    """Gathers pairs; passage ids are looked up at the end, all at once."""
+
+    queries: QueryList = field(default_factory=QueryList)
+    kinds: NameIndex = field(default_factory=NameIndex)
+    query: array[int] = field(default_factory=lambda: array("q"))
+    positive: TextStore = field(default_factory=TextStore)
+    kind: array[int] = field(default_factory=lambda: array("H"))
+    lines: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, query: object, positive: str, line: int, kind: str = "") -> None:
+        self.query.append(self.queries.add(query))
+        self.positive.append(positive)
+        self.kind.append(self.kinds(kind))
+        self.lines.append(line)
+
+    def done(self, passages: Passages, file: str) -> SourceData:
+        positive = rows_or_fail(passages.ids, self.positive, self.lines, file)
+        query = np.array(self.query, np.int64)
+        kind = np.array(self.kind, np.uint16)
+        return SourceData(passages, self.queries.done(), query, positive, kind, self.kinds.all)
+
+
 def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """The lines of a file that are not blank; what goes wrong while the caller reads one is told with file and line."""
+    """Lines of a file that are not blank, with their numbers; errors name file and line."""
     with open_lines(path) as lines:
         for number, _, line in lines:
             try:
@@ -124,11 +148,11 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
                 yield number, text
 
 
-class Place:
+class ErrorLocation:
     """Adds file and line to an InputError raised inside.
 
-    >>> place = Place("pairs.jsonl")
-    >>> with place.at(7):
+    >>> location = ErrorLocation("pairs.jsonl")
+    >>> with location.at(7):
     ...     raise InputError("the query is empty")
     Traceback (most recent call last):
     citadel.errors.InputError: pairs.jsonl:7: the query is empty
@@ -137,7 +161,7 @@ class Place:
     def __init__(self, source: str) -> None:
         self._source, self._line = source, 0
 
-    def at(self, line: int) -> Place:
+    def at(self, line: int) -> ErrorLocation:
         self._line = line
         return self
 

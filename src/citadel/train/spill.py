@@ -1,4 +1,4 @@
-"""What is too large for memory: bytes and numbers that only grow, in a file without a name, read back in pieces."""
+"""Append-only bytes and arrays in anonymous temporary files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BLOCK = 1 << 20  # bytes held in memory before they are written
 
 
 class Spill:
-    """Bytes that only grow: the last mebibyte in memory, the others in a file that is gone when the process is.
+    """Append-only bytes: the last mebibyte in memory, the rest in an anonymous temporary file.
 
-    They are read, not mapped: pages of a map would count as this process's memory, and a full disk would kill it.
+    Read instead of mapped: mapped pages count as memory of the process, and a full disk would kill it.
 
     >>> spill = Spill()
     >>> spill.append(b"heart"), spill.append(b"beat")
@@ -36,7 +36,7 @@ class Spill:
         return self._written + len(self._tail)
 
     def append(self, data: bytes) -> int:
-        """Add to the end; how many bytes there are now."""
+        """Append bytes; return the total length."""
         self._tail += data
         if len(self._tail) >= self._block:
             self._write()
@@ -75,10 +75,10 @@ class Spill:
         return bytes(found)
 
 
-class Numbers:
-    """An array that only grows, on disk; a slice of it is an array in memory.
+class DiskArray:
+    """Append-only array on disk; a slice is an array in memory.
 
-    >>> numbers = Numbers(np.uint16)
+    >>> numbers = DiskArray(np.uint16)
     >>> numbers.append(np.array([7, 8, 9]))
     >>> len(numbers), numbers[1:].tolist()
     (3, [8, 9])

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written whole or not at all, checked when read, and enough to go on bit for bit."""
+"""Checkpoints of a run: written atomically, checked when read, and sufficient for an exact resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Restored:
-    """Where a run goes on."""
+    """State to resume from."""
 
     step: int
     folder: Path
@@ -118,11 +118,11 @@ def _load_optimizer(model: Citadel, optimizer: torch.optim.Optimizer, tensors: d
     """Give the optimizer its state back; it knows itself where a part lives: a fused step counter on the GPU."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-    place = {name: number for number, name in enumerate(ordered)}
+    index = {name: number for number, name in enumerate(ordered)}
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         part, name = key.split(":", 1)
-        state.setdefault(place[name], {})[part] = value
+        state.setdefault(index[name], {})[part] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

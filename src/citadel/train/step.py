@@ -8,22 +8,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from citadel.model.citadel import Citadel, Encoded
-from citadel.train.grouped import encode_by_length
-from citadel.train.inputs import Inputs
+from citadel.model.citadel import Citadel, EncodedTexts
+from citadel.train.inputs import Inputs, encode_by_length
 
-Objective = Callable[[Encoded, Encoded], dict[str, Tensor]]
+Objective = Callable[[EncodedTexts, EncodedTexts], dict[str, Tensor]]
 _WITH_GRADIENT = ("vectors", "weights", "pooled", "mass", "l1", "semantic")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass found: the loss and its terms, and the texts as they were encoded, without gradients."""
+    """Result of a pass: the loss, its terms, and the encoded texts without gradients."""
 
     loss: Tensor
     terms: dict[str, Tensor]
-    queries: Encoded
-    passages: Encoded
+    queries: EncodedTexts
+    passages: EncodedTexts
 
     def after(self, before: Outcome | None) -> Outcome:
         """This pass with the losses of those before it in the same step."""
@@ -68,7 +67,7 @@ def _cached(
     with torch.no_grad():
         encoded = [model.encode(*part, query=query, dtype=dtype) for query, part in parts]
     leaves = [texts.with_tensors(_leaves(texts)) for texts in encoded]
-    q, p = Encoded.join(leaves[:count]), Encoded.join(leaves[count:])
+    q, p = EncodedTexts.join(leaves[:count]), EncodedTexts.join(leaves[count:])
     terms = objective(q, p)
     loss = torch.stack(list(terms.values())).sum()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -80,11 +79,11 @@ def _cached(
     return _outcome(loss, terms, q, p)
 
 
-def _leaves(texts: Encoded) -> dict[str, Tensor]:
+def _leaves(texts: EncodedTexts) -> dict[str, Tensor]:
     found = texts.tensors()
     return {name: found[name].detach().requires_grad_() for name in _WITH_GRADIENT if name in found}
 
 
-def _outcome(loss: Tensor, terms: dict[str, Tensor], queries: Encoded, passages: Encoded) -> Outcome:
+def _outcome(loss: Tensor, terms: dict[str, Tensor], queries: EncodedTexts, passages: EncodedTexts) -> Outcome:
     bare = (texts.with_tensors({n: t.detach() for n, t in texts.tensors().items()}) for texts in (queries, passages))
     return Outcome(loss.detach(), {name: term.detach() for name, term in terms.items()}, *bare)

@@ -1,4 +1,4 @@
-"""A teacher that scores every passage of a batch as it comes: sentence encoders, with BM25 beside them where asked.
+"""A teacher that scores every passage of each batch: sentence encoders, optionally with BM25.
 
 Scores from a file cover a query's own group; here the student learns from the whole batch, crops of sentences included.
 """
@@ -14,27 +14,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from citadel.errors import InputError
-from citadel.model.citadel import Citadel, Encoded
+from citadel.model.citadel import Citadel, EncodedTexts
 from citadel.model.encoder import dense_model
 from citadel.routing.bm25 import idf, length_norm
 from citadel.settings import DEFAULT_B, DEFAULT_K1
-from citadel.train.batches import Batch
+from citadel.train.batches import TrainingBatch
 from citadel.train.config import TrainConfig, expand
 from citadel.train.config_tables import LossPart
 from citadel.train.data import Data
-from citadel.train.grouped import encode_by_length
-from citadel.train.inputs import Inputs
+from citadel.train.inputs import Inputs, encode_by_length
 from citadel.train.processes import World
 from citadel.train.ragged import PART, Ragged
-from citadel.train.tokens import Ids, load_tokenizer
+from citadel.train.tokens import TokenIds, load_tokenizer
 
 
-class Taught(NamedTuple):
+class TeacherScores(NamedTuple):
     """The teacher's scores of one batch, as logits: cosines times the encoders' weights."""
 
     dense: Tensor  # [B, D]
     fused: Tensor  # [B, D], with BM25
-    vectors: tuple[Tensor, Tensor]  # [B, h] and [D, h], of the first encoder
 
 
 @dataclass(frozen=True)
@@ -48,24 +46,24 @@ class BatchTeacher:
     groups: int = 1  # of like length, as the student's passages
 
     @torch.no_grad()
-    def __call__(self, batch: Batch, world: World) -> Taught:
-        found = [(self._both(model, batch, world), weight) for model, weight in self.models]
-        first, *more = (queries @ passages.T * weight for (queries, passages), weight in found)
-        dense = sum(more, first)
+    def __call__(self, batch: TrainingBatch, world: World) -> TeacherScores:
+        first, *others = (self._cosines(model, batch, world) * weight for model, weight in self.models)
+        dense = sum(others, first)
         if not self.loss.bm25:
-            return Taught(dense, dense, found[0][0])
+            return TeacherScores(dense, dense)
         ids = (torch.from_numpy(side).to(dense.device) for side in (batch.query_ids, batch.passage_ids))
-        return Taught(dense, dense + self.loss.bm25 * self.lexical(*ids), found[0][0])
+        return TeacherScores(dense, dense + self.loss.bm25 * self.lexical(*ids))
 
-    def _both(self, model: Citadel, batch: Batch, world: World) -> tuple[Tensor, Tensor]:
-        """The vectors of the queries [B, h] and of the passages [D, h]."""
-        queries = self._vectors(model, batch.query_ids, batch.query_mask, world)
-        return queries, self._vectors(model, batch.passage_ids, batch.passage_mask, world)
+    def _cosines(self, model: Citadel, batch: TrainingBatch, world: World) -> Tensor:
+        """Cosine of each query with each passage: [B, D]."""
+        queries = self._vectors(model, batch.query_ids, batch.query_mask, world)  # [B, h]
+        passages = self._vectors(model, batch.passage_ids, batch.passage_mask, world)  # [D, h]
+        return queries @ passages.T
 
-    def _vectors(self, model: Citadel, ids: Ids, mask: Ids, world: World) -> Tensor:
+    def _vectors(self, model: Citadel, ids: TokenIds, mask: TokenIds, world: World) -> Tensor:
         """Unit vectors of all texts; every process encodes its share."""
 
-        def encode(texts: Inputs) -> Encoded:
+        def encode(texts: Inputs) -> EncodedTexts:
             return model.encode(*texts, learning=False, dtype=self.dtype)
 
         whole = Inputs(*(torch.from_numpy(side).to(world.device) for side in (ids, mask, mask > 0)))
@@ -85,7 +83,7 @@ class TokenBm25:
     """
 
     rarity: Tensor  # [V]: idf, 0 for special tokens
-    average: float  # terms a passage
+    average: float  # terms per passage
 
     @classmethod
     def of(cls, passages: Ragged, vocabulary: int, silent: list[int], device: torch.device | str = "cpu") -> TokenBm25:
@@ -117,7 +115,7 @@ def _counts(columns: Tensor, width: int) -> Tensor:
 
 
 def document_frequency(passages: Ragged, vocabulary: int, chunk: int = PART) -> NDArray[np.int64]:
-    """In how many passages each token stands.
+    """Number of passages that contain each token.
 
     >>> document_frequency(Ragged.of([[1, 1, 2], [2]]), 4).tolist()
     [0, 1, 2, 0]
@@ -146,10 +144,6 @@ def find_batch_teacher(
         return None
     weights = {loss.teacher: 1 / loss.teacher_temperature, **loss.teachers}
     models = tuple((_sentence_encoder(name, vocabulary, dtype).to(device), weight) for name, weight in weights.items())
-    width, own = models[0][0].config.semantic_dimension, config.model.effective()["semantic_dimension"]
-    if loss.anchor_vectors and own != width:
-        reason = f"loss.anchor_vectors needs model.semantic_dimension {width}, as the teacher has, not {own}"
-        raise InputError(f"{reason}: set it, or use loss.anchor")
     lexical = TokenBm25.of(data.passages, models[0][0].config.backbone.vocabulary, silent, device)
     return BatchTeacher(models, lexical, loss, dtype, config.run.groups)
 

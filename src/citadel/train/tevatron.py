@@ -10,18 +10,18 @@ import numpy as np
 from citadel.errors import InputError
 from citadel.text.parse import find_id, parse_object
 from citadel.train.config_tables import DataPart
-from citadel.train.ragged import Growing
-from citadel.train.readers import Pairs, file_of
-from citadel.train.source import PassageList, Place, Source, numbered_lines
-from citadel.train.texts import Distinct
+from citadel.train.data_files import file_of
+from citadel.train.ragged import RaggedBuilder
+from citadel.train.source import ErrorLocation, PairList, PassageList, SourceData, numbered_lines
+from citadel.train.texts import UniqueTexts
 
 
-class _Collection:
-    """Passages as the lines bring them, each id once."""
+class _UniquePassages:
+    """Distinct passages in order of appearance."""
 
     def __init__(self) -> None:
         self.list = PassageList()
-        self._ids = Distinct()
+        self._ids = UniqueTexts()
 
     def row(self, fields: Any) -> int:
         if not isinstance(fields, dict) or "docid" not in fields:
@@ -32,13 +32,13 @@ class _Collection:
         return row
 
 
-def read_tevatron(part: DataPart) -> Source:
+def read_tevatron(part: DataPart) -> SourceData:
     """One pair for each positive passage; the line's negatives belong to all of its pairs."""
     file = file_of(part, "pairs", "train.jsonl")
-    pairs, passages, place = Pairs(), _Collection(), Place(file)
-    negatives = Growing(np.int32)
+    pairs, passages, location = PairList(), _UniquePassages(), ErrorLocation(file)
+    negatives = RaggedBuilder(np.int32)
     for number, line in numbered_lines(file):
-        with place.at(number):
+        with location.at(number):
             fields = parse_object(line)
             rows = [passages.row(passage) for passage in _list(fields, "negative_passages")]
             positives = [find_id({"id": p["docid"]}) for p in _positives(fields, passages)]
@@ -47,10 +47,10 @@ def read_tevatron(part: DataPart) -> Source:
                 negatives.add(rows)
     source = pairs.done(passages.list.done(file), file)
     parts = (source.query, source.positive, source.kind)
-    return Source(source.passages, source.queries, *parts, negatives=negatives.done())
+    return SourceData(source.passages, source.queries, *parts, negatives=negatives.done())
 
 
-def _positives(fields: dict[str, Any], passages: _Collection) -> Iterator[dict[str, Any]]:
+def _positives(fields: dict[str, Any], passages: _UniquePassages) -> Iterator[dict[str, Any]]:
     found = _list(fields, "positive_passages")
     if not found:
         raise InputError("there is no positive passage: give one or leave the line out")

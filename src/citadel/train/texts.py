@@ -1,4 +1,4 @@
-"""Texts and ids by the million: bytes on disk and sorted hashes, a few bytes of memory for each."""
+"""Large lists of texts and ids: bytes on disk and sorted hashes in memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from citadel.train.spill import BLOCK, Spill
 ABSENT = -1
 
 
-class Texts:
-    """A list of texts that can only grow; beyond the last few they lie on disk.
+class TextStore:
+    """Append-only list of texts on disk.
 
-    >>> texts = Texts(["one", "zwölf"])
+    >>> texts = TextStore(["one", "zwölf"])
     >>> texts[1], len(texts), texts.some([0])
     ('zwölf', 2, ['one'])
     """
@@ -34,9 +34,9 @@ class Texts:
 
     @classmethod
     def joined(cls, table: Ragged) -> Self:
-        """Texts from their bytes in UTF-8, as `flat` gives them.
+        """Build from UTF-8 bytes, as returned by `flat`.
 
-        >>> list(Texts.joined(Ragged(*Texts(["zwölf", ""]).flat())))
+        >>> list(TextStore.joined(Ragged(*TextStore(["zwölf", ""]).flat())))
         ['zwölf', '']
         """
         found = cls()
@@ -50,10 +50,10 @@ class Texts:
         found = np.frombuffer(self._bytes.read(0, len(self._bytes)), np.uint8)
         return found, np.array(self._ends, np.int64)
 
-    def held(self) -> Held:
+    def held(self) -> TextsInMemory:
         """All texts in memory, for ids that are looked up by the million."""
         found, ends = self.flat()
-        return Held(found.tobytes(), ends)
+        return TextsInMemory(found.tobytes(), ends)
 
     def append(self, text: str) -> None:
         self._ends.append(self._bytes.append(text.encode("utf-8")))
@@ -81,10 +81,10 @@ class Texts:
         return found.digest()
 
 
-class Held:
-    """Texts as one run of bytes in memory: a look-up reads no file.
+class TextsInMemory:
+    """Texts in memory, for fast lookup.
 
-    >>> Texts(["one", "zwölf"]).held().some([1, 0])
+    >>> TextStore(["one", "zwölf"]).held().some([1, 0])
     ['zwölf', 'one']
     """
 
@@ -99,16 +99,16 @@ class Held:
         return [self[row] for row in rows]
 
 
-class Distinct:
-    """Texts, equal ones once; a hash of each is in memory, not the text.
+class UniqueTexts:
+    """Distinct texts; only a hash of each is in memory.
 
-    >>> distinct = Distinct()
+    >>> distinct = UniqueTexts()
     >>> [distinct.add(text) for text in ("who", "why", "who")], list(distinct.texts)
     ([0, 1, 0], ['who', 'why'])
     """
 
     def __init__(self) -> None:
-        self.texts = Texts()
+        self.texts = TextStore()
         self._rows: dict[int, int] = {}
 
     def add(self, text: str) -> int:
@@ -121,15 +121,15 @@ class Distinct:
         return row
 
 
-class Ids:
-    """Which row an id stands in.
+class IdIndex:
+    """Index from id to row.
 
-    >>> ids = Ids(Texts(["d1", "d2"]))
+    >>> ids = IdIndex(TextStore(["d1", "d2"]))
     >>> ids.rows(["d2", "d9"]).tolist()
     [1, -1]
     """
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: TextStore) -> None:
         self.texts = texts
         hashes = np.fromiter((hash(id) for id in texts), np.int64, len(texts))  # [rows]
         self._order = np.argsort(hashes, kind="stable")
@@ -139,28 +139,28 @@ class Ids:
         return len(self.texts)
 
     def repeated(self) -> int:
-        """The first row whose id stood before; ABSENT where there is none."""
-        places = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
-        pairs = ((int(self._order[place]), int(self._order[place + 1])) for place in places)
+        """The first row with a repeated id, or ABSENT."""
+        indices = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
+        pairs = ((int(self._order[index]), int(self._order[index + 1])) for index in indices)
         return min((second for first, second in pairs if self.texts[first] == self.texts[second]), default=ABSENT)
 
-    def rows(self, wanted: Texts | Sequence[str]) -> Rows:
+    def rows(self, wanted: TextStore | Sequence[str]) -> Rows:
         """The row of each id, ABSENT for an unknown one."""
         hashes = np.fromiter((hash(id) for id in wanted), np.int64, len(wanted))
-        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
+        indices = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
         # 64 bits under a secret key: that two of a billion ids share them is less likely than a wrong bit of memory.
-        return np.where(self._hashes[places] == hashes, self._order[places], ABSENT)
+        return np.where(self._hashes[indices] == hashes, self._order[indices], ABSENT)
 
 
-def rows_or_fail(ids: Ids, wanted: Texts | Sequence[str], lines: Sequence[int], source: str) -> Rows:
+def rows_or_fail(ids: IdIndex, wanted: TextStore | Sequence[str], lines: Sequence[int], source: str) -> Rows:
     """The row of each id; one that is not in the collection is an InputError with its line.
 
-    >>> rows_or_fail(Ids(Texts(["d1"])), ["d9"], [4], "pairs.jsonl")
+    >>> rows_or_fail(IdIndex(TextStore(["d1"])), ["d9"], [4], "pairs.jsonl")
     Traceback (most recent call last):
     citadel.errors.InputError: pairs.jsonl:4: the passage id 'd9' is not in the collection: correct the id or ...
     """
     rows = ids.rows(wanted)
-    for place in np.flatnonzero(rows == ABSENT)[:1].tolist():
-        reason = f"the passage id {shorten(wanted[place])} is not in the collection: correct the id or add the passage"
-        raise InputError(reason, source, lines[place])
+    for index in np.flatnonzero(rows == ABSENT)[:1].tolist():
+        reason = f"the passage id {shorten(wanted[index])} is not in the collection: correct the id or add the passage"
+        raise InputError(reason, source, lines[index])
     return rows

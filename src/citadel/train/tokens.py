@@ -1,4 +1,4 @@
-"""Texts to token ids once, before training, so that a batch is a few reads of flat arrays."""
+"""Tokenise texts once, before training."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from citadel.encode.tokenizer import token_count, vocabulary_fits
 from citadel.errors import InputError
-from citadel.train.meter import Meter, silent
-from citadel.train.ragged import Growing, Ragged, Rows
-from citadel.train.texts import Texts
+from citadel.progress import Meter, silent
+from citadel.train.ragged import Ragged, RaggedBuilder, Rows
+from citadel.train.texts import TextStore
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Ids = NDArray[np.int64]
+TokenIds = NDArray[np.int64]
 CHARACTERS = 1 << 19  # at a time: what the tokenizer makes of them is fifty times as large
 PAD_TO = 16  # tokens: few different shapes, and what tensor cores like
 _SPELLINGS = (("[CLS]", "[SEP]", "[PAD]", "[MASK]"), ("<s>", "</s>", "<pad>", "<mask>"))
@@ -78,7 +78,7 @@ def check_vocabulary(tokenizer: Tokenizer, vocabulary: int, where: str = "") -> 
 
 
 def tokenize(
-    texts: Texts | Sequence[str],
+    texts: TextStore | Sequence[str],
     tokenizer: Tokenizer,
     length: int,
     meter: Meter = silent,
@@ -87,7 +87,7 @@ def tokenize(
     """The token ids of each text, special ones too, cut at `length`, on disk; uint16 where the vocabulary allows."""
     prepare(tokenizer, length)
     kind: Any = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.int32
-    table = Growing(kind)
+    table = RaggedBuilder(kind)
     with meter("Tokenising", noun, len(texts)) as progress:
         done = 0
         for chunk in _chunks(texts):
@@ -106,7 +106,7 @@ def prepare(tokenizer: Tokenizer, length: int) -> None:
     tokenizer.enable_truncation(length)
 
 
-def _chunks(texts: Texts | Sequence[str]) -> Iterator[list[str]]:
+def _chunks(texts: TextStore | Sequence[str]) -> Iterator[list[str]]:
     """The texts in their order, so many at a time that memory has a bound, however long they are."""
     chunk, size = [], 0
     for row in range(len(texts)):
@@ -129,7 +129,7 @@ def _wrap_texts(tokenizer: Tokenizer) -> None:
     tokenizer.post_processor = wrapper
 
 
-def pad(rows: Sequence[NDArray[Any]], filler: int, length: int = 0) -> tuple[Ids, Ids]:
+def pad(rows: Sequence[NDArray[Any]], filler: int, length: int = 0) -> tuple[TokenIds, TokenIds]:
     """Rows side by side with their mask; as wide as the longest, rounded up, or exactly `length`.
 
     >>> ids, mask = pad([np.array([1, 2]), np.array([3])], filler=0, length=3)

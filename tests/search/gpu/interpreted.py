@@ -1,4 +1,4 @@
-"""A program for a process of its own: the kernels in Triton's interpreter against the numpy engine."""
+"""Compare the kernels in Triton's interpreter with the numpy engine; runs in its own process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 from citadel.index.codebook import Codebook
 from citadel.search.gpu import shared_memory, skip_table, triton_search
-from citadel.search.gpu.lists import Rows
+from citadel.search.gpu.lists import CodedRows
 from citadel.search.gpu.pq_kernel import table_kernel
-from citadel.search.gpu.pq_tables import centroids_on, room_for_tables
+from citadel.search.gpu.pq_tables import allocate_tables, load_centroids
 from citadel.search.plan import Options
 from citadel.types import Floats
 from tests.property.worlds import World
@@ -27,23 +27,23 @@ CASES = (
     (World("none", "int8", 1, "int8", seed=6, count=20), Options(2, "rerank", 3, 3)),
 )
 
-FOURS = (
+WORDS = (
     (World("dynamic", "int8", 32, "int8", seed=7, count=20), Options(5, "exact", weight_floor=40)),
     (World("static", "int8", 20, "int8", seed=8, count=20), Options(3, "rerank", 4, 4)),
     (World("dynamic", "int8", 64, None, seed=9, count=20), Options(4)),
 )
 
 
-def fours(rows: Rows) -> Rows:
-    """int8 codes four at a time, not on a GPU alone."""
+def as_words(rows: CodedRows) -> CodedRows:
+    """View int8 codes as words of four, on any device."""
     if rows.codec != "int8" or rows.codes.shape[1] % 4:
         return rows
-    return Rows("int8x4", rows.codes.view(torch.int32), rows.scales)
+    return CodedRows("int8x4", rows.codes.view(torch.int32), rows.scales)
 
 
 def check_tables(book: Codebook, vectors: Floats) -> None:
-    """The kernel's tables; the last token is behind the queries'."""
-    tables, centroids = room_for_tables(torch.from_numpy(vectors), len(book.centroids)), centroids_on(CPU, book)
+    """The tables of the kernel; the last token is padding."""
+    tables, centroids = allocate_tables(torch.from_numpy(vectors), len(book.centroids)), load_centroids(CPU, book)
     assert centroids is not None
     tables.rows.fill_(7)
     ends, (parts, sub, _) = torch.tensor([0, 1, len(vectors) - 1]), centroids.shape
@@ -61,14 +61,14 @@ if __name__ == "__main__":
     half_book, one = whole_steps.halves()
     check_tables(half_book, one.repeat(2, axis=0))
     check_mixed(World("static", "pq2", 12, "int8", seed=8, count=14), Options(6, "rerank", 4, 4))
-    for long in (3, 512):  # with skips in most lists, and in none
+    for long in (3, 512):  # skips in most lists, and in none
         skip_table.LONG = long
         for world, options in CASES:
             check(world, options, cuts=[11], gone=[3, 12], width=32)
-    on_a_gpu = mock.patch.multiple(
-        triton_search, _fours=fours, _room_of=lambda card: shared_memory.declaration(card.width)
+    like_a_gpu = mock.patch.multiple(
+        triton_search, _as_words=as_words, _shared_memory_of=lambda index: shared_memory.declaration(index.width)
     )
-    with ptx.understood(), on_a_gpu:
-        for world, options in (*FOURS, *CASES[:4]):
+    with ptx.understood(), like_a_gpu:
+        for world, options in (*WORDS, *CASES[:4]):
             check(world, options, cuts=[11], gone=[3, 12], width=64)
     print("equal")

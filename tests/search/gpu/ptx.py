@@ -1,6 +1,6 @@
-"""The few instructions that the kernels have as PTX, for Triton's interpreter, which has none: shared memory with them.
+"""The PTX instructions of the kernels for Triton's interpreter, with shared memory.
 
-Addresses are the kernels' own: a place outside of the room, or one that is no multiple of what is read there, fails."""
+Addresses outside of the declared memory, or not aligned to the access, fail."""
 
 from __future__ import annotations
 
@@ -13,91 +13,91 @@ import numpy as np
 from numpy.typing import NDArray
 from triton.runtime import interpreter
 
-BASE = 4096  # where the room begins
+BASE = 4096  # address of the shared memory
 Words = NDArray[Any]
 
 
 class Results(list[Words]):
-    """What an instruction gives."""
+    """The results of an instruction."""
 
-    def get_result(self, place: int) -> interpreter.TensorHandle:
-        return interpreter.TensorHandle(self[place], DTYPES[self[place].dtype.name])
+    def get_result(self, index: int) -> interpreter.TensorHandle:
+        return interpreter.TensorHandle(self[index], DTYPES[self[index].dtype.name])
 
 
 DTYPES = {kind: getattr(interpreter.tl, kind) for kind in ("int32", "int64", "float32")}
 
 
 class Machine:
-    """One program's shared memory."""
+    """The shared memory of one program."""
 
     def __init__(self) -> None:
-        self.room = np.zeros(0, np.uint8)
+        self.memory = np.zeros(0, np.uint8)
 
     def asm(self, text: str, constraints: str, values: list[Any], *rest: Any) -> Results:
-        """Do what an instruction says."""
+        """Execute an instruction."""
         given = [np.asarray(value.data) for value in values]
-        if room := re.search(r"\.shared \.align 16 \.b8 own\[(\d+)\]", text):
-            self.room = np.full(int(room[1]), 0x7F, np.uint8)  # no number that a score is
+        if declared := re.search(r"\.shared \.align 16 \.b8 own\[(\d+)\]", text):
+            self.memory = np.full(int(declared[1]), 0x7F, np.uint8)  # a NaN, so that unset scores show
             return Results([np.full(given[0].shape, BASE, np.int32)])
         for name, run in KNOWN.items():
             if name in text:
                 return Results(run(self, *given))
         raise AssertionError(f"unknown instruction: {text}")
 
-    def _at(self, address: Words, there: Words, kind: Any) -> Words:
-        """The places of these addresses in the room, as elements of a kind."""
+    def _at(self, address: Words, mask: Words, kind: Any) -> Words:
+        """The elements of a dtype at these addresses."""
         size = np.dtype(kind).itemsize
-        place: Words = np.where(there, address.astype(np.int64) - BASE, 0)
-        assert (place % size == 0).all() and (place >= 0).all() and (place + size <= len(self.room)).all(), place
-        found: Words = place // size
-        return found
+        offset: Words = np.where(mask, address.astype(np.int64) - BASE, 0)
+        assert (offset % size == 0).all() and (offset >= 0).all() and (offset + size <= len(self.memory)).all(), offset
+        element: Words = offset // size
+        return element
 
-    def _load(self, address: Words, there: Words) -> list[Words]:
-        found = self.room.view(np.float32)[self._at(address, there != 0, np.float32)]
-        return [np.where(there != 0, found, np.float32(0))]
+    def _load(self, address: Words, mask: Words) -> list[Words]:
+        values = self.memory.view(np.float32)[self._at(address, mask != 0, np.float32)]
+        return [np.where(mask != 0, values, np.float32(0))]
 
-    def _store(self, address: Words, score: Words, there: Words) -> list[Words]:
-        places = self._at(address, there != 0, np.float32)[there != 0]
-        assert len(np.unique(places)) == len(places), "two lanes write to one place"
-        self.room.view(np.float32)[places] = score[there != 0]
+    def _store(self, address: Words, score: Words, mask: Words) -> list[Words]:
+        offsets = self._at(address, mask != 0, np.float32)[mask != 0]
+        assert len(np.unique(offsets)) == len(offsets), "two lanes write to one address"
+        self.memory.view(np.float32)[offsets] = score[mask != 0]
         return [address.astype(np.int32)]
 
     def _clear(self, address: Words) -> list[Words]:
         assert (address % 16 == 0).all()
         for step in range(4):
-            places = self._at(address + 4 * step, np.ones_like(address, bool), np.float32)
-            self.room.view(np.float32)[places] = -np.inf
+            offsets = self._at(address + 4 * step, np.ones_like(address, bool), np.float32)
+            self.memory.view(np.float32)[offsets] = -np.inf
         return [address.astype(np.int32)]
 
-    def _note(self, address: Words, value: Words) -> list[Words]:
-        self.room.view(np.int64)[self._at(address, np.ones_like(address, bool), np.int64)] = value
+    def _store_table(self, address: Words, value: Words) -> list[Words]:
+        self.memory.view(np.int64)[self._at(address, np.ones_like(address, bool), np.int64)] = value
         return [address.astype(np.int32)]
 
-    def _noted(self, address: Words) -> list[Words]:
-        return [self.room.view(np.int64)[self._at(address, np.ones_like(address, bool), np.int64)]]
+    def _load_table(self, address: Words) -> list[Words]:
+        return [self.memory.view(np.int64)[self._at(address, np.ones_like(address, bool), np.int64)]]
 
-    def _fours(self, row: Words, asked: Words) -> list[Words]:
-        one, other = (side.astype(np.int32)[..., None].view(np.int8).astype(np.int32) for side in (row, asked))
+    def _dot4(self, row: Words, query: Words) -> list[Words]:
+        one, other = (side.astype(np.int32)[..., None].view(np.int8).astype(np.int32) for side in (row, query))
         return [(one * other).sum(-1, dtype=np.int32)]
 
-    def _words(self, address: Words, there: Words) -> list[Words]:
-        assert (address[there != 0] % 16 == 0).all()
-        return [self._word(address + 4 * word, there != 0) for word in range(4)]
+    def _load4(self, address: Words, mask: Words) -> list[Words]:
+        assert (address[mask != 0] % 16 == 0).all()
+        return [self._word(address + 4 * word, mask != 0) for word in range(4)]
 
-    def _word(self, address: Words, there: Words) -> Words:
-        found: Words = interpreter._interpreter.load(
-            address.astype(np.uint64), there, np.zeros(address.shape, np.int32), np.dtype(np.int32)
+    def _word(self, address: Words, mask: Words) -> Words:
+        values: Words = interpreter._interpreter.load(
+            address.astype(np.uint64), mask, np.zeros(address.shape, np.int32), np.dtype(np.int32)
         )
-        return found
+        return values
 
 
 KNOWN: dict[str, Callable[..., list[Words]]] = {
-    "ld.global.nc.v4.b32": Machine._words, "dp4a.s32.s32": Machine._fours, "st.shared.v4.f32": Machine._clear,
-    "ld.shared.f32": Machine._load, "st.shared.f32": Machine._store, "st.shared.b64": Machine._note,
-    "ld.shared.b64": Machine._noted,
+    "ld.global.nc.v4.b32": Machine._load4, "dp4a.s32.s32": Machine._dot4, "st.shared.v4.f32": Machine._clear,
+    "ld.shared.f32": Machine._load, "st.shared.f32": Machine._store, "st.shared.b64": Machine._store_table,
+    "ld.shared.b64": Machine._load_table,
 }  # fmt: skip
 
 
 def understood() -> Any:
-    """For a while, these instructions are understood."""
+    """Patch the interpreter to execute these instructions."""
     return mock.patch.object(interpreter.InterpreterBuilder, "create_inline_asm", staticmethod(Machine().asm))

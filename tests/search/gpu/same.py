@@ -1,4 +1,4 @@
-"""Whether the GPU's engine, run on a CPU, answers as the numpy one does: scores to the last bit."""
+"""Compare the GPU engine, run on a CPU, with the numpy engine: scores must be bit-equal."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FLOOR = ("static", "dynamic")
 def engines(index: citadel.Index, router: str, width: int = 256) -> tuple[ReferenceEngine, GpuEngine]:
     snapshot, floor = index.searcher(engine="reference").snapshot, router in FLOOR
     fast = GpuEngine(snapshot, floor, "cpu", width)
-    [engine] = fast.cards
-    if use_triton(engine.card.device):
-        from citadel.search.gpu.triton_search import FusedSearch
+    [engine] = fast.engines
+    if use_triton(engine.index.device):
+        from citadel.search.gpu.triton_search import TritonSearch
 
-        engine.kernels = FusedSearch(engine.card, floor, postings=4, swept=8)  # small, so that everything spans blocks
+        engine.kernels = TritonSearch(engine.index, floor, postings=4, tile=8)  # small, so that everything spans blocks
     return ReferenceEngine(snapshot, floor, (0, 0)), fast
 
 
@@ -37,7 +37,7 @@ def answers(engine: Any, index: citadel.Index, queries: Sequence[dict[str, Any]]
 
 
 def check(world: World, options: Options, cuts: Sequence[int] = (), gone: Sequence[int] = (), width: int = 256) -> None:
-    """Build the world in one commit a part, delete some, and compare both engines' answers to its queries."""
+    """Build the world with one commit per part, delete documents, and compare both engines."""
     borders, documents = [0, *cuts, world.count], world.documents()
     parts = [documents[start:stop] for start, stop in itertools.pairwise(borders)]
     with built(world, parts) as index:
@@ -47,7 +47,7 @@ def check(world: World, options: Options, cuts: Sequence[int] = (), gone: Sequen
 
 
 def check_mixed(world: World, options: Options) -> None:
-    """The same for an index whose first segment was written before its codebook was made: int8, then pq."""
+    """The same for an index whose first segment is older than its codebook: int8, then pq."""
     documents = world.documents()
     with built(world, []) as index:
         for floor, part in ((1 << 16, documents[:5]), (1, documents[5:])):
@@ -62,8 +62,8 @@ def compare(
 ) -> None:
     slow, fast = engines(index, world.router, width)
     if codecs is not None:
-        assert [own.rows.codec for own in fast.cards[0].card.lists if own is not None] == codecs
+        assert [own.rows.codec for own in fast.engines[0].index.lists if own is not None] == codecs
     queries = [world.query(number) for number in range(4)]
     wanted = answers(slow, index, queries, options)
-    for count in (4, 3, 4, 1):  # the others in the room that the first has left
+    for count in (4, 3, 4, 1):  # later ones reuse the workspace of the first
         assert answers(fast, index, queries[:count], options) == wanted[:count], (world, options)

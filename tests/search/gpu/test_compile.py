@@ -1,4 +1,4 @@
-"""The kernels compile for the card they are written for, without one: what the interpreter lets pass, this refuses."""
+"""The kernels compile for a GPU; the compiler is stricter than Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ F, I, N = "*fp32", "*i64", "*i32"
 TYPES = {
     "documents": N, "starts": I, "stops": I, "token_starts": I, "query": F, "query_scale": F, "list_scale": F,
     "scores": F, "dirty": N, "maxima": N, "weights": "*u8", "scales": "*fp16", "alive": "*u8", "limits": N,
-    "found": N, "reported": N, "candidates": I, "ranked": I, "borders": I, "spans": I, "values": N, "centroids": F,
+    "counts": N, "reported": N, "candidates": I, "ranked": I, "borders": I, "spans": I, "values": N, "centroids": F,
     "packed": I, "skip_rows": I, "skips": N, "nearest": I, "ends": N, "members": I, "by_tokens": I, "near_values": N,
-    "near_documents": N, "vectors": F, "rows": "*i16", "steps": F, "answer": I,
+    "near_documents": N, "vectors": F, "rows": "*i16", "steps": F, "result": I,
 }
 CODES = {"int8": "*i8", "int8x4": "*i32", "fp16": "*fp16", "pq": "*u8"}
 
@@ -41,7 +41,7 @@ def compiled(kernel, warps, **given):
     if kernel is pq_kernel.table_kernel:
         assert "div.rn.f32" in made.asm["ptx"]
         assert "div.full" not in made.asm["ptx"]
-        assert ".ftz" not in made.asm["ptx"]  # small products are numbers, too
+        assert ".ftz" not in made.asm["ptx"]  # no flush to zero
 
 part = dict(RANGE=2048, SUB=512)
 for codec, width, row in (("int8", 32, 32), ("int8x4", 32, 32), ("fp16", 32, 32), ("pq", 8, 2048)):
@@ -61,7 +61,7 @@ for parts, sub in ((8, 4), (3, 8)):
 compiled(topk_kernels.limit_kernel, 32, PADDED=16384, BLOCK=1024)
 compiled(topk_kernels.collect_kernel, 1, **part, TILE=512)
 compiled(topk_kernels.pick_kernel, 4, BLOCK=512)
-compiled(topk_kernels.bring_kernel, 4, BLOCK=256)
+compiled(topk_kernels.copy_kernel, 4, BLOCK=256)
 compiled(topk_kernels.rank_kernel, 4, BLOCK=16, OTHERS=1024)
 compiled(topk_kernels.select_kernel, 32, PADDED=16384)
 compiled(topk_kernels.probe_kernel, 1, WIDTH=128, BLOCK=32)

@@ -1,4 +1,4 @@
-"""The GPU's engine answers as the CPU's does: in plain torch here, its kernels in Triton's interpreter."""
+"""The GPU engine returns what the CPU engine does: in plain torch here, its kernels in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -18,6 +19,7 @@ pytest.importorskip("torch", reason="torch is not installed: `pip install citade
 import citadel
 from citadel.errors import Cancelled, ResourceError, UsageError
 from citadel.search.gpu import device_engine, host_lists
+from citadel.search.gpu.engine import GpuEngine
 from citadel.search.plan import Options
 from tests.property.worlds import World, answers, built, worlds
 from tests.search.gpu.same import check, check_mixed
@@ -25,6 +27,11 @@ from tests.support.children import ROOT, environment
 
 VECTORS = ("static", "dynamic", "all_to_all", "none", "sparse")
 FEW = settings(max_examples=25, deadline=None)
+
+
+def gpu_engine(searcher: citadel.Searcher) -> device_engine.DeviceEngine:
+    assert isinstance(searcher._engine, GpuEngine)
+    return searcher._engine.engines[0]
 
 
 @FEW
@@ -59,13 +66,15 @@ def test_the_kernels_in_the_interpreter() -> None:
     assert ended.stdout == "equal\n", ended.stderr
 
 
-@pytest.mark.parametrize("capacity", [30, -1])  # enough, and so little that each part is searched again behind the next
+@pytest.mark.parametrize("capacity", [30, -1])  # enough, and so little that each part is rerun after the next
 def test_a_batch_in_parts_is_one_by_one(capacity: int) -> None:
     world = World("dynamic", "int8", 8, "int8", seed=2, count=30)
     with built(world, [world.documents()]) as index:
         queries = {str(number): world.query(number) for number in range(7)}
         with (
-            mock.patch.object(device_engine, "bytes_a_query", return_value=device_engine.ROOM // 2),  # two at a time
+            mock.patch.object(
+                device_engine, "bytes_per_query", return_value=device_engine.WORKSPACE_BYTES // 2
+            ),  # two at a time
             mock.patch.object(device_engine, "capacity", return_value=capacity),
         ):
             ranking = index.searcher(engine="gpu").search_vectors_batch(queries, k=9)
@@ -76,21 +85,23 @@ def test_a_batch_in_parts_is_one_by_one(capacity: int) -> None:
 
 
 def test_a_part_that_fails_leaves_no_other_behind() -> None:
-    """The next part has been started by then; it is waited for, and the failed one is not taken up again."""
+    """The next part has been started by then; it is waited for, and the failed one is not retried."""
     world, finished = World("static", "int8", 8, seed=2, count=30), list[list[int]]()
 
-    def finish(self: device_engine.CardEngine, part: device_engine.UnderWay, options: object) -> dict[int, object]:
-        finished.append(part.places)
-        part.recorded.wait(part.way)
+    def finish(self: device_engine.DeviceEngine, part: device_engine.InFlight, options: object) -> dict[int, object]:
+        finished.append(part.positions)
+        part.recorded.wait(part.slot)
         if len(finished) == 1:
-            raise RuntimeError("the card fell off the bus")
+            raise RuntimeError("the GPU fell off the bus")
         return {}
 
     queries = {str(number): world.query(number) for number in range(7)}
     with (
         built(world, [world.documents()]) as index,
-        mock.patch.object(device_engine, "bytes_a_query", return_value=device_engine.ROOM // 2),  # two at a time
-        mock.patch.object(device_engine.CardEngine, "_finish", finish),
+        mock.patch.object(
+            device_engine, "bytes_per_query", return_value=device_engine.WORKSPACE_BYTES // 2
+        ),  # two at a time
+        mock.patch.object(device_engine.DeviceEngine, "_finish", finish),
         pytest.raises(RuntimeError, match="fell off"),
     ):
         index.searcher(engine="gpu").search_vectors_batch(queries, k=9)
@@ -98,7 +109,7 @@ def test_a_part_that_fails_leaves_no_other_behind() -> None:
 
 
 def test_equal_scores_without_room_are_still_ordered() -> None:
-    """More documents of one score than candidates have room for."""
+    """More documents of one score than the candidate buffer holds."""
     with built(World("sparse"), []) as index:
         index.add_vectors([{"id": f"d{n}", "keys": [1], "weights": [1.0]} for n in range(9)])
         found = index.commit().searcher(engine="gpu").search_vectors(keys=[1], k=4)
@@ -112,7 +123,7 @@ def test_a_cancelled_search_ends() -> None:
         index.searcher(engine="gpu").search_vectors(keys=[1], cancel=flag)
 
 
-def test_words_are_for_the_cpu() -> None:
+def test_bm25_needs_the_cpu() -> None:
     with built(World("bm25"), []) as index, pytest.raises(UsageError, match="use --device cpu"):
         index.searcher(engine="gpu")
 
@@ -132,14 +143,14 @@ def test_an_empty_index() -> None:
 @pytest.mark.parametrize(
     ("router", "codec"), [("dynamic", "int8"), ("static", "pq2"), ("none", "int8"), ("sparse", "fp16")]
 )
-@pytest.mark.parametrize("cards", [2, 3])
-def test_shards_over_several_cards(router: str, codec: str, cards: int) -> None:
-    """Their borders lie within segments; each card has its own part of every list."""
+@pytest.mark.parametrize("devices", [2, 3])
+def test_shards_over_several_devices(router: str, codec: str, devices: int) -> None:
+    """Shard borders lie within segments; each device has its own part of every list."""
     world = World(router, codec, 8, None if router == "sparse" else "int8", seed=9, count=31, tied=True)
     with built(world, [world.documents()[:12], world.documents()[12:]]) as index:
         index.delete(["d3", "d20"])
         index.commit()
-        one, several = (index.searcher(engine="gpu", device=name) for name in ("cpu", ",".join(["cpu"] * cards)))
+        one, several = (index.searcher(engine="gpu", device=name) for name in ("cpu", ",".join(["cpu"] * devices)))
         for query in world.queries():
             for mode in set(world.modes) - {"rerank"}:
                 found = [world.search(searcher, query, 7, semantic_mode=mode) for searcher in (one, several)]
@@ -164,57 +175,71 @@ def test_text_in_ranking_out(tiny_model: Callable[..., Path], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("router", "codec"), [("dynamic", "int8"), ("static", "pq2"), ("sparse", "fp16")])
-def test_lists_that_wait_in_the_machines_memory(router: str, codec: str) -> None:
-    """Half of the postings are on the card; queries read both kinds, alone and in batches that must be split."""
+def test_lists_in_host_memory(router: str, codec: str) -> None:
+    """Some postings are on the device, some on the host; queries read both."""
     world = World(router, codec, 8, None, seed=4, count=40)
     with built(world, [world.documents()[:20], world.documents()[20:]]) as index:
         whole = index.searcher(engine="gpu")
-        cards = whole._engine.cards[0].card
-        with mock.patch.object(host_lists, "STAGED", 1):
-            half = index.searcher(engine="gpu", card_memory=cards.bytes * 7 // 10)
-        lists = [own for own in half._engine.cards[0].card.lists if own is not None]
-        assert all(own.cold is not None and 0 < (own.cold.starts >= 0).sum() < len(own.keys) for own in lists)
-        assert half._engine.cards[0].card.bytes < cards.bytes
+        device_index = gpu_engine(whole).index
+        with mock.patch.object(host_lists, "STAGED_LISTS", 1):
+            half = index.searcher(engine="gpu", gpu_memory=device_index.bytes * 7 // 10)
+        lists = [own for own in gpu_engine(half).index.lists if own is not None]
+        assert all(own.on_host is not None and 0 < (own.on_host.starts >= 0).sum() < len(own.keys) for own in lists)
+        assert gpu_engine(half).index.bytes < device_index.bytes
         answered = 0
         for number in range(12):
             wanted = world.search(whole, world.query(number), 9)
             try:
                 found = world.search(half, world.query(number), 9)
-            except ResourceError as error:  # two waiting lists, and room for one
-                assert "more rare lists than the card has room for" in str(error)  # noqa: PT017
+            except ResourceError as error:  # two host lists, and a staging area for one
+                assert "rare lists of this query do not fit into GPU memory" in str(error)  # noqa: PT017
                 continue
             assert (found.ids, found.scores) == (wanted.ids, wanted.scores)
             answered += 1
         assert answered > 6
 
 
-def test_a_batch_is_cut_where_its_waiting_lists_have_no_room() -> None:
+def test_a_batch_is_split_when_its_host_lists_do_not_fit() -> None:
     documents = [{"id": f"d{n}", "keys": [n % 4], "weights": [1.0 + n]} for n in range(12)]
     queries = {str(key): {"keys": [key]} for key in range(4)}
     with built(World("sparse"), []) as index:
         index.add_vectors(documents)
-        with mock.patch.object(host_lists, "STAGED", 1):
-            searcher = index.commit().searcher(engine="gpu", card_memory=6 * 7)  # one list, and room for another
+        with mock.patch.object(host_lists, "STAGED_LISTS", 1):
+            searcher = index.commit().searcher(engine="gpu", gpu_memory=6 * 7)  # one list, and another staged
         ranking = searcher.search_vectors_batch(queries, k=1)
         assert [hits[0].id for _, hits in ranking] == ["d8", "d9", "d10", "d11"]
 
 
-def test_a_part_that_is_searched_again_finds_its_waiting_lists() -> None:
-    """The next part's lists have taken their room meanwhile."""
+def test_a_rerun_part_stages_its_host_lists_again() -> None:
+    """The next part's lists have overwritten them meanwhile."""
     documents = [{"id": f"d{n}", "keys": [n % 8], "weights": [1.0 + n]} for n in range(24)]
     queries = {str(key): {"keys": [key]} for key in range(8)}
     with built(World("sparse"), []) as index:
         index.add_vectors(documents)
-        with mock.patch.object(host_lists, "STAGED", 2), mock.patch.object(device_engine, "capacity", return_value=-1):
-            searcher = index.commit().searcher(engine="gpu", card_memory=6 * 7)  # room for two lists, so two queries
+        with (
+            mock.patch.object(host_lists, "STAGED_LISTS", 2),
+            mock.patch.object(device_engine, "capacity", return_value=-1),
+        ):
+            searcher = index.commit().searcher(engine="gpu", gpu_memory=6 * 7)  # two staged lists, so two queries
             ranking = searcher.search_vectors_batch(queries, k=1)
         assert [hits[0].id for _, hits in ranking] == [f"d{16 + key}" for key in range(8)]
 
 
-def test_too_little_card_memory_is_one_sentence() -> None:
+def test_too_little_gpu_memory_is_one_sentence() -> None:
     world = World("static", "int8", 8, seed=4, count=40)
     with (
         built(world, [world.documents()]) as index,
-        pytest.raises(ResourceError, match=r"at least \d+ with --card-memory"),
+        pytest.raises(ResourceError, match=r"at least \d+ with --gpu-memory"),
     ):
-        index.searcher(engine="gpu", card_memory=10)
+        index.searcher(engine="gpu", gpu_memory=10)
+
+
+@pytest.mark.parametrize("limit", [{"gpu_memory": 10}, {"card_memory": 10}])
+def test_the_memory_limit_has_a_former_name(limit: dict[str, Any]) -> None:
+    world = World("static", "int8", 8, seed=4, count=40)
+    with built(world, [world.documents()]) as index:
+        snapshot = index.searcher().snapshot
+        with pytest.raises(ResourceError, match="10 bytes of GPU memory are too few"):
+            index.searcher(engine="gpu", **limit)
+        with pytest.raises(ResourceError, match="10 bytes of GPU memory are too few"):
+            citadel.Searcher(snapshot, engine="gpu", **limit)

@@ -1,4 +1,4 @@
-"""How a recording is made; what it records only a card can show (`tests/model/test_recorded.py`)."""
+"""How a graph is recorded; its contents need a GPU (`tests/model/test_recorded.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from citadel.search.gpu import graph
 
 @pytest.fixture
 def cuda() -> Any:
-    """What is used of torch.cuda, without a card."""
+    """A mock of torch.cuda."""
     graph._stream.cache_clear()
     with mock.patch.object(torch, "cuda") as cuda:
         yield cuda
@@ -23,11 +23,11 @@ def cuda() -> Any:
 
 
 def test_warm_ups_and_recording_are_on_one_stream(cuda: Any) -> None:
-    """Each further stream would cost the matrix library's room once more."""
-    run, card = mock.Mock(), torch.device("cuda:0")
-    first = graph.record(card, run)
+    """Each further stream would cost another cuBLAS workspace."""
+    run, device = mock.Mock(), torch.device("cuda:0")
+    first = graph.record(device, run)
     assert run.call_count == graph.WARM_UPS + 1
-    graph.record(card, run, beside=first)
+    graph.record(device, run, beside=first)
     assert cuda.Stream.call_count == 1
     stream = cuda.Stream.return_value
     assert [call.kwargs["stream"] for call in cuda.graph.call_args_list] == [stream, stream]
@@ -44,4 +44,4 @@ def test_a_failed_recording_lets_the_next_begin(cuda: Any) -> None:
         graph.record(torch.device("cuda:0"), mock.Mock(side_effect=RuntimeError("full")))
     assert not graph._recording.locked()
     outermost = cuda.stream.call_args_list[0]
-    assert outermost.args == (cuda.current_stream.return_value,)  # to which the thread returns
+    assert outermost.args == (cuda.current_stream.return_value,)  # restored after the recording

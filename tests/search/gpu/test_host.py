@@ -1,4 +1,4 @@
-"""What the host does for a query before and after the card: lists, query rows, answers."""
+"""The host's part of a GPU search: list lookup, query rows, results."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 import torch
 
-from citadel.search.gpu import lists as card_lists
-from citadel.search.gpu.batch import put
-from citadel.search.gpu.lists import Lists, Rows
-from citadel.search.gpu.select import decode, pack, unpack
+from citadel.search.gpu import lists as gpu_lists
+from citadel.search.gpu.batch import write_rows
+from citadel.search.gpu.lists import CodedRows, DeviceLists
+from citadel.search.gpu.packed_scores import decode, pack, unpack
 
 
-def some(keys: list[int]) -> Lists:
+def some(keys: list[int]) -> DeviceLists:
     """Lists of one posting each; the second has a row of skips."""
     count = len(keys)
     nothing = torch.zeros(count, dtype=torch.int32)
-    rows = Rows("fp16", torch.zeros(count, 1, dtype=torch.float16), None)
+    rows = CodedRows("fp16", torch.zeros(count, 1, dtype=torch.float16), None)
     starts, skip_rows = np.arange(count), np.where(np.arange(count) == 1, 0, -1)
     given = np.array(keys, np.uint32), starts, np.ones(count, np.int64), np.ones(count, np.float32)
-    return Lists(*given, nothing, rows, None, skip_rows, nothing[:, None])
+    return DeviceLists(*given, nothing, rows, None, skip_rows, nothing[:, None])
 
 
 @pytest.mark.parametrize("tabled", [0, 1 << 22])
 def test_keys_are_found_in_a_table_and_without_one(tabled: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card_lists, "TABLED", tabled)
+    monkeypatch.setattr(gpu_lists, "MAX_TABLE_KEY", tabled)
     found = some([3, 7, 9]).find(np.array([9, 2, 3, 3, 10, 4_294_967_295, 7], np.uint32))
     assert found.tolist() == [2, -1, 0, 0, -1, -1, 1]
 
@@ -39,7 +39,7 @@ def test_spans_of_lists_and_of_none() -> None:
 
 def test_a_vector_of_zeros_and_the_room_behind_it() -> None:
     rows, factors = np.full((3, 2), 9, np.int8), np.full(3, 9, np.float32)
-    put("int8", np.array([[0, 0], [-254, 2]], np.float32), rows, factors)
+    write_rows("int8", np.array([[0, 0], [-254, 2]], np.float32), rows, factors)
     assert rows.tolist() == [[0, 0], [-127, 1], [9, 9]]
     assert factors.tolist() == [0, 2, 9]
 

@@ -1,4 +1,4 @@
-"""Tables of pq that the card makes, here in plain torch; the kernel's are in `interpreted.py`."""
+"""Tables of pq in plain torch; those of the kernel are in `interpreted.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed: `pip install citade
 import torch
 
 from citadel.index.codebook import Codebook
-from citadel.search.gpu.pq_tables import Tables, centroids_on, room_for_tables, tabulate
+from citadel.search.gpu.pq_tables import Tables, allocate_tables, load_centroids, tabulate
 from citadel.types import Floats
 from tests.search.gpu import whole_steps
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def made(book: Codebook, vectors: Floats) -> Tables:
-    tables, centroids = room_for_tables(torch.from_numpy(vectors), len(book.centroids)), centroids_on(CPU, book)
+    tables, centroids = allocate_tables(torch.from_numpy(vectors), len(book.centroids)), load_centroids(CPU, book)
     assert centroids is not None
     tabulate(tables, centroids)
     return tables
@@ -50,4 +50,4 @@ def test_without_a_normal_step_all_is_0() -> None:
 
 
 def test_an_index_without_a_codebook_has_no_centroids() -> None:
-    assert centroids_on(CPU, None) is None
+    assert load_centroids(CPU, None) is None

@@ -1,4 +1,4 @@
-"""Tables in whole steps as docs/search.md has them, one query token after the other, and queries that try them."""
+"""pq tables by their definition (docs/how-it-works/search.md), one query token at a time; query vectors for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A served index and a real browser, for the tests of the page."""
+"""A served index and a headless browser for the tests of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of the page: whole by themselves, nothing from elsewhere, nothing that the page's policy forbids."""
+"""Files of the page: complete, nothing from other sites, nothing that the policy forbids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 PAGE = Path(__file__).parents[3] / "src" / "citadel" / "server" / "web"
 SCRIPTS = sorted(PAGE.glob("*.js"))
-# Text must stay text: what makes markup or code of a string has no place here.
+# Text must stay text: functions that turn a string into markup or code are forbidden.
 FORBIDDEN = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\b|new Function|localStorage"
 )

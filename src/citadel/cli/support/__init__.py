@@ -1,1 +1,1 @@
-"""What several verbs share."""
+"""Helpers that several subcommands share."""

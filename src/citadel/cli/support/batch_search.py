@@ -1,12 +1,13 @@
-"""Queries to answers, a part at a time, so that a long file of queries shows progress and prints early."""
+"""Search many queries a part at a time, so that a long file shows progress and prints early."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from citadel.cli.support.output import say
 from citadel.progress import Progress
+from citadel.types import Ranking, check_trec_ids
 
 if TYPE_CHECKING:
     from citadel.cli.support.vectors import VectorQuery
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _PART = 256  # queries
 
 
-class Answer(NamedTuple):
+class QueryHits(NamedTuple):
     """One query with its hits; `query` is None where it was given as vectors."""
 
     query_id: str
@@ -24,20 +25,20 @@ class Answer(NamedTuple):
     hits: Sequence[Hit]
 
 
-def answer_texts(
+def search_texts(
     searcher: Searcher, queries: Sequence[tuple[str, str]], k: int, semantic: str = "auto", tau: float | None = None
-) -> Iterator[Answer]:
-    """The answers to queries of text, in order."""
+) -> Iterator[QueryHits]:
+    """Search (id, text) queries, in order."""
     if len(queries) == 1:  # all threads for the one query
         [(id, text)] = queries
-        yield Answer(id, text, searcher.search(text, k, semantic_mode=semantic, tau=tau))
+        yield QueryHits(id, text, searcher.search(text, k, semantic_mode=semantic, tau=tau))
         return
     with Progress("Searching", "queries", len(queries)) as progress:
         for start in range(0, len(queries), _PART):
             part = queries[start : start + _PART]
             ranking = searcher.search_batch(part, k, semantic_mode=semantic, tau=tau)
-            progress(start + len(part), start + len(part))
-            yield from (Answer(id, text, hits) for (id, text), hits in zip(part, ranking.hits, strict=True))
+            progress(start + len(part))
+            yield from (QueryHits(id, text, hits) for (id, text), hits in zip(part, ranking.hits, strict=True))
 
 
 def is_cut(hits: Sequence[Hit]) -> bool:
@@ -45,25 +46,43 @@ def is_cut(hits: Sequence[Hit]) -> bool:
     return bool(getattr(hits, "query_cut", False))
 
 
-def warn_of_cuts(answers: Iterator[Answer], searcher: Searcher) -> Iterator[Answer]:
-    """The same answers; each query that was cut is named on standard error."""
-    for answer in answers:
-        if is_cut(answer.hits):
+def warn_of_cuts(results: Iterator[QueryHits], searcher: Searcher) -> Iterator[QueryHits]:
+    """Pass results on; each query that was cut is named on standard error."""
+    for result in results:
+        if is_cut(result.hits):
             limit = searcher.encoder.config.query_length
-            say(f"query {answer.query_id}: cut at the {limit} tokens that the model reads: shorten it")
-        yield answer
+            say(f"query {result.query_id}: cut at the {limit} tokens that the model reads: shorten it")
+        yield result
 
 
-def answer_vectors(
+def search_vectors(
     searcher: Searcher,
     queries: Sequence[tuple[str, VectorQuery]],
     k: int,
     semantic: str = "auto",
     tau: float | None = None,
-) -> Iterator[Answer]:
-    """The answers to queries given as vectors, in order."""
+) -> Iterator[QueryHits]:
+    """Search queries given as vectors, in order."""
     with Progress("Searching", "queries", len(queries)) as progress:
-        for place, (id, arrays) in enumerate(queries, 1):
+        for number, (id, arrays) in enumerate(queries, 1):
             hits = searcher.search_vectors(**arrays, k=k, semantic_mode=semantic, tau=tau)
-            progress(place, place)
-            yield Answer(id, None, hits)
+            progress(number)
+            yield QueryHits(id, None, hits)
+
+
+def for_trec_run(results: Iterable[QueryHits], query_ids: Iterable[str]) -> Iterator[QueryHits]:
+    """Refuse ids that a TREC run cannot hold: those of queries before the first search, those of hits as they come."""
+    check_trec_ids(query_ids)
+
+    def checked() -> Iterator[QueryHits]:
+        for result in results:
+            check_trec_ids(hit.id for hit in result.hits)
+            yield result
+
+    return checked()
+
+
+def to_ranking(results: Iterable[QueryHits]) -> Ranking:
+    """Join the hits of all queries."""
+    rows = list(results)
+    return Ranking(tuple(row.query_id for row in rows), tuple(row.hits for row in rows))

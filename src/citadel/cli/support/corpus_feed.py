@@ -1,9 +1,10 @@
-"""What a corpus is read from, a part at a time: lines of text, or an .npz file of vectors."""
+"""Feed a corpus into an index a part at a time: lines of text, or an .npz file of vectors."""
 
 from __future__ import annotations
 
 import os
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,32 +23,35 @@ if TYPE_CHECKING:
 
 Enough = Callable[[int], bool]
 _CHUNK = 1 << 20
-_LINE_SHARE = 16  # of the memory bound that a line may have: it is held as bytes, as text and as a document
+_LINE_SHARE = 16  # a line may have a sixteenth of the memory limit: it is held as bytes, text and document
 _MIN_LINE = 1 << 20
 
 
 class Feed(Protocol):
-    """A source on its way into an index."""
+    """A corpus that is read into an index."""
 
     @property
     def skipped(self) -> int:
-        """Documents passed over."""
+        """Number of skipped documents."""
 
     @property
     def reasons(self) -> list[InputError]:
-        """Why, for the first of them."""
+        """Why the first of them were skipped."""
 
     def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
-        """Add documents until enough bytes were read, or all; True at the end."""
+        """Add documents until `enough` says so; True at the end of the corpus."""
 
     def state(self) -> Build:
-        """How far it is read."""
+        """The position up to which the corpus is read."""
+
+    def require_documents(self, before: int) -> None:
+        """Raise InputError if the whole corpus has no document; `before` is what the index held already."""
 
     def close(self) -> None: ...
 
 
 class TextFeed:
-    """The documents of a JSONL or TSV corpus."""
+    """A JSONL or TSV corpus."""
 
     def __init__(
         self,
@@ -63,6 +67,8 @@ class TextFeed:
         self._corpus = read_corpus(path, format=format, on_error=on_error, start=start, max_line=limit)
         self._ended = False
         self._counted = 0
+        self._read = deque[int]()  # bytes consumed after each document that is read and not yet indexed
+        self._indexed = 0
 
     @property
     def skipped(self) -> int:
@@ -73,11 +79,14 @@ class TextFeed:
         return self._corpus.reasons
 
     def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
-        progress.total = self._corpus.lines.size
-        documents, is_added = self._documents(enough, progress), False
+        if progress.total is None:
+            progress.total = self._corpus.lines.size
+            progress.resume(self._corpus.lines.consumed_on_disk)
+        documents, is_added = self._documents(enough), False
         while not is_added:
+            self._read.clear()
             try:
-                index.add_checked(documents)
+                index.add_checked(documents, lambda count: self._advance(count, progress))
                 is_added = True
             except DocumentTooLargeError as error:
                 self._corpus.refuse(error)
@@ -85,11 +94,18 @@ class TextFeed:
         self._counted = self.skipped
         return self._ended
 
-    def _documents(self, enough: Enough, progress: Progress) -> Iterator[Document]:
+    def _advance(self, count: int, progress: Progress) -> None:
+        """Show `count` more documents as indexed."""
+        self._indexed += count
+        consumed = [self._read.popleft() for _ in range(min(count, len(self._read)))]
+        if consumed:
+            progress(consumed[-1], self._indexed)
+
+    def _documents(self, enough: Enough) -> Iterator[Document]:
         corpus, start = self._corpus, self._corpus.position.offset
         for document, position in corpus:
+            self._read.append(corpus.lines.consumed_on_disk)
             yield document
-            progress(corpus.lines.consumed_on_disk, corpus.documents)
             if enough(position.offset - start):
                 return
         self._ended = True
@@ -98,8 +114,11 @@ class TextFeed:
         line, offset, crc = self._corpus.position
         return Build(self._source, offset, crc, line)
 
+    def require_documents(self, before: int) -> None:
+        _require(self._indexed + before, self.skipped, self._corpus.source)
+
     def at_end(self) -> bool:
-        """Whether nothing but blank lines follows."""
+        """Whether only blank lines follow."""
         return next(self._corpus, None) is None and not self.skipped
 
     def close(self) -> None:
@@ -107,7 +126,7 @@ class TextFeed:
 
 
 class VectorFeed:
-    """The documents of an .npz file; `line` of its state counts documents, the CRC is that of the whole file."""
+    """An .npz corpus; `line` of its state counts documents, the CRC covers the whole file."""
 
     def __init__(self, path: str, source: str, on_error: OnError, start: int = 0) -> None:
         self._path, self._source, self._on_error = path, source, on_error
@@ -119,9 +138,10 @@ class VectorFeed:
 
     def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
         if self._batches is None:
-            index.add_vectors([])  # an index of text says so before the arrays are looked at
+            index.add_vectors([])  # an index of text refuses vectors before the arrays are read
             self._batches = self._rest(index)
             progress.total = self._documents
+            progress.resume(self._done)
         size = 0
         for batch in self._batches:
             before = self.skipped
@@ -129,13 +149,13 @@ class VectorFeed:
             index.tally("skipped", self.skipped - before)
             self._done += len(batch)
             size += batch_bytes(batch)
-            progress(self._done, self._done)
+            progress(self._done)
             if enough(size):
                 return False
         return True
 
     def _add(self, index: Index, batch: VectorBatch) -> None:
-        """Add a batch; under `skip`, halve one with a bad document until that one stands alone."""
+        """Add a batch; under `skip`, halve it until the bad document is alone."""
         try:
             index.add_vectors(batch)
         except InputError as error:
@@ -162,6 +182,9 @@ class VectorFeed:
     def state(self) -> Build:
         return Build(self._source, self._size, self._crc, self._done)
 
+    def require_documents(self, before: int) -> None:
+        _require(self._done - self.skipped + before, self.skipped, self._path)
+
     def close(self) -> None:
         self._batches = None
 
@@ -178,7 +201,7 @@ def is_vectors(corpus: str) -> bool:
 def open_feed(
     corpus: str, format: str | None, on_error: str, start: Build | None = None, memory: int = DEFAULT_MEMORY
 ) -> Feed:
-    """Open a corpus at its beginning, or where an earlier build stopped; its CRC tells whether it has changed since."""
+    """Open a corpus at its beginning, or where an earlier build stopped; the CRC shows whether it changed since."""
     if on_error not in ("fail", "skip"):
         raise UsageError(f"--on-error is fail or skip, not {on_error!r}")
     policy: OnError = "skip" if on_error == "skip" else "fail"
@@ -188,7 +211,7 @@ def open_feed(
 
 
 def real_source(corpus: str) -> str:
-    """One name for a corpus however its path is written.
+    """The real path of a corpus, the same for every way to write it.
 
     >>> real_source("-")
     '-'
@@ -199,16 +222,22 @@ def real_source(corpus: str) -> str:
     return os.fsencode(os.path.realpath(file)).decode(errors="backslashreplace")  # a name need not be UTF-8
 
 
-def tell_skipped(feed: Feed) -> None:
-    """The first reasons for skipped documents, on standard error."""
+def report_skipped(feed: Feed) -> None:
+    """Print the first reasons for skipped documents on standard error."""
     for reason in feed.reasons:
         say(f"skipped: {reason}")
     if feed.skipped > len(feed.reasons):
         say(f"skipped: {feed.skipped - len(feed.reasons):,} more")
 
 
-def tell_truncated(index: Index, documents: int) -> None:
-    """The number of documents that were cut, and the limit, on standard error."""
+def _require(documents: int, skipped: int, source: str) -> None:
+    if documents == 0:
+        lines = f"; all {skipped:,} were skipped" if skipped else ""
+        raise InputError(f"the corpus has no documents{lines}: check the file and its --format", source)
+
+
+def report_truncated(index: Index, documents: int) -> None:
+    """Print the number of documents that were cut, and the limit, to standard error."""
     from citadel.api import truncation_message
 
     if documents:
@@ -216,7 +245,7 @@ def tell_truncated(index: Index, documents: int) -> None:
 
 
 def batch_bytes(batch: VectorBatch) -> int:
-    """The input bytes of a batch, its arrays taken as they stand in memory."""
+    """The input bytes of a batch: its texts and its arrays in memory."""
     arrays = (batch.keys, batch.weights, batch.vectors, batch.semantic)
     texts = sum(len(document.text) + len(document.title) for document in batch.documents)
     return texts + sum(array.nbytes for array in arrays if array is not None)

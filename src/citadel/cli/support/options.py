@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how their values are read."""
+"""Options that several commands share, and parsers for their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 2
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmg]i?)?b?", re.IGNORECASE)
 MIN_MEMORY = 1 << 20
 
-IndexFolder = Annotated[str, typer.Argument(metavar="INDEX", help="The folder of the index.")]
+IndexFolder = Annotated[str, typer.Argument(metavar="INDEX", help="The index folder.")]
 CorpusFile = Annotated[
     str,
     typer.Argument(
@@ -22,35 +22,37 @@ CorpusFile = Annotated[
     ),
 ]
 OnError = Annotated[
-    str, typer.Option("--on-error", metavar="fail|skip", help="Stop at a bad line, or pass over it and count it.")
+    str, typer.Option("--on-error", metavar="fail|skip", help="Stop at a bad line, or skip and count it.")
 ]
 Format = Annotated[
-    str | None, typer.Option("--format", metavar="jsonl|tsv", help="The corpus' format, where its name does not tell.")
+    str | None, typer.Option("--format", metavar="jsonl|tsv", help="Corpus format, if its name does not say.")
 ]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Bound for what waits in memory, as 512MiB.")]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory limit, e.g. 512MiB.")]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", min=1, help="Threads for searching and for a model; all cores by default."),
+    typer.Option("--threads", min=1, help="Threads for search and model; default: all cores."),
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="DIR", help="The folder of the index's model, unless it is installed."),
+    typer.Option("--model", metavar="DIR", help="The index's model folder, unless it is installed."),
 ]
 Device = Annotated[
-    str, typer.Option("--device", metavar="cpu|cuda", help="Where to search; cuda copies the index to a GPU first.")
+    str, typer.Option("--device", metavar="cpu|cuda", help="Where to search; cuda copies the index to the GPU first.")
 ]
-CardMemory = Annotated[
+GpuMemory = Annotated[
     str,
-    typer.Option("--card-memory", metavar="SIZE", help="On a GPU: more of the index waits in the machine's memory."),
+    typer.Option(
+        "--gpu-memory", "--card-memory", metavar="SIZE", help="GPU memory limit; the rest of the index stays in RAM."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Fingerprint = Annotated[
-    str | None, typer.Option("--fingerprint", metavar="NAME", help="Vectors: the name of the model that made them.")
+    str | None, typer.Option("--fingerprint", metavar="NAME", help="Vectors: name of the model that made them.")
 ]
 
 
 def parse_size(text: str, option: str = "--memory") -> int:
-    """A size in bytes.
+    """Parse a size in bytes.
 
     >>> parse_size("1GiB"), parse_size("64 MB"), parse_size("1048576")
     (1073741824, 64000000, 1048576)
@@ -62,10 +64,10 @@ def parse_size(text: str, option: str = "--memory") -> int:
     return size
 
 
-def parse_card_memory(text: str) -> int | None:
-    """--card-memory in bytes; None where it is not given.
+def parse_gpu_memory(text: str) -> int | None:
+    """Parse --gpu-memory in bytes; None if it is not given.
 
-    >>> parse_card_memory("80GiB"), parse_card_memory("")
+    >>> parse_gpu_memory("80GiB"), parse_gpu_memory("")
     (85899345920, None)
     """
-    return parse_size(text, "--card-memory") if text else None
+    return parse_size(text, "--gpu-memory") if text else None

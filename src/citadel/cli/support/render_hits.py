@@ -1,4 +1,4 @@
-"""An answer for a reader: rank, score, id and title on one line, then the part of the text that matches."""
+"""Hits on a terminal: rank, score, id and title on one line, then the part of the text that matches."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from citadel.cli.support.batch_search import Answer
+from citadel.cli.support.batch_search import QueryHits
 from citadel.cli.support.output import plain
 from citadel.text.analyser import Analyser
-from citadel.text.highlight import ANALYSED, best_part, snippet
+from citadel.text.snippet import MAX_ANALYSED, best_part, term_snippet
 from citadel.types import Hit
 
 SNIPPET = 240  # characters
 INDENT = 4
 
 
-def show(answer: Answer, analyser: Analyser | None, console: Console, named: bool) -> None:
-    """Print one answer; `named` says which query it belongs to."""
+def show(result: QueryHits, analyser: Analyser | None, console: Console, named: bool) -> None:
+    """Print the hits of one query; `named` prints the query first."""
     if named:
-        query = "" if answer.query is None else f": {plain(answer.query)}"
-        _print(console, Text.assemble("? ", (f"{plain(answer.query_id)}{query}", "bold")))
-    if not answer.hits:
+        query = "" if result.query is None else f": {plain(result.query)}"
+        _print(console, Text.assemble("? ", (f"{plain(result.query_id)}{query}", "bold")))
+    if not result.hits:
         _print(console, Text("no document matches"))
-    for hit in answer.hits:
+    for hit in result.hits:
         _print(console, _title(hit))
-        body = _body(hit, answer.query, analyser)
+        body = _body(hit, result.query, analyser)
         if body.plain:
             _print(console, body, INDENT)
 
 
 def _print(console: Console, text: Text, indent: int = 0) -> None:
-    """On a terminal a long line wraps under itself; in a file it stays one line."""
+    """Wrap a long line under itself on a terminal; keep it one line in a file."""
     if console.is_terminal:
         console.print(Padding(text, (0, 0, 0, indent), expand=False))
     else:
@@ -48,14 +48,14 @@ def _title(hit: Hit) -> Text:
 def _body(hit: Hit, query: str | None, analyser: Analyser | None) -> Text:
     whole = hit.text
     if analyser is None or query is None:
-        text = plain(whole[:ANALYSED])
+        text = plain(whole[:MAX_ANALYSED])
         return Text(text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()} …")
     terms = analyser.terms(query)
     before, after = best_part(whole, terms, analyser)
     text = plain(whole[before:after])
-    found = snippet(text, terms, analyser, SNIPPET)
-    body = Text(found.text)
-    for start, end in found.spans:
-        body.stylize("bold yellow", start, end)
-    is_end = found.end == len(text) and after == len(whole)
-    return Text.assemble("… " if before + found.start else "", body, "" if is_end else " …")
+    part = term_snippet(text, terms, analyser, SNIPPET)
+    body = Text(part.text)
+    for span in part.spans:
+        body.stylize("bold yellow", span.start, span.end)
+    is_end = part.end == len(text) and after == len(whole)
+    return Text.assemble("… " if before + part.start else "", body, "" if is_end else " …")

@@ -1,4 +1,4 @@
-"""What `citadel eval` does: find queries and judgements, search or read a run, measure, compare, print."""
+"""Run `citadel eval`: read queries and judgements, search or read a run, measure, compare, print."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from citadel.cli.support.output import one_line, plural, print_json, say
 from citadel.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from citadel.api import Index
     from citadel.eval import Comparison, Dataset
     from citadel.types import Ranking
 
-DEPTH = 1000  # hits a query, unless a measure looks further
+DEPTH = 1000  # hits per query, unless a measure looks further
+IDS_PER_LOOKUP = 1000
 Values = dict[str, dict[str, float]]  # measure → query → value
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The options of one call."""
+class EvalOptions:
+    """The options of one `citadel eval`."""
 
     index: str | None
     queries: str
@@ -36,12 +38,13 @@ class Asked:
     model: str | None
     threads: int | None
     device: str = "cpu"
-    card_memory: int | None = None
+    gpu_memory: int | None = None
+    writes_run: bool = False
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What came of it."""
+class EvalResult:
+    """Result of an evaluation."""
 
     dataset: Dataset
     ranking: Ranking
@@ -50,7 +53,7 @@ class Judged:
 
     @property
     def means(self) -> dict[str, float]:
-        return {name: mean(found) for name, found in self.values.items()}
+        return {name: mean(values) for name, values in self.values.items()}
 
     def compared(self, name: str) -> Comparison | None:
         """One measure against the baseline."""
@@ -60,7 +63,7 @@ class Judged:
 
 
 def mean(values: Mapping[str, float]) -> float:
-    """The mean over queries.
+    """Mean over queries.
 
     >>> mean({"q1": 1.0, "q2": 0.0})
     0.5
@@ -68,50 +71,50 @@ def mean(values: Mapping[str, float]) -> float:
     return sum(values.values()) / len(values)
 
 
-def judge(asked: Asked) -> Judged:
-    """Measure what was asked for."""
-    from citadel.eval import DEFAULT_MEASURES, evaluate_queries, read_run
+def evaluate(options: EvalOptions) -> EvalResult:
+    """Measure an index or a run, and the baseline if one is named."""
+    from citadel.eval import DEFAULT_MEASURES, evaluate_queries
 
-    names = asked.measures.split() or list(DEFAULT_MEASURES)
+    names = options.measures.split() or list(DEFAULT_MEASURES)
     depth = _depth(names)
-    dataset = _dataset(asked)
-    ranking = _one(read_run(asked.run), asked.run, dataset) if asked.run else _search(asked, dataset, depth)
+    dataset = _dataset(options)
+    ranking = _usable_run(options.run, dataset) if options.run else _search(options, dataset, depth)
     values = evaluate_queries(ranking, dataset.qrels, names, dataset.relevant)
-    if not asked.baseline:
-        return Judged(dataset, ranking, values)
-    other = _one(read_run(asked.baseline), asked.baseline, dataset)
-    return Judged(dataset, ranking, values, evaluate_queries(other, dataset.qrels, names, dataset.relevant))
+    if not options.baseline:
+        return EvalResult(dataset, ranking, values)
+    other = _usable_run(options.baseline, dataset)
+    return EvalResult(dataset, ranking, values, evaluate_queries(other, dataset.qrels, names, dataset.relevant))
 
 
-def _dataset(asked: Asked) -> Dataset:
-    """Queries and judgements from --dataset, or from --queries and --qrels."""
+def _dataset(options: EvalOptions) -> Dataset:
+    """Read queries and judgements from --dataset, or from --queries and --qrels."""
     from citadel.eval import open_dataset
 
-    if asked.dataset:
-        if asked.queries or asked.qrels:
+    if options.dataset:
+        if options.queries or options.qrels:
             raise UsageError("--dataset names queries and judgements itself: leave --queries and --qrels out")
-        found = open_dataset(asked.dataset, asked.split)
+        dataset = open_dataset(options.dataset, options.split)
     else:
-        found = _from_files(asked)
-    relevant = found.relevant if asked.relevant is None else asked.relevant
-    drop = found.drop_same_id if asked.drop_same_id is None else asked.drop_same_id
-    return replace(found, relevant=relevant, drop_same_id=drop)
+        dataset = _from_files(options)
+    relevant = dataset.relevant if options.relevant is None else options.relevant
+    drop = dataset.drop_same_id if options.drop_same_id is None else options.drop_same_id
+    return replace(dataset, relevant=relevant, drop_same_id=drop)
 
 
-def _from_files(asked: Asked) -> Dataset:
-    from citadel.eval.datasets import SPLIT, Dataset, asks_to_drop, documents_of, qrels_file
+def _from_files(options: EvalOptions) -> Dataset:
+    from citadel.eval.datasets import SPLIT, Dataset, documents_of, has_query_documents, qrels_file
     from citadel.eval.runs import read_qrels
     from citadel.text.queries import read_queries
 
-    if not asked.qrels:
+    if not options.qrels:
         raise UsageError("judgements are missing: name a file with --qrels, or a collection with --dataset")
-    if bool(asked.queries) == bool(asked.run):
+    if bool(options.queries) == bool(options.run):
         raise UsageError("--queries goes with an INDEX, and an INDEX needs --queries")
-    split = asked.split or SPLIT
-    qrels = read_qrels(qrels_file(asked.qrels, split) if os.path.isdir(asked.qrels) else asked.qrels)
-    queries = dict(read_queries(asked.queries)) if asked.queries else {}
-    folder = os.path.basename(os.path.abspath(asked.queries or asked.qrels))
-    return Dataset(folder, queries, qrels, lambda: documents_of(asked.queries), asks_to_drop(folder))
+    split = options.split or SPLIT
+    qrels = read_qrels(qrels_file(options.qrels, split) if os.path.isdir(options.qrels) else options.qrels)
+    queries = dict(read_queries(options.queries)) if options.queries else {}
+    folder = os.path.basename(os.path.abspath(options.queries or options.qrels))
+    return Dataset(folder, queries, qrels, lambda: documents_of(options.queries), has_query_documents(folder))
 
 
 def _depth(names: list[str]) -> int:
@@ -120,77 +123,88 @@ def _depth(names: list[str]) -> int:
     return max(DEPTH, *(int(parse_measure(name).params.get("cutoff", 0)) for name in names))
 
 
-def _one(ranking: Ranking, file: str, dataset: Dataset) -> Ranking:
-    """A run that was read: without documents that are queries, and not of another collection."""
-    from citadel.eval import drop_same_id
+def _usable_run(file: str, dataset: Dataset) -> Ranking:
+    """Read a run, refuse one of another collection, and drop hits whose id is the query's if the dataset says so."""
+    from citadel.eval import drop_same_id, read_run
 
+    ranking = read_run(file)
     missing = len(dataset.qrels.keys() - set(ranking.query_ids))
     if missing == len(dataset.qrels):
         raise InputError("none of the judged queries is in this run: is it of another collection?", file)
     if missing:
-        say(f"{plural(missing, 'judged query', 'judged queries')} not in {file}: counted with 0")
+        say(f"{plural(missing, 'judged query', 'judged queries')} not in {file}: counted as 0")
     return drop_same_id(ranking) if dataset.drop_same_id else ranking
 
 
-def _search(asked: Asked, dataset: Dataset, depth: int) -> Ranking:
+def _search(options: EvalOptions, dataset: Dataset, depth: int) -> Ranking:
     from citadel.api import Index
-    from citadel.cli.support.batch_search import answer_texts
+    from citadel.cli.support.batch_search import for_trec_run, search_texts, to_ranking
     from citadel.eval import drop_same_id
-    from citadel.types import Ranking
 
-    wanted = dataset.judged
-    if missing := len(dataset.qrels) - len(wanted):
-        where = asked.queries or asked.dataset
-        say(f"{plural(missing, 'judged query', 'judged queries')} not in {where}: counted with 0")
-    with Index.open(asked.index or "", model=asked.model, threads=asked.threads) as opened:
-        searcher = opened.searcher(threads=asked.threads, device=asked.device, card_memory=asked.card_memory)
-        answers = list(answer_texts(searcher, wanted, depth + dataset.drop_same_id))
-    ranking = Ranking(tuple(answer.query_id for answer in answers), tuple(answer.hits for answer in answers))
+    queries = dataset.judged
+    if missing := len(dataset.qrels) - len(queries):
+        where = options.queries or options.dataset
+        say(f"{plural(missing, 'judged query', 'judged queries')} not in {where}: counted as 0")
+    with Index.open(options.index or "", model=options.model, threads=options.threads) as opened:
+        _check_same_collection(opened, dataset, options.index or "")
+        searcher = opened.searcher(threads=options.threads, device=options.device, gpu_memory=options.gpu_memory)
+        results = search_texts(searcher, queries, depth + dataset.drop_same_id)
+        ranking = to_ranking(for_trec_run(results, [id for id, _ in queries]) if options.writes_run else results)
     return drop_same_id(ranking, depth) if dataset.drop_same_id else ranking
 
 
-def save(found: Judged, run: str, qrels: str, queries: str) -> None:
-    """Write what was asked for."""
+def _check_same_collection(index: Index, dataset: Dataset, path: str) -> None:
+    """Refuse an index that holds none of the judged documents: every measure would be 0."""
+    snapshot = index.searcher().snapshot
+    ids = list(dict.fromkeys(id for grades in dataset.qrels.values() for id in grades))
+    lookups = (ids[start : start + IDS_PER_LOOKUP] for start in range(0, len(ids), IDS_PER_LOOKUP))
+    if not any(snapshot.locate(part) for part in lookups):
+        judged = "the judged document is not" if len(ids) == 1 else f"none of the {len(ids):,} judged documents is"
+        raise InputError(f"{judged} in this index: name the index of the judged collection", path)
+
+
+def save(result: EvalResult, run: str, qrels: str, queries: str) -> None:
+    """Write the files that are named."""
     from citadel.eval import write_qrels, write_run
     from citadel.types import write_whole
 
     if run:
-        write_run(run, found.ranking)
+        write_run(run, result.ranking)
     if qrels:
-        write_qrels(qrels, found.dataset.qrels)
+        write_qrels(qrels, result.dataset.qrels)
     if queries:
-        write_whole(queries, [json.dumps({"measures": found.values}) + "\n"])
+        write_whole(queries, [json.dumps({"measures": result.values}) + "\n"])
 
 
-def print_values(found: Judged, as_json: bool, per_query: bool) -> None:
-    """The means, one a line, or everything as JSON."""
+def print_values(result: EvalResult, as_json: bool, per_query: bool) -> None:
+    """Print the means, one per line, or everything as JSON."""
     if as_json:
-        print_json(_record(found, per_query))
+        print_json(_record(result, per_query))
         return
-    for name, values in found.values.items():
+    for name, values in result.values.items():
         for query, value in values.items() if per_query else ():
             print(f"{name} {one_line(query)} {value:.4f}")
-        print(f"{name} {mean(values):.4f}{_against(found, name)}")
+        print(f"{name} {mean(values):.4f}{_against(result, name)}")
 
 
-def _against(found: Judged, name: str) -> str:
-    compared = found.compared(name)
-    if compared is None or found.baseline is None:
+def _against(result: EvalResult, name: str) -> str:
+    compared = result.compared(name)
+    if compared is None or result.baseline is None:
         return ""
     interval = f"[{compared.low:+.4f}, {compared.high:+.4f}]"
-    return f"  baseline {mean(found.baseline[name]):.4f}  {compared.difference:+.4f} {interval}  p {compared.p:.4f}"
+    return f"  baseline {mean(result.baseline[name]):.4f}  {compared.difference:+.4f} {interval}  p {compared.p:.4f}"
 
 
-def _record(found: Judged, per_query: bool) -> dict[str, object]:
-    record: dict[str, object] = {"measures": found.means, "judged": len(found.dataset.qrels)}
-    if found.baseline is not None:
-        compared = {name: found.compared(name) for name in found.values}
+def _record(result: EvalResult, per_query: bool) -> dict[str, object]:
+    record: dict[str, object] = {"measures": result.means, "judged": len(result.dataset.qrels)}
+    if result.baseline is not None:
+        compared = {name: result.compared(name) for name in result.values}
         record["baseline"] = {
-            name: {"mean": mean(found.baseline[name]), **_finite(asdict(one))} for name, one in compared.items() if one
+            name: {"mean": mean(result.baseline[name]), **_finite(asdict(one))} for name, one in compared.items() if one
         }
-    return record | ({"queries": found.values} if per_query else {})
+    return record | ({"queries": result.values} if per_query else {})
 
 
 def _finite(figures: dict[str, float]) -> dict[str, float | None]:
-    """JSON has no infinity, which is t where every query differs alike."""
+    """Replace infinity, which JSON lacks, by None: t is infinite if all queries differ by the same amount."""
     return {name: value if abs(value) < float("inf") else None for name, value in figures.items()}

@@ -1,57 +1,18 @@
-"""What `train`, `mine`, `score` and `measure` do, free of any command-line library: typer and plain.py call these."""
+"""Run `train`, `mine`, `score` and `measure`: check the options, then call the library."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
 import os
-import sys
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from citadel.errors import UsageError
+from citadel.progress import default_meter
 
 if TYPE_CHECKING:
     from citadel.paper.record import Measurement
     from citadel.train.config_tables import DataPart
-    from citadel.train.meter import Meter
-
-SECONDS = 10.0  # between two lines of progress where there is no terminal
-
-
-class Lines:
-    """Progress as lines on standard error, for a log file or a machine without rich.
-
-    >>> with Lines("Encoding", "passages", 10) as progress:
-    ...     progress(5)
-    """
-
-    def __init__(self, what: str, noun: str, total: int) -> None:
-        self._what, self._noun, self._total = what, noun, total
-        self._start = self._last = time.monotonic()
-
-    def __enter__(self) -> Callable[[int], Any]:
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def _show(self, done: int) -> None:
-        now = time.monotonic()
-        if now - self._last >= SECONDS:
-            self._last = now
-            rate = done / (now - self._start)
-            print(f"{self._what}: {done:,} of {self._total:,} {self._noun}, {rate:,.0f}/s", file=sys.stderr, flush=True)
-
-
-def meter() -> Meter:
-    """A bar at a terminal, lines elsewhere."""
-    if sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
-        from citadel.progress import Progress
-
-        return Progress
-    return Lines
 
 
 def run_train(config: str, out: str, resume: bool = False, device: str = "", steps: int = 0) -> None:
@@ -64,7 +25,7 @@ def run_train(config: str, out: str, resume: bool = False, device: str = "", ste
     _need_torch("training")
     from citadel.train.loop import train
 
-    train(loaded, out, resume=resume, meter=meter())
+    train(loaded, out, resume=resume, meter=default_meter())
 
 
 def run_mine(
@@ -86,7 +47,7 @@ def run_mine(
     part = data_part(data, passages, pairs)
     check_out(out)
     limit = -math.inf if margin is None else margin
-    lines = mine(part, model, out, k=k, margin=limit, device=device, threads=threads, meter=meter())
+    lines = mine(part, model, out, k=k, margin=limit, device=device, threads=threads, meter=default_meter())
     print(f"{out}: negatives of {lines:,} pairs")
 
 
@@ -102,15 +63,16 @@ def run_score(
     fuse: str = "",
 ) -> None:
     """Score mined negatives with a teacher."""
+    from citadel.train.data_files import checked, read_passages
     from citadel.train.distill import score_negatives
-    from citadel.train.readers import checked, read_passages, read_source
+    from citadel.train.readers import read_source
 
     check_out(out)
     if bool(data) == bool(passages):
         raise UsageError("name the passages: either --data CONFIG.toml, or --passages FILE")
     part = data_part(data, "", "") if data else None
     found = read_source(part).passages if part else read_passages(checked(passages, "--passages"))
-    lines = score_negatives(teacher, found, negatives, out, kind, keep, part, device, meter(), _weight(fuse))
+    lines = score_negatives(teacher, found, negatives, out, kind, keep, part, device, default_meter(), _weight(fuse))
     print(f"{out}: scores of {lines:,} pairs")
 
 
@@ -132,11 +94,11 @@ def run_measure(
     timed: int = 0,
 ) -> None:
     """Measure a system on a collection, or fill in the measures of one that was measured."""
-    from citadel.eval.datasets import open_dataset
+    from citadel.eval import open_dataset
     from citadel.paper.record import read_measurement
     from citadel.paper.run import fill as fill_measures
     from citadel.paper.run import measure
-    from citadel.paper.system import Plan
+    from citadel.paper.system import SystemSpec
 
     if not collection or bool(model) == bool(fill) or bool(model) != bool(out):
         raise UsageError("name a MODEL with --collection and --out, or --fill FILE.json with --collection")
@@ -145,14 +107,14 @@ def run_measure(
         print(_measured_line(fill, fill_measures(fill, dataset)))
         return
     chosen = (tuple(tau or ()), tuple(codec or ("int8",)), tuple(semantic or ("auto",)))
-    plan = Plan(model, name, *chosen, k, engine, device, threads, timed)
-    for file in measure(plan, dataset, out, overwrite=overwrite, meter=meter()):
+    spec = SystemSpec(model, name, *chosen, k, engine, device, threads, timed)
+    for file in measure(spec, dataset, out, overwrite=overwrite, meter=default_meter()):
         print(_measured_line(str(file), read_measurement(file)))
 
 
 def _measured_line(file: str, found: Measurement) -> str:
     quality = " ".join(f"{name} {value:.4f}" for name, value in found.measures.items()) or "measures not computed yet"
-    return f"{file}: {quality}, {found.dot_products or 0:,.0f} dot products a query"
+    return f"{file}: {quality}, {found.dot_products or 0:,.0f} dot products per query"
 
 
 def _weight(fuse: str) -> float:
@@ -174,10 +136,10 @@ def data_part(data: str, passages: str, pairs: str) -> DataPart:
 
 
 def check_out(out: str) -> None:
-    """Refuse early what could not be written after hours of work."""
+    """Refuse an output file that cannot be written before hours of work."""
     folder = os.path.dirname(os.path.abspath(out))
     if os.path.isdir(out) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        raise UsageError(f"--out {out} cannot be written: name a file in a folder that is there")
+        raise UsageError(f"--out {out} cannot be written: name a file in an existing folder")
 
 
 def _need_torch(what: str) -> None:

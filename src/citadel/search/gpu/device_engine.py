@@ -1,4 +1,4 @@
-"""Searches over one card: planned queries in, the best documents of each out."""
+"""Search on one device: planned queries in, the best documents of each out."""
 
 from __future__ import annotations
 
@@ -13,171 +13,185 @@ import torch
 from numpy.typing import NDArray
 
 from citadel.errors import Cancelled
-from citadel.search.gpu.batch import Asked, Desk, Laid, Shape, find_lists, lay_out, shape_of
-from citadel.search.gpu.device import card_memory, use_triton
-from citadel.search.gpu.graph import index_of
+from citadel.search.gpu.batch import (
+    BatchLayout,
+    BatchShape,
+    PackedBatch,
+    QueryLists,
+    batch_shape,
+    find_lists,
+    pack_queries,
+)
+from citadel.search.gpu.device import device_errors, use_triton
+from citadel.search.gpu.device_index import DeviceIndex
+from citadel.search.gpu.graph import device_ordinal
 from citadel.search.gpu.host_lists import staged_size
-from citadel.search.gpu.memory import Card
-from citadel.search.gpu.recorded_search import Recorded, Search, Way
-from citadel.search.gpu.select import NOTHING, decode, unpack
-from citadel.search.gpu.torch_search import PlainSearch
-from citadel.search.gpu.workspace import bytes_a_query, capacity
+from citadel.search.gpu.packed_scores import NOTHING, decode, unpack
+from citadel.search.gpu.recorded_search import DeviceSearch, HostSlot, RecordedSearch
+from citadel.search.gpu.torch_search import TorchSearch
+from citadel.search.gpu.workspace import bytes_per_query, capacity
 from citadel.search.plan import Options, Plan
 from citadel.types import Floats, Scored
 
-MOST = 4096  # documents that the kernels put in order, by counting; beyond that plain torch sorts
-FEW = 6  # queries below which each alone, replayed from a recording, is faster than all together
-SHAPES = 8  # that stay recorded; of single queries each has its own room
-ROOM = 4 << 30  # bytes that a batch may take besides the index, most of them scores: 4 a query and document
+MAX_KERNEL_K = 4096  # documents the kernels rank by counting; torch sorts beyond that
+MIN_BATCH = 6  # queries; fewer are faster one by one, replayed from a recording
+MAX_SHAPES = 8  # recorded searches kept; a single query has its own workspace
+WORKSPACE_BYTES = 4 << 30  # limit for a batch besides the index, mostly scores: 4 per query and document
 
 
-class UnderWay(NamedTuple):
-    """Queries that the card is working on."""
+class InFlight(NamedTuple):
+    """A part of a batch that the device is working on."""
 
-    places: list[int]
-    asked: Asked
-    laid: Laid
-    recorded: Recorded
-    way: Way
+    positions: list[int]  # of the queries in the batch
+    query_lists: QueryLists
+    packed: PackedBatch
+    recorded: RecordedSearch
+    slot: HostSlot
 
 
 @dataclass(frozen=True)
-class SharedRoom:
-    """Room on the card for some queries with these options."""
+class SharedWorkspace:
+    """A workspace for batches with these options, and how many queries it holds."""
 
     options: Options
     queries: int
-    room: Any
+    workspace: Any
 
 
-class CardEngine:
-    """Threads that share it take turns; `live` documents of the card are not deleted, `where` names the index."""
+class DeviceEngine:
+    """Searches an index on one device; threads take turns.
 
-    def __init__(self, card: Card, floor: bool, live: int, where: str) -> None:
-        self.card, self._live, self._where = card, live, where
-        self._plain = PlainSearch(card, floor)
-        self.kernels: Search = _fused(card, floor) if use_triton(card.device) else self._plain
-        self._semantic_codec = card.semantic.codec if card.semantic else ""
-        self._turn = threading.Lock()
-        self._index = index_of(card.device)
-        self._shapes: dict[tuple[Shape, Options], Recorded] = {}
-        self._room: SharedRoom | None = None
+    `live` is the number of documents that are not deleted, `where` names the index in errors."""
+
+    def __init__(self, index: DeviceIndex, floor: bool, live: int, where: str) -> None:
+        self.index, self._live, self._where = index, live, where
+        self._torch = TorchSearch(index, floor)
+        self.kernels: DeviceSearch = _triton_search(index, floor) if use_triton(index.device) else self._torch
+        self._semantic_codec = index.semantic.codec if index.semantic else ""
+        self._lock = threading.Lock()
+        self._ordinal = device_ordinal(index.device)
+        self._recordings: dict[tuple[BatchShape, Options], RecordedSearch] = {}
+        self._shared: SharedWorkspace | None = None
 
     def prepare(self, plan: Plan) -> Plan:
-        """A query as `search_batch` takes it; its lists are looked up there, together with the others'."""
+        """Return the plan: `search_batch` looks up the lists of all its queries together."""
         return plan
 
     def search_batch(self, queries: Sequence[Plan], options: Options, cancel: Any = None) -> list[Scored]:
         """The best k documents of each query."""
-        if not options.k or not self.card.documents:
+        if not options.k or not self.index.documents:
             return [Scored(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
         if queries and queries[0].semantic is None:
             options = options._replace(semantic="off")
-        if options.semantic == "rerank" and all(own is None for own in self.card.lists):
-            options = options._replace(semantic="exact")  # nothing but semantic vectors
-        found: dict[int, Scored] = {}
-        with self._turn, card_memory(self._where), self._current():
-            self._search(dict(enumerate(queries)), options, found, cancel)
-            if rest := {place: query for place, query in enumerate(queries) if place not in found}:
-                self._search(rest, options._replace(semantic="exact"), found, cancel)
-        return [found[place] for place in range(len(queries))]
+        if options.semantic == "rerank" and all(own is None for own in self.index.lists):
+            options = options._replace(semantic="exact")  # there are only semantic vectors
+        results: dict[int, Scored] = {}
+        with self._lock, device_errors(self._where), self._current():
+            self._search(dict(enumerate(queries)), options, results, cancel)
+            if rest := {position: query for position, query in enumerate(queries) if position not in results}:
+                self._search(rest, options._replace(semantic="exact"), results, cancel)
+        return [results[position] for position in range(len(queries))]
 
-    def _search(self, queries: dict[int, Plan], options: Options, found: dict[int, Scored], cancel: Any) -> None:
-        """What the options find for queries by their places; the host lays the next ones out while the card works.
+    def _search(self, queries: dict[int, Plan], options: Options, results: dict[int, Scored], cancel: Any) -> None:
+        """Search queries by position, in parts; the host packs the next part while the device works.
 
-        With `rerank`, queries without a list or with too few documents are left out: all must be scanned for them."""
-        places = list(queries)
-        under_way: UnderWay | None = None
-        before: UnderWay | None
+        With `rerank`, queries without a list or with too few hits get no result: they need an exact scan."""
+        positions = list(queries)
+        in_flight: InFlight | None = None
+        before: InFlight | None
         try:
-            while places:
+            while positions:
                 if cancel is not None and cancel.is_set():
                     raise Cancelled("the search was cancelled")
-                asked = self._at_once([queries[place] for place in places], options)
-                recorded = self._recorded(shape_of(asked.plans, options.semantic != "off"), options)
-                if under_way is not None and recorded.next() is under_way.way:  # single queries have one block
-                    before, under_way = under_way, None
-                    found.update(self._finish(before, options))
-                before, under_way = under_way, self._start(recorded, places[: len(asked.plans)], asked)
-                places = places[len(asked.plans) :]
+                part = self._next_part([queries[position] for position in positions], options)
+                recorded = self._recorded(batch_shape(part.plans, options.semantic != "off"), options)
+                if in_flight is not None and recorded.next_slot() is in_flight.slot:  # single queries have one slot
+                    before, in_flight = in_flight, None
+                    results.update(self._finish(before, options))
+                before, in_flight = in_flight, self._start(recorded, positions[: len(part.plans)], part)
+                positions = positions[len(part.plans) :]
                 if before is not None:
-                    found.update(self._finish(before, options))
-        finally:  # after an error, too: nobody is to find the card at work on what was given up
-            if under_way is not None:
-                found.update(self._finish(under_way, options))
+                    results.update(self._finish(before, options))
+        finally:  # also after an error: the device must be idle when the lock is released
+            if in_flight is not None:
+                results.update(self._finish(in_flight, options))
 
-    def _at_once(self, queries: Sequence[Plan], options: Options) -> Asked:
-        """So many of the next queries that what they need and their waiting lists have room."""
-        most = 1 if len(queries) < (2 if self._index is None else FEW) else self._most(options)
-        asked = find_lists(queries[:most], self.card.lists)
-        while len(asked.plans) > 1 and not self._can_stage(asked):
-            asked = find_lists(asked.plans[: len(asked.plans) // 2], self.card.lists)
-        return asked
+    def _next_part(self, queries: Sequence[Plan], options: Options) -> QueryLists:
+        """As many of the next queries as fit the workspace and the staging area."""
+        limit = 1 if len(queries) < (2 if self._ordinal is None else MIN_BATCH) else self._max_queries(options)
+        part = find_lists(queries[:limit], self.index.lists)
+        while len(part.plans) > 1 and not self._can_stage(part):
+            part = find_lists(part.plans[: len(part.plans) // 2], self.index.lists)
+        return part
 
-    def _most(self, options: Options) -> int:
-        """Queries that have room together: a power of two, so that shapes repeat."""
-        return int(1 << max(ROOM // bytes_a_query(self.card, options), 1).bit_length() - 1)
+    def _max_queries(self, options: Options) -> int:
+        """Queries per part: a power of two, so that shapes repeat."""
+        return int(1 << max(WORKSPACE_BYTES // bytes_per_query(self.index, options), 1).bit_length() - 1)
 
-    def _can_stage(self, asked: Asked) -> bool:
-        waiting = [
-            (own.cold, chosen, own.sizes)
-            for own, chosen in zip(self.card.lists, asked.lists, strict=True)
-            if own is not None and own.cold is not None
+    def _can_stage(self, part: QueryLists) -> bool:
+        on_host = [
+            (own.on_host, chosen, own.sizes)
+            for own, chosen in zip(self.index.lists, part.lists, strict=True)
+            if own is not None and own.on_host is not None
         ]
-        return all(staged_size(cold, [chosen], sizes) <= cold.room for cold, chosen, sizes in waiting)
+        return all(staged_size(host, [chosen], sizes) <= host.capacity for host, chosen, sizes in on_host)
 
     def _current(self) -> AbstractContextManager[Any]:
-        """Kernels and graphs go to the current card, whichever tensors they get."""
-        return nullcontext() if self._index is None else torch.cuda.device(self._index)  # by number: found in no time
+        """Make the device current: kernels and graphs run there, whatever device their tensors are on."""
+        return nullcontext() if self._ordinal is None else torch.cuda.device(self._ordinal)  # an ordinal is fastest
 
-    def _start(self, recorded: Recorded, places: list[int], asked: Asked) -> UnderWay:
-        laid = lay_out(asked, self.card.lists, self._semantic_codec, recorded.next().parts)
-        return UnderWay(places, asked, laid, recorded, recorded.start(laid))
+    def _start(self, recorded: RecordedSearch, positions: list[int], part: QueryLists) -> InFlight:
+        packed = pack_queries(part, self.index.lists, self._semantic_codec, recorded.next_slot().parts)
+        return InFlight(positions, part, packed, recorded, recorded.start(packed))
 
-    def _finish(self, part: UnderWay, options: Options) -> dict[int, Scored]:
-        """Its answers by place."""
-        found = part.recorded.wait(part.way)
-        if max(found[:, -1].tolist()) > part.recorded.capacity:  # so many equal scores that they had no room
-            found = part.recorded.again(part.way, part.laid, self._plain)
-        scored = dict(zip(part.places, self._scored(found[:, :-1], part.laid.dot_products, options), strict=True))
+    def _finish(self, part: InFlight, options: Options) -> dict[int, Scored]:
+        """Wait for a part; its results by position."""
+        ranked = part.recorded.wait(part.slot)
+        if max(ranked[:, -1].tolist()) > part.recorded.capacity:  # too many tied scores for the candidate buffer
+            ranked = part.recorded.rerun(part.slot, part.packed, self._torch)
+        scored = self._scored(ranked[:, :-1], part.packed.dot_products, options)
+        results = dict(zip(part.positions, scored, strict=True))
         if options.semantic != "rerank":
-            return scored
-        enough, listed = min(options.k, self._live), part.asked.have_lists().tolist()
-        kept = zip(scored.items(), listed, strict=True)
-        return {place: one for (place, one), has in kept if has and len(one.numbers) >= enough}
+            return results
+        enough, listed = min(options.k, self._live), part.query_lists.have_lists().tolist()
+        pairs = zip(results.items(), listed, strict=True)
+        return {position: one for (position, one), has in pairs if has and len(one.numbers) >= enough}
 
-    def _recorded(self, shape: Shape, options: Options) -> Recorded:
-        """Searches of this shape are recorded once; a few shapes are kept."""
+    def _recorded(self, shape: BatchShape, options: Options) -> RecordedSearch:
+        """The recorded search of this shape, made on first use."""
         key = (shape, options)
-        if (kept := self._shapes.get(key)) is not None:
-            return kept
-        search = self.kernels if options.k <= MOST else self._plain
-        room = search.room(1, options) if shape.queries == 1 else self._shared_room(search, shape.queries, options)
-        if len(self._shapes) >= SHAPES:
-            self._shapes.clear()
-        desk = Desk(shape, self.card.lists, self._semantic_codec)
-        made = Recorded(self.card, search, room, desk, options, capacity(self.card, options))
-        self._shapes[key] = made
+        if (known := self._recordings.get(key)) is not None:
+            return known
+        search = self.kernels if options.k <= MAX_KERNEL_K else self._torch
+        if shape.queries == 1:
+            workspace = search.workspace(1, options)
+        else:
+            workspace = self._shared_workspace(search, shape.queries, options)
+        if len(self._recordings) >= MAX_SHAPES:
+            self._recordings.clear()
+        layout = BatchLayout(shape, self.index.lists, self._semantic_codec)
+        made = RecordedSearch(self.index, search, workspace, layout, options, capacity(self.index, options))
+        self._recordings[key] = made
         return made
 
-    def _shared_room(self, search: Search, queries: int, options: Options) -> Any:
-        """One room for batches of all sizes: most of what they need is as large as the index has documents."""
-        if self._room is None or self._room.options != options or self._room.queries < queries:
-            self._room = None  # before there are two
-            self._shapes = {key: kept for key, kept in self._shapes.items() if key[0].queries == 1}
-            size = min(1 << (queries - 1).bit_length(), max(self._most(options), queries))
-            self._room = SharedRoom(options, size, search.room(size, options))
-        return self._room.room
+    def _shared_workspace(self, search: DeviceSearch, queries: int, options: Options) -> Any:
+        """One workspace for batches of all sizes: most of it grows with the number of documents."""
+        if self._shared is None or self._shared.options != options or self._shared.queries < queries:
+            self._shared = None  # free the old one first
+            self._recordings = {key: one for key, one in self._recordings.items() if key[0].queries == 1}
+            size = min(1 << (queries - 1).bit_length(), max(self._max_queries(options), queries))
+            self._shared = SharedWorkspace(options, size, search.workspace(size, options))
+        return self._shared.workspace
 
-    def _scored(self, whole: NDArray[np.int64], products: list[int], options: Options) -> list[Scored]:
-        """Answers with numbers in the whole index."""
-        scanned = self.card.documents if options.semantic == "exact" else 0
-        rows: Iterable[tuple[NDArray[np.int64], Floats]] = map(unpack, whole)
-        full = len(whole) > 1 and whole.shape[1] and (whole[:, -1] != NOTHING).all()
-        if full:  # all at once: a batch is bound by what its host does
-            rows = zip(*decode(whole), strict=True)
+    def _scored(self, ranked: NDArray[np.int64], products: list[int], options: Options) -> list[Scored]:
+        """Results with document numbers of the whole index."""
+        scanned = self.index.documents if options.semantic == "exact" else 0
+        rows: Iterable[tuple[NDArray[np.int64], Floats]] = map(unpack, ranked)
+        full = len(ranked) > 1 and ranked.shape[1] and (ranked[:, -1] != NOTHING).all()
+        if full:  # decode all rows at once: the host is the bottleneck of a batch
+            rows = zip(*decode(ranked), strict=True)
         return [
-            Scored(_global(numbers, self.card.first), scores, count + scanned)
+            Scored(_global(numbers, self.index.first), scores, count + scanned)
             for (numbers, scores), count in zip(rows, products, strict=True)
         ]
 
@@ -186,7 +200,7 @@ def _global(numbers: NDArray[np.int64], first: int) -> NDArray[np.int64]:
     return numbers + first if first else numbers
 
 
-def _fused(card: Card, floor: bool) -> Search:
-    from citadel.search.gpu.triton_search import FusedSearch
+def _triton_search(index: DeviceIndex, floor: bool) -> DeviceSearch:
+    from citadel.search.gpu.triton_search import TritonSearch
 
-    return FusedSearch(card, floor)
+    return TritonSearch(index, floor)

@@ -1,8 +1,8 @@
-"""Searches of one shape: their room, their place on the card, and on a GPU the recorded graph that replays them.
+"""A search for batches of one shape: host buffers, device buffer, and on a GPU a recorded CUDA graph.
 
-A single query is a handful of short kernels; started one by one they would wait for Python, replayed as one graph they
-do not. Nothing between the copy in and the copy out depends on the numbers, so one recording serves every query of its
-shape: as many tokens, rounded up, the same k and the same options.
+A single query runs a handful of short kernels, and launching each from Python takes longer than running it; a
+graph launches all of them at once. No step between the copy in and the copy out depends on the values, so one
+recording serves every query of its shape: the same padded number of tokens, the same k, the same options.
 """
 
 from __future__ import annotations
@@ -15,105 +15,114 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from citadel.search.gpu.batch import Batch, Desk, Laid
+from citadel.search.gpu.batch import Batch, BatchLayout, PackedBatch
+from citadel.search.gpu.device_index import DeviceIndex
 from citadel.search.gpu.graph import record
-from citadel.search.gpu.memory import Card
 from citadel.search.plan import Options
 
 
-class Search(Protocol):
-    """What the kernels and plain torch both do."""
+class DeviceSearch(Protocol):
+    """The search steps on a device: Triton kernels or plain torch."""
 
-    recordable: bool  # nothing waits for the host, so a graph can replay it
+    recordable: bool  # never waits for the host, so a graph can replay it
 
-    def room(self, queries: int, options: Options) -> Any: ...
-    def run(self, room: Any, batch: Batch, options: Options) -> Tensor: ...
-    def bring(self, found: Tensor, answer: Tensor) -> None: ...
+    def workspace(self, queries: int, options: Options) -> Any: ...
+    def run(self, workspace: Any, batch: Batch, options: Options) -> Tensor: ...
+    def copy_result(self, ranked: Tensor, result: Tensor) -> None: ...
 
 
 @dataclass
-class Way:
-    """One block of queries on the host, and where their answer comes back to."""
+class HostSlot:
+    """A block of packed queries on the host, and the buffer for their result."""
 
     block: Tensor
     parts: dict[str, NDArray[Any]]
-    answer: Tensor | None = None
-    found: NDArray[np.int64] | None = None  # the answer's memory, for numpy
-    ended: torch.cuda.Event | None = None  # everything that was started with this block
-    waiting: bool = False  # for that to happen
+    result: Tensor | None = None
+    ranked: NDArray[np.int64] | None = None  # numpy view of `result`
+    done: torch.cuda.Event | None = None  # follows all work started from this block
+    pending: bool = False  # `done` was recorded and not yet waited for
 
     def wait(self) -> None:
-        """Until the card has done with this block."""
-        if self.waiting and self.ended is not None:
-            self.ended.synchronize()
-        self.waiting = False
+        """Wait until the device has finished with this block."""
+        if self.pending and self.done is not None:
+            self.done.synchronize()
+        self.pending = False
 
     def record(self) -> None:
-        """What was started up to here is what `wait` waits for."""
-        if self.ended is not None:
-            self.ended.record()
-        self.waiting = True
+        """Mark the work started so far as what `wait` waits for."""
+        if self.done is not None:
+            self.done.record()
+        self.pending = True
 
 
-class Recorded:
-    """The way of every query of one shape from the host to the card and back.
+class RecordedSearch:
+    """Searches of one shape, from the host to the device and back.
 
-    A batch has two: while the card works on the queries of one block, the host writes those of the other. A query with
-    more candidates than `capacity` has to go another way."""
+    A batch has two slots: the host packs one while the device works on the other. A query with more candidates
+    than `capacity` has to be rerun by another search."""
 
-    def __init__(self, card: Card, search: Search, room: Any, desk: Desk, options: Options, capacity: int) -> None:
+    def __init__(
+        self,
+        index: DeviceIndex,
+        search: DeviceSearch,
+        workspace: Any,
+        layout: BatchLayout,
+        options: Options,
+        capacity: int,
+    ) -> None:
         self.capacity = capacity
-        self._card, self._search, self._room, self._options = card, search, room, options
-        self._gpu, queries = card.device.type == "cuda", desk.shape.queries
-        self._ways = [self._way(desk) for _ in range(1 if queries == 1 else 2)]
-        self._there = torch.zeros(desk.bytes, dtype=torch.uint8, device=card.device)
-        self.batch = desk.there(self._there)
+        self._index, self._search, self._workspace, self._options = index, search, workspace, options
+        self._gpu, queries = index.device.type == "cuda", layout.shape.queries
+        self._slots = [self._slot(layout) for _ in range(1 if queries == 1 else 2)]
+        self._block = torch.zeros(layout.bytes, dtype=torch.uint8, device=index.device)
+        self.batch = layout.device_batch(self._block)
         self._record = self._gpu and search.recordable and queries == 1
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def _way(self, desk: Desk) -> Way:
-        block = torch.zeros(desk.bytes, dtype=torch.uint8, pin_memory=self._gpu)
-        return Way(block, desk.here(block.numpy()), ended=torch.cuda.Event() if self._gpu else None)  # type: ignore[no-untyped-call]
+    def _slot(self, layout: BatchLayout) -> HostSlot:
+        block = torch.zeros(layout.bytes, dtype=torch.uint8, pin_memory=self._gpu)
+        done = torch.cuda.Event() if self._gpu else None  # type: ignore[no-untyped-call]
+        return HostSlot(block, layout.host_arrays(block.numpy()), done=done)
 
-    def next(self) -> Way:
-        """The block to write queries into; nobody reads it any more."""
-        way = self._ways[0]
-        way.wait()
-        return way
+    def next_slot(self) -> HostSlot:
+        """The slot to write the next queries into; waits until it is free."""
+        slot = self._slots[0]
+        slot.wait()
+        return slot
 
-    def start(self, laid: Laid) -> Way:
-        """Start a search of what was written last, without waiting for it."""
-        way = self._ways.pop(0)
-        self._ways.append(way)
-        laid.copy_staged()
+    def start(self, packed: PackedBatch) -> HostSlot:
+        """Start a search of the queries written last, without waiting for it."""
+        slot = self._slots.pop(0)
+        self._slots.append(slot)
+        packed.copy_staged()
         if self._record and self._graph is None:
-            self._graph = record(self._card.device, lambda: self._run(way, self._search, self._room))
+            self._graph = record(self._index.device, lambda: self._run(slot, self._search, self._workspace))
         if self._graph is not None:
             self._graph.replay()
         else:
-            self._run(way, self._search, self._room)
-        way.record()
-        return way
+            self._run(slot, self._search, self._workspace)
+        slot.record()
+        return slot
 
-    def wait(self, way: Way) -> NDArray[np.int64]:
-        """The best documents of each query, packed, and how many candidates there were [B, k + 1], on the host."""
-        way.wait()
-        assert way.found is not None
-        return way.found
+    def wait(self, slot: HostSlot) -> NDArray[np.int64]:
+        """The packed best documents of each query and the number of candidates [B, k + 1], on the host."""
+        slot.wait()
+        assert slot.ranked is not None
+        return slot.ranked
 
-    def again(self, way: Way, laid: Laid, search: Search) -> NDArray[np.int64]:
-        """The same queries once more, in another manner; their waiting lists may have made room for the next ones'."""
-        laid.copy_staged()
-        self._run(way, search, search.room(self.batch.size, self._options))
-        way.record()
-        return self.wait(way)
+    def rerun(self, slot: HostSlot, packed: PackedBatch, search: DeviceSearch) -> NDArray[np.int64]:
+        """Search the same queries again another way; their staged lists may have been overwritten since."""
+        packed.copy_staged()
+        self._run(slot, search, search.workspace(self.batch.size, self._options))
+        slot.record()
+        return self.wait(slot)
 
     @torch.inference_mode()
-    def _run(self, way: Way, search: Search, room: Any) -> None:
-        """Start a search of what a block holds."""
-        self._there.copy_(way.block, non_blocking=True)
-        found = search.run(room, self.batch, self._options)
-        if way.answer is None:
-            way.answer = torch.empty(found.shape, dtype=torch.int64, pin_memory=self._gpu)
-            way.found = way.answer.numpy()
-        search.bring(found, way.answer)
+    def _run(self, slot: HostSlot, search: DeviceSearch, workspace: Any) -> None:
+        """Copy a block to the device, search it and copy the result back, without waiting."""
+        self._block.copy_(slot.block, non_blocking=True)
+        ranked = search.run(workspace, self.batch, self._options)
+        if slot.result is None:
+            slot.result = torch.empty(ranked.shape, dtype=torch.int64, pin_memory=self._gpu)
+            slot.ranked = slot.result.numpy()
+        search.copy_result(ranked, slot.result)

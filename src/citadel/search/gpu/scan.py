@@ -1,6 +1,6 @@
-"""The semantic scan, as a Triton kernel: every document's semantic product is added to its token score."""
+"""Triton kernel for the semantic scan: adds every document's semantic product to its token score."""
 
-# ruff: noqa: N803 - Triton's constants are written in capitals
+# ruff: noqa: N803 - Triton constants are upper case
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ def scan_kernel(  # type: ignore[no-untyped-def]
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr, ALIVE: tl.constexpr, RANGE: tl.constexpr,
     SUB: tl.constexpr, BLOCK: tl.constexpr, QUERIES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One program a part of a range and some queries: every document's semantic product, and the part's best score."""
+    """One program per part of a range and group of queries: final scores, and the part's best."""
     part, tile = tl.program_id(0), tl.program_id(1)
     border = tl.load(borders + part // (RANGE // SUB))
     first = border + (part % (RANGE // SUB)) * SUB
     end = tl.minimum(border + tl.load(spans + part // (RANGE // SUB)), first + SUB)
-    shift = part.to(tl.int64) * SUB - first  # from a document's number to the place of its score
+    shift = part.to(tl.int64) * SUB - first  # from a document number to the offset of its score
     number = tile * QUERIES + tl.arange(0, QUERIES)
-    asked = number < queries
-    factor = tl.load(query_scale + number, mask=asked, other=0.0)
+    active = number < queries
+    factor = tl.load(query_scale + number, mask=active, other=0.0)
     column = tl.arange(0, PADDED)
     inside = column < WIDTH
-    if CODEC == "int8":  # whole numbers, so the matrix units' sums are exact
+    if CODEC == "int8":  # integers, so sums of the tensor cores are exact
         given = query + number[None, :] * WIDTH + column[:, None]
-        rows = tl.load(given, mask=asked[None, :] & inside[:, None], other=0)
+        rows = tl.load(given, mask=active[None, :] & inside[:, None], other=0)
     best = tl.full((QUERIES,), NONE, tl.int32)
     for start in tl.range(first, end, BLOCK, num_stages=STAGES):
         at = start + tl.arange(0, BLOCK)
-        there = at < end
+        valid = at < end
         if CODEC == "int8":
-            place = codes + at[:, None] * WIDTH + column[None, :]
-            found = tl.dot(tl.load(place, mask=there[:, None] & inside[None, :], other=0), rows).to(tl.float32)
-            value = found * tl.load(scales + at, mask=there, other=0.0).to(tl.float32)[:, None] * factor[None, :]
+            pointers = codes + at[:, None] * WIDTH + column[None, :]
+            dots = tl.dot(tl.load(pointers, mask=valid[:, None] & inside[None, :], other=0), rows).to(tl.float32)
+            value = dots * tl.load(scales + at, mask=valid, other=0.0).to(tl.float32)[:, None] * factor[None, :]
         else:
-            value = products(codes, scales, query + tile * WIDTH, at, there, WIDTH, PADDED, CODEC)[:, None]
+            value = products(codes, scales, query + tile * WIDTH, at, valid, WIDTH, PADDED, CODEC)[:, None]
         own = scores + number.to(tl.int64)[None, :] * (ranges * RANGE) + (at + shift)[:, None]
-        wanted = there[:, None] & asked[None, :]
-        score = tl.load(own, mask=wanted, other=0.0)
+        mask = valid[:, None] & active[None, :]
+        score = tl.load(own, mask=mask, other=0.0)
         score = tl.where(score == -float("inf"), 0.0, score) + value
         if ALIVE:
-            score = tl.where(tl.load(alive + at, mask=there, other=0)[:, None] != 0, score, -float("inf"))
-        score = tl.where(wanted, score, -float("inf"))
-        tl.store(own, score, mask=wanted)
+            score = tl.where(tl.load(alive + at, mask=valid, other=0)[:, None] != 0, score, -float("inf"))
+        score = tl.where(mask, score, -float("inf"))
+        tl.store(own, score, mask=mask)
         best = tl.maximum(best, tl.max(ordered(score), axis=0))
-    tl.store(maxima + number.to(tl.int64) * (ranges * (RANGE // SUB)) + part, best, mask=asked)
+    tl.store(maxima + number.to(tl.int64) * (ranges * (RANGE // SUB)) + part, best, mask=active)

@@ -1,4 +1,4 @@
-"""Where each range of documents begins in the long lists, so that a search need not look for it."""
+"""Skip table: where each range of documents begins in the long lists."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor
 
 from citadel.index.packing import list_groups
 
-LONG = 512  # postings from which on a list has skips: a shorter one is searched in nine steps
-CHUNK = 1 << 22  # postings looked at together
+LONG = 512  # postings; shorter lists have no skips: binary search takes nine steps
+CHUNK = 1 << 22  # postings processed at a time
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """So many ranges of so many documents."""
+    """Number of ranges, and documents per range."""
 
     count: int
     width: int
 
 
 def skip_rows(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The row of each long list, -1 for the others.
+    """The skip table row of each long list, -1 for the others.
 
     >>> skip_rows(np.array([9, 512, 3, 700])).tolist()
     [-1, 0, -1, 1]
@@ -37,12 +37,14 @@ def skip_rows(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 def make_skips(
     rows: NDArray[np.int64], ranges: Ranges, device: torch.device, parts: list[tuple[Tensor, NDArray[np.int64]]]
 ) -> Tensor:
-    """One row a long list [rows, R + 1]; a part: some lists' documents, and every list's size there, 0 for none."""
-    found = torch.zeros(max(int(rows.max(initial=-1)) + 1, 1), ranges.count + 1, dtype=torch.int32, device=device)
+    """The skip table [rows, R + 1], one row per long list.
+
+    A part is the documents of some lists with the size of every list in it, 0 for none."""
+    table = torch.zeros(max(int(rows.max(initial=-1)) + 1, 1), ranges.count + 1, dtype=torch.int32, device=device)
     for documents, sizes in parts:
         for own, values in _part_skips(documents, sizes, rows, ranges):
-            found[torch.from_numpy(own).to(device)] = values.to(device)
-    return found
+            table[torch.from_numpy(own).to(device)] = values.to(device)
+    return table
 
 
 def _part_skips(
@@ -59,6 +61,6 @@ def _part_skips(
         owner = torch.repeat_interleave(torch.arange(stop - first, device=documents.device), counts)
         joined = owner * span + documents[int(starts[first]) : int(starts[stop])]
         own = torch.from_numpy(long).to(documents.device)
-        places = torch.searchsorted(joined, own[:, None] * span + borders)  # [lists, R + 1]
-        begun = torch.from_numpy(starts[first + long] - starts[first]).to(documents.device)
-        yield rows[first + long], (places - begun[:, None]).to(torch.int32)
+        positions = torch.searchsorted(joined, own[:, None] * span + borders)  # [lists, R + 1]
+        offsets = torch.from_numpy(starts[first + long] - starts[first]).to(documents.device)
+        yield rows[first + long], (positions - offsets[:, None]).to(torch.int32)

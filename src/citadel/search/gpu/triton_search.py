@@ -1,4 +1,4 @@
-"""A search through the Triton kernels: for all queries of a batch at once, without waiting for the card."""
+"""Search with the Triton kernels: all queries of a batch at once, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -11,119 +11,122 @@ import triton
 from torch import Tensor
 
 from citadel.search.gpu import kernels, pq_kernel, scan, shared_memory, topk_kernels
-from citadel.search.gpu.batch import Batch, Tokens
-from citadel.search.gpu.lists import Lists, Rows
-from citadel.search.gpu.memory import Card
-from citadel.search.gpu.workspace import COMBINED, Chosen, Near, Room, make_room
+from citadel.search.gpu.batch import Batch, SegmentTokens
+from citadel.search.gpu.device_index import DeviceIndex
+from citadel.search.gpu.lists import CodedRows, DeviceLists
+from citadel.search.gpu.workspace import COMBINED, ProbedDocuments, TopCandidates, Workspace, make_workspace
 from citadel.search.plan import PROBED_LISTS, Options
 
-POSTINGS, WARPS = 64, 1  # of lists, that a program looks at together
-TABLE_WARPS = 8  # that make the table of a token
-SWEPT = 512  # scores that a program looks at together
-SCANNED, SCAN_WARPS, STAGES = 128, 8, 2  # semantic vectors that a program looks at together, and blocks under way
-TOGETHER = 16  # queries that share a semantic scan: the narrowest product of the matrix units
-COLLECTED, COLLECT_WARPS = 256, 1  # scores that a program looks at together for candidates
-COUNTED, OTHERS, COUNT_WARPS = 8, 1024, 4  # candidates whose places a program counts, against so many at a time
-COUNTING = 256  # programs of a query that count
-SELECTED = 1 << 14  # candidates that one program can hold to choose from
-SELECTING = 4  # queries from which on one program each chooses: one alone waits longer for it than for many that count
-BROUGHT = 256  # places of an answer that a program writes
+POSTINGS_PER_BLOCK, WARPS = 64, 1  # score kernel
+TABLE_WARPS = 8  # pq table kernel
+SCORES_PER_TILE = 512  # scores a program clears or reduces at a time
+VECTORS_PER_BLOCK, SCAN_WARPS, STAGES = 128, 8, 2  # semantic scan: vectors per block, and blocks in flight
+QUERIES_PER_SCAN = 16  # queries that share a semantic scan: the smallest tile of the tensor cores
+COLLECT_TILE, COLLECT_WARPS = 256, 1  # scores per step of the collect kernel
+RANK_BLOCK, RANK_OTHERS, RANK_WARPS = 8, 1024, 4  # candidates ranked per program, and compared with at a time
+RANK_PROGRAMS = 256  # limit per query
+MAX_SELECTED = 1 << 14  # candidates that fit one program of the select kernel
+SELECT_FROM = 4  # queries; fewer are faster ranked by many programs than selected by one each
+COPY_BLOCK = 256  # values of a result per program
 EXACT: dict[str, Any] = {"enable_fp_fusion": False}  # a product is rounded before it is added, as on the CPU
 
 
-def _shape(rows: Rows, narrowest: int = 1) -> dict[str, Any]:
-    """What a kernel has to know of coded rows."""
+def _shape(rows: CodedRows, narrowest: int = 1) -> dict[str, Any]:
+    """Kernel constants that describe coded rows."""
     width = rows.codes.shape[1] * (4 if rows.codec == "int8x4" else 1)
     padded = max(triton.next_power_of_2(width), narrowest)
     return {"WIDTH": width, "PADDED": padded, "CODEC": "pq" if rows.codec[:2] == "pq" else rows.codec}
 
 
-def _fours(rows: Rows) -> Rows:
-    """int8 codes four at a time, as a GPU multiplies them and Triton's interpreter does not."""
+def _as_words(rows: CodedRows) -> CodedRows:
+    """View int8 codes as words of four, which only a GPU can multiply."""
     possible = rows.codec == "int8" and rows.codes.is_cuda and rows.codes.shape[1] % 4 == 0
-    return Rows("int8x4", rows.codes.view(torch.int32), rows.scales) if possible else rows
+    return CodedRows("int8x4", rows.codes.view(torch.int32), rows.scales) if possible else rows
 
 
-def _room_of(card: Card) -> str:
-    """PTX that makes room in shared memory, which only a GPU has."""
-    return shared_memory.declaration(card.width) if card.device.type == "cuda" else ""
+def _shared_memory_of(index: DeviceIndex) -> str:
+    """PTX that declares shared memory; empty without a GPU."""
+    return shared_memory.declaration(index.width) if index.device.type == "cuda" else ""
 
 
-def _asked(rows: Rows, query: Tensor) -> Tensor:
-    """Query vectors in fours where rows are."""
+def _query_words(rows: CodedRows, query: Tensor) -> Tensor:
+    """View query vectors as words where rows are."""
     return query.view(torch.int32) if rows.codec == "int8x4" else query
 
 
-def _count(chosen: Chosen, reported: Tensor, queries: int) -> None:
-    """Put the candidates in order by counting the larger ones."""
+def _rank(chosen: TopCandidates, reported: Tensor, queries: int) -> None:
+    """Rank the candidates by counting the larger ones."""
     capacity = chosen.candidates.shape[1]
-    topk_kernels.rank_kernel[(min(triton.cdiv(capacity, COUNTED), COUNTING), queries)](
-        chosen.candidates, chosen.found, reported, chosen.ranked, capacity, chosen.wanted, BLOCK=COUNTED,
-        OTHERS=OTHERS, num_warps=COUNT_WARPS,
+    topk_kernels.rank_kernel[(min(triton.cdiv(capacity, RANK_BLOCK), RANK_PROGRAMS), queries)](
+        chosen.candidates, chosen.counts, reported, chosen.ranked, capacity, chosen.wanted, BLOCK=RANK_BLOCK,
+        OTHERS=RANK_OTHERS, num_warps=RANK_WARPS,
     )  # fmt: skip
 
 
-def _select(chosen: Chosen, queries: int) -> None:
-    """The best candidates in no order."""
+def _select(chosen: TopCandidates, queries: int) -> None:
+    """Select the best candidates, unordered."""
     capacity = chosen.candidates.shape[1]
     padded = triton.next_power_of_2(capacity)
     topk_kernels.select_kernel[(queries,)](
-        chosen.candidates, chosen.found, chosen.ranked, capacity, chosen.wanted, PADDED=padded,
+        chosen.candidates, chosen.counts, chosen.ranked, capacity, chosen.wanted, PADDED=padded,
         num_warps=min(max(padded // 512, 1), 32),
     )  # fmt: skip
 
 
-class FusedSearch:
-    """Every step is a kernel over memory that a room holds, so that a graph can replay them."""
+class TritonSearch:
+    """A search whose every step is a kernel over a workspace, so that a graph can replay it."""
 
     recordable = True
 
-    def __init__(self, card: Card, floor: bool, postings: int = POSTINGS, swept: int = SWEPT) -> None:
-        self._card, self._floor, self._postings, self._swept = card, floor, postings, swept
-        self._scanned = min(SCANNED, 2 * swept)
-        self._shared = _room_of(card)
-        self._nothing = torch.zeros(1, device=card.device)
-        self._rows = [None if own is None else _fours(own.rows) for own in card.lists]
-        self._semantic = None if card.semantic is None else _fours(card.semantic)
-        self._side = torch.cuda.Stream(card.device) if card.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    def __init__(
+        self, index: DeviceIndex, floor: bool, postings: int = POSTINGS_PER_BLOCK, tile: int = SCORES_PER_TILE
+    ) -> None:
+        self._index, self._floor, self._block, self._tile = index, floor, postings, tile
+        self._scan_block = min(VECTORS_PER_BLOCK, 2 * tile)
+        self._shared = _shared_memory_of(index)
+        self._dummy = torch.zeros(1, device=index.device)
+        self._rows = [None if own is None else _as_words(own.rows) for own in index.lists]
+        self._semantic = None if index.semantic is None else _as_words(index.semantic)
+        self._side = torch.cuda.Stream(index.device) if index.device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def room(self, queries: int, options: Options) -> Room:
-        """Room for that many queries."""
-        return make_room(self._card, queries, options)
+    def workspace(self, queries: int, options: Options) -> Workspace:
+        """Allocate a workspace for a number of queries."""
+        return make_workspace(self._index, queries, options)
 
-    def run(self, room: Room, batch: Batch, options: Options) -> Tensor:
-        """The best k of each query, packed, and how many candidates there were [B, k + 1]."""
+    def run(self, workspace: Workspace, batch: Batch, options: Options) -> Tensor:
+        """The best k of each query, packed, and the number of candidates [B, k + 1]."""
         exact = options.semantic == "exact"
         self._fork()
         self._tabulate(batch)
-        self._score(room, batch, options.weight_floor, exact)  # first: the others are launched while it works
-        if room.near is not None:
-            with self._beside():
-                self._nearest(room.near, batch, options)
+        self._score(workspace, batch, options.weight_floor, exact)  # first: the rest is launched while it runs
+        if workspace.probed is not None:
+            with self._side_stream():
+                self._nearest(workspace.probed, batch, options)
         if exact:
-            self._scan(room, batch)
-        self._choose(room, batch)
-        if room.near is None:
-            return room.chosen.ranked[: batch.size]
+            self._scan(workspace, batch)
+        self._choose(workspace, batch)
+        if workspace.probed is None:
+            return workspace.chosen.ranked[: batch.size]
         self._join()
-        return self._both(room, room.near, batch)
+        return self._combine(workspace, workspace.probed, batch)
 
-    def bring(self, found: Tensor, answer: Tensor) -> None:
-        """Write what was found into the host's memory; for a lone query a kernel is sooner there than a copy."""
-        if len(found) > 1 or self._card.device.type != "cuda":
-            answer.copy_(found, non_blocking=True)
+    def copy_result(self, ranked: Tensor, result: Tensor) -> None:
+        """Copy a result to the host; for a single query a kernel is faster than a copy."""
+        if len(ranked) > 1 or self._index.device.type != "cuda":
+            result.copy_(ranked, non_blocking=True)
             return
-        count = found.shape[1]
-        topk_kernels.bring_kernel[(triton.cdiv(count, BROUGHT),)](found, answer, count, BLOCK=BROUGHT, num_warps=4)
+        count = ranked.shape[1]
+        copy = topk_kernels.copy_kernel[(triton.cdiv(count, COPY_BLOCK),)]
+        copy(ranked, result, count, BLOCK=COPY_BLOCK, num_warps=4)
 
     def _fork(self) -> None:
-        """What is done beside begins here."""
+        """Let the side stream start after the work so far."""
         if self._side is not None:
-            self._side.wait_stream(torch.cuda.current_stream(self._card.device))
+            self._side.wait_stream(torch.cuda.current_stream(self._index.device))
 
     @contextmanager
-    def _beside(self) -> Iterator[None]:
-        """On a stream of its own."""
+    def _side_stream(self) -> Iterator[None]:
+        """Run on the side stream."""
         if self._side is None:
             yield
             return
@@ -132,11 +135,11 @@ class FusedSearch:
 
     def _join(self) -> None:
         if self._side is not None:
-            torch.cuda.current_stream(self._card.device).wait_stream(self._side)
+            torch.cuda.current_stream(self._index.device).wait_stream(self._side)
 
     def _tabulate(self, batch: Batch) -> None:
-        """Make the tables of pq before scores read them."""
-        tables, centroids = batch.tables, self._card.centroids
+        """Compute the tables of pq, which the score kernel reads."""
+        tables, centroids = batch.tables, self._index.centroids
         if tables is None:
             return
         assert centroids is not None
@@ -145,122 +148,133 @@ class FusedSearch:
             PARTS=centroids.shape[0], SUB=centroids.shape[1], num_warps=TABLE_WARPS, **EXACT,
         )  # fmt: skip
 
-    def _score(self, room: Room, batch: Batch, weight_floor: int, every: bool) -> None:
-        """Add up the token scores of every document that meets a query token."""
+    def _score(self, workspace: Workspace, batch: Batch, weight_floor: int, every: bool) -> None:
+        """Sum the token scores of all matching documents."""
         before = 0
-        for place, (lists, tokens) in enumerate(zip(self._card.lists, batch.tokens, strict=True)):
-            if self._card.sizes[place]:
-                self._score_segment(room, batch, place, before, lists, tokens, weight_floor, every)
-            before += self._card.ranges(place)
+        for segment, (lists, tokens) in enumerate(zip(self._index.lists, batch.tokens, strict=True)):
+            if self._index.sizes[segment]:
+                self._score_segment(workspace, batch, segment, before, lists, tokens, weight_floor, every)
+            before += self._index.ranges(segment)
 
     def _score_segment(
-        self, room: Room, batch: Batch, place: int, before: int, lists: Lists | None, tokens: Tokens | None,
-        weight_floor: int, every: bool,
+        self, workspace: Workspace, batch: Batch, segment: int, before: int, lists: DeviceLists | None,
+        tokens: SegmentTokens | None, weight_floor: int, every: bool,
     ) -> None:  # fmt: skip
-        card = self._card
-        rows = self._rows[place]
-        if lists is None or tokens is None or rows is None:  # nothing but semantic vectors: all scores are −∞
+        index = self._index
+        rows = self._rows[segment]
+        if lists is None or tokens is None or rows is None:  # only semantic vectors: all token scores are −∞
             if every:
-                stop = before + card.ranges(place)
-                room.scores[: batch.size, before * card.width : stop * card.width] = float("-inf")
+                stop = before + index.ranges(segment)
+                workspace.scores[: batch.size, before * index.width : stop * index.width] = float("-inf")
             return
-        weighed = bool(weight_floor) and lists.weights is not None
-        kernels.score_kernel[(card.ranges(place) * batch.size,)](
-            lists.documents, rows.codes, self._or_nothing(rows.scales), self._or_nothing(lists.weights),
-            self._or_nothing(card.alive), tokens.starts, tokens.stops, tokens.skip_rows, lists.skips,
-            batch.token_starts, _asked(rows, tokens.rows), tokens.factors, tokens.key_scales, room.scores, room.dirty,
-            room.maxima, batch.size, before, card.ranges(place), len(card.borders), card.sizes[place],
-            card.bases[place], weight_floor, lists.halvings,
-            **_shape(rows), ROW=_asked(rows, tokens.rows).shape[1], FLOOR=self._floor, WEIGHTS=weighed,
-            ALIVE=card.alive is not None, EVERY=every, RANGE=card.width, SUB=room.part,
-            TILE=min(self._swept, room.part), SHARED=self._shared, num_warps=WARPS,
-            BLOCK=self._postings, **EXACT,
+        has_weights = bool(weight_floor) and lists.weights is not None
+        kernels.score_kernel[(index.ranges(segment) * batch.size,)](
+            lists.documents, rows.codes, self._or_dummy(rows.scales), self._or_dummy(lists.weights),
+            self._or_dummy(index.alive), tokens.starts, tokens.stops, tokens.skip_rows, lists.skips,
+            batch.token_starts, _query_words(rows, tokens.rows), tokens.factors, tokens.key_scales,
+            workspace.scores, workspace.dirty, workspace.maxima,
+            batch.size, before, index.ranges(segment), len(index.borders), index.sizes[segment],
+            index.bases[segment], weight_floor, lists.search_steps,
+            **_shape(rows), ROW=_query_words(rows, tokens.rows).shape[1], FLOOR=self._floor, WEIGHTS=has_weights,
+            ALIVE=index.alive is not None, EVERY=every, RANGE=index.width, SUB=workspace.part,
+            TILE=min(self._tile, workspace.part), SHARED=self._shared, num_warps=WARPS,
+            BLOCK=self._block, **EXACT,
         )  # fmt: skip
 
-    def _or_nothing(self, part: Tensor | None) -> Tensor:
-        return self._nothing if part is None else part
+    def _or_dummy(self, part: Tensor | None) -> Tensor:
+        return self._dummy if part is None else part
 
-    def _scan(self, room: Room, batch: Batch) -> None:
-        """Add every document's semantic product."""
-        card, rows = self._card, self._card.semantic
+    def _scan(self, workspace: Workspace, batch: Batch) -> None:
+        """Add the semantic product of every document."""
+        index, rows = self._index, self._index.semantic
         assert rows is not None
-        together = TOGETHER if rows.codec == "int8" else 1
-        scan.scan_kernel[(room.maxima.shape[1], triton.cdiv(batch.size, together))](
-            room.scores, self._or_nothing(card.alive), rows.codes, self._or_nothing(rows.scales), batch.semantic_rows,
-            batch.semantic_factors, room.maxima, card.borders, card.spans, batch.size, len(card.borders),
-            **_shape(rows, 32), ALIVE=card.alive is not None, RANGE=card.width,
-            SUB=room.part, BLOCK=self._scanned, QUERIES=together, STAGES=STAGES, num_warps=SCAN_WARPS, **EXACT,
+        together = QUERIES_PER_SCAN if rows.codec == "int8" else 1
+        scan.scan_kernel[(workspace.maxima.shape[1], triton.cdiv(batch.size, together))](
+            workspace.scores, self._or_dummy(index.alive), rows.codes, self._or_dummy(rows.scales), batch.semantic_rows,
+            batch.semantic_factors, workspace.maxima, index.borders, index.spans, batch.size, len(index.borders),
+            **_shape(rows, 32), ALIVE=index.alive is not None, RANGE=index.width,
+            SUB=workspace.part, BLOCK=self._scan_block, QUERIES=together, STAGES=STAGES, num_warps=SCAN_WARPS, **EXACT,
         )  # fmt: skip
 
-    def _choose(self, room: Room, batch: Batch) -> None:
-        """The best documents by the scores there are."""
-        card, chosen = self._card, room.chosen
-        self._limit(room.maxima, chosen, batch.size)
-        parts = room.maxima.shape[1]
+    def _choose(self, workspace: Workspace, batch: Batch) -> None:
+        """Select the best documents by their current scores."""
+        index, chosen = self._index, workspace.chosen
+        self._limit(workspace.maxima, chosen, batch.size)
+        parts = workspace.maxima.shape[1]
         topk_kernels.collect_kernel[(parts * batch.size,)](
-            room.scores, room.maxima, chosen.limits, chosen.found, chosen.candidates, card.borders, batch.size, parts,
-            chosen.candidates.shape[1], RANGE=card.width, SUB=room.part, TILE=min(COLLECTED, room.part),
+            workspace.scores, workspace.maxima, chosen.limits, chosen.counts, chosen.candidates, index.borders,
+            batch.size, parts,
+            chosen.candidates.shape[1], RANGE=index.width, SUB=workspace.part, TILE=min(COLLECT_TILE, workspace.part),
             num_warps=COLLECT_WARPS,
         )  # fmt: skip
-        if room.near is not None and batch.size >= SELECTING and chosen.candidates.shape[1] <= SELECTED:
-            _select(chosen, batch.size)  # whole scores will order them
+        if workspace.probed is not None and batch.size >= SELECT_FROM and chosen.candidates.shape[1] <= MAX_SELECTED:
+            _select(chosen, batch.size)  # ranked later, by final scores
         else:
-            _count(chosen, chosen.found, batch.size)
+            _rank(chosen, chosen.counts, batch.size)
 
-    def _limit(self, values: Tensor, chosen: Chosen, queries: int) -> None:
+    def _limit(self, values: Tensor, chosen: TopCandidates, queries: int) -> None:
         padded = triton.next_power_of_2(values.shape[1])
         topk_kernels.limit_kernel[(queries,)](
-            values, chosen.limits, chosen.found, chosen.ranked, values.shape[1], chosen.wanted, PADDED=padded,
+            values, chosen.limits, chosen.counts, chosen.ranked, values.shape[1], chosen.wanted, PADDED=padded,
             BLOCK=1024, num_warps=min(max(padded // 512, 1), 32),
         )  # fmt: skip
 
-    def _nearest(self, near: Near, batch: Batch, options: Options) -> None:
-        """The documents of the nearest groups and their semantic products."""
+    def _nearest(self, probed: ProbedDocuments, batch: Batch, options: Options) -> None:
+        """Collect the documents of the nearest groups with their semantic products."""
         offset, rows = 0, self._semantic
         assert rows is not None and batch.semantic_rows is not None
-        for probe, groups in zip(self._card.probes, near.groups, strict=True):
+        for probe, groups in zip(self._index.probes, probed.groups, strict=True):
             count = len(probe.centroids)
             topk_kernels.probe_kernel[(triton.cdiv(count, 32), batch.size)](
                 probe.centroids, batch.semantic, groups.values, count, WIDTH=probe.centroids.shape[1], BLOCK=32,
                 num_warps=1, **EXACT,
             )  # fmt: skip
             nearest = groups.nearest
-            self._pick(groups.values, groups.values, groups.numbers, nearest, nearest.found, batch.size)
+            self._pick(groups.values, groups.values, groups.numbers, nearest, nearest.counts, batch.size)
             topk_kernels.groups_kernel[(batch.size,)](
                 nearest.ranked, probe.starts, groups.ends, nearest.wanted, options.probes, PROBED_LISTS,
                 PADDED=triton.next_power_of_2(nearest.wanted), num_warps=4,
             )  # fmt: skip
             topk_kernels.members_kernel[(triton.cdiv(groups.slots, 32), batch.size)](
-                nearest.ranked, probe.starts, groups.ends, probe.documents, self._or_nothing(self._card.alive),
-                rows.codes, self._or_nothing(rows.scales), _asked(rows, batch.semantic_rows), batch.semantic_factors,
-                near.values, near.documents, nearest.wanted, groups.slots, near.values.shape[1], offset,
+                nearest.ranked, probe.starts, groups.ends, probe.documents, self._or_dummy(self._index.alive),
+                rows.codes, self._or_dummy(rows.scales), _query_words(rows, batch.semantic_rows),
+                batch.semantic_factors,
+                probed.values, probed.documents, nearest.wanted, groups.slots, probed.values.shape[1], offset,
                 nearest.wanted.bit_length(),
-                **_shape(rows), ALIVE=self._card.alive is not None, BLOCK=32, num_warps=2,
+                **_shape(rows), ALIVE=self._index.alive is not None, BLOCK=32, num_warps=2,
                 **EXACT,
             )  # fmt: skip
             offset += groups.slots
 
     def _pick(
-        self, maxima: Tensor, values: Tensor, documents: Tensor, chosen: Chosen, reported: Tensor, queries: int
+        self, maxima: Tensor, values: Tensor, documents: Tensor, chosen: TopCandidates, reported: Tensor, queries: int
     ) -> None:
-        """The best by these values, of whose parts the maxima are known."""
+        """Select and rank the best values, given the maxima of their parts."""
         self._limit(maxima, chosen, queries)
         topk_kernels.pick_kernel[(triton.cdiv(values.shape[1], 512), queries)](
-            values, documents, chosen.limits, chosen.found, chosen.candidates, values.shape[1],
+            values, documents, chosen.limits, chosen.counts, chosen.candidates, values.shape[1],
             documents.shape[1] if len(documents) > 1 else 0, BLOCK=512, num_warps=4,
         )  # fmt: skip
-        _count(chosen, reported, queries)
+        _rank(chosen, reported, queries)
 
-    def _both(self, room: Room, near: Near, batch: Batch) -> Tensor:
-        """The best of what tokens and semantic vectors have chosen, by their whole scores."""
-        rows, first, ranges = self._semantic, room.chosen.wanted, len(self._card.borders)
+    def _combine(self, workspace: Workspace, probed: ProbedDocuments, batch: Batch) -> Tensor:
+        """The best of both candidate sets, by tokens and by semantic vectors, ranked by final score."""
+        rows, first, ranges = self._semantic, workspace.chosen.wanted, len(self._index.borders)
         assert rows is not None and batch.semantic_rows is not None
         blocks = triton.cdiv(first, COMBINED)
-        topk_kernels.combine_kernel[(near.both_maxima.shape[1], batch.size)](
-            room.chosen.ranked, near.values, near.documents, room.scores, rows.codes, self._or_nothing(rows.scales),
-            _asked(rows, batch.semantic_rows), batch.semantic_factors, near.both_values, near.both_documents,
-            near.both_maxima, self._card.borders, first, blocks, near.values.shape[1], near.both_values.shape[1],
-            ranges, ranges.bit_length(), **_shape(rows), RANGE=self._card.width, BLOCK=COMBINED, num_warps=1, **EXACT,
+        topk_kernels.combine_kernel[(probed.both_maxima.shape[1], batch.size)](
+            workspace.chosen.ranked, probed.values, probed.documents, workspace.scores, rows.codes,
+            self._or_dummy(rows.scales),
+            _query_words(rows, batch.semantic_rows), batch.semantic_factors, probed.both_values, probed.both_documents,
+            probed.both_maxima, self._index.borders, first, blocks, probed.values.shape[1], probed.both_values.shape[1],
+            ranges, ranges.bit_length(), **_shape(rows), RANGE=self._index.width, BLOCK=COMBINED, num_warps=1, **EXACT,
         )  # fmt: skip
-        self._pick(near.both_maxima, near.both_values, near.both_documents, near.both, room.chosen.found, batch.size)
-        return near.both.ranked[: batch.size]
+        self._pick(
+            probed.both_maxima,
+            probed.both_values,
+            probed.both_documents,
+            probed.both,
+            workspace.chosen.counts,
+            batch.size,
+        )
+        return probed.both.ranked[: batch.size]

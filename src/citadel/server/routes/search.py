@@ -1,4 +1,4 @@
-"""`POST /v1/search` and `/v1/search/batch`: what is asked, within the limits, and what a worker does with it."""
+"""`POST /v1/search` and `/v1/search/batch`."""
 
 from __future__ import annotations
 
@@ -14,130 +14,135 @@ from citadel.errors import Cancelled, ServerError
 from citadel.index.snapshot import Snapshot
 from citadel.search.hits import Hits
 from citadel.server.config import Limits
+from citadel.server.context import ServerContext, server_context
 from citadel.server.errors import JsonBytes
-from citadel.server.json_route import ERRORS, JsonRoute, Parts, parts, within
-from citadel.server.pool import Job
+from citadel.server.json_route import ERRORS, JsonRoute, check_limit
+from citadel.server.pool import PoolJob
 from citadel.server.routes.explain import explain_hits
 from citadel.server.schema import (
-    Asked,
-    BatchAnswer,
     BatchQuery,
     BatchRequest,
+    BatchResponse,
     QueryVectors,
-    SearchAnswer,
+    SearchOptions,
     SearchRequest,
+    SearchResponse,
 )
 
-_READ_TOGETHER = 50  # documents at most, fewer where they are long on average
+_READ_DOCUMENTS = 50  # read at a time; fewer where documents are long on average
 _READ_BYTES = 8 << 20
 
 router = APIRouter(route_class=JsonRoute, responses=ERRORS, tags=["search"])
 
 
-@router.post("/v1/search", response_model=SearchAnswer, response_model_exclude_none=True)
+@router.post("/v1/search", response_model=SearchResponse, response_model_exclude_none=True)
 async def search(body: SearchRequest, request: Request) -> Response:
-    """The best k documents for a text, or for given vectors."""
-    server = parts(request)
-    _check(server, body, [body])
+    """Return the best k documents for a text or for vectors."""
+    context = server_context(request)
+    _check(context, body, [body])
     if body.explain:
-        within(server.config.limits, "explained", body.k, "explained hits")
+        check_limit(context.config.limits, "explained", body.k, "hits to explain")
         if body.query is None:
             raise ServerError(422, "fields", "only a text query can be explained: leave explain out")
-    return await _answer(server, body, [body], request)
+    return await _answer(context, body, [body], request)
 
 
-@router.post("/v1/search/batch", response_model=BatchAnswer, response_model_exclude_none=True)
+@router.post("/v1/search/batch", response_model=BatchResponse, response_model_exclude_none=True)
 async def search_batch(body: BatchRequest, request: Request) -> Response:
-    """The best k documents for each of several queries."""
-    server = parts(request)
-    within(server.config.limits, "batch", len(body.queries), "queries")
-    within(server.config.limits, "hits", len(body.queries) * body.k, "hits")
-    _check(server, body, body.queries)
-    return await _answer(server, body, body.queries, request)
+    """Return the best k documents for each of several queries."""
+    context = server_context(request)
+    check_limit(context.config.limits, "batch", len(body.queries), "queries in one request")
+    check_limit(context.config.limits, "hits", len(body.queries) * body.k, "hits (k × queries)")
+    _check(context, body, body.queries)
+    return await _answer(context, body, body.queries, request)
 
 
-def _check(server: Parts, asked: Asked, queries: Sequence[SearchRequest | BatchQuery]) -> None:
-    limits = server.config.limits
-    within(limits, "k", asked.k, "hits")
+def _check(context: ServerContext, options: SearchOptions, queries: Sequence[SearchRequest | BatchQuery]) -> None:
+    limits = context.config.limits
+    check_limit(limits, "k", options.k, "hits")
     for query in queries:
-        within(limits, "query_characters", len(query.query or ""), "characters of a query")
+        check_limit(limits, "query_characters", len(query.query or ""), "characters in the query")
         if query.vectors is not None:
-            within(limits, "tokens", query.vectors.rows, "tokens of a query")
+            check_limit(limits, "tokens", query.vectors.num_tokens, "tokens in the query")
 
 
 async def _answer(
-    server: Parts, asked: SearchRequest | BatchRequest, queries: Sequence[SearchRequest | BatchQuery], request: Request
+    context: ServerContext,
+    body: SearchRequest | BatchRequest,
+    queries: Sequence[SearchRequest | BatchQuery],
+    request: Request,
 ) -> Response:
     texts = [query.query for query in queries if query.query is not None]
-    work = Search(asked, queries, server)
-    job = Job(server.service.searcher, work.run, texts)
-    return JsonBytes(await server.answer(job, request, asked.deadline_ms))
+    job = PoolJob(context.service.searcher, SearchTask(body, queries, context).run, texts)
+    return JsonBytes(await context.answer(job, request, body.deadline_ms))
 
 
-class Search:
-    """The work of one request, done in a worker's thread: scan, read the documents, write the JSON."""
+class SearchTask:
+    """One search request in a worker thread: scan, read the documents, write the JSON."""
 
     def __init__(
-        self, asked: SearchRequest | BatchRequest, queries: Sequence[SearchRequest | BatchQuery], server: Parts
+        self,
+        request: SearchRequest | BatchRequest,
+        queries: Sequence[SearchRequest | BatchQuery],
+        context: ServerContext,
     ) -> None:
-        self._asked, self._queries, self._metrics = asked, queries, server.metrics
-        self._reader = Reader(server.config.limits)
+        self._request, self._queries, self._metrics = request, queries, context.metrics
+        self._reader = HitReader(context.config.limits)
 
-    def run(self, job: Job, prepared: list[Any]) -> bytes:
-        """The body of the answer."""
+    def run(self, job: PoolJob, encoded: list[Any]) -> bytes:
+        """Return the response body."""
         seconds = {"queue": job.queue_seconds, "encode": job.encode_seconds}
-        clock = _Clock(seconds)
-        found = self._scan(job, prepared)
-        clock.lap("scan")
-        rows = [self._reader.rows(hits, job) if self._asked.documents else bare_rows(hits) for hits in found]
-        clock.lap("documents")
-        if isinstance(self._asked, SearchRequest) and self._asked.explain:
-            explain_hits(job, self._asked, rows[0])
-        clock.lap("explain")
+        stopwatch = _Stopwatch(seconds)
+        results = self._scan(job, encoded)
+        stopwatch.lap("scan")
+        rows = [self._reader.rows(hits, job) if self._request.documents else id_rows(hits) for hits in results]
+        stopwatch.lap("documents")
+        if isinstance(self._request, SearchRequest) and self._request.explain:
+            explain_hits(job, self._request, rows[0])
+        stopwatch.lap("explain")
         for stage in ("encode", "scan", "documents", "explain"):
             self._metrics.stage(stage, seconds[stage])
-        return to_json(self._told(job, found, rows, seconds))
+        return to_json(self._response(results, rows) | self._summary(job, results, seconds))
 
-    def _scan(self, job: Job, prepared: list[Any]) -> list[Hits]:
-        waiting, asked, found = iter(prepared), self._asked, []
+    def _scan(self, job: PoolJob, encoded: list[Any]) -> list[Hits]:
+        texts, request, results = iter(encoded), self._request, []
         for query in self._queries:
-            mode: str = asked.semantic_mode
+            mode: str = request.semantic_mode
             if query.vectors is None:
-                ready = next(waiting)
+                prepared = next(texts)
             else:
-                ready, mode = job.searcher.prepare_vectors(*_arrays(query.vectors)), _mode(query.vectors, mode)
-            hits = job.searcher.search_prepared(ready, asked.k, semantic_mode=mode, tau=asked.tau, cancel=job.cancel)
+                prepared, mode = job.searcher.prepare_vectors(*_arrays(query.vectors)), _mode(query.vectors, mode)
+            hits = job.searcher.search_prepared(
+                prepared, request.k, semantic_mode=mode, tau=request.tau, cancel=job.cancel
+            )
             if query.vectors is not None and not all(map(math.isfinite, hits.scores)):
-                raise ServerError(
-                    422, "fields", "the query's vectors are so large that a score is infinite: scale them"
-                )
-            found.append(hits)
-        return found
+                raise ServerError(422, "fields", "a score is infinite: scale the query's vectors down")
+            results.append(hits)
+        return results
 
-    def _told(
-        self, job: Job, found: list[Hits], rows: list[list[dict[str, Any]]], seconds: dict[str, float]
-    ) -> dict[str, Any]:
-        if isinstance(self._asked, SearchRequest):
-            answer: dict[str, Any] = {
-                "query": self._asked.query,
-                "query_cut": found[0].query_cut,
-                "hits": rows[0],
-            }
-        else:
-            answered = zip(self._queries, rows, found, strict=True)
-            answer = {"results": [_result(number, *parts) for number, parts in enumerate(answered, 1)]}
+    def _response(self, results: list[Hits], rows: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        answers = [
+            {"query": query.query, "query_cut": result.query_cut, "hits": hits}
+            for query, result, hits in zip(self._queries, results, rows, strict=True)
+        ]
+        if isinstance(self._request, SearchRequest):
+            return answers[0]
+        ids = [_query_id(number, query) for number, query in enumerate(self._queries, 1)]
+        return {"results": [{"query_id": id} | answer for id, answer in zip(ids, answers, strict=True)]}
+
+    def _summary(self, job: PoolJob, results: list[Hits], seconds: dict[str, float]) -> dict[str, Any]:
         timings = {f"{name}_ms": round(value * 1000, 3) for name, value in seconds.items()}
         timings["total_ms"] = round((time.perf_counter() - job.created) * 1000, 3)
-        return answer | {
+        return {
             "generation": job.searcher.snapshot.manifest.generation,
-            "tau": found[0].tau,
-            "dot_products": sum(hits.dot_products for hits in found),
+            "tau": results[0].tau,
+            "dot_products": sum(hits.dot_products for hits in results),
             "timings": timings,
         }
 
 
-class _Clock:
-    """Writes down how long each stage took."""
+class _Stopwatch:
+    """Records the seconds of each stage."""
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self._seconds, self._last = seconds, time.perf_counter()
@@ -147,59 +152,59 @@ class _Clock:
         self._seconds[stage], self._last = now - self._last, now
 
 
-def bare_rows(hits: Hits) -> list[dict[str, Any]]:
-    """Hits as JSON objects, without what the documents say."""
+def id_rows(hits: Hits) -> list[dict[str, Any]]:
+    """Convert hits to JSON objects with rank, id and score."""
     pairs = zip(hits.ids, hits.scores, strict=True)
     return [{"rank": rank, "id": id, "score": score} for rank, (id, score) in enumerate(pairs, 1)]
 
 
-class Reader:
-    """Hits with title, text and metadata; read a few at a time and cut, to bound the memory."""
+class HitReader:
+    """Reads title, text and metadata of hits, a few at a time and cut, to bound the memory."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limit, self._left = limits.hit_characters, limits.answer_characters
-        self._advice = (
+        self._max_characters, self._remaining = limits.hit_characters, limits.answer_characters
+        self._too_long = (
             f"the hits hold more than {limits.answer_characters:,} characters: "
-            "ask for fewer hits, or for documents: false"
+            "request fewer hits, or send documents: false"
         )
 
-    def rows(self, hits: Hits, job: Job) -> list[dict[str, Any]]:
-        """All hits of a query as JSON objects."""
+    def rows(self, hits: Hits, job: PoolJob) -> list[dict[str, Any]]:
+        """Convert the hits of one query to JSON objects."""
         rows: list[dict[str, Any]] = []
-        scores, together = hits.scores, read_together(job.searcher.snapshot)
+        scores, step = hits.scores, documents_per_read(job.searcher.snapshot)
         while len(rows) < len(scores):
             if job.cancel.is_set():
                 raise Cancelled("the search was cancelled")
-            for id, title, text, metadata in hits.fields(len(rows), len(rows) + together):
+            for id, title, text, metadata in hits.fields(len(rows), len(rows) + step):
                 rows.append(self._row(len(rows) + 1, id, scores[len(rows)], title, text) | {"metadata": metadata})
-            if self._left < 0:
-                raise ServerError(422, "limit", self._advice)
+            if self._remaining < 0:
+                raise ServerError(422, "limit", self._too_long)
         return rows
 
     def _row(self, rank: int, id: str, score: float, title: str, text: str) -> dict[str, Any]:
         row: dict[str, Any] = {"rank": rank, "id": id, "score": score, "title": title, "text": text}
-        if max(len(title), len(text)) > self._limit:
-            row |= {"title": title[: self._limit], "text": text[: self._limit], "text_cut": True}
-        self._left -= len(row["title"]) + len(row["text"])
+        limit = self._max_characters
+        if max(len(title), len(text)) > limit:
+            row |= {"title": title[:limit], "text": text[:limit], "text_cut": True}
+        self._remaining -= len(row["title"]) + len(row["text"])
         return row
 
 
-def read_together(snapshot: Snapshot) -> int:
-    """How many documents of average size are read at a time."""
+def documents_per_read(snapshot: Snapshot) -> int:
+    """Return how many documents of average size to read at a time."""
     stored = sum(segment.store.record.length for segment in snapshot.segments)
     documents = sum(segment.documents for segment in snapshot.segments)
-    return max(1, min(_READ_TOGETHER, _READ_BYTES * documents // max(stored, 1)))
+    return max(1, min(_READ_DOCUMENTS, _READ_BYTES * documents // max(stored, 1)))
 
 
-def _result(place: int, query: SearchRequest | BatchQuery, rows: list[dict[str, Any]], hits: Hits) -> dict[str, Any]:
-    given = query.id if isinstance(query, BatchQuery) else None
-    id = str(place) if given is None else given
-    return {"query_id": id, "query": query.query, "query_cut": hits.query_cut, "hits": rows}
+def _query_id(number: int, query: SearchRequest | BatchQuery) -> str:
+    id = query.id if isinstance(query, BatchQuery) else None
+    return str(number) if id is None else id
 
 
-def _arrays(given: QueryVectors) -> tuple[Any, Any, Any, Any]:
-    return given.keys, given.weights, given.vectors, given.semantic
+def _arrays(query: QueryVectors) -> tuple[Any, Any, Any, Any]:
+    return query.keys, query.weights, query.vectors, query.semantic
 
 
-def _mode(given: QueryVectors, mode: str) -> str:
-    return "off" if given.semantic is None else mode
+def _mode(query: QueryVectors, mode: str) -> str:
+    return "off" if query.semantic is None else mode

@@ -1,4 +1,4 @@
-"""What the server tells of itself: stats, health, metrics."""
+"""`/v1/stats`, `/health/` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -10,64 +10,67 @@ from fastapi import APIRouter, Request, Response
 
 from citadel import __version__, _native
 from citadel.errors import ServerError
+from citadel.server.context import ServerContext, server_context
 from citadel.server.errors import json_response
 from citadel.server.index_stats import model_bytes, resident_bytes
-from citadel.server.json_route import ERRORS, Parts, parts
+from citadel.server.json_route import ERRORS
 from citadel.server.metrics import CONTENT_TYPE
-from citadel.server.pool import Job
-from citadel.server.schema import Health, StatsAnswer
+from citadel.server.pool import PoolJob
+from citadel.server.schema import HealthResponse, StatsResponse
 
 router = APIRouter(responses=ERRORS, tags=["server"])
 
 
-@router.get("/v1/stats", response_model=StatsAnswer)
+@router.get("/v1/stats", response_model=StatsResponse)
 async def stats(request: Request) -> Response:
-    """What the index holds, its list sizes and longest lists, memory, limits."""
-    server = parts(request)
+    """Return statistics of the index, the model, memory and limits."""
+    context = server_context(request)
+    await context.pool.admit()
 
-    def run(job: Job, _: list[Any]) -> dict[str, Any]:
-        return server.service.figures.of(job.searcher)
+    def run(job: PoolJob, _: list[Any]) -> dict[str, Any]:
+        return context.service.index_stats.of(job.searcher)
 
-    searcher = server.service.searcher
-    figures = await server.answer(Job(searcher, run), request)
+    searcher = context.service.searcher
+    index_stats = await context.answer(PoolJob(searcher, run), request)
     memory = {
         "resident_bytes": resident_bytes(),
-        "index_bytes": figures["index"]["bytes"],
+        "index_bytes": index_stats["index"]["bytes"],
         "model_bytes": model_bytes(searcher),
     }
-    return json_response(figures | {"memory": memory, "server": _server_figures(server)})
+    return json_response(index_stats | {"memory": memory, "server": _server_stats(context)})
 
 
-def _server_figures(server: Parts) -> dict[str, Any]:
-    service = server.service
+def _server_stats(context: ServerContext) -> dict[str, Any]:
+    service = context.service
     return {
         "version": __version__,
         "uptime_seconds": round(time.monotonic() - service.started, 1),
         "instruction_set": _native.instruction_set(),
-        "read_only": server.config.read_only,
+        "read_only": context.config.read_only,
         "waiting": service.waiting,
-        "workers": server.pool.workers,
-        "queued": server.pool.waiting,
+        "workers": context.pool.workers,
+        "queued": context.pool.waiting,
         "reload_error": service.reload_error,
-        "limits": asdict(server.config.limits),
+        "limits": asdict(context.config.limits),
     }
 
 
-@router.get("/health/live", response_model=Health)
+@router.get("/health/live", response_model=HealthResponse)
 async def live() -> Response:
-    """Whether the process runs."""
+    """Report that the process runs."""
     return json_response({"status": "live"})
 
 
-@router.get("/health/ready", response_model=Health)
+@router.get("/health/ready", response_model=HealthResponse)
 async def ready(request: Request) -> Response:
-    """Whether requests should be sent here."""
-    if request.app.state.gate.draining:
-        raise ServerError(503, "stopping", "this server is stopping: ask another", 1)
-    return json_response({"status": "ready", "generation": parts(request).service.generation})
+    """Report whether the server accepts requests; 503 while it stops."""
+    context = server_context(request)
+    if context.draining:
+        raise ServerError(503, "stopping", "this server is stopping: use another one", 1)
+    return json_response({"status": "ready", "generation": context.service.generation})
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
-    """Figures in Prometheus' text format."""
-    return Response(parts(request).metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+    """Return metrics in the Prometheus text format."""
+    return Response(server_context(request).metrics.text(), headers={"Content-Type": CONTENT_TYPE})

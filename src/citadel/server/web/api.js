@@ -1,4 +1,4 @@
-// The server's JSON API (docs/server.md), with the token where one is asked for.
+// Client of the JSON API (docs/reference/http.md), with the token if the server needs one.
 
 import { byId, show } from "./dom.js";
 
@@ -11,31 +11,35 @@ export class ApiError extends Error {
   }
 }
 
-export const post = (path, body, signal) => ask(path, { method: "POST", body: JSON.stringify(body), signal });
-export const get = (path, signal) => ask(path, { method: "GET", signal });
+export const post = (path, body, signal) => call(path, { method: "POST", body: JSON.stringify(body), signal });
+export const get = (path, signal) => call(path, { method: "GET", signal });
 
-async function ask(path, options) {
+async function call(path, options) {
   const token = sessionStorage.getItem(TOKEN);
-  const headers = { ...(options.body && { "Content-Type": "application/json" }), ...(token && { Authorization: `Bearer ${token}` }) };
-  let answer;
+  const headers = {
+    ...(options.body && { "Content-Type": "application/json" }),
+    ...(token && { Authorization: `Bearer ${token}` }),
+  };
+  let response;
   try {
-    answer = await fetch(path, { ...options, headers });
+    response = await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("The server does not answer. Is it still running?", 0, "network", 2);
+    throw new ApiError("The server does not respond. Is it still running?", 0, "network", 2);
   }
-  if (!answer.ok) throw await problem(answer);
-  return answer.json();
+  if (!response.ok) throw await toError(response);
+  return response.json();
 }
 
-async function problem(answer) {
-  const told = await answer.json().then((body) => body.error, () => null);
-  if (answer.status === 401) show(byId("access"), true);
-  const wait = Number(answer.headers.get("Retry-After")) || (answer.status === 503 ? 1 : 0);
-  return new ApiError(told?.message ?? `The server answered ${answer.status}.`, answer.status, told?.code ?? "", wait);
+async function toError(response) {
+  const { status } = response;
+  const detail = await response.json().then((body) => body.error, () => null);
+  if (status === 401) show(byId("access"), true);
+  const wait = Number(response.headers.get("Retry-After")) || (status === 503 ? 1 : 0);
+  return new ApiError(detail?.message ?? `The server returned status ${status}.`, status, detail?.code ?? "", wait);
 }
 
-// The token is kept for this tab only, and never stands in an address.
+// The token is kept for this tab only and never put into a URL.
 export function askForToken(then) {
   byId("access").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -46,7 +50,7 @@ export function askForToken(then) {
   });
 }
 
-// Runs the newest call only: an older one that still waits is cancelled, so that answers never come out of order.
+// Keeps only the newest call: an older one is cancelled, so that responses never arrive out of order.
 export function newest(work) {
   let controller = null;
   const run = async (...parts) => {

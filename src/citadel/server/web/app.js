@@ -1,9 +1,10 @@
-// Starts the page: tabs, keys, and what the address says.
+// Entry point: tabs, keyboard shortcuts and deep links.
 
 import { askForToken, get } from "./api.js";
 import { byId, plural, show } from "./dom.js";
-import { showFigures } from "./figures.js";
+import { showStats } from "./stats.js";
 import { startSearch } from "./search.js";
+import { routerName, routerNote } from "./terms.js";
 import { startText } from "./text.js";
 
 const VIEWS = ["search", "text", "index"];
@@ -20,37 +21,39 @@ function open(view, focus = false) {
     if (chosen && focus) tab.focus();
   }
   if (view === "text") text.open();
-  if (view === "index") loadStats().then(() => showFigures(state), (error) => showFigures(state, error));
+  if (view === "index") loadStats().then(() => showStats(state), (error) => showStats(state, error));
 }
 
-// #q=… is a query, #text and #index are the other views: an address can be kept and sent.
-function follow() {
+// Deep links: #q=… is a query, #text and #index are the other views.
+function followLink() {
   const hash = location.hash.slice(1);
   if (hash === "text" || hash === "index") open(hash);
   else {
     open("search");
-    search.ask(new URLSearchParams(hash).get("q") ?? "");
+    search.show(new URLSearchParams(hash).get("q") ?? "");
   }
 }
 
 async function loadStats() {
   state.stats = await get("v1/stats");
   const { index, model } = state.stats;
-  byId("about").textContent = `${plural(index.documents, "document")} · ${model.router}`;
+  byId("about").textContent = `${plural(index.documents, "document")} · ${routerName(model.router)}`;
+  byId("about").title = routerNote(model.router);
+  search.ready();
 }
 
 function go(view) {
-  const wanted = view === "search" ? search.address() : `#${view}`;
-  if (location.hash !== wanted) history.pushState(null, "", wanted || "#");
+  const link = view === "search" ? search.link() : `#${view}`;
+  if (location.hash !== link) history.pushState(null, "", link || "#");
   open(view, true);
 }
 
-for (const [place, view] of VIEWS.entries()) {
+for (const [index, view] of VIEWS.entries()) {
   const tab = byId(`tab-${view}`);
   tab.addEventListener("click", () => go(view));
   tab.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (step) go(VIEWS[(place + step + VIEWS.length) % VIEWS.length]);
+    if (step) go(VIEWS[(index + step + VIEWS.length) % VIEWS.length]);
   });
 }
 
@@ -64,12 +67,12 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-addEventListener("popstate", follow);
-addEventListener("hashchange", follow);
+addEventListener("popstate", followLink);
+addEventListener("hashchange", followLink);
 
 function start() {
-  follow();
-  loadStats().then(search.ready, () => {});  // the first search says what is wrong
+  followLink();
+  loadStats().catch(() => {});  // a failing search reports the problem
 }
 
 askForToken(start);

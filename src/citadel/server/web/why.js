@@ -1,10 +1,14 @@
-// "Why this document": the score in one sentence, the links drawn, the text, and what else could have matched.
+// The "why this document" panel: the score in one sentence, a drawing of the matches, the text, and other keys.
 
 import { post, newest } from "./api.js";
-import { askedWords, byId, el, faint, fixed, hues, label, largestGain, marked, percent, show, strength, svg } from "./dom.js";
+import {
+  byId, el, faint, fixed, highlight, hues, label, largestGain, percent, queryWords, replace, show, strength, svg,
+} from "./dom.js";
+import { allFacts } from "./facts.js";
+import { keyName, wholeWords } from "./words.js";
 
-const ROW = 40;             // pixels a token has in the drawing
-const MOST_OTHERS = 6;      // tokens drawn that were met but did not count
+const ROW = 40;             // pixels per word in the drawing
+const MAX_OTHERS = 6;       // words drawn that matched but did not count
 let opener = null, observer = null;
 
 const load = newest((signal, query, id) => post("v1/explain", { query, id }, signal));
@@ -13,12 +17,13 @@ export async function openWhy(query, hit, button) {
   const panel = byId("why");
   opener = button;
   for (const item of byId("hits").children) item.classList.toggle("chosen", item.dataset.id === hit.id);
-  panel.replaceChildren(head(hit.title || hit.id), el("p", { class: "dim" }, "Looking …"));
+  panel.replaceChildren(head(hit.title || hit.id), el("p", { class: "dim" }, "Loading …"));
   show(panel, true);
   panel.focus({ preventScroll: matchMedia("(min-width: 60rem)").matches });
   try {
-    const found = hit.explanation ?? (await load(query, hit.id))?.explanation;
-    if (found) fillPanel(panel, hit, found);
+    const answer = hit.explanation ? null : await load(query, hit.id);
+    const explanation = hit.explanation ?? (answer && wholeWords(answer.explanation));
+    if (explanation) fillPanel(panel, hit, explanation);
   } catch (error) {
     panel.replaceChildren(head(hit.title || hit.id), el("p", { class: "note bad" }, error.message));
   }
@@ -46,30 +51,33 @@ const head = (title) => el("div", { class: "head" },
 
 function fillPanel(panel, hit, found) {
   const largest = largestGain(found), drawing = el("div", { class: "links" });
-  panel.replaceChildren(
+  const marks = (field) => highlight(found[field], [...found[`${field}_spans`], ...faint(found, field)], found, largest);
+  const small = (...text) => el("p", { class: "dim small" }, ...text);
+  replace(panel,
     head(hit.title || hit.id),
     el("p", {}, sentence(found)),
-    hit.common ? el("p", { class: "dim small" }, apart(hit, found)) : null,
-    el("h3", {}, "Which word met which"),
+    hit.common && small(commonPart(hit, found)),
+    el("h3", {}, "Which words matched"),
     drawing,
-    el("p", { class: "dim small" }, "Left the query, with the key each word was looked up under and what that added; right the words of the document. ",
-      "The thicker a line, the more it added.",
-      found.matches.some((match) => match.postings.length > 1) ? " Dashed lines met too, but a stronger one counted." : ""),
+    small("Left: the words of the query, with the key each was looked up under and what it added. Right: the words of ",
+      "the document. A thicker line added more.",
+      found.matches.some((match) => match.postings.length > 1) && " Dashed lines matched too, but a stronger match counted."),
     el("details", {}, el("summary", {}, "The same as a table"), table(found)),
     el("h3", {}, "In the document"),
-    found.title ? el("p", { class: "text" }, el("b", {}, ...marked(found.title, [...found.title_spans, ...faint(found, "title")], found, largest))) : null,
-    el("p", { class: "text body", tabindex: 0 }, ...marked(found.text, [...found.text_spans, ...faint(found, "text")], found, largest)),
-    found.text_cut ? el("p", { class: "dim small" }, "The document is long: only the part with most words of the query is shown.") : null,
-    found.cut ? el("p", { class: "dim small" }, "The document is longer than the model reads; its end plays no part.") : null,
-    alternatives(found) ?? "",
-    metadata(hit.metadata) ?? "");
+    found.title && el("p", { class: "text" }, el("b", {}, ...marks("title"))),
+    el("p", { class: "text body", tabindex: 0 }, ...marks("text")),
+    found.text_cut && small("The document is long: only the part with most words of the query is shown."),
+    found.cut && small("The document is longer than the model reads; its end is ignored."),
+    alternatives(found),
+    el("h3", {}, "Id and metadata"),
+    allFacts(hit));
   observer?.disconnect();
   observer = new ResizeObserver(() => drawing.replaceChildren(draw(found, drawing.clientWidth)));
   observer.observe(drawing);
 }
 
 function sentence(found) {
-  if (found.score == null) return "No word of the query met this document, so it has no score.";
+  if (found.score == null) return "No word of the query matches this document, so it has no score.";
   const met = found.matches.filter((match) => match.gain !== 0);
   const words = met.reduce((sum, match) => sum + match.gain, 0);
   const parts = [`Score ${fixed(found.score)}`];
@@ -78,10 +86,10 @@ function sentence(found) {
   return `${parts.join("")}.`;
 }
 
-// What all hits have in common puts none of them before another.
-function apart(hit, found) {
+// The part that all hits share does not change their order.
+function commonPart(hit, found) {
   const words = found.score - found.semantic.gain, meaning = found.semantic.gain - hit.common;
-  return `Of the overall meaning every hit shown has ${fixed(hit.common)}. What tells this one from the others is the rest: ${fixed(words)} from words and ${fixed(meaning)} from meaning.`;
+  return `All hits shown share ${fixed(hit.common)} of overall meaning. The rest decides their order: here ${fixed(words)} from words and ${fixed(meaning)} from meaning.`;
 }
 
 // ---- the drawing -----------------------------------------------------------------------------------------------------
@@ -89,13 +97,13 @@ function apart(hit, found) {
 function draw(found, width) {
   const left = rows(found), right = documentTokens(found);
   const height = Math.max(left.length, right.length, 1) * ROW;
-  const at = (place, count) => ((place + 0.5) * height) / count;
+  const at = (row, count) => ((row + 0.5) * height) / count;
   const [from, to] = [Math.min(width * 0.36, 190), width - Math.min(width * 0.34, 180)];
   const largest = Math.max(1e-9, ...found.matches.map((match) => match.gain)), colours = hues(found);
-  const ends = new Map(right.map((token, place) => [token.place, at(place, right.length)]));
+  const ends = new Map(right.map((token, row) => [token.place, at(row, right.length)]));
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": sentence(found) });
-  const pick = (place) => picture.querySelectorAll("[data-match]").forEach((node) =>
-    node.classList.toggle("away", place != null && !node.dataset.match.split(" ").includes(String(place))));
+  const pick = (number) => picture.querySelectorAll("[data-match]").forEach((node) =>
+    node.classList.toggle("away", number != null && !node.dataset.match.split(" ").includes(String(number))));
   for (const [row, match] of left.entries()) {
     const group = links(found.matches[match], match, [from, at(row, left.length)], [to, ends], colours[match], largest);
     picture.append(...group);
@@ -106,9 +114,9 @@ function draw(found, width) {
   return picture;
 }
 
-const rows = (found) => found.matches.map((_, place) => place);
+const rows = (found) => found.matches.map((_, number) => number);
 
-function links(match, place, [x, y], [to, ends], hue, largest) {
+function links(match, matchNumber, [x, y], [to, ends], hue, largest) {
   const drawn = [];
   for (const [number, posting] of match.postings.entries())
     for (const token of posting.document_tokens) {
@@ -117,22 +125,24 @@ function links(match, place, [x, y], [to, ends], hue, largest) {
       const counts = number === 0 && match.gain !== 0;
       drawn.push(svg("path", {
         d: `M${x + 6},${y} C${x + bend},${y} ${to - bend},${end} ${to - 6},${end}`,
-        "data-match": place, class: counts ? "link" : "link other", stroke: `hsl(${hue} 65% 50%)`,
+        "data-match": matchNumber, class: counts ? "link" : "link other", stroke: `hsl(${hue} 65% 50%)`,
         "stroke-width": counts ? (1.5 + 7 * (strength(match.gain, largest) - 0.15)).toFixed(1) : 1,
       }, svg("title", {}, `${label(match)}: ${fixed(posting.product, 3)}${counts ? "" : " (did not count)"}`)));
     }
   return drawn.reverse();
 }
 
-function queryLabel(found, place, x, y, hue, pick) {
-  const match = found.matches[place];
-  const asked = askedWords(found, match) || label(match);
+function queryLabel(found, number, x, y, hue, pick) {
+  const match = found.matches[number];
+  const words = queryWords(found, match) || label(match);
   const tone = match.postings.length ? "" : " none";
-  return svg("g", { class: `word${tone}`, "data-match": place, onpointerenter: () => pick(place), onpointerleave: () => pick(null) },
+  return svg("g", {
+    class: `word${tone}`, "data-match": number, onpointerenter: () => pick(number), onpointerleave: () => pick(null),
+  },
     svg("rect", { x: 0, y: y - ROW / 2, width: x + 6, height: ROW, fill: "transparent" }),
-    svg("text", { x, y: y - 2, "text-anchor": "end" }, short(asked, 18)),
+    svg("text", { x, y: y - 2, "text-anchor": "end" }, short(words, 18)),
     svg("text", { x, y: y + 13, "text-anchor": "end", class: "key", "--h": hue },
-      match.postings.length ? `${short(label(match), 12)} +${fixed(match.gain)}` : `${short(label(match), 12)} · not here`));
+      match.postings.length ? `${short(label(match), 12)} +${fixed(match.gain)}` : `${short(label(match), 12)} · no match`));
 }
 
 function documentLabel(found, token, x, y) {
@@ -141,38 +151,42 @@ function documentLabel(found, token, x, y) {
   const [before, after] = token.field
     ? [letters.slice(Math.max(token.start - 30, 0), token.start).join(""), letters.slice(token.end, token.end + 30).join("")]
     : ["", ""];
-  const users = found.matches.flatMap((match, place) => match.postings.some((one) => one.document_tokens.includes(token.place)) ? [place] : []);
+  const users = found.matches.flatMap((match, number) =>
+    match.postings.some((posting) => posting.document_tokens.includes(token.place)) ? [number] : []);
   return svg("g", { class: "word", "data-match": users.join(" ") },
     svg("text", { x, y: y + 4 }, short(word, 20)),
     token.field === "title" ? svg("text", { x, y: y + 17, class: "key" }, "title") : null,
     svg("title", {}, `…${before}${word}${after}…`));
 }
 
-const short = (text, most) => (Array.from(text).length > most ? `${Array.from(text).slice(0, most - 1).join("")}…` : text);
+function short(text, limit) {
+  const letters = Array.from(text);
+  return letters.length > limit ? `${letters.slice(0, limit - 1).join("")}…` : text;
+}
 
-// Every token that counted, and the strongest of the others; in the order of the text.
+// Every word that counted and the strongest of the others, in the order of the text.
 function documentTokens(found) {
   const counted = new Set(), others = new Map();
   for (const match of found.matches)
     for (const [number, posting] of match.postings.entries())
-      for (const place of posting.document_tokens.slice(0, 4))
-        if (number === 0) counted.add(place);
-        else others.set(place, Math.max(others.get(place) ?? -Infinity, posting.product));
-  const strongest = [...others].filter(([place]) => !counted.has(place)).sort((a, b) => b[1] - a[1]).slice(0, MOST_OTHERS);
-  const wanted = new Set([...counted, ...strongest.map(([place]) => place)]);
-  return found.document_tokens.filter((token) => wanted.has(token.place));
+      for (const id of posting.document_tokens.slice(0, 4))
+        if (number === 0) counted.add(id);
+        else others.set(id, Math.max(others.get(id) ?? -Infinity, posting.product));
+  const strongest = [...others].filter(([id]) => !counted.has(id)).sort((a, b) => b[1] - a[1]).slice(0, MAX_OTHERS);
+  const drawn = new Set([...counted, ...strongest.map(([id]) => id)]);
+  return found.document_tokens.filter((token) => drawn.has(token.place));
 }
 
-// ---- in words --------------------------------------------------------------------------------------------------------
+// ---- tables ----------------------------------------------------------------------------------------------------------
 
 function table(found) {
-  const known = new Map(found.document_tokens.map((token) => [token.place, token.token]));
-  const body = found.matches.map((match) => {
+  const words = new Map(found.document_tokens.map((token) => [token.place, token.token]));
+  const body = found.pieces.map((match) => {
     const best = match.postings[0];
-    const met = best ? [...new Set(best.document_tokens.map((place) => known.get(place)))].join(" ") || "–" : "not here";
+    const matched = best ? [...new Set(best.document_tokens.map((id) => words.get(id)))].join(" ") || "–" : "no match";
     return el("tr", { class: best ? "" : "dim" },
-      el("td", {}, askedWords(found, match) || "–"), el("td", {}, label(match)),
-      el("td", { class: "n" }, fixed(match.weight)), el("td", {}, met),
+      el("td", {}, queryWords(found, match) || "–"), el("td", {}, label(match)),
+      el("td", { class: "n" }, fixed(match.weight)), el("td", {}, matched),
       el("td", { class: "n" }, best ? fixed(best.weight) : ""), el("td", { class: "n" }, best ? fixed(best.product, 3) : ""),
       el("td", { class: "n" }, percent(match.share)));
   });
@@ -186,19 +200,12 @@ function table(found) {
 
 function alternatives(found) {
   const lines = found.query_tokens.flatMap((token) => {
-    const keys = token.alternatives.filter((one) => one.product > 0);
-    return keys.length ? [el("li", {}, el("b", {}, token.token), `: ${keys.map((one) => `${one.name} (${fixed(one.product)})`).join(", ")}`)] : [];
+    const keys = token.alternatives.filter((key) => key.product > 0);
+    const list = keys.map((key) => `${keyName(key.name)} (${fixed(key.product)})`).join(", ");
+    return keys.length ? [el("li", {}, el("b", {}, token.token), `: ${list}`)] : [];
   });
   if (!lines.length) return null;
-  return el("details", {}, el("summary", {}, "What else the query could have met here"),
-    el("p", { class: "dim small" }, "A query word is looked up under its strongest key only. These are the next ones, with what they would have added."),
+  return el("details", {}, el("summary", {}, "Other keys that would have matched"),
+    el("p", { class: "dim small" }, "A query word is looked up under its strongest keys only. These are the next ones, with what they would have added."),
     el("ul", {}, ...lines));
-}
-
-function metadata(fields) {
-  const rows = Object.entries(fields ?? {});
-  if (!rows.length) return null;
-  const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-  return el("details", {}, el("summary", {}, "Metadata"),
-    el("dl", { class: "plain" }, ...rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, text(value))])));
 }

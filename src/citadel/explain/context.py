@@ -1,0 +1,31 @@
+"""What an explanation needs of a searcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from citadel.index.snapshot import Snapshot
+from citadel.search.plan import TermStatistics
+from citadel.settings import Settings
+from citadel.text.analyser import Analyser
+
+if TYPE_CHECKING:
+    from citadel.encode.encoder import Encoder
+
+
+class SearchContext(Protocol):
+    """A snapshot with the model or analyser of its index; a `Searcher` is one."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def statistics(self) -> TermStatistics | None:
+        """None unless the index is bm25."""
+        ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def analyser(self) -> Analyser: ...

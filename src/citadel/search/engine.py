@@ -1,0 +1,81 @@
+"""The engine protocol, which the CPU, reference and GPU engines implement, and how to open one.
+
+| engine | module | query | use |
+| --- | --- | --- | --- |
+| `native` | `search/cpu.py` | `_native.Query` | the default |
+| `reference` | `search/reference.py` | plan and lists | numpy, defines the scores |
+| `gpu` | `search/gpu/engine.py` | `Plan` | torch and Triton |
+
+A `Searcher` plans a query (`search/plan.py`), prepares it once and searches it; an engine returns document numbers
+and scores, which `search/hits.py` turns into hits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from citadel.errors import UsageError
+from citadel.index.snapshot import Snapshot
+from citadel.search.plan import Options, Plan, TermStatistics
+from citadel.types import Scored
+
+if TYPE_CHECKING:
+    from citadel._native import Cancel
+
+ENGINES = ("native", "reference", "gpu")
+Query = TypeVar("Query")
+
+
+class Engine(Protocol[Query]):
+    """Searches one snapshot; `Query` is the engine's own prepared form of a query.
+
+    All engines return the same documents and scores, highest score first, ties by lower number."""
+
+    def prepare(self, plan: Plan, /) -> Query:
+        """Look up what a plan needs in this snapshot."""
+        ...
+
+    def prepare_terms(self, terms: list[bytes], repeats: list[int], statistics: TermStatistics, /) -> Query:
+        """Prepare a bm25 query from its distinct terms, in byte order, and their counts in the query."""
+        ...
+
+    def search(self, query: Query, options: Options, cancel: Cancel | None = None, /) -> Scored:
+        """The best k documents of one query."""
+        ...
+
+    def search_batch(self, queries: Sequence[Query], options: Options, cancel: Cancel | None = None, /) -> list[Scored]:
+        """The best k documents of each query."""
+        ...
+
+
+class EngineOptions(NamedTuple):
+    """Which engine to open, and where it runs."""
+
+    name: str = "native"
+    threads: int = 1
+    device: str = "cpu"
+    gpu_memory: int | None = None  # bytes; None: no limit
+
+
+def open_engine(snapshot: Snapshot, floor: bool, norm: tuple[float, float], options: EngineOptions) -> Engine[Any]:
+    """Open an engine over a snapshot; `floor` and `norm` come from its router."""
+    if options.name == "gpu":
+        return _gpu_engine(snapshot, floor, options.device, options.gpu_memory)
+    if options.name == "reference":
+        from citadel.search.reference import ReferenceEngine
+
+        return ReferenceEngine(snapshot, floor, norm)
+    from citadel.search.cpu import CpuEngine
+
+    return CpuEngine(snapshot, floor, norm, options.threads)
+
+
+def _gpu_engine(snapshot: Snapshot, floor: bool, device: str, memory: int | None) -> Engine[Plan]:
+    try:
+        from citadel.search.gpu.engine import GpuEngine
+    except ImportError as error:
+        raise UsageError(
+            f"a GPU needs more packages ({error}): pip install 'citadel-ir[gpu]', or search with --device cpu"
+        ) from None
+    return GpuEngine(snapshot, floor, device, memory=memory)

@@ -1,0 +1,67 @@
+"""Markdown pages as tests see them: fenced blocks, links and headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RUN = ("sh", "python")  # languages whose blocks are run
+
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.M | re.S)
+_SKIP = re.compile(r"<!-- skip: (.+?) -->\s*\Z")
+_LINK = re.compile(r"(?<!!)\[[^\]\[]*\]\(([^)\s]+)\)")
+_IMAGE = re.compile(r"!\[[^\]\[]*\]\(([^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; `skip` is the reason in the HTML comment before it, if any."""
+
+    language: str
+    text: str
+    line: int
+    skip: str
+
+
+def user_pages() -> list[Path]:
+    """README.md and every page of docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def all_pages() -> list[Path]:
+    """Every Markdown file of the repository, without build folders."""
+    folders = ("docs", "benchmarks", "configs", "examples", "models", "native", "scripts")
+    inside = [page for folder in folders for page in (ROOT / folder).rglob("*.md")]
+    return sorted([*ROOT.glob("*.md"), *inside])
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The fenced blocks of a page, in order."""
+    for match in _FENCE.finditer(page):
+        reason = _SKIP.search(page[: match.start()])
+        line = page.count("\n", 0, match.start()) + 1
+        yield Block(match.group(1), match.group(2), line, reason.group(1) if reason else "")
+
+
+def prose(page: str) -> str:
+    """A page without its fenced blocks and code spans."""
+    return re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page))
+
+
+def links(page: str) -> list[str]:
+    """Targets of links and images outside code."""
+    text = prose(page)
+    return _LINK.findall(text) + _IMAGE.findall(text)
+
+
+def anchors(page: str) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them.
+
+    >>> sorted(anchors("# A page\\n\\n## What `x` is: a test"))
+    ['a-page', 'what-x-is-a-test']
+    """
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
