@@ -96,7 +96,7 @@ def test_vectors_on_a_text_index_are_a_usage_error(tmp_path: Path, citadel: Cita
         text.add([{"id": "d1", "text": "a"}])
         text.commit()
     query = save(tmp_path / "q.npz", **QUERY)
-    assert "holds text" in citadel("search", tmp_path / "text", "--vectors", query, code=2).err
+    assert "takes no vectors" in citadel("search", tmp_path / "text", "--vectors", query, code=2).err
     assert "holds text" in citadel("add", tmp_path / "text", save(tmp_path / "c.npz", **ARRAYS), code=2).err
 
 

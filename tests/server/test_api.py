@@ -193,7 +193,7 @@ def test_given_vectors_over_http(tmp_path: Path) -> None:
         ({"keys": [7, 9], "weights": [1, 1], "vectors": [[1, 0, 0, 0], [1, 0, 0]]}, "cannot be read as numbers"),
         ({"keys": [7], "weights": [1], "vectors": [[1e300, 0, 0, 0]]}, "infinite"),
         ({"keys": [7], "weights": [1e300], "vectors": [[1, 0, 0, 0]]}, "infinite"),
-        ({"keys": [7], "weights": [2], "vectors": [[3e38, 0, 0, 0]]}, "infinite"),
+        ({"keys": [7], "weights": [2], "vectors": [[3e38, 0, 0, 0]]}, "infinity"),
         ({"keys": [7], "weights": [1], "vectors": [[3e38, 0, 0, 0]]}, "score is infinite"),
         ({"semantic": [1e300, 0]}, "infinite"),
         ({"semantic": [3e38, 0]}, "score is infinite"),
