@@ -48,7 +48,7 @@ def full_disk(server: Running, monkeypatch: pytest.MonkeyPatch, method: str, dro
 def test_a_failed_add_leaves_the_changes_of_others(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     server.client.add([NEW])
     with monkeypatch.context() as broken:
-        full_disk(server, broken, "add")
+        full_disk(server, broken, "add_checked")
         with pytest.raises(citadel.ResourceError):
             another(server).add([OTHER])
     assert server.client.stats()["server"]["waiting"] == 1
@@ -92,7 +92,7 @@ def test_a_failure_that_dropped_everything_is_told_to_everybody(
 ) -> None:
     server.client.add([NEW])
     with monkeypatch.context() as broken:
-        full_disk(server, broken, "add", drop=True)
+        full_disk(server, broken, "add_checked", drop=True)
         with pytest.raises(citadel.ResourceError):
             another(server).add([OTHER])
     with pytest.raises(citadel.ChangesLostError, match="add them again") as error:
