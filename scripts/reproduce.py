@@ -43,7 +43,7 @@ KEYS = (1, 3, 5, 7, 9)
 KEYS_STEPS = 300  # five short equal runs
 TIMED = 200
 SLOWEST = 5_000  # passages a second where this system's rate was not measured
-SECONDS_A_DOCUMENT = 0.06  # of some 200 tokens, one core, int8 (benchmarks/README.md)
+SECONDS_PER_DOCUMENT = 0.06  # of some 200 tokens, one core, int8 (benchmarks/README.md)
 PASSAGES = (
     "The average number of emoji sent each day over Messenger is five billion: a small picture of a face says in one "
     "character what a sentence would.",
@@ -177,7 +177,7 @@ def measure_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> int:
     if left_out := dict.fromkeys(job.name for job in todo if job not in ready):
         print(f"left out, no model in {MODELS}: {', '.join(left_out)}")
     sizes = {name: sum(1 for _ in dataset.documents()) for name, dataset in datasets.items()}
-    minutes = sum(sizes[job.collection] for job in ready if job.plan.model != "bm25") * SECONDS_A_DOCUMENT / 60
+    minutes = sum(sizes[job.collection] for job in ready if job.plan.model != "bm25") * SECONDS_PER_DOCUMENT / 60
     print(f"{len(ready)} measurements to make, about {minutes / (os.cpu_count() or 1):.0f} minutes here", flush=True)
     return sum(not _made(job, datasets[job.collection], place, len(ready)) for place, job in enumerate(ready, 1))
 

@@ -1,4 +1,4 @@
-"""R13 from end to end: never a traceback, never a half-written index, file and line in every message."""
+"""Bad input from end to end: never a traceback, never a half-written index, file and line in every message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R3: a build killed at any time goes on with the same command and ends as if it had never been killed."""
+"""A build killed at any time goes on with the same command and ends as if it had never been killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R12: one writer at a time; a second is refused at once, and a dead one never blocks the next."""
+"""One writer at a time; a second is refused at once, and a dead one never blocks the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R11: readers in threads and processes, while a writer adds, deletes and merges, only ever see whole generations."""
+"""Readers in threads and processes, while a writer adds, deletes and merges, only ever see whole generations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R6: sections that lie under checksums that fit. Both engines give a typed error or a ranking."""
+"""Sections that lie under checksums that fit. Both engines give a typed error or a ranking."""
 
 from __future__ import annotations
 

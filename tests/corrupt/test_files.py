@@ -1,4 +1,4 @@
-"""R6: files cut short, missing, exchanged, linked or of another nature. A typed error names the file, and soon."""
+"""Files cut short, missing, exchanged, linked or of another nature. A typed error names the file, and soon."""
 
 from __future__ import annotations
 

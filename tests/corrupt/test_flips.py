@@ -1,4 +1,4 @@
-"""R5: a flipped bit is told with file and section; where nobody reads it answers stay and a deep check tells it."""
+"""A flipped bit is told with file and section; where nobody reads it answers stay and a deep check tells it."""
 
 from __future__ import annotations
 

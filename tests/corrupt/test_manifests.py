@@ -1,4 +1,4 @@
-"""R6: manifests whose checksum fits and whose contents lie: refused, or the index they name is read; nothing else."""
+"""Manifests whose checksum fits and whose contents lie: refused, or the index they name is read; nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R6: document files that are databases, but not ours: other tables, views, triggers, rows that lie."""
+"""Document files that are databases, but not ours: other tables, views, triggers, rows that lie."""
 
 from __future__ import annotations
 

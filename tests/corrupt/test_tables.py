@@ -1,4 +1,4 @@
-"""R6: headers, tables and footers that lie under checksums that fit."""
+"""Headers, tables and footers that lie under checksums that fit."""
 
 from __future__ import annotations
 

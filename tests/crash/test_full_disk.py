@@ -1,4 +1,4 @@
-"""R4: a full or failing disk is exit code 6, the old generation stays, and the same folder works again later."""
+"""A full or failing disk is exit code 6, the old generation stays, and the same folder works again later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R1: a commit that returned is there after a power cut, and nobody ever sees half of one."""
+"""A commit that returned is there after a power cut, and nobody ever sees half of one."""
 
 from __future__ import annotations
 

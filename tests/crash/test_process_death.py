@@ -1,4 +1,4 @@
-"""R2: a writer killed at any moment loses nothing that it acknowledged, and the next one goes on."""
+"""A writer killed at any moment loses nothing that it acknowledged, and the next one goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R9: feeds atheris' bytes to one text parser; run by test_text.py as a process of its own, for atheris ends it.
+"""Feeds atheris' bytes to one text parser; run by test_text.py as a process of its own, for atheris ends it.
 
 python fuzz_text.py corpus -max_total_time=30 corpus-folder
 """

@@ -1,4 +1,4 @@
-"""R9: for seconds (minutes at night) atheris looks for a text that brings more than an InputError out of a parser."""
+"""For seconds (minutes at night) atheris looks for a text that brings more than an InputError out of a parser."""
 
 from __future__ import annotations
 

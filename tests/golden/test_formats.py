@@ -1,4 +1,4 @@
-"""R7: an index of every released format is read, with the same rankings; one from the future names both versions."""
+"""An index of every released format is read, with the same rankings; one from the future names both versions."""
 
 from __future__ import annotations
 

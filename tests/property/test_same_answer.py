@@ -1,4 +1,4 @@
-"""R15: the same answer everywhere: either engine, any instruction set, any number of segments, threads and commits."""
+"""The same answer everywhere: either engine, any instruction set, any number of segments, threads and commits."""
 
 from __future__ import annotations
 

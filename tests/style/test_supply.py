@@ -1,4 +1,4 @@
-"""R26: nothing that runs code from data, no shell, and no name of a place that only one machine has."""
+"""Nothing that runs code from data, no shell, and no name of a place that only one machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R13: what a corpus line may hold. Every case is one line of a JSONL or TSV file and the reason it is refused for."""
+"""What a corpus line may hold. Every case is one line of a JSONL or TSV file and the reason it is refused for."""
 
 from __future__ import annotations
 

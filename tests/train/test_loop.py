@@ -1,4 +1,4 @@
-"""R17: a run that was killed at any moment goes on and ends in the very same weights, bit for bit on a CPU."""
+"""A run that was killed at any moment goes on and ends in the very same weights, bit for bit on a CPU."""
 
 from __future__ import annotations
 
