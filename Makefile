@@ -6,12 +6,14 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK   := requirements-dev.lock
 JOBS   ?= 2
-# `make night` runs each part by itself, in this order, and ends a part that takes longer than the limit.
-NIGHT  := tests/cli/test_bad_input.py tests/cli/test_resume.py tests/text tests/explain/test_sums.py tests/property \
-          tests/corrupt tests/crash tests/fuzz tests/concurrency tests/train/test_loop.py tests/native \
-          tests/server/test_fuzz.py tests/server/test_slow_clients.py tests/server/test_overload.py
+# The parts of `make night`, in this order. The limits catch a part that hangs; most take a minute or two.
+NIGHT  := tests/crash/test_full_disk.py=15m tests/crash/test_memory.py=15m tests/crash/test_many_commits.py=15m \
+          tests/crash/test_read_faults.py=15m tests/corrupt=15m tests/concurrency=15m tests/fuzz=15m \
+          tests/property=15m tests/explain/test_sums.py=15m tests/text=15m tests/cli/test_bad_input.py=15m \
+          tests/cli/test_resume.py=15m tests/train/test_loop.py=15m tests/server/test_fuzz.py=15m \
+          tests/server/test_swap.py=15m tests/server/test_slow_clients.py=15m tests/server/web=15m \
+          tests/server/test_overload.py=15m tests/crash/test_power_loss.py=15m tests/crash/test_process_death.py=15m
 
-NIGHT_LIMIT ?= 2h
 NATIVE := CMakeLists.txt $(foreach kind,cpp hpp inl,$(wildcard native/*.$(kind) native/*/*.$(kind) native/*/*/*.$(kind)))
 
 # The folder of larger test data; without it the tests that need it are skipped.
@@ -30,8 +32,8 @@ help:
 	@echo "make test-slow   crash states, kills, fuzzing, sanitizers and soaks"
 	@echo "make lint        style, types and layers"
 	@echo "make format      format the code and fix what ruff can fix"
-	@echo "make night       the long variants of the tests, one part after the other; NIGHT_LIMIT=2h per part"
-	@echo "make bench       every benchmark, one table each"
+	@echo "make night       long runs of the crash, fuzz and load tests, about 25 minutes on two cores"
+	@echo "make bench       every benchmark that needs no GPU, one table each"
 	@echo "make reproduce   the paper's tables and figures for the collections in CITADEL_DATA; TRAIN=1 trains missing models"
 	@echo "make setup       build the package into .venv"
 	@echo "make lock        update $(LOCK) from .venv"
@@ -57,17 +59,11 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# Parts under load run alone and one test at a time: their limits are about the whole machine.
 night: $(VENV)/.dev
-	@failed=0; for part in $(NIGHT); do \
-		case $$part in tests/server/*) jobs=0;; *) jobs=$(JOBS);; esac; \
-		echo "== $$part"; \
-		CITADEL_NIGHT=1 OMP_NUM_THREADS=1 timeout $(NIGHT_LIMIT) $(BIN)/pytest -n $$jobs -q $$part; code=$$?; \
-		case $$code in 0) ;; 124) echo "== $$part: ended after $(NIGHT_LIMIT)"; failed=1;; *) failed=1;; esac; \
-	done; exit $$failed
+	@sh scripts/night.sh $(BIN)/pytest $(JOBS) $(NIGHT)
 
 bench: $(VENV)/.bench
-	set -e; for file in $(filter-out %/common.py benchmarks/gpu%,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file; done
+	set -e; for file in $(filter-out %/common.py %/train.py benchmarks/gpu%,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file; done
 
 reproduce: $(VENV)/.dev
 	$(BIN)/python scripts/reproduce.py $(if $(TRAIN),--train)

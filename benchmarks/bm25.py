@@ -1,7 +1,7 @@
 """BM25 from text to ids: this engine, bm25s (numpy and numba) and tantivy; same tokens, one thread, k = 10.
 
-All get the same terms: documents are analysed by our analyser in advance, queries by the same analyser inside the timed
-call. The check column compares each top 10 with an exact BM25 in float64 (ties in any order).
+All get the same terms: documents are analysed by our analyser in advance, queries by the same analyser inside
+the timed call. The check column compares each top 10 with an exact BM25 in float64 (ties in any order).
 
     python benchmarks/bm25.py [--documents 500000] [--queries 300]
 """
@@ -33,7 +33,7 @@ Texts = Sequence[tuple[str, str]]
 
 
 def zipf_corpus(documents: int, queries: int, seed: int = 0) -> tuple[Texts, list[str]]:
-    """Documents of about 60 words from a Zipf vocabulary of 200,000 without its 30 most common (stop) words."""
+    """Documents of about 60 words from a Zipf vocabulary of 200,000 words without the 30 most common."""
     generator = np.random.default_rng(seed)
     ranks = np.arange(30, 200_000)
     shares = ranks**-1.07 / (ranks**-1.07).sum()
@@ -57,7 +57,8 @@ class Exact:
         self._norms = K1 * (1 - B + B * self._lengths / self._lengths.mean())
         vocabulary: dict[str, int] = {}
         flat = np.array(
-            [vocabulary.setdefault(term, len(vocabulary)) for document in terms for term in document], np.int64
+            [vocabulary.setdefault(term, len(vocabulary)) for document in terms for term in document],
+            np.int64,
         )
         owners = np.repeat(np.arange(len(terms)), self._lengths.astype(int))
         pairs, self._counts = np.unique(flat << 32 | owners, return_counts=True)
@@ -105,7 +106,9 @@ def bm25s_search(backend: str) -> Callable[[Texts, Analyser, str], Search]:
                 [terms], k=min(K, len(ids)), show_progress=False, n_threads=0 if backend == "numpy" else 1
             )
             return [
-                ids[number] for number, score in zip(found[0].tolist(), scores[0].tolist(), strict=True) if score > 0
+                ids[number]
+                for number, score in zip(found[0].tolist(), scores[0].tolist(), strict=True)
+                if score > 0
             ]
 
         return search
@@ -152,7 +155,9 @@ ENGINES: dict[str, Callable[[Texts, Analyser, str], Search]] = {
 }
 
 
-def measure(name: str, texts: Texts, queries: Sequence[str], analyser: Analyser, checked: int) -> Iterator[list[Any]]:
+def measure(
+    name: str, texts: Texts, queries: Sequence[str], analyser: Analyser, checked: int
+) -> Iterator[list[Any]]:
     """One row per engine: build seconds, latency, correct top 10s."""
     exact = Exact([analyser.terms(text) for _, text in texts])
     numbers = {id: number for number, (id, _) in enumerate(texts)}
@@ -165,7 +170,9 @@ def measure(name: str, texts: Texts, queries: Sequence[str], analyser: Analyser,
             seconds[engine] = time.perf_counter() - start
         times = latencies(searches, queries)
         for engine, search in searches.items():
-            right = sum(exact.agrees(analyser.terms(q), [numbers[id] for id in search(q)]) for q in queries[:checked])
+            right = sum(
+                exact.agrees(analyser.terms(q), [numbers[id] for id in search(q)]) for q in queries[:checked]
+            )
             p50, p95 = np.percentile(times[engine], [50, 95]).tolist()
             mean, base = float(times[engine].mean()), float(times["citadel"].mean())
             yield [
@@ -180,7 +187,9 @@ def measure(name: str, texts: Texts, queries: Sequence[str], analyser: Analyser,
             ]
 
 
-def latencies(searches: dict[str, Search], queries: Sequence[str], rounds: int = 3) -> dict[str, NDArray[np.float64]]:
+def latencies(
+    searches: dict[str, Search], queries: Sequence[str], rounds: int = 3
+) -> dict[str, NDArray[np.float64]]:
     """Minimum seconds of each query over several rounds, engines alternating."""
     least = {engine: np.full(len(queries), np.inf) for engine in searches}
     for _ in range(rounds + 1):  # the first warms up
@@ -202,7 +211,9 @@ def main() -> None:
     scifact = Path(os.environ.get("CITADEL_DATA", "../shared/data")) / "eval" / "scifact"
     if scifact.exists():
         texts = [(document.id, document.encoded_text) for document, _ in read_corpus(scifact)]
-        judged = {line.split("\t")[0] for line in (scifact / "qrels" / "test.tsv").read_text().splitlines()[1:]}
+        judged = {
+            line.split("\t")[0] for line in (scifact / "qrels" / "test.tsv").read_text().splitlines()[1:]
+        }
         queries = [text for id, text in read_queries(scifact) if id in judged]
         rows += measure(f"SciFact, {len(texts):,}", texts, queries, get_analyser("english"), len(queries))
     synthetic, queries = zipf_corpus(options.documents, options.queries)

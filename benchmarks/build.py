@@ -1,8 +1,8 @@
-"""Build from given vectors: postings per second on one core, peak memory against the limit, bytes per posting.
+"""Build from given vectors: postings per second on one core, peak memory, bytes per posting.
 
-Each codec builds its own index in a fresh process: documents of 60 postings of 32 dimensions with Zipf keys, generated
-in batches outside the timed calls. Peak memory is RssAnon (private memory, without pages of mapped files) above what
-the process held with one batch before its first call.
+Each codec builds its own index in a fresh process: documents of 60 postings of 32 dimensions with Zipf keys,
+generated in batches outside the timed calls. Peak memory is RssAnon (private memory, without pages of mapped
+files) above what the process held with one batch before its first call.
 
     python benchmarks/build.py [--postings 50000000] [--memory-mb 512]
 """
@@ -74,7 +74,10 @@ def build(codec: str, postings: int, memory: int) -> dict[str, float]:
     shares /= shares[-1]
     with tempfile.TemporaryDirectory() as folder:
         index = citadel.Index.create(
-            folder, fields={"lexical": {"dimension": DIMENSION, "codec": codec}}, fingerprint="bench", memory=memory
+            folder,
+            fields={"lexical": {"dimension": DIMENSION, "codec": codec}},
+            fingerprint="bench",
+            memory=memory,
         )
         first_batch, base = batch(generator, shares, 0), private_mb()
         peak, seconds, done = Peak(), 0.0, 0

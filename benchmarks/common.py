@@ -46,7 +46,9 @@ def alternate(runs: dict[Any, Callable[[], Any]], rounds: int, repeats: int = RE
     return least
 
 
-def report(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], **figures: Any) -> None:
+def report(
+    name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], **figures: Any
+) -> None:
     """Print one table and write it, with all other figures, to results/NAME.json."""
     table = Table(title=title)
     for position, column in enumerate(columns):
@@ -54,7 +56,11 @@ def report(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequenc
     for row in rows:
         table.add_row(
             *(
-                f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+                f"{value:,.4g}"
+                if isinstance(value, float)
+                else f"{value:,}"
+                if isinstance(value, int)
+                else str(value)
                 for value in row
             )
         )

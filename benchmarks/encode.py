@@ -1,7 +1,7 @@
 """Encode text on one core: speed and quality of int8 against fp32.
 
-The backbone is gte-small below $CITADEL_DATA with an untrained router, which affects the time but not the quality; the
-quality is that of its mean-pooled vector (router `none`, semantic vector = identity) on SciFact.
+The backbone is gte-small below $CITADEL_DATA with an untrained router, which affects the time but not the
+quality; the quality is that of its mean-pooled vector (router `none`, semantic vector = identity) on SciFact.
 
     python benchmarks/encode.py [--quality] [--checkpoint DIR]     # about 15 minutes with --quality
 
@@ -9,8 +9,8 @@ With --checkpoint the dynamic rows and the quality are those of a trained model.
 
     python benchmarks/encode.py --model models/small-en            # a minute
 
-An exported model against torch eager on the weights of its ONNX file, and against its backbone alone quantized by ONNX
-Runtime's `quantize_dynamic`; and documents per second.
+An exported model against torch eager on the weights of its ONNX file, and against its backbone alone
+quantized by ONNX Runtime's `quantize_dynamic`; and documents per second.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def measure_quality(models: dict[tuple[str, str], Path], router: str, folder: Pa
 
 
 def torch_runs(folder: str, given: list[Encoding]) -> Callable[[], Any]:
-    """The same texts through torch eager with the same weights in fp32; keys and weights are not extracted."""
+    """The same texts through torch eager in fp32, without extracting keys and weights."""
     import torch
 
     from citadel.model.checkpoint import load_model
@@ -145,19 +145,25 @@ def backbone_runs(folder: str, given: list[Encoding]) -> Callable[[], Any]:
     from citadel.model.onnx_weights import read_weights
 
     whole = load_config(folder)
-    config = ModelConfig("none", whole.backbone, token_dimension=0, semantic_dimension=whole.semantic_dimension)
+    config = ModelConfig(
+        "none", whole.backbone, token_dimension=0, semantic_dimension=whole.semantic_dimension
+    )
     with tempfile.TemporaryDirectory() as name:
         plain, turned, small = (Path(name, f"{step}.onnx") for step in ("plain", "turned", "small"))
         graph = build(config, read_weights(Path(folder, "model.onnx")), Fp32())
         plain.write_bytes(graph.SerializeToString())
         options = SessionOptions()
         options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options.optimized_model_filepath = str(turned)  # folds constants into the matrices that the quantizer needs
+        options.optimized_model_filepath = str(
+            turned
+        )  # folds constants into the matrices that the quantizer needs
         InferenceSession(plain, options, providers=["CPUExecutionProvider"])
         extra = {"DefaultTensorType": TensorProto.FLOAT}
         kinds = ["MatMul", "Gather"]
         logging.getLogger().setLevel(logging.ERROR)  # it recommends what was just done
-        quantize_dynamic(turned, small, kinds, per_channel=True, weight_type=QuantType.QInt8, extra_options=extra)
+        quantize_dynamic(
+            turned, small, kinds, per_channel=True, weight_type=QuantType.QInt8, extra_options=extra
+        )
         session = Session(small.read_bytes(), config, str(small))
     return partial(session.run, {"input_ids": np.stack([text.ids for text in given])})
 
@@ -181,7 +187,7 @@ def measure_model(folder: str, rounds: int) -> list[list[Any]]:
 
 
 def beside_backbone(folder: str, rounds: int) -> dict[str, float]:
-    """Milliseconds per query, alternating with the backbone alone: the ratio also holds on a slower machine."""
+    """Milliseconds per query, alternating with the backbone alone, for a robust ratio."""
     query = texts(*SHAPES["a query of 16 tokens"])
     whole = as_query(Encoder(folder, threads=1), query)
     least = alternate({"whole": whole, "backbone": backbone_runs(folder, query)}, rounds, 40)
@@ -189,7 +195,7 @@ def beside_backbone(folder: str, rounds: int) -> dict[str, float]:
     return figures | {"times_its_backbone": round(least["whole"] / least["backbone"], 2)}
 
 
-def documents_a_second(folder: str, cores: set[int]) -> float:
+def documents_per_second(folder: str, cores: set[int]) -> float:
     """Encode 64 documents of 128 tokens, one batch per core at a time."""
     os.sched_setaffinity(0, cores)
     given, encoder = texts(64, 128), Encoder(folder, threads=len(cores))
@@ -199,18 +205,24 @@ def documents_a_second(folder: str, cores: set[int]) -> float:
 def report_model(folder: str, rounds: int) -> None:
     cores = sorted(os.sched_getaffinity(0))
     load = os.getloadavg()[0]
-    rates = {str(count): documents_a_second(folder, set(cores[:count])) for count in (1, 2) if count <= len(cores)}
+    rates = {
+        str(count): documents_per_second(folder, set(cores[:count]))
+        for count in (1, 2)
+        if count <= len(cores)
+    }
     os.sched_setaffinity(0, set(cores))
     one_core()
     rows = measure_model(folder, rounds)
     columns = ["one core", "int8 ONNX, ms", "torch eager fp32, ms", "times faster"]
-    figures = {"documents_a_second_by_cores": rates, "load_before": load, **beside_backbone(folder, rounds)}
+    figures = {"documents_per_second_by_cores": rates, "load_before": load, **beside_backbone(folder, rounds)}
     report("encode-model", f"Encoding with {folder}", columns, rows, **figures)
     print(figures)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quality", action="store_true", help="SciFact too")
     parser.add_argument("--checkpoint", default="", help="a trained CITADEL")
@@ -238,8 +250,15 @@ def report_backbone(options: argparse.Namespace) -> None:
         os.sched_setaffinity(0, cores)
         router = "dynamic" if options.checkpoint else "none"
         quality = measure_quality(models, router, folder) if options.quality else {}
-    columns = ["one core", "fp32, ms a text", "int8, ms a text", "times faster"]
-    report("encode", "Encoding with gte-small (33 M parameters)", columns, rows, bytes=sizes, scifact_ndcg10=quality)
+    columns = ["one core", "fp32, ms per text", "int8, ms per text", "times faster"]
+    report(
+        "encode",
+        "Encoding with gte-small (33 M parameters)",
+        columns,
+        rows,
+        bytes=sizes,
+        scifact_ndcg10=quality,
+    )
     for what, value in {**sizes, **quality}.items():
         print(what, value)
 

@@ -1,12 +1,13 @@
-"""GPU search at MS MARCO size: latency of single queries, throughput of batches, floors and the paper's pipeline.
+"""GPU search at MS MARCO size: latency, batch throughput, floors and the paper's pipeline.
 
-A synthetic index of 8.84 M documents and 540 M postings is generated in GPU memory (gpu_world.py). Times run from
-query vectors on the host to a ranking on the host, synchronised. The floor is the bytes read at least once (codes,
-scales and document numbers of the query's lists, and for `exact` all semantic vectors) divided by the measured copy
-bandwidth of the GPU. "× paper" is the ratio of medians of alternating loops over all queries, or `--turn` of them.
+A synthetic index of 8.84 M documents and 540 M postings is generated in GPU memory (gpu_world.py). Times run
+from query vectors on the host to a ranking on the host, synchronised. The floor is the bytes read at least
+once (codes, scales and document numbers of the query's lists, and for `exact` all semantic vectors) divided
+by the measured copy bandwidth of the GPU. "× paper" is the ratio of medians of alternating loops over all
+queries, or `--turn` of them.
 
     python benchmarks/gpu.py [--codec int8] [--queries 200] [--repeat 5] [--skip-paper] [--out FILE.json]
-    TRITON_INTERPRET=0 python benchmarks/gpu.py --anyway          # dry run on a CPU, in plain torch, at toy size
+    TRITON_INTERPRET=0 python benchmarks/gpu.py --anyway          # dry run on a CPU at toy size
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def floor_bytes(engine: DeviceEngine, plan: Plan, mode: str) -> int:
     return tokens + (index.semantic.bytes if mode == "exact" else 0)
 
 
-def rates(engine: DeviceEngine, plans: Sequence[Plan], options: Options, batches: Sequence[int]) -> dict[int, float]:
+def rates(
+    engine: DeviceEngine, plans: Sequence[Plan], options: Options, batches: Sequence[int]
+) -> dict[int, float]:
     """Queries per second by batch size."""
     rate: dict[int, float] = {}
     for size in batches:
@@ -76,7 +79,9 @@ def stages(engine: DeviceEngine, plan: Plan, options: Options) -> None:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(10):
             engine.search_batch([query], options)
-    rows = [(event.self_device_time_total / 10, event.count / 10, event.key) for event in profiler.key_averages()]
+    rows = [
+        (event.self_device_time_total / 10, event.count / 10, event.key) for event in profiler.key_averages()
+    ]
     for spent, count, name in sorted(rows, reverse=True)[:14]:
         print(f"  {spent:9.1f} µs  {count:5.1f} ×  {name[:90]}")
 
@@ -96,7 +101,7 @@ def check(engine: DeviceEngine, plans: Sequence[Plan], options: Options) -> None
 
 
 def check_tables(index: DeviceIndex, plans: Sequence[Plan]) -> None:
-    """Compare the pq tables that plain torch computes on the device, the reference of `check`, with the CPU's."""
+    """Compare the pq tables of plain torch on the device, the reference of `check`, with the CPU's."""
     if index.centroids is None:
         return
     vectors = torch.from_numpy(np.concatenate([plan.vectors for plan in plans if plan.vectors is not None]))
@@ -111,7 +116,9 @@ def check_batch(engine: DeviceEngine, plans: Sequence[Plan], options: Options) -
     """Compare a batch, searched in parts of several sizes, with its single queries."""
     alone = [engine.search_batch([plan], options)[0] for plan in plans]
     for found, wanted in zip(engine.search_batch(plans, options), alone, strict=True):
-        assert found.numbers.tolist() == wanted.numbers.tolist(), f"{options.semantic}: other documents in a batch"
+        assert found.numbers.tolist() == wanted.numbers.tolist(), (
+            f"{options.semantic}: other documents in a batch"
+        )
         assert found.scores.tolist() == wanted.scores.tolist(), f"{options.semantic}: other scores in a batch"
 
 
@@ -145,7 +152,9 @@ class GpuBench:
         lone = alone(search, self.plans, device)
         if pipeline is None:
             return Times(lone)
-        both = in_turn(search, lambda plan: pipeline.search(plan, self.k, mode != "off"), self.plans, device, self.turn)
+        both = in_turn(
+            search, lambda plan: pipeline.search(plan, self.k, mode != "off"), self.plans, device, self.turn
+        )
         return Times(lone, *both)
 
     def floor(self, mode: str, speed: float) -> float:
@@ -160,7 +169,8 @@ def measure(bench: GpuBench, speed: float, args: argparse.Namespace) -> list[dic
         for mode in MODES:
             rounds[mode].append(bench.times(mode).figures())
             print(
-                f"{mode:7s}" + "".join(f"  {name} {value:.3f}" for name, value in rounds[mode][-1].items()), flush=True
+                f"{mode:7s}" + "".join(f"  {name} {value:.3f}" for name, value in rounds[mode][-1].items()),
+                flush=True,
             )
     rows = []
     for mode in MODES:
@@ -175,14 +185,20 @@ def measure(bench: GpuBench, speed: float, args: argparse.Namespace) -> list[dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--codec", default="int8", choices=CODECS)
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("-k", type=int, default=1000)
     parser.add_argument("--batches", type=int, nargs="*", default=list(BATCHES))
     parser.add_argument("--stages", action="store_true", help="time of each kernel, from the profiler")
-    parser.add_argument("--repeat", type=int, default=1, help="rounds of latency measurements; medians are reported")
-    parser.add_argument("--turn", type=int, default=0, help="queries per turn with the paper's pipeline; 0: all")
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="rounds of latency measurements; medians are reported"
+    )
+    parser.add_argument(
+        "--turn", type=int, default=0, help="queries per turn with the paper's pipeline; 0: all"
+    )
     parser.add_argument("--skip-paper", action="store_true")
     parser.add_argument("--anyway", action="store_true", help="dry run on a CPU, at toy size")
     parser.add_argument("--out", default="")
@@ -195,7 +211,7 @@ def main() -> None:
     start = time.perf_counter()
     index = make_device_index(size, device, args.codec)
     wait(device)
-    engine = DeviceEngine(index, True, size.documents, "synthetic")
+    engine = DeviceEngine(index, True, "synthetic")
     [lists] = index.lists
     assert lists is not None
     plans = make_queries(size, lists.sizes, args.queries)
@@ -204,10 +220,14 @@ def main() -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU (dry run)"
     today = time.strftime("%Y-%m-%d")
     print(
-        f"{today}; {name}; copy {speed / 1e12:.2f} TB/s; {args.codec}; index {index.bytes / 1e9:.1f} GB, made in",
+        f"{today}; {name}; copy {speed / 1e12:.2f} TB/s; {args.codec};",
+        f"index {index.bytes / 1e9:.1f} GB, made in",
         end=" ",
     )
-    print(f"{time.perf_counter() - start:.0f} s; {products:,.0f} token products per query; k {args.k}", flush=True)
+    print(
+        f"{time.perf_counter() - start:.0f} s; {products:,.0f} token products per query; k {args.k}",
+        flush=True,
+    )
     check_tables(index, plans)
     beside = None if args.skip_paper else PaperPipeline(lists, size.dimension, size.documents, size.semantic)
     bench = GpuBench(engine, plans, beside, args.k, args.turn or len(plans))
@@ -232,7 +252,9 @@ def table(rows: Sequence[dict[str, Any]]) -> None:
     print(f"\n{'mode':8s}" + "".join(f"{name:>10s}" for name in names))
     for row in rows:
         cells = [row["p50_ms"], row["p95_ms"], row["floor_ms"], row["p50_ms"] / row["floor_ms"]]
-        cells += [row[name] for name in ("turn_p50_ms", "turn_p95_ms", "paper_ms", "times_paper") if name in row]
+        cells += [
+            row[name] for name in ("turn_p50_ms", "turn_p95_ms", "paper_ms", "times_paper") if name in row
+        ]
         print(f"{row['mode']:8s}" + "".join(f"{cell:10.3f}" for cell in cells))
 
 

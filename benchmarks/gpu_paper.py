@@ -1,7 +1,7 @@
 """The paper's pipeline in plain torch, as in its code: one list at a time, a buffer over the corpus, a top k.
 
-fp16 vectors; for each query token the products with its list, the best per document scattered into a buffer of all
-documents and added to the scores; then every semantic vector; then the top k of all documents.
+fp16 vectors; for each query token the products with its list, the best per document scattered into a buffer
+of all documents and added to the scores; then every semantic vector; then the top k of all documents.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class PaperPipeline:
         else:
             scores = torch.zeros(self._documents, device=device)
         assert plan.vectors is not None
-        for key, vector in zip(plan.keys.tolist(), torch.from_numpy(plan.vectors).to(device).half(), strict=True):
+        for key, vector in zip(
+            plan.keys.tolist(), torch.from_numpy(plan.vectors).to(device).half(), strict=True
+        ):
             start = int(self._lists.starts[key])
             stop = start + int(self._lists.sizes[key])
             values = (self._vectors[start:stop] @ vector).float().relu_()

@@ -23,7 +23,12 @@ from citadel.model.texts import TorchTexts
 from citadel.search.searcher import Searcher
 from citadel.types import RoutedTokens
 
-TEXTS = ("how is a list sorted in place", "open a file for reading", "what does a generator return", "parse a date")
+TEXTS = (
+    "how is a list sorted in place",
+    "open a file for reading",
+    "what does a generator return",
+    "parse a date",
+)
 
 
 def queries(file: str, limit: int) -> list[str]:
@@ -41,9 +46,15 @@ def compare(gpu: Searcher, slow: Searcher, texts: list[str], k: int) -> dict[str
         overlaps, equal = [], 0
         for text in texts:
             [routed] = gpu._query_encoder().encode_queries([text]) if gpu._query_encoder else []
-            parts: dict[str, Any] = {"keys": routed.keys, "weights": routed.weights, "vectors": routed.vectors}
+            parts: dict[str, Any] = {
+                "keys": routed.keys,
+                "weights": routed.weights,
+                "vectors": routed.vectors,
+            }
             query = parts | {"semantic": routed.semantic}
-            one, other = (searcher.search_vectors(**query, k=k, semantic_mode=mode) for searcher in (gpu, slow))
+            one, other = (
+                searcher.search_vectors(**query, k=k, semantic_mode=mode) for searcher in (gpu, slow)
+            )
             overlaps.append(len(set(one.ids) & set(other.ids)) / max(len(other.ids), 1))
             equal += (one.ids, one.scores) == (other.ids, other.scores)
         overlap[mode] = float(np.mean(overlaps))
@@ -83,7 +94,10 @@ class EncodingPaths:
         """Compare both paths; after the first round every shape is recorded."""
         pairs = [(self.plain(text), self.alone(text)) for text in texts * 2]
         keys = sum(np.array_equal(one.keys, other.keys) for one, other in pairs)
-        print(f"recorded: {self.single.record}, {len(self.single._shapes)} shapes; equal keys {keys} of {len(pairs)}")
+        print(
+            f"recorded: {self.single.record}, {len(self.single._shapes)} shapes; "
+            f"equal keys {keys} of {len(pairs)}"
+        )
         for name in ("weights", "vectors", "semantic"):
             print(f"  {name}: largest difference {max(_difference(name, *pair) for pair in pairs):.3g}")
 
@@ -108,7 +122,9 @@ class EncodingPaths:
             query.graph.replay()
         ends[1].record()
         ends[1].synchronize()
-        print(f"{'a replay on the GPU':35s} mean {ends[0].elapsed_time(ends[1]) / 100:.3f} ms, {query._shape}")
+        print(
+            f"{'a replay on the GPU':35s} mean {ends[0].elapsed_time(ends[1]) / 100:.3f} ms, {query._shape}"
+        )
 
 
 def _difference(name: str, one: RoutedTokens, other: RoutedTokens) -> float:
@@ -143,14 +159,18 @@ def time_all(gpu: Searcher, paths: EncodingPaths, texts: list[str], k: int, roun
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("index")
     parser.add_argument("--model", default=None)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu,cpu")
     parser.add_argument("--queries", default="")
     parser.add_argument("--limit", type=int, default=50)
     parser.add_argument("-k", type=int, default=100)
-    parser.add_argument("--kernels", action="store_true", help="print the time per kernel of one recorded query")
+    parser.add_argument(
+        "--kernels", action="store_true", help="print the time per kernel of one recorded query"
+    )
     args = parser.parse_args()
     index = Index.open(args.index, model=args.model)
     start = time.perf_counter()

@@ -49,7 +49,12 @@ class Times:
         if len(self.paper):
             ours, ours_p95 = (1e3 * np.percentile(self.ours, [50, 95])).tolist()
             paper = 1e3 * float(np.median(self.paper))
-            figures |= {"turn_p50_ms": ours, "turn_p95_ms": ours_p95, "paper_ms": paper, "times_paper": paper / ours}
+            figures |= {
+                "turn_p50_ms": ours,
+                "turn_p95_ms": ours_p95,
+                "paper_ms": paper,
+                "times_paper": paper / ours,
+            }
         return figures
 
 

@@ -1,7 +1,8 @@
 """A synthetic index generated in device memory, in the layout of a loaded segment.
 
-List sizes are those of a real index (the default model over the Python documentation, τ 0.9), scaled to the number of
-postings; query keys are drawn by a power of list size, chosen so that a query costs the paper's token products.
+List sizes are those of a real index (the default model over the Python documentation, τ 0.9), scaled to the
+number of postings; query keys are drawn by a power of list size, chosen so that a query costs the paper's
+token products.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from citadel.settings import SUBVECTOR
 
 # (rank ÷ lists, size ÷ mean size) of the real index's 5,932 lists
 REAL = (
-    (0, 192.8), (0.0005, 62.8), (0.001, 44.4), (0.002, 28.6), (0.005, 17.0), (0.01, 11.7), (0.02, 7.89), (0.05, 4.34),
+    (0, 192.8), (0.0005, 62.8), (0.001, 44.4), (0.002, 28.6), (0.005, 17.0), (0.01, 11.7), (0.02, 7.89),
+    (0.05, 4.34),
     (0.1, 2.3), (0.2, 0.99), (0.3, 0.524), (0.5, 0.175), (0.7, 0.058), (0.9, 0.029), (1, 0.029),
 )  # fmt: skip
 REPEATED = 0.2  # share of postings in the same document as the one before
@@ -32,7 +34,7 @@ CHUNK = 1 << 24
 
 @dataclass(frozen=True)
 class IndexSize:
-    """IndexSize of the index and its queries; the defaults are MS MARCO passages and the paper's query."""
+    """Size of the index and its queries; the defaults are MS MARCO passages and the paper's query."""
 
     documents: int = 8_841_823
     postings: int = 540_000_000
@@ -52,7 +54,7 @@ def list_sizes(size: IndexSize) -> NDArray[np.int64]:
 
 
 def query_keys(size: IndexSize, sizes: NDArray[np.int64], count: int, seed: int = 0) -> NDArray[np.int64]:
-    """The lists of each query's tokens [count, tokens], drawn by the power of size that gives `size.products`."""
+    """Lists of the query tokens [count, tokens], drawn by a power of size that gives `size.products`."""
     low, high = -1.0, 2.0
     for _ in range(50):
         power = (low + high) / 2
@@ -82,7 +84,11 @@ def make_device_index(size: IndexSize, device: torch.device, codec: str = "int8"
     sizes = list_sizes(size)
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     total, width = int(starts[-1]), size.dimension // SUBVECTOR.get(codec, 1)
-    span, documents, rows = range_width(size.documents), _documents(size.documents, starts, device), skip_rows(sizes)
+    span, documents, rows = (
+        range_width(size.documents),
+        _documents(size.documents, starts, device),
+        skip_rows(sizes),
+    )
     ranges = Ranges(-(-size.documents // span), span)
     lists = DeviceLists(
         np.arange(size.lists, dtype=np.uint32),
@@ -90,12 +96,16 @@ def make_device_index(size: IndexSize, device: torch.device, codec: str = "int8"
         sizes,
         np.ones(size.lists, np.float32),
         documents,
-        CodedRows(codec, _codes(codec, total, width, device), _scales(total, device) if codec == "int8" else None),
+        CodedRows(
+            codec, _codes(codec, total, width, device), _scales(total, device) if codec == "int8" else None
+        ),
         torch.empty(total, dtype=torch.uint8, device=device).random_(1, 255),
         rows,
         make_skips(rows, ranges, device, [(documents, sizes)]),
     )
-    pooled = CodedRows("int8", _codes("int8", size.documents, size.semantic, device), _scales(size.documents, device))
+    pooled = CodedRows(
+        "int8", _codes("int8", size.documents, size.semantic, device), _scales(size.documents, device)
+    )
     borders = make_ranges([0], [size.documents], span, device)
     probe = _probe(size, device)
     one = (0,), (size.documents,), (lists,), pooled, (probe,), None

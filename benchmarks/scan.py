@@ -1,9 +1,9 @@
 """Token scan of one query at MS MARCO size: native engine, numpy reference, and one pass over the same bytes.
 
-8.84 M documents, 8 query keys, 1.66 M postings of 32 dimensions, one thread, top 1000; then 16 k postings over the same
-documents, to show that no work is proportional to the corpus. The floor sums every byte that the scan reads (document
-numbers, codes, scales) as 64-bit words in one pass. Runs alternate over several copies of the lists, so that none of
-them finds its data in the caches.
+8.84 M documents, 8 query keys, 1.66 M postings of 32 dimensions, one thread, top 1000; then 16 k postings
+over the same documents, to show that no work is proportional to the corpus. The floor sums every byte that
+the scan reads (document numbers, codes, scales) as 64-bit words in one pass. Runs alternate over several
+copies of the lists, so that none of them finds its data in the caches.
 
     python benchmarks/scan.py [--postings 1660000] [--rounds 15]
 """
@@ -40,7 +40,7 @@ COPIES = 6
 
 
 class ScanLists:
-    """Long lists over all documents as the contents of a segment; one posting in five repeats its document."""
+    """Long lists over all documents as a segment; one posting in five repeats its document."""
 
     def __init__(self, postings: int, codec: str, seed: int = 0) -> None:
         generator = np.random.default_rng(seed)
@@ -114,8 +114,12 @@ def copies_of(folder: str, postings: int, codec: str) -> list[BareSnapshot]:
 
 def snapshot_of(folder: str, contents: ScanLists, postings: int, codec: str) -> BareSnapshot:
     storage = FolderStorage(folder)
-    record = write_segment(storage, INDEX_ID, hashlib.md5(f"{postings}{codec}".encode()).hexdigest(), contents)
-    return BareSnapshot(BareSegment(CitFile(storage, record, "segment", INDEX_ID), contents.meta), contents.book)
+    record = write_segment(
+        storage, INDEX_ID, hashlib.md5(f"{postings}{codec}".encode()).hexdigest(), contents
+    )
+    return BareSnapshot(
+        BareSegment(CitFile(storage, record, "segment", INDEX_ID), contents.meta), contents.book
+    )
 
 
 def searches(snapshots: list[BareSnapshot]) -> dict[str, Callable[[], Any]]:
@@ -127,7 +131,9 @@ def searches(snapshots: list[BareSnapshot]) -> dict[str, Callable[[], Any]]:
     natives = [CpuEngine(snapshot, True, (0, 0), 1) for snapshot in snapshots]
     queries, slow = [native.prepare(plan) for native in natives], reference.prepare(plan)
     a, b = natives[0].search(queries[0], options), reference.search(slow, options)
-    assert a.numbers.tolist() == b.numbers.tolist() and a.scores.tolist() == b.scores.tolist(), "the engines differ"
+    assert a.numbers.tolist() == b.numbers.tolist() and a.scores.tolist() == b.scores.tolist(), (
+        "the engines differ"
+    )
     words = [[_words(data) for data in scanned(snapshot)] for snapshot in snapshots]
     turn, pass_ = itertools.cycle(zip(natives, queries, strict=True)), itertools.cycle(words)
 
@@ -168,7 +174,10 @@ def main() -> None:
         snapshots = {case: copies_of(folder, case[1], case[0]) for case in cases}
         runs = {(case, name): run for case in cases for name, run in searches(snapshots[case]).items()}
         slow = alternate({name: run for name, run in runs.items() if name[1] == "reference"}, 3)
-        times = alternate({name: run for name, run in runs.items() if name[1] != "reference"}, options.rounds) | slow
+        times = (
+            alternate({name: run for name, run in runs.items() if name[1] != "reference"}, options.rounds)
+            | slow
+        )
     base = times[cases[0], "native"]
     rows = []
     for case in cases:

@@ -1,9 +1,9 @@
 """Throughput of the server against the engine alone, at 1, 2 and 8 times saturation.
 
-Two indexes of the documentation of Python's standard library: that of `citadel demo`, whose queries are encoded by the
-default model (--model DIR for another, --index FOLDER for an existing index) and take milliseconds; and BM25, whose
-search takes microseconds, so that HTTP dominates: in one process, and in one process per core on a shared port. Engine,
-server and wrk share all cores of the machine.
+Two indexes of the documentation of Python's standard library: that of `citadel demo`, whose queries are
+encoded by the default model (--model DIR for another, --index FOLDER for an existing index) and take
+milliseconds; and BM25, whose search takes microseconds, so that HTTP dominates: in one process, and in one
+process per core on a shared port. Engine, server and wrk share all cores of the machine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def build(folder: Path, model: str) -> Path:
 
 
 def engine_rate(index: Path, texts: list[str], seconds: float) -> tuple[float, float]:
-    """Searches per second in this process with one thread per core, texts included; and CPU time per search."""
+    """Searches per second in this process with one thread per core, and CPU time per search."""
     searcher = citadel.Index.open(index, threads=1).searcher(threads=1)
     counts, end = [0] * available_threads(), time.perf_counter() + seconds
 
@@ -90,7 +90,9 @@ def served(index: Path, count: int) -> Iterator[tuple[str, list[psutil.Process]]
 @contextlib.contextmanager
 def _one(index: Path, port: str, shared: bool) -> Iterator[tuple[str, psutil.Process]]:
     command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", port, "--no-access-log"]
-    process = subprocess.Popen([*command, *(["--share-port"] if shared else [])], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, *(["--share-port"] if shared else [])], stderr=subprocess.PIPE, text=True
+    )
     assert process.stderr is not None
     try:
         yield json.loads(process.stderr.readline())["url"], psutil.Process(process.pid)
@@ -101,7 +103,17 @@ def _one(index: Path, port: str, shared: bool) -> Iterator[tuple[str, psutil.Pro
 
 def wrk(url: str, connections: int, seconds: float, bodies: Path) -> dict[str, float]:
     script = Path(__file__).with_suffix(".lua")
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{round(seconds)}s", "-s", str(script), url, "--", str(bodies)]
+    command = [
+        "wrk",
+        "-t1",
+        f"-c{connections}",
+        f"-d{round(seconds)}s",
+        "-s",
+        str(script),
+        url,
+        "--",
+        str(bodies),
+    ]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     figures = {name: float(value) for name, value in re.findall(r"^figure (\w+) (\S+)$", text, re.MULTILINE)}
     return figures | {"rate": figures["ok"] / figures["seconds"]}
@@ -124,7 +136,7 @@ def timed(servers: list[psutil.Process], *options: Any) -> dict[str, float]:
 def measure(
     name: str, index: Path, count: int, texts: list[str], seconds: float, rounds: int
 ) -> Iterator[dict[str, Any]]:
-    """Measure engine and server, alternating, so that a noisy machine affects both alike; medians of the rounds."""
+    """Medians for engine and server, alternating, so that a noisy machine affects both alike."""
     with tempfile.TemporaryDirectory() as folder, served(index, count) as (url, servers):
         bodies = Path(folder, "bodies.jsonl")
         bodies.write_text("".join(json.dumps({"query": query, "k": K}) + "\n" for query in texts))
@@ -152,7 +164,9 @@ def main() -> None:
         raise SystemExit("wrk is missing: apt install wrk")
     texts, load = queries(QUERIES), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        model = Path(options.index) if options.index else build(Path(folder, "model"), options.model or "default")
+        model = (
+            Path(options.index) if options.index else build(Path(folder, "model"), options.model or "default")
+        )
         words, cores = build(Path(folder, "bm25"), "bm25"), available_threads()
         cases = [("model", model, 1), ("bm25", words, 1), *([("bm25", words, cores)] if cores > 1 else [])]
         rows = [row for case in cases for row in measure(*case, texts, options.seconds, options.rounds)]
@@ -170,7 +184,7 @@ def main() -> None:
     ]  # fmt: skip
     report(
         "serve",
-        "searches a second, in process and over HTTP",
+        "searches per second, in process and over HTTP",
         columns,
         table,
         load_before=load,

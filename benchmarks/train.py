@@ -1,4 +1,4 @@
-"""Training speed on one GPU: passages of 128 tokens per second for every system; and encoding for an index."""
+"""Training and encoding speed on one GPU: passages of 128 tokens per second for every system."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def words(options: argparse.Namespace) -> torch.Tensor:
     from citadel.train.tokens import load_tokenizer, tokenize
 
     texts = read_passages(options.passages).texts
-    table = tokenize([texts[row] for row in range(min(20_000, len(texts)))], load_tokenizer(options.backbone), 512)
+    table = tokenize(
+        [texts[row] for row in range(min(20_000, len(texts)))], load_tokenizer(options.backbone), 512
+    )
     flat = torch.from_numpy(table.values[:].astype("int64"))
     return flat[flat > 103]  # ids up to 103 are special tokens
 
@@ -62,7 +64,9 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def measure(name: str, shape: ModelConfig, flow: torch.Tensor, options: argparse.Namespace) -> dict[str, object]:
+def measure(
+    name: str, shape: ModelConfig, flow: torch.Tensor, options: argparse.Namespace
+) -> dict[str, object]:
     """Median step time of one system: forward, loss, backward, clip, AdamW."""
     torch.manual_seed(0)
     model = load_model(options.checkpoint) if options.checkpoint and name == "citadel" else None
@@ -81,7 +85,12 @@ def measure(name: str, shape: ModelConfig, flow: torch.Tensor, options: argparse
 
     def step() -> float:
         result = forward_backward(
-            model, queries, passages, lambda q, p: objective(model, q, p, labels, loss, 1.0), dtype, options.cache
+            model,
+            queries,
+            passages,
+            lambda q, p: objective(model, q, p, labels, loss, 1.0),
+            dtype,
+            options.cache,
         )
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -123,11 +132,13 @@ def show_profile(step: Callable[[], float]) -> None:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         step()
         torch.cuda.synchronize()
-    print(profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=45, max_name_column_width=70))
+    print(
+        profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=45, max_name_column_width=70)
+    )
 
 
 def encode_rate(model: Citadel, passages: Inputs, dtype: torch.dtype, options: argparse.Namespace) -> float:
-    """Passages per second without training, as for indexing; keys, weights and vectors are copied to the CPU."""
+    """Passages encoded per second, as for indexing, with the results copied to the CPU."""
     times = []
     with torch.no_grad():
         for _ in range(3 + max(1, options.steps // 5)):
@@ -146,7 +157,9 @@ def main() -> None:
     parser.add_argument("--backbone", default=str(DATA / "models" / "gte-small"), help="folder of a backbone")
     parser.add_argument("--anyway", action="store_true", help="run without a GPU")
     parser.add_argument(
-        "--checkpoint", default="", help="a trained CITADEL; by default its router is untrained and routes to many keys"
+        "--checkpoint",
+        default="",
+        help="a trained CITADEL; by default its router is untrained and routes to many keys",
     )
     parser.add_argument("--passages", default="", help="JSONL of real passages; random words by default")
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS))
@@ -178,13 +191,17 @@ def show(rows: list[dict[str, object]], options: argparse.Namespace) -> None:
         "backbone": Path(options.backbone).name,
     }
     shape = {"batch": options.batch, "group": options.group, "length": options.length}
-    Path(options.json).write_text(json.dumps({**where, **shape, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    Path(options.json).write_text(
+        json.dumps({**where, **shape, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
     print(f"{'system':12} {'passages/s':>10} {'step ms':>8} {'peak GB':>8} {'encoded/s':>10}")
     columns = ("passages_per_second", "step_ms", "peak_gb", "encoded_per_second")
     for row in rows:
         first, second, third, fourth = (row[column] for column in columns)
         print(f"{row['system']:12} {first:>10} {second:>8} {third or '–':>8} {fourth:>10}")
-    print(", ".join([*where.values(), f"{options.batch} × {options.group} passages of {options.length} tokens"]))
+    print(
+        ", ".join([*where.values(), f"{options.batch} × {options.group} passages of {options.length} tokens"])
+    )
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import tempfile
 import citadel
 
 DOCUMENTS: list[dict[str, object]] = [
-    {"id": "d1", "title": "Relativity", "text": "Einstein proposed that time depends on motion.", "year": 1905},
-    {"id": "d2", "title": "Evolution", "text": "Darwin explained species by natural selection.", "year": 1859},
+    {"id": "d1", "title": "Relativity", "text": "Einstein: time depends on motion.", "year": 1905},
+    {"id": "d2", "title": "Evolution", "text": "Darwin proposed natural selection.", "year": 1859},
     {"id": "d3", "title": "Heart", "text": "A blocked coronary artery causes a heart attack."},
 ]
 
@@ -19,7 +19,7 @@ def main(folder: str) -> None:
             for hit in index.searcher().search(query, k=1):
                 print(f"{query} -> {hit.id} {hit.title} {hit.score:.2f}")
 
-        index.add([{"id": "d2", "title": "Evolution", "text": "Wallace and Darwin described natural selection."}])
+        index.add([{"id": "d2", "title": "Evolution", "text": "Wallace described natural selection."}])
         index.delete(["d3"])
         index.commit()
         hit = index.searcher().search("who discovered evolution", k=1)[0]

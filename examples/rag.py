@@ -5,7 +5,7 @@ import tempfile
 import citadel
 
 PASSAGES = [
-    {"id": "p1", "text": "The coronary arteries supply the heart muscle. A blocked one causes a heart attack."},
+    {"id": "p1", "text": "The coronary arteries supply the heart. A blocked one causes a heart attack."},
     {"id": "p2", "text": "Bread dough rises because yeast produces carbon dioxide."},
     {"id": "p3", "text": "Statins lower cholesterol and the risk of a heart attack."},
 ]
@@ -27,7 +27,8 @@ def main(folder: str) -> None:
         index.add(PASSAGES)
         index.commit()
         question = "What causes a myocardial infarction?"
-        print(f"Answer from the passages only.\n\n{context(index.searcher(), question)}\n\nQuestion: {question}")
+        passages = context(index.searcher(), question)
+        print(f"Answer from the passages only.\n\n{passages}\n\nQuestion: {question}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// The only file that knows Python.
+// The Python bindings. No other file depends on Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -29,7 +29,7 @@ namespace {
 template <typename T, int Dimensions>
 using Array = nb::ndarray<const T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
 
-// The bytes of anything with the buffer protocol, held as long as this lives.
+// Owns a buffer-protocol view of a Python object.
 class Buffer {
  public:
   explicit Buffer(nb::handle object) {
@@ -85,28 +85,28 @@ SectionBytes section_bytes(PySegment& self, nb::handle data, nb::handle crcs) {
 void make_segment(PySegment* self, const std::string& name, std::uint64_t documents, const std::string& kind, std::uint64_t dimension,
                   const std::string& codec, std::uint64_t semantic_dimension, const std::string& semantic_codec,
                   nb::sequence sections, nb::object deleted, std::shared_ptr<Codebook> codebook) {
-  PySegment made;
+  PySegment result;
   std::map<std::string, SectionBytes> by_name;
   for (nb::handle entry : sections) {
     const nb::tuple section = nb::cast<nb::tuple>(entry);
     if (section.size() != 3) throw std::invalid_argument("a section is (name, bytes, checksums)");
-    by_name[nb::cast<std::string>(section[0])] = section_bytes(made, section[1], section[2]);
+    by_name[nb::cast<std::string>(section[0])] = section_bytes(result, section[1], section[2]);
   }
   const std::uint8_t* bitmap = nullptr;
   if (!deleted.is_none()) {
-    made.buffers.push_back(std::make_unique<Buffer>(deleted));
-    if (made.buffers.back()->size() < divide_up(documents, 8)) throw std::invalid_argument("the bitmap of deleted documents is too short");
-    bitmap = made.buffers.back()->data();
+    result.buffers.push_back(std::make_unique<Buffer>(deleted));
+    if (result.buffers.back()->size() < divide_up(documents, 8)) throw std::invalid_argument("the bitmap of deleted documents is too short");
+    bitmap = result.buffers.back()->data();
   }
   SegmentShape shape{name, documents, kind, codec, semantic_codec, dimension, semantic_dimension};
-  made.segment = std::make_shared<const Segment>(std::move(shape), by_name, bitmap, std::move(codebook));
-  new (self) PySegment(std::move(made));
+  result.segment = std::make_shared<const Segment>(std::move(shape), by_name, bitmap, std::move(codebook));
+  new (self) PySegment(std::move(result));
 }
 
 void make_codebook(Codebook* self, Array<float, 3> centroids, Array<std::uint32_t, 1> keys, Array<float, 1> scales, float global_scale) {
   if (centroids.shape(1) != kCentroids) throw std::invalid_argument("centroids must be [S, 256, d/S]");
   if (centroids.shape(0) == 0 || centroids.shape(2) == 0) throw std::invalid_argument("a codebook needs at least one sub-vector");
-  if (keys.shape(0) != scales.shape(0)) throw std::invalid_argument("scale_keys and key_scales must be of one length");
+  if (keys.shape(0) != scales.shape(0)) throw std::invalid_argument("scale_keys and key_scales must have the same length");
   new (self) Codebook(centroids.data(), centroids.shape(0), centroids.shape(2), {keys.data(), keys.data() + keys.size()},
                       {scales.data(), scales.data() + scales.size()}, global_scale);
 }
@@ -115,12 +115,12 @@ void make_query(Query* self, Array<std::int64_t, 2> lists, Array<float, 1> weigh
                 std::optional<Array<float, 1>> semantic) {
   Query query;
   query.segments = lists.shape(0), query.tokens = lists.shape(1);
-  if (weights.shape(0) != query.tokens) throw std::invalid_argument("lists and weights must have as many query tokens");
+  if (weights.shape(0) != query.tokens) throw std::invalid_argument("lists and weights must have the same number of query tokens");
   query.lists.assign(lists.data(), lists.data() + lists.size());
   query.weights.assign(weights.data(), weights.data() + weights.size());
   require_finite(query.weights.data(), query.weights.size(), 1, "the weight of token");
   if (vectors) {
-    if (vectors->shape(0) != query.tokens) throw std::invalid_argument("lists and vectors must have as many query tokens");
+    if (vectors->shape(0) != query.tokens) throw std::invalid_argument("lists and vectors must have the same number of query tokens");
     query.dimension = vectors->shape(1);
     query.vectors.assign(vectors->data(), vectors->data() + vectors->size());
     require_finite(query.vectors.data(), query.vectors.size(), std::max<std::size_t>(1, query.dimension), "the vector of token");
@@ -131,18 +131,44 @@ void make_query(Query* self, Array<std::int64_t, 2> lists, Array<float, 1> weigh
 }
 
 struct PySnapshot {
-  std::vector<nb::object> kept;  // the segments' Python objects own the bytes
+  std::vector<nb::object> owners;  // the segments' Python objects, which own the bytes
   Snapshot snapshot;
 };
 
 void make_snapshot(PySnapshot* self, nb::sequence segments, bool floor, float norm_base, float norm_slope) {
-  std::vector<nb::object> kept;
+  std::vector<nb::object> owners;
   std::vector<std::shared_ptr<const Segment>> parts;
   for (nb::handle entry : segments) {
-    kept.push_back(nb::borrow(entry));
+    owners.push_back(nb::borrow(entry));
     parts.push_back(nb::cast<const PySegment&>(entry).segment);
   }
-  new (self) PySnapshot{std::move(kept), Snapshot(std::move(parts), floor, norm_base, norm_slope)};
+  new (self) PySnapshot{std::move(owners), Snapshot(std::move(parts), floor, norm_base, norm_slope)};
+}
+
+// The documents a search of this snapshot may return.
+struct PyFilter {
+  const PySnapshot* snapshot;
+  std::vector<DocumentSet> allowed;
+};
+
+PyFilter make_filter(const PySnapshot& self, nb::sequence bitmaps) {
+  const auto& segments = self.snapshot.segments();
+  PyFilter filter{&self, {}};
+  for (nb::handle entry : bitmaps) {
+    if (filter.allowed.size() == segments.size()) throw std::invalid_argument("a filter needs one bitmap per segment");
+    const Segment& segment = *segments[filter.allowed.size()];
+    const Buffer bitmap(entry);
+    if (bitmap.size() < divide_up(segment.documents(), 8)) throw std::invalid_argument("a filter's bitmap is too short");
+    filter.allowed.push_back(segment.allowed(bitmap.data()));
+  }
+  if (filter.allowed.size() != segments.size()) throw std::invalid_argument("a filter needs one bitmap per segment");
+  return filter;
+}
+
+std::uint64_t count_allowed(const PyFilter& self) {
+  std::uint64_t count = 0;
+  for (const DocumentSet& part : self.allowed) count += part.count();
+  return count;
 }
 
 template <typename Find>
@@ -174,12 +200,12 @@ std::string_view text(nb::handle term) {
   return {bytes, static_cast<std::size_t>(size)};
 }
 
-// A bm25 query in one call: the list of each term in each segment, and idf · times in the query as its weight.
+// A bm25 query in one call: the list of each term in each segment, weighted by idf · occurrences in the query.
 Query plan_terms(const PySnapshot& self, nb::list terms, nb::list repeats, std::uint64_t documents) {
   const auto& segments = self.snapshot.segments();
   Query query;
   query.segments = segments.size(), query.tokens = terms.size();
-  if (repeats.size() != query.tokens) throw std::invalid_argument("terms and repeats must be of one length");
+  if (repeats.size() != query.tokens) throw std::invalid_argument("terms and repeats must have the same length");
   query.lists.assign(query.segments * query.tokens, -1);
   for (std::size_t i = 0; i < query.tokens; ++i) {
     std::uint64_t frequency = 0;
@@ -188,8 +214,8 @@ Query plan_terms(const PySnapshot& self, nb::list terms, nb::list repeats, std::
         query.lists[s * query.tokens + i] = static_cast<std::int64_t>(*list);
         frequency += segments[s]->list_length(*list);
       }
-    const double rest = static_cast<double>(documents) - static_cast<double>(frequency);
-    const double idf = std::log1p((rest + 0.5) / (static_cast<double>(frequency) + 0.5));
+    const double without = static_cast<double>(documents) - static_cast<double>(frequency);
+    const double idf = std::log1p((without + 0.5) / (static_cast<double>(frequency) + 0.5));
     query.weights.push_back(static_cast<float>(idf * nb::cast<double>(repeats[i])));
   }
   return query;
@@ -197,7 +223,7 @@ Query plan_terms(const PySnapshot& self, nb::list terms, nb::list repeats, std::
 
 nb::object list_lengths(const PySnapshot& self, Array<std::int64_t, 2> lists) {
   const auto& segments = self.snapshot.segments();
-  if (lists.shape(0) != segments.size()) throw std::invalid_argument("lists must have a row for each segment");
+  if (lists.shape(0) != segments.size()) throw std::invalid_argument("lists must have one row per segment");
   std::vector<std::int64_t> lengths(lists.size());
   for (std::size_t i = 0; i < lists.size(); ++i) {
     const Segment& segment = *segments[i / lists.shape(1)];
@@ -216,9 +242,10 @@ Semantic parse_semantic(const std::string& mode) {
   throw std::invalid_argument("unknown semantic mode '" + mode + "': off, rerank or exact");
 }
 
-SearchOptions options(std::uint64_t k, const std::string& semantic, std::uint64_t candidates, std::uint64_t probes,
-                      unsigned weight_floor, unsigned threads, const Cancel* cancel) {
-  return {k, parse_semantic(semantic), candidates, probes, weight_floor, threads, cancel, nullptr};
+SearchOptions make_options(std::uint64_t k, const std::string& semantic, std::uint64_t candidates, std::uint64_t probes,
+                      unsigned weight_floor, unsigned threads, const Cancel* cancel, const PySnapshot& snapshot, const PyFilter* filter) {
+  if (filter != nullptr && filter->snapshot != &snapshot) throw std::invalid_argument("the filter belongs to another snapshot");
+  return {k, parse_semantic(semantic), candidates, probes, weight_floor, threads, cancel, filter == nullptr ? nullptr : &filter->allowed, nullptr};
 }
 
 nb::object to_python(Result&& result) {
@@ -226,41 +253,41 @@ nb::object to_python(Result&& result) {
 }
 
 nb::object search(const PySnapshot& self, const Query& query, std::uint64_t k, const std::string& semantic, std::uint64_t candidates,
-                  std::uint64_t probes, unsigned weight_floor, unsigned threads, const Cancel* cancel) {
-  const SearchOptions how = options(k, semantic, candidates, probes, weight_floor, threads, cancel);
+                  std::uint64_t probes, unsigned weight_floor, unsigned threads, const Cancel* cancel, const PyFilter* filter) {
+  const SearchOptions options = make_options(k, semantic, candidates, probes, weight_floor, threads, cancel, self, filter);
   Result result;
   {
     const nb::gil_scoped_release release;
-    result = self.snapshot.search(query, how);
+    result = self.snapshot.search(query, options);
   }
   return to_python(std::move(result));
 }
 
-// Results with the nanoseconds of each stage: planning, token retrieval, accumulating, semantic, sorting.
+// The result and the nanoseconds spent per stage: planning, token retrieval, accumulation, semantic scoring, sorting.
 nb::object search_timed(const PySnapshot& self, const Query& query, std::uint64_t k, const std::string& semantic, std::uint64_t candidates,
-                        std::uint64_t probes, unsigned weight_floor) {
-  SearchOptions how = options(k, semantic, candidates, probes, weight_floor, 1, nullptr);
+                        std::uint64_t probes, unsigned weight_floor, const PyFilter* filter) {
+  SearchOptions options = make_options(k, semantic, candidates, probes, weight_floor, 1, nullptr, self, filter);
   Stages stages;
-  how.stages = &stages;
+  options.stages = &stages;
   Result result;
   {
     const nb::gil_scoped_release release;
-    result = self.snapshot.search(query, how);
+    result = self.snapshot.search(query, options);
   }
-  std::vector<double> spent(stages.nanoseconds.begin(), stages.nanoseconds.end());
-  return nb::make_tuple(to_python(std::move(result)), to_numpy(std::move(spent)));
+  std::vector<double> nanoseconds(stages.nanoseconds.begin(), stages.nanoseconds.end());
+  return nb::make_tuple(to_python(std::move(result)), to_numpy(std::move(nanoseconds)));
 }
 
 nb::list search_batch(const PySnapshot& self, nb::sequence queries, std::uint64_t k, const std::string& semantic, std::uint64_t candidates,
-                      std::uint64_t probes, unsigned weight_floor, unsigned threads, const Cancel* cancel) {
-  const SearchOptions how = options(k, semantic, candidates, probes, weight_floor, threads, cancel);
-  std::vector<nb::object> kept;
+                      std::uint64_t probes, unsigned weight_floor, unsigned threads, const Cancel* cancel, const PyFilter* filter) {
+  const SearchOptions options = make_options(k, semantic, candidates, probes, weight_floor, threads, cancel, self, filter);
+  std::vector<nb::object> owners;
   std::vector<const Query*> batch;
-  for (nb::handle query : queries) kept.push_back(nb::borrow(query)), batch.push_back(&nb::cast<const Query&>(query));
+  for (nb::handle query : queries) owners.push_back(nb::borrow(query)), batch.push_back(&nb::cast<const Query&>(query));
   std::vector<Result> results;
   {
     const nb::gil_scoped_release release;
-    results = self.snapshot.search_batch(batch, how);
+    results = self.snapshot.search_batch(batch, options);
   }
   nb::list out;
   for (Result& result : results) out.append(to_python(std::move(result)));
@@ -280,25 +307,25 @@ nb::object quantize(Array<float, 2> vectors) {
 
 void make_router(Router* self, Array<std::int8_t, 2> table, Array<float, 1> scales, Array<float, 1> biases, float step, std::uint8_t zero) {
   const std::size_t keys = table.shape(0);
-  if (scales.shape(0) != keys || biases.shape(0) != keys) throw std::invalid_argument("table, scales and biases must have as many keys");
+  if (scales.shape(0) != keys || biases.shape(0) != keys) throw std::invalid_argument("table, scales and biases must have the same number of keys");
   new (self) Router(table.data(), scales.data(), biases.data(), keys, table.shape(1), step, zero);
 }
 
-nb::object best_keys(const Router& self, Array<std::uint8_t, 2> states, std::size_t most) {
-  if (states.shape(1) != self.width()) throw std::invalid_argument("states must have " + std::to_string(self.width()) + " numbers each");
+nb::object best_keys(const Router& self, Array<std::uint8_t, 2> states, std::size_t max_keys) {
+  if (states.shape(1) != self.width()) throw std::invalid_argument("states must have " + std::to_string(self.width()) + " dimensions");
   const std::size_t n = states.shape(0);
-  BestKeys found;
+  BestKeys best;
   {
     const nb::gil_scoped_release release;
-    found = self.best(states.data(), n, most);
+    best = self.best(states.data(), n, max_keys);
   }
-  return nb::make_tuple(to_numpy(std::move(found.keys), {n, most}), to_numpy(std::move(found.weights), {n, most}));
+  return nb::make_tuple(to_numpy(std::move(best.keys), {n, max_keys}), to_numpy(std::move(best.weights), {n, max_keys}));
 }
 
 nb::object assign(Array<float, 2> vectors, Array<float, 3> centroids) {
   const std::size_t n = vectors.shape(0), subvectors = centroids.shape(0), sub = centroids.shape(2);
   if (centroids.shape(1) != kCentroids) throw std::invalid_argument("centroids must be [S, 256, d/S]");
-  if (vectors.shape(1) != subvectors * sub) throw std::invalid_argument("vectors and centroids are of different dimensions");
+  if (vectors.shape(1) != subvectors * sub) throw std::invalid_argument("vectors and centroids have different dimensions");
   std::vector<std::uint8_t> codes;
   {
     const nb::gil_scoped_release release;
@@ -339,7 +366,7 @@ nb::object checksums(nb::object data, std::uint64_t block) {
   return to_numpy(std::move(crcs));
 }
 
-// The slot under which the bytes of a mapped file are watched; -1 where they are not.
+// Registers a mapped file and returns its slot, or -1 if there is none.
 std::int64_t watch(nb::object mapped, int descriptor) {
   const Buffer bytes(mapped);
   const std::size_t slot = watch_mapping(bytes.data(), bytes.size(), descriptor);
@@ -347,13 +374,13 @@ std::int64_t watch(nb::object mapped, int descriptor) {
 }
 
 int state(std::int64_t slot, bool exact) {
-  return static_cast<int>(mapping_state(static_cast<std::size_t>(slot), exact ? kLookNow : mapping_clock()));
+  return static_cast<int>(mapping_state(static_cast<std::size_t>(slot), exact ? kCheckNow : mapping_clock()));
 }
 
 }  // namespace
 
 NB_MODULE(_native, m) {
-  m.doc() = "The native engine: bytes and floats, nothing of Python objects.";
+  m.doc() = "The native search engine.";
   nb::exception<CorruptError>(m, "CorruptError");
   nb::exception<CancelledError>(m, "CancelledError");
   nb::exception<ReadError>(m, "ReadError");
@@ -377,22 +404,24 @@ NB_MODULE(_native, m) {
       .def("__init__", &make_codebook, "centroids"_a, "scale_keys"_a, "key_scales"_a, "global_scale"_a);
   nb::class_<Router>(m, "Router")
       .def("__init__", &make_router, "table"_a, "scales"_a, "biases"_a, "step"_a, "zero"_a)
-      .def("best", &best_keys, "states"_a, "most"_a);
+      .def("best", &best_keys, "states"_a, "max_keys"_a);
   nb::class_<PySegment>(m, "Segment")
       .def("__init__", &make_segment, "name"_a, "documents"_a, "kind"_a, "dimension"_a, "codec"_a, "semantic_dimension"_a,
            "semantic_codec"_a, "sections"_a, "deleted"_a.none(), "codebook"_a.none());
   nb::class_<Query>(m, "Query")
       .def("__init__", &make_query, "lists"_a, "weights"_a, "vectors"_a.none(), "semantic"_a.none());
+  nb::class_<PyFilter>(m, "Filter").def("__len__", &count_allowed);
   nb::class_<PySnapshot>(m, "Snapshot")
       .def("__init__", &make_snapshot, "segments"_a, "floor"_a, "norm_base"_a, "norm_slope"_a)
+      .def("filter", &make_filter, "bitmaps"_a, nb::keep_alive<0, 1>())
       .def("find_keys", &find_keys, "keys"_a)
       .def("find_terms", &find_terms, "terms"_a)
       .def("plan_terms", &plan_terms, "terms"_a, "repeats"_a, "documents"_a)
       .def("list_lengths", &list_lengths, "lists"_a)
       .def("search", &search, "query"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
-           "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none())
+           "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none(), "filter"_a.none() = nb::none())
       .def("search_timed", &search_timed, "query"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
-           "weight_floor"_a = 0)
+           "weight_floor"_a = 0, "filter"_a.none() = nb::none())
       .def("search_batch", &search_batch, "queries"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
-           "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none());
+           "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none(), "filter"_a.none() = nb::none());
 }

@@ -1,11 +1,11 @@
-"""Measure every model below a folder on every collection, then print them side by side.
+"""Measure every model in a folder on every collection, then print a table.
 
-    python scripts/family.py runs/family --collections $CITADEL_DATA/eval/{scifact,cranfield,vaswani} --out measured
+    python scripts/family.py runs/family --collections $CITADEL_DATA/eval/{scifact,vaswani} --out measured
 
-A model is a checkpoint (`model.safetensors`) or an exported folder (`model.onnx`); its folder's name says what it is
-called. What is measured already is kept, so a run that was stopped goes on. Needs the package's sources and torch: the
-engine, ONNX Runtime and ir-measures are used where they are there. Where ir-measures is not, runs are written and the
-same command, run later where it is, fills the measures in. `--pack F.tar.xz` puts all files into one, to carry home.
+A model is a checkpoint (`model.safetensors`) or an exported folder (`model.onnx`), named after its folder.
+Existing measurements are kept, so an interrupted run can be resumed. Needs the package's sources and torch;
+the engine, ONNX Runtime and ir-measures are used if installed. Without ir-measures only runs are written;
+the same command fills in the measures on a machine that has it. `--pack F.tar.xz` archives all files.
 """
 
 from __future__ import annotations
@@ -29,31 +29,36 @@ from citadel.progress import default_meter
 
 
 def models_below(folder: Path) -> dict[str, str]:
-    """Name → folder of every model below a folder; one that was exported wins over its checkpoint."""
-    found = {}
+    """Name → folder of every model in a folder; an exported model wins over its checkpoint."""
+    models = {}
     for file in sorted([*folder.glob("*/model.safetensors"), *folder.glob("*/model.onnx")], reverse=True):
-        found[system_name(file.parent.name)] = str(file.parent)
-    return dict(sorted(found.items()))
+        models[system_name(file.parent.name)] = str(file.parent)
+    return dict(sorted(models.items()))
 
 
 def plans(options: argparse.Namespace) -> dict[str, SystemSpec]:
-    """Name of a file → what is measured into it, the sweep last."""
-    given = {"k": options.k, "engine": options.engine, "device": options.device, "timed": options.latency}
-    found = {
-        Path(model).name: SystemSpec(model, name, **given) for name, model in models_below(Path(options.models)).items()
+    """File name → system to measure, the sweep last."""
+    common = {"k": options.k, "engine": options.engine, "device": options.device, "timed": options.latency}
+    specs = {
+        Path(model).name: SystemSpec(model, name, **common)
+        for name, model in models_below(Path(options.models)).items()
     }
     if options.bm25:
-        found["bm25"] = SystemSpec("bm25", "BM25", k=options.k)
+        specs["bm25"] = SystemSpec("bm25", "BM25", k=options.k)
     if options.sweep:
-        if options.sweep not in found:
-            raise UsageError(f"--sweep {options.sweep}: no such model below {options.models}: name one of its folders")
-        one = found[options.sweep]
-        found[f"{options.sweep}-sweep"] = SystemSpec.sweep(one.model, one.name, load_config(one.model).tau, **given)
-    return found
+        if options.sweep not in specs:
+            raise UsageError(
+                f"--sweep {options.sweep}: no such model in {options.models}: name one of its folders"
+            )
+        one = specs[options.sweep]
+        specs[f"{options.sweep}-sweep"] = SystemSpec.sweep(
+            one.model, one.name, load_config(one.model).tau, **common
+        )
+    return specs
 
 
 def measure_all(options: argparse.Namespace) -> int:
-    """Measure what is missing; how many could not be."""
+    """Make the missing measurements; return the number of failures."""
     failed = 0
     for folder in options.collections:
         dataset = beir_folder(folder)
@@ -61,15 +66,15 @@ def measure_all(options: argparse.Namespace) -> int:
             try:
                 file = Path(options.out, dataset.name, f"{slug}.json")
                 for made in measure(plan, dataset, file, overwrite=options.overwrite, meter=default_meter()):
-                    judged(made, dataset)
-            except CitadelError as error:  # the others are still worth measuring
+                    report(made, dataset)
+            except CitadelError as error:  # continue with the others
                 failed += 1
                 print(f"{slug} on {dataset.name} was not measured: {error}", file=sys.stderr, flush=True)
     return failed
 
 
-def judged(made: Path, dataset: Dataset) -> None:
-    """Say what a measurement came to; its measures are computed where they can be and are not there."""
+def report(made: Path, dataset: Dataset) -> None:
+    """Print the measures of a measurement, computed first if missing and ir-measures is installed."""
     if not read_measurement(made).measures and importlib.util.find_spec("ir_measures"):
         fill(made, dataset)
     print(f"{made}: {dict(read_measurement(made).measures) or 'measures not computed yet'}", flush=True)
@@ -88,20 +93,24 @@ def pack(out: str, target: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", help="a folder whose sub-folders are models")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", help="a folder whose subfolders are models")
     parser.add_argument("--collections", nargs="+", required=True, help="BEIR folders")
     parser.add_argument("--out", required=True, help="a folder for the measurements")
     parser.add_argument("-k", type=int, default=100)
     parser.add_argument("--engine", default="auto", choices=["auto", "native", "torch"])
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--bm25", action="store_true", help="BM25 too, which needs the engine")
+    parser.add_argument("--bm25", action="store_true", help="also measure BM25; needs the engine")
     parser.add_argument(
-        "--sweep", default="", metavar="NAME", help="also vary τ, codec and semantic vector of this one"
+        "--sweep", default="", metavar="NAME", help="also vary τ, codec and semantic vector of this model"
     )
-    parser.add_argument("--latency", type=int, default=0, metavar="N", help="time N queries of each; needs the engine")
+    parser.add_argument(
+        "--latency", type=int, default=0, metavar="N", help="time N queries per model; needs the engine"
+    )
     parser.add_argument("--overwrite", action="store_true")
-    parser.add_argument("--pack", default="", help="put all measurements into this .tar.xz")
+    parser.add_argument("--pack", default="", help="archive all measurements in this .tar.xz")
     options = parser.parse_args()
     failed = measure_all(options)
     show(options.out)

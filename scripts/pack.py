@@ -1,9 +1,9 @@
 """Pack measurements for version control, or unpack them.
 
-    python scripts/pack.py build/measured benchmarks/measured             # folder of files → folder of packs
-    python scripts/pack.py --unpack benchmarks/measured build/measured    # and back; files already there are kept
+    python scripts/pack.py build/measured benchmarks/measured             # pack
+    python scripts/pack.py --unpack benchmarks/measured build/measured    # unpack; existing files are kept
 
-Equal files give equal packs, each below 1 MB. `citadel report` reads both kinds of folders.
+Packs are deterministic and below 1 MB each. `citadel report` reads folders of files and of packs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from citadel.paper.packs import packs_in, unpack, write_packs
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--unpack", action="store_true", help="unpack instead of packing")
     parser.add_argument("source", help="folder to read")
     parser.add_argument("target", help="folder to write")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Names each thing that is missing on this machine, in one sentence with what to install. Usage: prerequisites.sh PYTHON
+# Reports each missing prerequisite and how to install it. Usage: prerequisites.sh PYTHON
 set -u
 
 python=${1:-python3}
@@ -37,7 +37,7 @@ check_compiler() {
     fi
     if ! echo '#include <span>
 int main() { return 0; }' | "$compiler" -std=c++20 -fsyntax-only -x c++ - >/dev/null 2>&1; then
-        say "the compiler $compiler does not know C++20: install a newer one with 'apt install g++' (11 or later)."
+        say "the compiler $compiler does not support C++20: install a newer one with 'apt install g++' (11 or later)."
     fi
 }
 

@@ -1,10 +1,11 @@
-"""Everything the report needs for the collections in $CITADEL_DATA/eval, with the trained family; then the report.
+"""Make the measurements for the collections in $CITADEL_DATA/eval, then build the report.
 
     make reproduce                     # or: python scripts/reproduce.py [--train] [--out build/report]
 
-Measurements kept in benchmarks/measured (packs) and build/measured (files) are not made again. Missing ones are made
-with the models in runs/family; a missing model is trained with --train on a machine with a GPU, and the script prints
-how long that takes. Interrupted? Run the same command to resume. `scripts/pack.py` packs new files for version control.
+Existing measurements in benchmarks/measured (packs) and build/measured (files) are kept. Missing ones are
+made with the models in runs/family. Missing models are trained with --train, which needs a GPU; the script
+prints how long that takes. Interrupted? Run the same command to resume. `scripts/pack.py` packs new files
+for version control.
 """
 
 from __future__ import annotations
@@ -40,22 +41,23 @@ CONFIGS, MODELS, MEASURED = ROOT / "configs" / "family", ROOT / "runs" / "family
 PACKS = ROOT / "benchmarks" / "measured"
 RATES = ROOT / "benchmarks" / "results" / "train.json"
 KEYS = (1, 3, 5, 7, 9)
-KEYS_STEPS = 300  # five short equal runs
+KEYS_STEPS = 300  # training steps of each model of the keys sweep
 TIMED = 200
-SLOWEST = 5_000  # passages a second where this system's rate was not measured
-SECONDS_PER_DOCUMENT = 0.06  # of some 200 tokens, one core, int8 (benchmarks/README.md)
+SLOWEST = 5_000  # passages per second of a system whose rate was not measured
+SECONDS_PER_DOCUMENT = 0.06  # of about 200 tokens, one core, int8 (benchmarks/README.md)
 PASSAGES = (
-    "The average number of emoji sent each day over Messenger is five billion: a small picture of a face says in one "
-    "character what a sentence would.",
-    "Arrhythmia is a heart beat that is too fast, too slow or irregular; most are harmless, some can cause a stroke.",
+    "The average number of emoji sent each day over Messenger is five billion: a small picture of a face "
+    "says in one character what a sentence would.",
+    "Arrhythmia is a heart beat that is too fast, too slow or irregular; most are harmless, some can cause a "
+    "stroke.",
 )
 
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement to make."""
+    """A measurement to make."""
 
-    name: str  # of its file
+    name: str  # of its file, without suffix
     plan: SystemSpec
     collection: str
 
@@ -65,14 +67,16 @@ class Job:
 
     @property
     def made(self) -> list[Path]:
-        """Its files that are there; several τ, codecs or modes have a file each."""
+        """Its existing files; several τ, codecs or modes have one file each."""
         alone = [self.file] if self.file.exists() else []
-        several = [file for file in measurements_in(self.file.parent) if file.name.startswith(f"{self.name}.tau")]
+        several = [
+            file for file in measurements_in(self.file.parent) if file.name.startswith(f"{self.name}.tau")
+        ]
         return alone if self.wanted == 1 else several
 
     @property
     def wanted(self) -> int:
-        """How many files it makes."""
+        """Number of files it makes."""
         return max(len(self.plan.taus), 1) + len(self.plan.codecs) + len(self.plan.semantic) - 2
 
     @property
@@ -81,17 +85,19 @@ class Job:
 
 
 def jobs(collections: Sequence[str]) -> list[Job]:
-    """Every measurement a whole report is made of."""
-    found = [Job("bm25", SystemSpec("bm25", "BM25"), name) for name in collections]
+    """All measurements of a complete report."""
+    result = [Job("bm25", SystemSpec("bm25", "BM25"), name) for name in collections]
     for folder in members():
         name = system_name(folder.name)
-        plan = SystemSpec(model_in(folder), name, taus=(0.0,) if folder.name.startswith("keys-") else (), timed=TIMED)
-        found += [Job(folder.name, plan, each) for each in collections]
-    return found + [Job("citadel-sweep", sweep(), each) for each in collections]
+        plan = SystemSpec(
+            model_in(folder), name, taus=(0.0,) if folder.name.startswith("keys-") else (), timed=TIMED
+        )
+        result += [Job(folder.name, plan, each) for each in collections]
+    return result + [Job("citadel-sweep", sweep(), each) for each in collections]
 
 
 def sweep() -> SystemSpec:
-    """CITADEL with τ, codec and semantic vector varied; at the τ of the paper as long as there is no model."""
+    """CITADEL with varied τ, codec and semantic vector; without a model the default is the paper's τ."""
     folder = model_in(MODELS / "citadel")
     return SystemSpec.sweep(
         folder, "CITADEL", load_config(folder).tau if is_trained(Path(folder)) else 0.9, timed=TIMED
@@ -99,24 +105,28 @@ def sweep() -> SystemSpec:
 
 
 def members() -> list[Path]:
-    """The folders of the family's models, whether they are there or not."""
+    """Folders of the family's models, existing or not."""
     names = [file.stem for file in sorted(CONFIGS.glob("*.toml"))]
     if (CONFIGS / "citadel.toml").is_file():
         names += [f"keys-{keys}" for keys in KEYS]
-    there = [file.parent.name for kind in ("model.safetensors", "model.onnx") for file in MODELS.glob(f"*/{kind}")]
-    return [MODELS / name for name in dict.fromkeys([*names, *sorted(there)])]
+    existing = [
+        file.parent.name for kind in ("model.safetensors", "model.onnx") for file in MODELS.glob(f"*/{kind}")
+    ]
+    return [MODELS / name for name in dict.fromkeys([*names, *sorted(existing)])]
 
 
 def model_in(folder: Path) -> str:
-    """The exported model of a member, which encodes several times faster on a CPU; else its checkpoint."""
+    """The exported model of a member, which is several times faster on a CPU, or else its checkpoint."""
     return str(folder / "int8" if (folder / "int8" / "model.onnx").is_file() else folder)
 
 
 def export_missing(collections: Sequence[str]) -> None:
-    """Export the checkpoints that are to be measured, and CITADEL's, whose keys are shown."""
+    """Export the checkpoints to be measured, and CITADEL's, whose keys the report shows."""
     from citadel.model.export import export
 
-    untimed = {job.name for job in jobs(collections) for file in job.made if not read_measurement(file).latency}
+    untimed = {
+        job.name for job in jobs(collections) for file in job.made if not read_measurement(file).latency
+    }
     needed = {"citadel", *untimed, *(job.name for job in jobs(collections) if job.missing)}
     for folder in members():
         exported = (folder / "int8").exists() or folder.name not in needed
@@ -130,26 +140,40 @@ def is_trained(folder: Path) -> bool:
 
 
 def config_of(folder: Path) -> TrainConfig | None:
-    """How a member is trained; one of the keys sweep is CITADEL with other keys, no τ and fewer steps."""
+    """Training config of a member; the keys sweep is CITADEL with other keys, τ = 0 and fewer steps."""
     if folder.name.startswith("keys-"):
         base = load_train_config(CONFIGS / "citadel.toml")
-        settings = {**base.model.settings, "document_keys": int(folder.name.removeprefix("keys-")), "tau": 0.0}
-        return replace(base, name=folder.name, model=replace(base.model, settings=settings)).with_steps(KEYS_STEPS)
+        settings = {
+            **base.model.settings,
+            "document_keys": int(folder.name.removeprefix("keys-")),
+            "tau": 0.0,
+        }
+        return replace(base, name=folder.name, model=replace(base.model, settings=settings)).with_steps(
+            KEYS_STEPS
+        )
     file = CONFIGS / f"{folder.name}.toml"
     return load_train_config(file) if file.is_file() else None
 
 
 def gpu_minutes(name: str, config: TrainConfig) -> float:
-    """From the passages a second that benchmarks/train.py measured."""
+    """Estimated training time, from the rates that benchmarks/train.py measured."""
     rates = {row["system"]: row["passages_per_second"] for row in read_json(RATES)["rows"]}
-    system = "citadel" if name.startswith(("keys-", "citadel-plus")) else "dpr-128" if name.startswith("dpr-") else name
-    passages = config.optimizer.steps * config.optimizer.batch * config.optimizer.accumulate * config.data.group
+    system = (
+        "citadel"
+        if name.startswith(("keys-", "citadel-plus"))
+        else "dpr-128"
+        if name.startswith("dpr-")
+        else name
+    )
+    passages = (
+        config.optimizer.steps * config.optimizer.batch * config.optimizer.accumulate * config.data.group
+    )
     passages += config.router.warm_up_steps * config.router.warm_up_batch
     return float(passages / rates.get(system, SLOWEST) / 60)
 
 
 def train_missing(allowed: bool, collections: Sequence[str]) -> None:
-    """Train the members that have no model and are not measured, or say what that would take."""
+    """Train the members with missing measurements and no model, or print how long that would take."""
     unknown = {job.name for job in jobs(collections) if job.missing}
     needed = [folder for folder in members() if folder.name in unknown and not is_trained(folder)]
     wanted = [(folder, config) for folder in needed if (config := config_of(folder))]
@@ -159,7 +183,7 @@ def train_missing(allowed: bool, collections: Sequence[str]) -> None:
         return
     print(f"{sum(gpu_minutes(folder.name, config) for folder, config in wanted):.0f} GPU minutes in all")
     if not allowed:
-        print("Pass TRAIN=1 to make (--train) on a machine with a GPU to train these; they are left out now.")
+        print("Skipped; to train these, run `make reproduce TRAIN=1` (--train) on a machine with a GPU.")
         return
     for folder, config in wanted:
         folder.mkdir(parents=True, exist_ok=True)
@@ -171,21 +195,28 @@ def train_missing(allowed: bool, collections: Sequence[str]) -> None:
 
 
 def measure_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> int:
-    """Make the measurements that are not kept; how many failed."""
+    """Make the missing measurements; return the number of failures."""
     todo = [job for job in jobs(list(datasets)) if job.missing and (not only or job.name in only)]
     ready = [job for job in todo if job.plan.model == "bm25" or is_trained(Path(job.plan.model))]
-    if left_out := dict.fromkeys(job.name for job in todo if job not in ready):
-        print(f"left out, no model in {MODELS}: {', '.join(left_out)}")
+    if skipped := dict.fromkeys(job.name for job in todo if job not in ready):
+        print(f"skipped, no model in {MODELS}: {', '.join(skipped)}")
     sizes = {name: sum(1 for _ in dataset.documents()) for name, dataset in datasets.items()}
-    minutes = sum(sizes[job.collection] for job in ready if job.plan.model != "bm25") * SECONDS_PER_DOCUMENT / 60
-    print(f"{len(ready)} measurements to make, about {minutes / (os.cpu_count() or 1):.0f} minutes here", flush=True)
-    return sum(not _made(job, datasets[job.collection], place, len(ready)) for place, job in enumerate(ready, 1))
+    minutes = (
+        sum(sizes[job.collection] for job in ready if job.plan.model != "bm25") * SECONDS_PER_DOCUMENT / 60
+    )
+    print(
+        f"{len(ready)} measurements to make, about {minutes / (os.cpu_count() or 1):.0f} minutes here",
+        flush=True,
+    )
+    return sum(
+        not _made(job, datasets[job.collection], number, len(ready)) for number, job in enumerate(ready, 1)
+    )
 
 
 def fill_missing(datasets: dict[str, Dataset]) -> None:
-    """Judge the runs of measurements that were made where ir-measures is not installed, as on a GPU machine."""
-    found = [(file, name) for name in datasets for file in measurements_in(MEASURED / name)]
-    for file, name in found:
+    """Compute the measures of runs from machines without ir-measures, such as a GPU machine."""
+    files = [(file, name) for name in datasets for file in measurements_in(MEASURED / name)]
+    for file, name in files:
         if read_measurement(file).measures:
             continue
         try:
@@ -196,7 +227,7 @@ def fill_missing(datasets: dict[str, Dataset]) -> None:
 
 
 def time_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> None:
-    """Time here what was measured without latency, as on a machine that trains, where its model has come home."""
+    """Add latencies to measurements made without them, if the model is available."""
     for job in jobs(list(datasets)):
         if only and job.name not in only:
             continue
@@ -214,19 +245,21 @@ def time_missing(datasets: dict[str, Dataset], only: Sequence[str]) -> None:
                     write_measurement(target, replace(read_measurement(target), latency=latency))
 
 
-def _made(job: Job, dataset: Dataset, place: int, count: int) -> bool:
+def _made(job: Job, dataset: Dataset, number: int, count: int) -> bool:
     start = time.monotonic()
     try:
         measure(job.plan, dataset, job.file, meter=default_meter())
-    except CitadelError as error:  # the others are still worth having
-        print(f"[{place}/{count}] {job.name} on {job.collection} failed: {error}", file=sys.stderr, flush=True)
+    except CitadelError as error:  # continue with the others
+        print(
+            f"[{number}/{count}] {job.name} on {job.collection} failed: {error}", file=sys.stderr, flush=True
+        )
         return False
-    print(f"[{place}/{count}] {job.name} on {job.collection}: {time.monotonic() - start:.0f} s", flush=True)
+    print(f"[{number}/{count}] {job.name} on {job.collection}: {time.monotonic() - start:.0f} s", flush=True)
     return True
 
 
 def explain_passages() -> None:
-    """What Figures 5 and 7 show, where the model is there."""
+    """Write the explanations of Figures 5 and 7, if the model exists."""
     model = Path(model_in(MODELS / "citadel"))
     if importlib.util.find_spec("citadel.explain") is None or not (model / "model.onnx").is_file():
         return
@@ -248,15 +281,19 @@ def collections_here() -> Iterator[tuple[str, Dataset]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", action="store_true", help="train the members that are missing; needs a GPU")
-    parser.add_argument("--out", default=str(ROOT / "build" / "report"), help="where the report goes")
-    parser.add_argument("--only", action="append", default=[], help="make or time only measurements of this name")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--train", action="store_true", help="train missing models; needs a GPU")
+    parser.add_argument("--out", default=str(ROOT / "build" / "report"), help="folder of the report")
+    parser.add_argument(
+        "--only", action="append", default=[], help="make or time only the measurements of this name"
+    )
     options = parser.parse_args()
     datasets = dict(collections_here())
     unpack(PACKS, MEASURED)
     if not datasets:
-        print("no collection in $CITADEL_DATA/eval: nothing is measured, the report shows what is kept")
+        print("no collection in $CITADEL_DATA/eval: the report shows existing measurements only")
     train_missing(options.train, list(datasets))
     export_missing(list(datasets))
     fill_missing(datasets)

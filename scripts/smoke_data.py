@@ -1,7 +1,7 @@
-"""Make a tiny collection, pairs and a random backbone for configs/smoke.toml: nothing is fetched, all is seeded.
+"""Make a tiny collection, pairs and a random backbone for configs/smoke.toml, without downloads.
 
-The passages are the documentation of Python's own library, as in `citadel demo`; a query is a few words in a row from
-the passage that answers it.
+The passages are the documentation of Python's standard library, as in `citadel demo`; a query is a few
+consecutive words of its relevant passage. The result is deterministic.
 
     python scripts/smoke_data.py [FOLDER]        (build/smoke by default)
 """
@@ -21,8 +21,8 @@ from citadel.types import Document
 
 PASSAGES = 300
 VOCABULARY = 800
-WORDS = 6  # of a query
-REACH = 20  # a query comes from the first words, which training sees
+WORDS = 6  # per query
+REACH = 20  # queries come from this many first words, which training reads
 HIDDEN, LAYERS, HEADS, POSITIONS = 64, 2, 2, 64
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -31,7 +31,9 @@ def main(folder: Path, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
     documents = [document for document in passages() if len(document.text.split()) > 2 * WORDS][:PASSAGES]
     folder.mkdir(parents=True, exist_ok=True)
-    write_lines(folder / "passages.jsonl", ({"id": d.id, "title": d.title, "text": d.text} for d in documents))
+    write_lines(
+        folder / "passages.jsonl", ({"id": d.id, "title": d.title, "text": d.text} for d in documents)
+    )
     write_lines(folder / "pairs.jsonl", (pair(document, rng) for document in documents))
     backbone = folder / "backbone"
     backbone.mkdir(exist_ok=True)
@@ -47,21 +49,23 @@ def pair(document: Document, rng: np.random.Generator) -> dict[str, str]:
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:
-    """A lower-case WordPiece tokenizer of its own, in BERT's manner."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106 - a token of text, no secret
+    """Train a lower-case WordPiece tokenizer like BERT's."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106 - not a secret
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     trainer = trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=SPECIAL, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     return tokenizer
 
 
 def write_backbone(folder: Path, vocabulary: int, rng: np.random.Generator) -> None:
-    """A BERT with random weights under its usual names."""
+    """Write a BERT with random weights under the usual names."""
     config = {
         "model_type": "bert",
         "architectures": ["BertModel"],
@@ -93,9 +97,9 @@ def tensor_shapes(vocabulary: int) -> dict[str, tuple[int, ...]]:
     linear |= {"intermediate.dense": (2 * HIDDEN, HIDDEN), "output.dense": (HIDDEN, 2 * HIDDEN)}
     modules: dict[str, tuple[int, ...]] = {"embeddings.LayerNorm": (HIDDEN,)}
     for layer in range(LAYERS):
-        here = f"encoder.layer.{layer}."
-        modules |= {here + name: shape for name, shape in linear.items()}
-        modules |= {here + name: (HIDDEN,) for name in ("attention.output.LayerNorm", "output.LayerNorm")}
+        prefix = f"encoder.layer.{layer}."
+        modules |= {prefix + name: shape for name, shape in linear.items()}
+        modules |= {prefix + name: (HIDDEN,) for name in ("attention.output.LayerNorm", "output.LayerNorm")}
     for name, shape in modules.items():
         shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     return shapes
@@ -104,7 +108,11 @@ def tensor_shapes(vocabulary: int) -> dict[str, tuple[int, ...]]:
 def start(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     if name.endswith("LayerNorm.weight"):
         return np.ones(shape, np.float32)
-    return np.zeros(shape, np.float32) if name.endswith("bias") else rng.normal(0, 0.05, shape).astype(np.float32)
+    return (
+        np.zeros(shape, np.float32)
+        if name.endswith("bias")
+        else rng.normal(0, 0.05, shape).astype(np.float32)
+    )
 
 
 def write_lines(path: Path, rows: object) -> None:

@@ -1,4 +1,4 @@
-"""Settings for all tests: replayable random examples, slow tests, and the folder of larger data."""
+"""Settings and fixtures for all tests: seeds, slow tests, test data and the tiny model."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-collect_ignore_glob = ["fuzz/fuzz_*.py"]  # programs that tests start; they import what may be absent
+collect_ignore_glob = ["fuzz/fuzz_*.py"]  # programs started by tests; their imports may be missing
 
 NIGHT = os.environ.get("CITADEL_NIGHT") == "1"
-SEED = int(os.environ.setdefault("CITADEL_SEED", str(random.randrange(1, 1 << 31))))  # the same in every worker
+SEED = int(os.environ.setdefault("CITADEL_SEED", str(random.randrange(1, 1 << 31))))  # equal in all workers
 
-# Most tests are about the engine, where BM25 is faster and easier to check; those of the default model name it.
+# Most tests are about the engine, where BM25 is faster and easier to check; tests of a model name it.
 os.environ["CITADEL_MODEL"] = "bm25"
 
-# A job behind a shell's prompt ignores Ctrl-C, and so would every process that a test starts and interrupts.
+# A background job of a shell ignores SIGINT, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No deadline: a slow machine is not a failure.
+# No deadline, so that a slow machine does not fail.
 settings.register_profile("day", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("night", settings.get_profile("day"), max_examples=2000)
+settings.register_profile("night", settings.get_profile("day"), max_examples=300)
 settings.load_profile("night" if NIGHT else "day")
 
 
 def pytest_report_header() -> str:
-    return f"seed: CITADEL_SEED={SEED} replays this run's random choices"
+    return f"seed: CITADEL_SEED={SEED} repeats the random choices of this run"
 
 
-# Crash states, kills, fuzzing, sanitizers, soaks: `make test-slow`. Single slow tests carry the marker themselves.
+# Crash states, kills, fuzzing, sanitizers and soak tests: `make test-slow`. Single slow tests are marked.
 SLOW = (
     "tests/cli/test_bad_input.py::test_generated_corpora",
     "tests/cli/test_resume.py",
@@ -43,7 +43,7 @@ SLOW = (
     "tests/fuzz/",
     "tests/native/test_sanitized_module.py",
     "tests/native/test_sanitizers.py",
-    "tests/search/gpu/test_gpu.py::test_the_kernels_in_the_interpreter",
+    "tests/search/gpu/test_gpu.py::test_kernels_in_the_interpreter",
     "tests/server/test_fuzz.py",
     "tests/server/test_overload.py",
     "tests/server/test_slow_clients.py",
@@ -53,7 +53,7 @@ SLOW = (
 
 
 def is_slow(nodeid: str) -> bool:
-    """Whether a test, by its path in the repository and its name, is slow."""
+    """Whether the test with this pytest node id is slow."""
     return nodeid.startswith(SLOW)
 
 
@@ -69,22 +69,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def seed() -> int:
-    """The seed of this run's random choices, printed at its head and set by CITADEL_SEED."""
+    """The seed of this run, printed in its header and set by CITADEL_SEED."""
     return SEED
 
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of larger test data, named by CITADEL_DATA."""
+    """The folder of larger test data, $CITADEL_DATA."""
     folder = Path(os.environ.get("CITADEL_DATA", ""))
     if not os.environ.get("CITADEL_DATA") or not folder.is_dir():
-        pytest.skip("CITADEL_DATA names no folder of test data")
+        pytest.skip("CITADEL_DATA is not set to a folder of test data")
     return folder
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The folder of an exported tiny model with this router and precision; each is made once."""
+    """Folders of exported tiny models by router and precision, each made once."""
     pytest.importorskip("onnx", reason="models are exported with the extra [train]")
     from citadel.model.export import export
     from tests.support.models import tiny_config, write_checkpoint

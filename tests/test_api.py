@@ -1,4 +1,4 @@
-"""`Index` as a user meets it: what the README shows, and what it says when a call cannot be meant."""
+"""The public API of `Index`, and its errors for invalid calls."""
 
 from __future__ import annotations
 
@@ -31,24 +31,30 @@ def vectors(tmp_path: Path) -> citadel.Index:
     return made.commit()
 
 
-def test_documents_come_back_as_they_went_in(index: citadel.Index) -> None:
+def test_documents_round_trip(index: citadel.Index) -> None:
     hit = index.searcher().search("moving body")[0]
     assert (hit.id, hit.rank, hit.title, hit.metadata["year"]) == ("d1", 1, "Relativity", 1905)
     assert index.get("d2") == citadel.Document("d2", "A history of Rome", metadata={"pages": [1, 2]})
-    assert (len(index), "d1" in index, "d9" in index, 7 in index, index.get("d9")) == (2, True, False, False, None)
+    assert (len(index), "d1" in index, "d9" in index, 7 in index, index.get("d9")) == (
+        2,
+        True,
+        False,
+        False,
+        None,
+    )
 
 
-def test_titles_are_searched_too(index: citadel.Index) -> None:
+def test_titles_are_searched(index: citadel.Index) -> None:
     assert index.searcher().search("relativity").ids == ["d1"]
 
 
-def test_nothing_is_seen_before_its_commit(index: citadel.Index) -> None:
+def test_changes_are_invisible_before_commit(index: citadel.Index) -> None:
     index.add([{"id": "d3", "text": "Rome again"}])
     assert (len(index), index.searcher().search("rome").ids) == (2, ["d2"])
     assert sorted(index.commit().searcher().search("rome").ids) == ["d2", "d3"]
 
 
-def test_rollback_and_close_drop_what_waits(index: citadel.Index) -> None:
+def test_rollback_and_close_drop_uncommitted_changes(index: citadel.Index) -> None:
     index.add([{"id": "d3", "text": "Rome"}])
     index.rollback()
     assert len(index.commit()) == 2
@@ -57,28 +63,30 @@ def test_rollback_and_close_drop_what_waits(index: citadel.Index) -> None:
     assert "d1" in index
 
 
-def test_the_last_of_one_id_wins(index: citadel.Index) -> None:
-    taken = index.add([{"id": "d1", "text": "one"}, {"id": "d4", "text": "two"}, {"id": "d4", "text": "three"}])
+def test_last_document_with_an_id_wins(index: citadel.Index) -> None:
+    taken = index.add(
+        [{"id": "d1", "text": "one"}, {"id": "d4", "text": "two"}, {"id": "d4", "text": "three"}]
+    )
     assert (taken, len(index.commit())) == (3, 3)
     assert index.searcher().search("two").ids == [] and index.searcher().search("three").ids == ["d4"]
     assert index.get("d1") == citadel.Document("d1", "one")
     assert index.stats()["counts"]["replaced"] == 2
 
 
-def test_delete_says_how_many_there_were(index: citadel.Index) -> None:
+def test_delete_returns_the_number_deleted(index: citadel.Index) -> None:
     assert index.delete(["d1", "d1", "unknown"]) == 1
     assert index.delete("d1") == 0
     assert len(index.commit()) == 1
 
 
-def test_another_process_is_seen_after_refresh(index: citadel.Index, tmp_path: Path) -> None:
+def test_refresh_shows_commits_of_another_index(index: citadel.Index, tmp_path: Path) -> None:
     other = citadel.Index.open(tmp_path / "text")
     index.add([{"id": "d3", "text": "new"}])
     index.commit()
     assert (len(other), len(other.refresh())) == (2, 3)
 
 
-def test_two_writers(index: citadel.Index, tmp_path: Path) -> None:
+def test_second_writer_is_refused(index: citadel.Index, tmp_path: Path) -> None:
     other = citadel.Index.open(tmp_path / "text")
     index.add([{"id": "d3", "text": "new"}])
     with pytest.raises(citadel.LockHeldError, match="another writer"):
@@ -88,7 +96,7 @@ def test_two_writers(index: citadel.Index, tmp_path: Path) -> None:
     assert len(other.commit()) == 2
 
 
-def test_there_already(index: citadel.Index, tmp_path: Path) -> None:
+def test_existing_index_is_not_overwritten(index: citadel.Index, tmp_path: Path) -> None:
     with pytest.raises(citadel.UsageError, match="overwrite"):
         citadel.Index.create(tmp_path / "text")
     assert len(citadel.Index.create(tmp_path / "text", overwrite=True)) == 0
@@ -102,13 +110,15 @@ def test_there_already(index: citadel.Index, tmp_path: Path) -> None:
         (b"abc", "put a single one"),
     ],
 )
-def test_a_single_document(documents: Any, message: str, index: citadel.Index) -> None:
+def test_single_document_must_be_in_a_list(documents: Any, message: str, index: citadel.Index) -> None:
     with pytest.raises(citadel.UsageError, match=message):
         index.add(documents)
 
 
-@pytest.mark.parametrize("bad", [7, None, ["id"], {"text": "no id"}, {"id": "", "text": "x"}, {"id": "a", "text": 7}])
-def test_what_is_no_document(bad: Any, index: citadel.Index) -> None:
+@pytest.mark.parametrize(
+    "bad", [7, None, ["id"], {"text": "no id"}, {"id": "", "text": "x"}, {"id": "a", "text": 7}]
+)
+def test_invalid_document_is_refused(bad: Any, index: citadel.Index) -> None:
     with pytest.raises(citadel.InputError):
         index.add([bad])
 
@@ -138,16 +148,16 @@ CREATE: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "message"), CREATE)
-def test_settings_that_cannot_be_meant(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(citadel.UsageError, match=message):
         citadel.Index.create(tmp_path / "new", **settings)
     assert not (tmp_path / "new").exists()
 
 
-# ---- given vectors --------------------------------------------------------------------------------------------------
+# ---- given vectors -----------------------------------------------------------------------------------------
 
 
-def test_vectors_in_hits_out(vectors: citadel.Index) -> None:
+def test_search_given_vectors(vectors: citadel.Index) -> None:
     hits = vectors.searcher().search_vectors(keys=[3], vectors=[[2.0, 0.0]], semantic=[0.0, 3.0])
     assert (hits.ids, [round(score, 1) for score in hits.scores], hits[0].text) == (["v1"], [5.0], "first")
 
@@ -157,18 +167,18 @@ def test_text_and_vectors_are_not_mixed(index: citadel.Index, vectors: citadel.I
         vectors.searcher().search("text")
     with pytest.raises(citadel.UsageError, match="text query"):
         index.searcher().search_vectors(keys=[1])
-    with pytest.raises(citadel.UsageError, match="give vectors"):
+    with pytest.raises(citadel.UsageError, match="use add_vectors"):
         vectors.add([{"id": "a", "text": "x"}])
     with pytest.raises(citadel.UsageError, match="this index holds text"):
         index.add_vectors([])
 
 
-def test_vectors_of_another_model(vectors: citadel.Index) -> None:
+def test_vectors_of_another_model_are_refused(vectors: citadel.Index) -> None:
     with pytest.raises(citadel.InputError, match="'model-2'"):
         vectors.add_vectors([], fingerprint="model-2")
 
 
-def test_npz_file_arrays_and_mappings_are_the_same(tmp_path: Path) -> None:
+def test_npz_arrays_and_mappings_are_equivalent(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     arrays = {
         "ids": np.array(["a", "b", "c"]),
@@ -184,13 +194,13 @@ def test_npz_file_arrays_and_mappings_are_the_same(tmp_path: Path) -> None:
         {"id": id, "text": id.upper(), **{name: arrays[name][row] for name in ("keys", "weights", "vectors")}}
         for id, row in zip("abc", rows, strict=True)
     ]
-    found = []
+    results = []
     for number, given in enumerate([tmp_path / "v.npz", arrays, single]):
         index = citadel.Index.create(Quick(tmp_path / str(number)), fields={"lexical": 4}, fingerprint="x")
         assert index.add_vectors(given) == 3
         hits = index.commit().searcher().search_vectors(keys=[1, 3], vectors=np.eye(2, 4))
-        found.append((hits.ids, hits.scores, [hit.text for hit in hits], index.get("b")))
-    assert found[0] == found[1] == found[2]
+        results.append((hits.ids, hits.scores, [hit.text for hit in hits], index.get("b")))
+    assert results[0] == results[1] == results[2]
 
 
 QUERIES: list[tuple[dict[str, Any], str]] = [
@@ -206,14 +216,16 @@ QUERIES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("query", "message"), QUERIES)
-def test_queries_that_do_not_fit(query: dict[str, Any], message: str, vectors: citadel.Index) -> None:
+def test_mismatched_query_is_refused(query: dict[str, Any], message: str, vectors: citadel.Index) -> None:
     with pytest.raises(citadel.InputError, match=message):
         vectors.searcher().search_vectors(**query)
 
 
 def test_tau_can_only_be_raised(tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path / "i"), fields={"lexical": 2}, fingerprint="x", tau=0.5)
-    index.add_vectors([{"id": f"d{w}", "keys": [1], "weights": [w], "vectors": [[1, 0]]} for w in (0.5, 0.75, 1.0)])
+    index.add_vectors(
+        [{"id": f"d{w}", "keys": [1], "weights": [w], "vectors": [[1, 0]]} for w in (0.5, 0.75, 1.0)]
+    )
     searcher = index.commit().searcher()
     query: dict[str, Any] = {"keys": [1], "vectors": [[1.0, 0.0]]}
     assert searcher.search_vectors(**query).ids == ["d1.0", "d0.75"]
@@ -223,17 +235,17 @@ def test_tau_can_only_be_raised(tmp_path: Path) -> None:
         searcher.search_vectors(**query, tau=0.1)
 
 
-def test_a_semantic_mode_nobody_knows(vectors: citadel.Index) -> None:
+def test_unknown_semantic_mode_is_refused(vectors: citadel.Index) -> None:
     with pytest.raises(citadel.UsageError, match="choose one of auto, exact, rerank, off"):
         vectors.searcher().search_vectors(semantic=[0, 1], semantic_mode="fast")
 
 
 @pytest.mark.parametrize("query", ["", " ", "?!"])
-def test_a_query_without_words_is_refused(query: str, tmp_path: Path) -> None:
+def test_query_without_words_is_refused(query: str, tmp_path: Path) -> None:
     searcher = citadel.Index.create(tmp_path, model="bm25").searcher()
     with pytest.raises(citadel.EmptyQueryError, match="has no words to search for"):
         searcher.search(query)
 
 
-def test_a_query_of_stop_words_matches_nothing(tmp_path: Path) -> None:
+def test_query_of_stop_words_matches_nothing(tmp_path: Path) -> None:
     assert len(citadel.Index.create(tmp_path, model="bm25").searcher().search("the")) == 0

@@ -1,4 +1,4 @@
-"""An index whose text goes through a model: what is found, what is remembered, and what is refused."""
+"""Indexes with a model: search, settings and errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def build(path: Path, folder: Path, **options: Any) -> citadel.Index:
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_it_finds_what_the_formula_finds(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_search_agrees_with_the_formula(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
     codecs = {"codec": "fp16"} | ({"semantic_codec": "fp16"} if router in ("dynamic", "none") else {})
     searcher = build(tmp_path / "index", tiny_model(router), **codecs).searcher()
     encoder, ids = Encoder(tiny_model(router)), list(TEXTS)
@@ -53,7 +53,7 @@ def test_it_finds_what_the_formula_finds(router: str, tiny_model: ModelFolder, t
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_a_batch_of_queries_is_each_of_them(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_batch_equals_single_queries(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
     searcher = build(tmp_path / "index", tiny_model(router, "int8")).searcher()
     ranking = searcher.search_batch(QUERIES, k=6)
     for query, (_, hits) in zip(QUERIES, ranking, strict=True):
@@ -61,7 +61,7 @@ def test_a_batch_of_queries_is_each_of_them(router: str, tiny_model: ModelFolder
         assert [(hit.id, hit.score) for hit in hits] == [(hit.id, hit.score) for hit in alone]
 
 
-def test_what_an_index_remembers(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_index_records_its_model(tiny_model: ModelFolder, tmp_path: Path) -> None:
     folder = tiny_model()
     index = build(tmp_path / "index", folder)
     settings = index.settings
@@ -78,7 +78,7 @@ def test_what_an_index_remembers(tiny_model: ModelFolder, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("router", ["dynamic", "none"])
-def test_a_document_without_tokens_is_never_a_hit(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_document_without_tokens_is_never_a_hit(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
     index = build(tmp_path / "index", tiny_model(router))
     assert "d5" in index
     for query in ("rome", "who"):
@@ -88,7 +88,7 @@ def test_a_document_without_tokens_is_never_a_hit(router: str, tiny_model: Model
 
 
 @pytest.mark.parametrize("query", ["", "  \n", "\u200b"])
-def test_a_query_without_tokens_is_refused(query: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_query_without_tokens_is_refused(query: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
     searcher = build(tmp_path / "index", tiny_model()).searcher()
     with pytest.raises(citadel.EmptyQueryError, match="has no words to search for"):
         searcher.search(query)
@@ -96,14 +96,14 @@ def test_a_query_without_tokens_is_refused(query: str, tiny_model: ModelFolder, 
         searcher.search_batch(["rome", query])
 
 
-def test_a_query_that_was_cut_says_so(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_truncated_query_is_reported(tiny_model: ModelFolder, tmp_path: Path) -> None:
     searcher = build(tmp_path / "index", tiny_model()).searcher()
     assert searcher.search("who " * 200).query_cut
     assert not searcher.search("who").query_cut
     assert [hits.query_cut for _, hits in searcher.search_batch(["who", "who " * 200])] == [False, True]  # type: ignore[attr-defined]
 
 
-def test_cut_documents_are_one_warning(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_truncated_documents_give_one_warning(tiny_model: ModelFolder, tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path / "index"), model=tiny_model())
     with pytest.warns(citadel.TruncatedDocumentsWarning) as caught:
         index.add([{"id": str(n), "text": "who " * 400 if n else "who"} for n in range(3)])
@@ -121,28 +121,30 @@ def test_tau_and_codecs_can_be_chosen(tiny_model: ModelFolder, tmp_path: Path) -
     assert low.stats()["codecs"] == ["fp16"]
 
 
-def test_the_order_of_adding_and_groups_play_no_part(
+def test_batching_does_not_change_results(
     tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = build(tmp_path / "whole", tiny_model(precision="int8"))
     monkeypatch.setattr(batches, "DOCUMENTS_PER_GROUP", 2)
-    parts = citadel.Index.create(Quick(tmp_path / "parts"), model=tiny_model(precision="int8"), memory=1 << 20)
+    parts = citadel.Index.create(
+        Quick(tmp_path / "parts"), model=tiny_model(precision="int8"), memory=1 << 20
+    )
     for document in documents():
         parts.add([document])
     parts.commit()
     for query in QUERIES:
-        found = [index.searcher().search(query) for index in (whole, parts)]
-        assert found[0].ids == found[1].ids and found[0].scores == found[1].scores
+        results = [index.searcher().search(query) for index in (whole, parts)]
+        assert results[0].ids == results[1].ids and results[0].scores == results[1].scores
 
 
-def test_documents_before_a_bad_one_wait(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_documents_before_an_invalid_one_are_kept(tiny_model: ModelFolder, tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path / "index"), model=tiny_model())
     with pytest.raises(citadel.InputError, match="id"):
         index.add([*documents()[:2], {"text": "no id"}, *documents()[2:]])
     assert len(index.commit()) == 2
 
 
-def test_after_any_other_failure_nothing_waits(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_failing_stream_adds_nothing(tiny_model: ModelFolder, tmp_path: Path) -> None:
     def stream() -> Iterator[dict[str, Any]]:
         yield from documents()
         raise RuntimeError("the stream broke")
@@ -162,29 +164,33 @@ def test_replace_and_delete(tiny_model: ModelFolder, tmp_path: Path) -> None:
     assert index.merge().searcher().search("a history of rome").ids[0] == "d2"
 
 
-# ---- the model's folder ----------------------------------------------------------------------------------------------
+# ---- the model's folder ------------------------------------------------------------------------------------
 
 
-def test_a_model_that_is_not_installed(
+def test_model_that_is_not_installed(
     tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = build(tmp_path / "index", tiny_model())
     lost = citadel.Index.open(tmp_path / "index")
-    assert len(lost) == len(TEXTS)  # what needs no model still works
-    wanted = f"the model 'model' \\(fingerprint {built.settings.fingerprint[:12]}…\\).*--model DIR.*CITADEL_MODEL"
+    assert len(lost) == len(TEXTS)  # works without the model
+    wanted = (
+        f"the model 'model' \\(fingerprint {built.settings.fingerprint[:12]}…\\).*--model DIR.*CITADEL_MODEL"
+    )
     with pytest.raises(citadel.InputError, match=wanted) as caught:
         lost.searcher().search("rome")
     assert caught.value.exit_code == 4
     expected = built.searcher().search("rome").ids
-    assert citadel.Index.open(tmp_path / "index", model=tiny_model()).searcher().search("rome").ids == expected
+    assert (
+        citadel.Index.open(tmp_path / "index", model=tiny_model()).searcher().search("rome").ids == expected
+    )
     monkeypatch.setenv("CITADEL_MODEL", str(tiny_model()))
     assert citadel.Index.open(tmp_path / "index").searcher().search("rome").ids == expected
-    monkeypatch.setenv("CITADEL_MODEL", str(tiny_model("static")))  # the variable names another model
+    monkeypatch.setenv("CITADEL_MODEL", str(tiny_model("static")))  # another model
     with pytest.raises(citadel.InputError, match=wanted):
         citadel.Index.open(tmp_path / "index").searcher().search("rome")
 
 
-def test_an_installed_model_is_found_by_its_fingerprint(
+def test_installed_model_is_located_by_fingerprint(
     tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from citadel.encode import locate
@@ -192,11 +198,11 @@ def test_an_installed_model_is_found_by_its_fingerprint(
     build(tmp_path / "index", tiny_model())
     shutil.copytree(tiny_model("static"), tmp_path / "models" / "default")
     shutil.copytree(tiny_model(), tmp_path / "models" / "renamed")
-    monkeypatch.setattr(locate, "_PLACES", (tmp_path / "models" / "default",))
+    monkeypatch.setattr(locate, "_DEFAULT_FOLDERS", (tmp_path / "models" / "default",))
     assert citadel.Index.open(tmp_path / "index").searcher().search("rome").ids
 
 
-def test_another_model_is_refused(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_other_model_is_refused(tiny_model: ModelFolder, tmp_path: Path) -> None:
     build(tmp_path / "index", tiny_model())
     other = citadel.Index.open(tmp_path / "index", model=tiny_model(precision="int8"))
     names = [Encoder(tiny_model(precision=precision)).fingerprint[:12] for precision in ("int8", "fp32")]
@@ -206,7 +212,7 @@ def test_another_model_is_refused(tiny_model: ModelFolder, tmp_path: Path) -> No
     assert not other.has_changes
 
 
-def test_a_model_for_an_index_without_one(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_model_is_refused_for_an_index_without_one(tiny_model: ModelFolder, tmp_path: Path) -> None:
     citadel.Index.create(Quick(tmp_path / "text"))
     with pytest.raises(citadel.UsageError, match="not built with a model"):
         citadel.Index.open(tmp_path / "text", model=tiny_model())
@@ -226,7 +232,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("options", "kind", "message"), REFUSED)
-def test_what_is_refused(
+def test_invalid_options_are_refused(
     options: dict[str, Any], kind: type[Exception], message: str, tiny_model: ModelFolder, tmp_path: Path
 ) -> None:
     with pytest.raises(kind, match=message):
@@ -234,8 +240,8 @@ def test_what_is_refused(
     assert not (tmp_path / "index").exists()
 
 
-def test_a_manifest_without_a_model_still_opens(tmp_path: Path) -> None:
-    """As those written before there were locate."""
+def test_manifest_without_model_field_opens(tmp_path: Path) -> None:
+    """As written before models were supported."""
     from citadel.index.checksum import crc32c
 
     citadel.Index.create(Quick(tmp_path / "index"))

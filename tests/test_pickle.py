@@ -1,10 +1,10 @@
-"""Indexes, searchers and what they give can be sent to another process."""
+"""Indexes, searchers, hits and rankings can be pickled."""
 
 from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
-from multiprocessing.reduction import ForkingPickler  # what worker pools send things with
+from multiprocessing.reduction import ForkingPickler  # used by worker pools
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ def copied(value: Any) -> Any:
     return ForkingPickler.loads(ForkingPickler.dumps(value))
 
 
-def test_an_index_is_opened_again_by_its_path(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickled_index_is_reopened_by_path(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     data = ForkingPickler.dumps(Index.open("index"))
     monkeypatch.chdir("/")
@@ -33,13 +35,13 @@ def test_an_index_is_opened_again_by_its_path(index: Index, tmp_path: Path, monk
     assert len(copy.commit()) == 21
 
 
-def test_an_index_with_waiting_changes_is_not_copied(index: Index) -> None:
+def test_index_with_uncommitted_changes_cannot_be_pickled(index: Index) -> None:
     index.add([{"id": "new", "text": "rome"}])
     with pytest.raises(UsageError, match="commit them first"):
         ForkingPickler.dumps(index)
 
 
-def test_a_searcher_keeps_its_generation(index: Index) -> None:
+def test_pickled_searcher_keeps_its_generation(index: Index) -> None:
     searcher = index.searcher(threads=1)
     data = ForkingPickler.dumps(searcher)
     index.delete(["d7"])
@@ -49,7 +51,7 @@ def test_a_searcher_keeps_its_generation(index: Index) -> None:
     assert copy.search("word7", k=1).ids == searcher.search("word7", k=1).ids == ["d7"]
 
 
-def test_a_generation_that_is_gone_is_named(index: Index) -> None:
+def test_removed_generation_raises(index: Index) -> None:
     data = ForkingPickler.dumps(index.searcher())
     index.delete(["d7"])
     index.merge()
@@ -57,7 +59,7 @@ def test_a_generation_that_is_gone_is_named(index: Index) -> None:
         ForkingPickler.loads(data)
 
 
-def test_another_index_at_the_same_path_is_not_taken_for_it(index: Index, tmp_path: Path) -> None:
+def test_replaced_index_raises(index: Index, tmp_path: Path) -> None:
     data = ForkingPickler.dumps(index.searcher())
     (tmp_path / "index").rename(tmp_path / "old")
     other = Index.create(tmp_path / "index")
@@ -67,18 +69,23 @@ def test_another_index_at_the_same_path_is_not_taken_for_it(index: Index, tmp_pa
         ForkingPickler.loads(data)
 
 
-def test_hits_and_rankings_keep_ids_scores_and_texts(index: Index) -> None:
+def test_pickled_hits_and_rankings_keep_their_contents(index: Index) -> None:
     searcher = index.searcher()
     hits = searcher.search("rome word7", k=3)
     copy = copied(hits)
-    assert (copy.ids, copy.scores, copy[0].text, copy[0].metadata) == (hits.ids, hits.scores, "rome word7", {"n": 7})
+    assert (copy.ids, copy.scores, copy[0].text, copy[0].metadata) == (
+        hits.ids,
+        hits.scores,
+        "rome word7",
+        {"n": 7},
+    )
     assert copied(hits[0]).text == "rome word7"
     ranking = copied(searcher.search_batch({"q1": "word1", "q2": "word2"}, k=5))
     assert isinstance(ranking, Ranking)
     assert [hits.ids for hits in ranking.hits] == [["d1"], ["d2"]]  # type: ignore[attr-defined]
 
 
-def test_a_model_goes_with_its_searcher(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:
+def test_pickled_searcher_keeps_its_model(tmp_path: Path, tiny_model: Callable[..., Path]) -> None:
     index = Index.create(tmp_path / "index", model=tiny_model())
     index.add({"id": f"d{n}", "text": f"rome word{n}"} for n in range(5))
     index.commit()
@@ -91,7 +98,7 @@ def _search(searcher: Searcher) -> Any:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_pool_of_processes_searches_with_a_pickled_searcher(index: Index, method: str) -> None:
+def test_process_pool_searches_with_pickled_searcher(index: Index, method: str) -> None:
     with multiprocessing.get_context(method).Pool(1) as pool:
         [hits] = pool.map(_search, [index.searcher()])
     assert hits[0].text == "rome word7"

@@ -1,4 +1,4 @@
-"""The bar is there for long work at a terminal, and only there."""
+"""The progress bar is shown only for long operations at a terminal."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def work(what: str = "Indexing") -> None:
             bar(50, 1234)
 
 
-def test_a_file_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_output_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", out := io.StringIO())
     work()
     assert out.getvalue() == ""
 
 
-def test_short_work_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bar_for_short_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", out := Terminal())
     with Progress("Indexing", total=2) as bar:
         bar(1)
     assert out.getvalue() == ""
 
 
-def test_long_work_at_a_terminal_gets_a_bar_with_rate_and_eta(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_with_rate_and_eta_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(progress, "DELAY", 0.0)
@@ -53,7 +53,7 @@ def test_long_work_at_a_terminal_gets_a_bar_with_rate_and_eta(monkeypatch: pytes
     assert "ETA" in shown
 
 
-def test_an_error_takes_the_bar_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_removes_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", Terminal())
     bar = Progress("Indexing")
@@ -64,7 +64,7 @@ def test_an_error_takes_the_bar_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """A terminal whose bars appear at once; no fixture, because pytest sets stderr anew for the test itself."""
+    """A terminal whose bars appear at once; not a fixture, because pytest replaces stderr for the test."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(progress, "DELAY", 0.05)
@@ -73,7 +73,7 @@ def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def wait_for(text: str, out: Terminal) -> bool:
-    """Whether a text is shown within ten seconds."""
+    """Wait up to ten seconds until a text is shown."""
     end = time.monotonic() + 10
     while text not in out.getvalue() and time.monotonic() < end:
         time.sleep(0.01)
@@ -83,12 +83,12 @@ def wait_for(text: str, out: Terminal) -> bool:
 def test_rate_and_time_left_appear_with_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
     with Progress("Indexing", "documents", total=100) as bar:
-        bar(25)  # before the bar is shown, and never again
+        bar(25)  # once, before the bar is shown
         assert wait_for("documents/s", terminal)
         assert "25%" in terminal.getvalue() and "ETA 0:00:0" in terminal.getvalue()
 
 
-def test_a_resumed_bar_starts_at_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_bar_starts_at_the_amount_done(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
     with Progress("Indexing", "documents", total=100) as bar:
         bar.resume(60)
@@ -96,14 +96,14 @@ def test_a_resumed_bar_starts_at_what_is_done(monkeypatch: pytest.MonkeyPatch) -
     assert "0%" not in terminal.getvalue().replace("60%", "")
 
 
-def test_time_left_counts_from_where_the_work_resumed() -> None:
+def test_time_left_counts_from_the_resumption() -> None:
     bar = Progress("Indexing", "documents", total=100)
     bar.resume(60)
     bar.advance(20)
     assert bar._pace(40.0) == "0.5 documents/s  ETA 0:00:40"
 
 
-def test_lines_for_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(progress, "LINE_INTERVAL", 0.0)
     assert progress.default_meter() is progress.ProgressLines
     with progress.ProgressLines("Encoding", "passages", 10) as done:

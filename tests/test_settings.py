@@ -1,4 +1,4 @@
-"""Settings: ranges are checked where they are made, and every default is defined once."""
+"""Settings are validated, and every default is defined once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from citadel.settings import DEFAULT_B, DEFAULT_K1, Settings, text_settings
     ("values", "name"),
     [({"k1": -1.0}, "k1"), ({"k1": float("nan")}, "k1"), ({"k1": float("inf")}, "k1"), ({"b": 1.5}, "b")],
 )
-def test_bm25_parameters_out_of_range_are_refused(values: dict[str, Any], name: str) -> None:
+def test_bm25_parameters_out_of_range_are_usage_errors(values: dict[str, Any], name: str) -> None:
     with pytest.raises(UsageError, match=f"^{name} .* is out of range"):
         Settings("bm25", "english", analyser="english", **values)
 
 
-def test_the_bm25_defaults_are_one_pair() -> None:
+def test_bm25_defaults_are_defined_once() -> None:
     settings, router = text_settings("english"), Bm25Router()
     assert (settings.k1, settings.b) == (router.k1, router.b) == (DEFAULT_K1, DEFAULT_B) == (0.9, 0.4)
     package = Path(citadel.__file__).parent
     default = re.compile(r"k1[^=\n]*[=:] ?0\.9", re.IGNORECASE)
-    assert [path.name for path in package.rglob("*.py") if default.search(path.read_text())] == ["settings.py"]
+    assert [path.name for path in package.rglob("*.py") if default.search(path.read_text())] == [
+        "settings.py"
+    ]

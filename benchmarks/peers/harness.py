@@ -1,7 +1,7 @@
-"""What every peer shares: the same documents and queries, one pinned core, and the same figures at the end.
+"""Shared by all peers: documents and queries, one pinned core, and the figures at the end.
 
-A peer is a script of its own in this folder: it builds an index in a folder, then answers queries one by one. `run.py`
-starts each in a process of its own and puts the tables together.
+Each peer is a script in this folder that builds an index in a folder and answers queries one by one.
+`run.py` starts each in a child process and collects the results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 K = 100
 WARM_UP = 5
 
-Search = Callable[[int], Sequence[int]]  # number of a query → numbers of documents, best first
+Search = Callable[[int], Sequence[int]]  # query number → document numbers, best first
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Task:
         return list(json.loads((self.folder / "queries.json").read_text())["texts"])
 
     def routed(self, model: str, side: str) -> Rows:
-        """What a model made of the documents or queries; model is colbert, splade or citadel."""
+        """Encoded documents or queries; model is colbert, splade or citadel."""
         file = self.folder / f"{model}-{side}.npz"
         if not file.is_file():
             raise Unable(f"no {model} vectors: give prepare.py --{model} MODEL")
@@ -74,11 +74,11 @@ class Task:
 
 
 class Unable(Exception):
-    """A peer that cannot run, and why."""
+    """The reason why a peer cannot run."""
 
 
 def run_peer(name: str, build: Callable[[Task, Path], Search]) -> None:
-    """Build, search, and print one line of JSON; the arguments are the task's folder and a scratch folder."""
+    """Build, search and print one line of JSON; arguments: folder of the task, scratch folder."""
     task, scratch = Task(Path(sys.argv[1])), Path(sys.argv[2])
     scratch.mkdir(parents=True, exist_ok=True)
     try:
@@ -94,19 +94,19 @@ def _figures(task: Task, scratch: Path, build: Callable[[Task, Path], Search]) -
     count = len(task.queries)
     for query in range(min(WARM_UP, count)):
         search(query)
-    seconds, found = [], []
+    seconds, rankings = [], []
     for query in range(count):
         before = time.perf_counter()
         ranked = list(search(query))
         seconds.append(time.perf_counter() - before)
-        found.append([int(number) for number in ranked])
+        rankings.append([int(number) for number in ranked])
     return {
         "build_s": built,
         "p50_ms": 1e3 * float(np.percentile(seconds, 50)),
         "p95_ms": 1e3 * float(np.percentile(seconds, 95)),
         "disk_bytes": sum(file.stat().st_size for file in _files(scratch)),
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "ranked": found,
+        "ranked": rankings,
     }
 
 
@@ -115,13 +115,15 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def one_core() -> None:
-    """Stay on one core, with every thread that a library starts later."""
+    """Pin this process and all its later threads to one core."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-def max_sim(query: NDArray[np.float32], documents: Rows, chosen: Sequence[int] | None = None) -> NDArray[np.float32]:
-    """Exact MaxSim of a query [m, d] with documents: the sum over its tokens of the best product; −∞ for empty ones."""
+def max_sim(
+    query: NDArray[np.float32], documents: Rows, chosen: Sequence[int] | None = None
+) -> NDArray[np.float32]:
+    """Exact MaxSim of a query [m, d] with documents; −∞ for empty documents."""
     assert documents.vectors is not None
     if chosen is None:
         products = query @ documents.vectors.T  # [m, P]
@@ -134,5 +136,5 @@ def max_sim(query: NDArray[np.float32], documents: Rows, chosen: Sequence[int] |
 
 
 def top(scores: NDArray[Any], k: int = K) -> list[int]:
-    """The best k, equal ones by lower number."""
+    """The best k documents; equal scores by document number."""
     return [int(number) for number in np.argsort(-scores, kind="stable")[:k]]

@@ -1,9 +1,9 @@
-"""The documents, queries, judgements and vectors that all peers share, from a BEIR folder and trained models.
+"""Prepare texts, judgements and vectors for all peers from a BEIR folder and trained models.
 
     python benchmarks/peers/prepare.py $CITADEL_DATA/eval/cranfield build/peers/cranfield --family runs/family
 
-takes colbert, splade and citadel from there; `--colbert DIR` and so on name one apart. A model is a checkpoint or an
-exported folder; where both are there (NAME and NAME/int8), the exported one encodes.
+The models colbert, splade and citadel are taken from the family; `--colbert DIR` and so on override one.
+A model is a checkpoint or an exported folder; if both exist (NAME and NAME/int8), the exported one is used.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from citadel.eval.datasets import Dataset, beir_folder
 from citadel.paper.system import MeasuredEncoder, SystemSpec, load_system, pruned
 from citadel.types import RoutedTokens
 
-MODELS = {"colbert": "all_to_all", "splade": "sparse", "citadel": "dynamic"}  # and the router each must have
-PART = 512  # documents at a time
+MODELS = {"colbert": "all_to_all", "splade": "sparse", "citadel": "dynamic"}  # required router
+PART = 512  # documents per batch
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("collection")
     parser.add_argument("out")
     for name in MODELS:
@@ -45,7 +47,7 @@ def main() -> None:
 
 
 def model_folder(given: str, family: str, name: str) -> str:
-    """Where a model is; empty where none was named.
+    """Folder of a model; empty if none was named.
 
     >>> model_folder("", "runs/none", "colbert"), model_folder("mine", "runs/family", "colbert")
     ('', 'mine')
@@ -60,13 +62,13 @@ def write_texts(dataset: Dataset, out: Path) -> None:
     documents = list(dataset.documents())
     texts = {"ids": [each.id for each in documents], "texts": [each.encoded_text for each in documents]}
     (out / "documents.json").write_text(json.dumps(texts))
-    asked = {"ids": [id for id, _ in dataset.judged], "texts": [text for _, text in dataset.judged]}
-    (out / "queries.json").write_text(json.dumps(asked))
+    queries = {"ids": [id for id, _ in dataset.judged], "texts": [text for _, text in dataset.judged]}
+    (out / "queries.json").write_text(json.dumps(queries))
     (out / "qrels.json").write_text(json.dumps(dataset.qrels))
 
 
 def encode(folder: str, name: str, out: Path) -> None:
-    """What a model makes of both sides, as .npz with the model's fingerprint; what the same model made is kept."""
+    """Encode documents and queries to .npz files, unless this model already did."""
     encoder = load_system(SystemSpec(folder))
     assert encoder is not None
     if encoder.config.router != MODELS[name]:
@@ -85,7 +87,7 @@ def encode(folder: str, name: str, out: Path) -> None:
 
 
 def encode_side(encoder: MeasuredEncoder, side: str, texts: list[str]) -> list[RoutedTokens]:
-    """All texts of one side, documents pruned by the model's own τ."""
+    """Encode the texts of one side; documents are pruned by the model's own τ."""
     if side == "queries":
         return encoder.encode_queries(texts)
     encoded = encoder.tokenizer.documents(texts)
@@ -94,20 +96,21 @@ def encode_side(encoder: MeasuredEncoder, side: str, texts: list[str]) -> list[R
 
 
 def arrays(routed: list[RoutedTokens]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    """The encoded texts as concatenated arrays with offsets."""
+    columns: dict[str, Any] = {
         "offsets": np.concatenate([[0], np.cumsum([len(text) for text in routed])]).astype(np.int64),
         "keys": np.concatenate([text.keys for text in routed]),
         "weights": np.concatenate([text.weights for text in routed]),
     }
     if routed[0].vectors is not None:
-        found["vectors"] = np.concatenate([text.vectors for text in routed if text.vectors is not None])
+        columns["vectors"] = np.concatenate([text.vectors for text in routed if text.vectors is not None])
     if routed[0].semantic is not None:
-        found["semantic"] = np.stack([text.semantic for text in routed if text.semantic is not None])
-    return found
+        columns["semantic"] = np.stack([text.semantic for text in routed if text.semantic is not None])
+    return columns
 
 
 def write_exact(out: Path) -> None:
-    """The best documents by the exact score, to compare peers with."""
+    """Write the exact rankings that peers are compared with."""
     task, exact = Task(out), {}
     if (out / "colbert-documents.npz").exists():
         documents, queries = task.routed("colbert", "documents"), task.routed("colbert", "queries")

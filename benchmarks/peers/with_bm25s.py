@@ -1,4 +1,4 @@
-"""bm25s: BM25 with scores computed when it indexes; its own stop words, and PyStemmer where that is installed."""
+"""bm25s: BM25 with precomputed scores, its own stop words, and PyStemmer if it is installed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def build(task: Task, scratch: Path) -> Search:
     depth = min(K, len(task.ids))
 
     def search(query: int) -> list[int]:
-        asked = bm25s.tokenize([queries[query]], stopwords="en", stemmer=stemmer, show_progress=False)
-        found, _ = index.retrieve(asked, k=depth, show_progress=False, n_threads=1)
-        return [int(number) for number in found[0]]
+        tokens = bm25s.tokenize([queries[query]], stopwords="en", stemmer=stemmer, show_progress=False)
+        numbers, _ = index.retrieve(tokens, k=depth, show_progress=False, n_threads=1)
+        return [int(number) for number in numbers[0]]
 
     return search
 

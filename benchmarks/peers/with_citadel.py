@@ -1,4 +1,4 @@
-"""This project on the same documents: BM25 from text, or the vectors of the model that argument 3 names."""
+"""This project: BM25 from text, or the vectors of the model named by argument 3."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def build_vectors(task: Task, scratch: Path) -> Search:
         vectors = None if queries.vectors is None else queries.vectors[rows]
         pooled = None if semantic["queries"] is None else semantic["queries"][query]
         return [
-            int(id) for id in searcher.search_vectors(queries.keys[rows], queries.weights[rows], vectors, pooled, K).ids
+            int(id)
+            for id in searcher.search_vectors(
+                queries.keys[rows], queries.weights[rows], vectors, pooled, K
+            ).ids
         ]
 
     return search

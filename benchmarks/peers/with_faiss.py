@@ -1,4 +1,4 @@
-"""faiss: IVF-PQ over the ColBERT model's token vectors finds candidates, exact MaxSim over fp16 vectors ranks them."""
+"""faiss: candidates from IVF-PQ over the ColBERT model's token vectors, ranked by exact MaxSim."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness import K, Search, Task, max_sim, one_core, run_peer
 
 PROBES = 16
 TOKENS = 256  # nearest document tokens of each query token
-SUBVECTOR = 4  # dimensions a byte: 2 bits a dimension, as the paper's nbits = 2
+SUBVECTOR = 4  # dimensions per byte: 2 bits per dimension, as the paper's nbits = 2
 
 
 def build(task: Task, scratch: Path) -> Search:
@@ -31,10 +31,10 @@ def build(task: Task, scratch: Path) -> Search:
     owners = np.repeat(np.arange(len(documents)), np.diff(documents.offsets))
 
     def search(query: int) -> list[int]:
-        asked = queries.matrix(query)
-        _, tokens = index.search(asked, TOKENS)
+        vectors = queries.matrix(query)
+        _, tokens = index.search(vectors, TOKENS)
         candidates = np.unique(owners[tokens[tokens >= 0]])
-        scores = max_sim(asked, documents, candidates.tolist())
+        scores = max_sim(vectors, documents, candidates.tolist())
         return [int(number) for number in candidates[np.argsort(-scores, kind="stable")[:K]]]
 
     return search

@@ -18,14 +18,16 @@ def build(task: Task, scratch: Path) -> Search:
     width = documents.vectors.shape[1]
     kind = pa.list_(pa.list_(pa.float32(), width))
     schema = pa.schema([pa.field("number", pa.int64()), pa.field("vector", kind)])
-    rows = [{"number": number, "vector": documents.matrix(number).tolist()} for number in range(len(documents))]
+    rows = [
+        {"number": number, "vector": documents.matrix(number).tolist()} for number in range(len(documents))
+    ]
     table = lancedb.connect(str(scratch)).create_table("tokens", rows, schema=schema)
     table.create_index(metric="cosine", vector_column_name="vector", num_sub_vectors=width // 4)
 
     def search(query: int) -> list[int]:
-        asked = table.search(queries.matrix(query).tolist(), vector_column_name="vector")
-        found = asked.metric("cosine").nprobes(PROBES).refine_factor(REFINE).select(["number"]).limit(K).to_list()
-        return [int(row["number"]) for row in found]
+        search = table.search(queries.matrix(query).tolist(), vector_column_name="vector").metric("cosine")
+        hits = search.nprobes(PROBES).refine_factor(REFINE).select(["number"]).limit(K).to_list()
+        return [int(row["number"]) for row in hits]
 
     return search
 

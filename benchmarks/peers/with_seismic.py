@@ -1,4 +1,4 @@
-"""Seismic: approximate search over the SPLADE model's vectors, with the settings its README starts from."""
+"""Seismic: approximate search over the SPLADE model's vectors, with the settings of its README."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def build(task: Task, scratch: Path) -> Search:
     def search(query: int) -> list[int]:
         rows = queries.rows(query)
         names, values = queries.keys[rows].astype(kind), queries.weights[rows]
-        found = index.search(str(query), names, values, K, QUERY_CUT, HEAP_FACTOR)
-        order = np.argsort([-score for _, score, _ in found], kind="stable")
-        return [int(found[place][2]) for place in order]
+        hits = index.search(str(query), names, values, K, QUERY_CUT, HEAP_FACTOR)
+        order = np.argsort([-score for _, score, _ in hits], kind="stable")
+        return [int(hits[position][2]) for position in order]
 
     return search
 

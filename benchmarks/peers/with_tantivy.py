@@ -24,7 +24,7 @@ def build(task: Task, scratch: Path) -> Search:
     searcher, queries = index.searcher(), task.queries
 
     def search(query: int) -> list[int]:
-        words = " ".join(re.findall(r"\w+", queries[query].lower()))  # no operator of the query language is meant
+        words = " ".join(re.findall(r"\w+", queries[query].lower()))  # no query operators
         hits = searcher.search(index.parse_query(words, ["text"]), K).hits
         return [searcher.doc(address)["number"][0] for _, address in hits]
 

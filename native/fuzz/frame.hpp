@@ -1,4 +1,4 @@
-// The frame of a fuzz input, read and written.
+// Reading and writing the frame of a fuzz input.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr std::array<const char*, 20> kNames = {
 inline bool read_frame(const std::uint8_t* data, std::size_t size, fixture::Example& example) {
   if (size < 5) return false;
   const Variant& variant = kVariants[data[0] % kVariants.size()];
-  const std::uint64_t documents = data[2] | data[3] << 8 | (data[4] & 1) << 16;  // at most 131,071: a search stays short
+  const std::uint64_t documents = data[2] | data[3] << 8 | (data[4] & 1) << 16;  // at most 131,071, to keep searches short
   example.shape = {"fuzz", documents, variant.kind, variant.codec, data[1] & 0x80 ? "int8" : "fp16",
                    std::string(variant.kind) == "vectors" ? 32u : 0u, data[1] & 0x7fu};
   for (std::size_t at = 5; size - at >= 4;) {
@@ -41,9 +41,9 @@ inline fixture::Bytes write_frame(const fixture::Example& example, std::size_t v
                      static_cast<std::uint8_t>(example.shape.semantic_dimension | (example.shape.semantic_codec == "int8" ? 0x80u : 0u)),
                      static_cast<std::uint8_t>(documents), static_cast<std::uint8_t>(documents >> 8), static_cast<std::uint8_t>(documents >> 16)};
   for (std::size_t name = 0; name < kNames.size(); ++name) {
-    const auto found = example.sections.owned().find(kNames[name]);
-    if (found == example.sections.owned().end()) continue;
-    const fixture::Bytes& bytes = found->second.first;
+    const auto it = example.sections.owned().find(kNames[name]);
+    if (it == example.sections.owned().end()) continue;
+    const fixture::Bytes& bytes = it->second.first;
     out.push_back(static_cast<std::uint8_t>(name));
     for (int shift : {0, 8, 16}) out.push_back(static_cast<std::uint8_t>(bytes.size() >> shift));
     out.insert(out.end(), bytes.begin(), bytes.end());

@@ -1,6 +1,6 @@
-// Hostile sections through the loader and every kind of search. The input is a tiny frame:
+// Fuzz target: opens segments from untrusted sections and runs every search mode. The input is a small frame:
 //   byte 0: kind and codec   byte 1: semantic width, codec   bytes 2-4: documents   then sections: u8 name, u24 length, bytes
-// Checksums are computed here, so that hostile contents get past them.
+// Checksums are computed here, so that damaged contents pass verification.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -51,7 +51,7 @@ void run(const std::uint8_t* data, std::size_t size) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size > 0) {  // every instruction set in turn, fixed by the input
+  if (size > 0) {  // the input selects the instruction set
     static const std::vector<std::string> sets = instruction_sets();
     use_instruction_set(sets[data[size - 1] % sets.size()]);
   }

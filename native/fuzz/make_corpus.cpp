@@ -1,4 +1,4 @@
-// Write one small valid segment of each kind into a folder: where the fuzzer starts from.
+// Write the seed corpus: one small valid segment of each kind.
 #include <cstdio>
 #include <fstream>
 

@@ -1,5 +1,5 @@
-// Run the fuzz target over files and folders, for compilers without libFuzzer; each input is also tried cut short and with
-// single bytes changed, so that a replay sees some hostile segments even from a corpus of valid ones.
+// Run the fuzz target over the files of folders, for compilers without libFuzzer. Each input is also tried truncated and
+// with single bytes changed, because the seed corpus holds only valid segments.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

@@ -13,7 +13,6 @@
 namespace citadel {
 namespace {
 
-// Appends values of a fixed width to bytes that have room for them.
 void put_block(const std::uint32_t* values, std::size_t count, unsigned bits, std::uint8_t* out) {
   std::uint64_t pending = 0;
   unsigned held = 0;
@@ -41,7 +40,7 @@ std::uint64_t count_blocks(const std::uint64_t* starts, std::size_t lists) {
   return blocks;
 }
 
-// Collects packed blocks; grows by doubling and is cut once at the end.
+// Collects packed blocks in a buffer that grows by doubling.
 class Packer {
  public:
   explicit Packer(std::uint64_t blocks) { offsets_.reserve(blocks + 1); }
@@ -77,7 +76,7 @@ void each_block(const std::uint64_t* starts, std::size_t lists, Visit visit) {
       visit(list, at, static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, starts[list + 1] - at)));
 }
 
-struct Documents {  // each value is the one before plus a delta
+struct Documents {  // prefix sums of deltas
   std::uint64_t last;
   std::uint32_t operator()(std::uint64_t value) { return static_cast<std::uint32_t>(last += value); }
 };
@@ -87,19 +86,19 @@ struct Counts {
 };
 
 template <unsigned Bits, std::size_t Index>
-std::uint64_t value_in_group(const std::uint8_t* in, std::uint64_t whole) {
+std::uint64_t value_in_group(const std::uint8_t* in, std::uint64_t word) {
   constexpr std::uint64_t mask = (std::uint64_t{1} << Bits) - 1;
-  if constexpr (Bits <= 8) return whole >> (Index * Bits) & mask;
+  if constexpr (Bits <= 8) return word >> (Index * Bits) & mask;
   else return load<std::uint64_t>(in + Index * Bits / 8) >> (Index * Bits % 8) & mask;
 }
 
-// Eight values of `Bits` bits fill exactly `Bits` bytes, so every shift is known when this is compiled.
+// Eight values of `Bits` bits fill exactly `Bits` bytes, so every shift is a compile-time constant.
 template <unsigned Bits, typename Sink>
 void unpack_groups(const std::uint8_t* in, std::size_t groups, Sink& sink, std::uint32_t* out) {
   for (std::size_t group = 0; group < groups; ++group, in += Bits, out += 8) {
-    const std::uint64_t whole = load<std::uint64_t>(in);
+    const std::uint64_t word = load<std::uint64_t>(in);
     [&]<std::size_t... Index>(std::index_sequence<Index...>) {
-      ((out[Index] = sink(value_in_group<Bits, Index>(in, whole))), ...);
+      ((out[Index] = sink(value_in_group<Bits, Index>(in, word))), ...);
     }(std::make_index_sequence<8>{});
   }
 }
@@ -112,7 +111,7 @@ constexpr std::array<Unpack<Sink>, 33> kUnpack = []<std::size_t... Bits>(std::in
   return std::array<Unpack<Sink>, 33>{&unpack_groups<Bits, Sink>...};
 }(std::make_index_sequence<33>{});
 
-// Whole groups fast, as far as their 8-byte loads stay readable, then value by value.
+// Unpacks whole groups if their 8-byte loads stay in bounds, then the remaining values one by one.
 template <typename Sink>
 void unpack(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::size_t count, Sink& sink, std::uint32_t* out) {
   std::size_t done = 0;
@@ -151,11 +150,11 @@ PackedCounts pack_counts(const std::uint32_t* values, std::uint64_t count, const
   check_starts(starts, lists, count);
   Packer packer(count_blocks(starts, lists));
   each_block(starts, lists, [&](std::size_t list, std::uint64_t at, std::size_t n) {
-    bool zero = false;
-    std::uint32_t less[kBlock];
-    for (std::size_t i = 0; i < n; ++i) zero |= values[at + i] == 0, less[i] = values[at + i] - 1;
-    if (zero) throw std::invalid_argument("a count is 0 in list " + std::to_string(list));
-    packer.add(less, n);
+    bool has_zero = false;
+    std::uint32_t stored[kBlock];
+    for (std::size_t i = 0; i < n; ++i) has_zero |= values[at + i] == 0, stored[i] = values[at + i] - 1;
+    if (has_zero) throw std::invalid_argument("a count is 0 in list " + std::to_string(list));
+    packer.add(stored, n);
   });
   PackedCounts packed;
   std::tie(packed.offsets, packed.bytes) = packer.finish();

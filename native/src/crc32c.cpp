@@ -43,28 +43,28 @@ std::uint32_t update_table(const std::uint8_t* data, std::size_t size, std::uint
   return crc;
 }
 
-// crc · x^(8·bytes): moves a CRC over `bytes` zero bytes, so that three streams can run side by side and be joined.
+// crc · x^(8·bytes): extends a CRC by `bytes` zero bytes, so that three streams can run in parallel and be combined.
 [[maybe_unused]] constexpr std::size_t kStream = 1024;
 
 using Shift = std::array<std::array<std::uint32_t, 256>, 4>;
 
-constexpr std::uint32_t shift_bits(std::uint32_t crc, std::size_t bytes) {
+constexpr std::uint32_t append_zeros(std::uint32_t crc, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; ++i) crc = (crc >> 8) ^ kTables[0][crc & 0xff];
   return crc;
 }
 
 [[maybe_unused]] Shift make_shift(std::size_t bytes) {
   std::array<std::uint32_t, 32> of_bit{};
-  for (std::size_t bit = 0; bit < 32; ++bit) of_bit[bit] = shift_bits(std::uint32_t{1} << bit, bytes);
+  for (std::size_t bit = 0; bit < 32; ++bit) of_bit[bit] = append_zeros(std::uint32_t{1} << bit, bytes);
   Shift shift{};
-  for (std::size_t place = 0; place < 4; ++place)
+  for (std::size_t position = 0; position < 4; ++position)
     for (std::size_t byte = 0; byte < 256; ++byte)
       for (std::size_t bit = 0; bit < 8; ++bit)
-        if ((byte >> bit & 1) != 0) shift[place][byte] ^= of_bit[8 * place + bit];
+        if ((byte >> bit & 1) != 0) shift[position][byte] ^= of_bit[8 * position + bit];
   return shift;
 }
 
-[[maybe_unused]] std::uint32_t moved(const Shift& shift, std::uint32_t crc) {
+[[maybe_unused]] std::uint32_t apply_shift(const Shift& shift, std::uint32_t crc) {
   return shift[0][crc & 0xff] ^ shift[1][crc >> 8 & 0xff] ^ shift[2][crc >> 16 & 0xff] ^ shift[3][crc >> 24];
 }
 
@@ -89,7 +89,7 @@ CITADEL_CRC_TARGET std::uint32_t update_instruction(const std::uint8_t* data, st
       b = step(b, load<std::uint64_t>(data + kStream + i));
       c = step(c, load<std::uint64_t>(data + 2 * kStream + i));
     }
-    crc = moved(kTwo, static_cast<std::uint32_t>(a)) ^ moved(kOne, static_cast<std::uint32_t>(b)) ^ static_cast<std::uint32_t>(c);
+    crc = apply_shift(kTwo, static_cast<std::uint32_t>(a)) ^ apply_shift(kOne, static_cast<std::uint32_t>(b)) ^ static_cast<std::uint32_t>(c);
   }
   std::uint64_t rest = crc;
   for (; size >= 8; data += 8, size -= 8) rest = step(rest, load<std::uint64_t>(data));

@@ -12,7 +12,7 @@ namespace citadel {
 namespace {
 
 #if defined(__x86_64__)
-bool has_f16c() {  // not known to __builtin_cpu_supports of clang
+bool has_f16c() {  // clang's __builtin_cpu_supports does not know it
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
 }
@@ -38,7 +38,7 @@ const Kernels* find(const std::string& name) {
   throw std::invalid_argument("instruction set '" + name + "' cannot be used: this machine has " + known);
 }
 
-std::atomic<const Kernels*> chosen{nullptr};
+std::atomic<const Kernels*> selected{nullptr};
 
 }  // namespace
 
@@ -49,15 +49,15 @@ std::vector<std::string> instruction_sets() {
 }
 
 const Kernels& kernels() {
-  const Kernels* set = chosen.load(std::memory_order_acquire);
+  const Kernels* set = selected.load(std::memory_order_acquire);
   if (set == nullptr) {
-    const char* wanted = std::getenv("CITADEL_ISA");
-    set = wanted != nullptr && *wanted != '\0' ? find(wanted) : available().back();
-    chosen.store(set, std::memory_order_release);
+    const char* requested = std::getenv("CITADEL_ISA");
+    set = requested != nullptr && *requested != '\0' ? find(requested) : available().back();
+    selected.store(set, std::memory_order_release);
   }
   return *set;
 }
 
-void use_instruction_set(const std::string& name) { chosen.store(find(name), std::memory_order_release); }
+void use_instruction_set(const std::string& name) { selected.store(find(name), std::memory_order_release); }
 
 }  // namespace citadel

@@ -19,7 +19,7 @@ inline void widen_halves(const std::uint8_t* bytes, Floats* out) {
 
 #include "kernels_common.hpp"
 
-// 16 products at a time, widened to 16 bits first: maddubs would saturate on hostile codes of -128.
+// 16 products at a time, widened to 16 bits because maddubs would saturate on damaged codes of -128.
 inline __m256i products(const std::uint8_t* codes, const std::int8_t* q) {
   const __m256i a = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
   const __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(q)));
@@ -36,7 +36,7 @@ inline __m256i row_sums(const std::uint8_t* codes, std::size_t d, const std::int
   return _mm256_add_epi32(sums, products(rest, q + j));
 }
 
-// The dot products of eight rows, in order.
+// Dot products of eight rows.
 inline __m256i eight_dots(const std::uint8_t* codes, std::size_t d, const std::int8_t* q) {
   __m256i rows[8];
   for (std::size_t r = 0; r < 8; ++r) rows[r] = row_sums(codes + r * d, d, q);
@@ -60,42 +60,42 @@ void repeats_avx2(const std::uint32_t* documents, std::size_t n, std::uint64_t m
   mask[0] = mask[1] = mask[2] = 0;
   std::size_t i = 1;
   for (; i + 8 <= n; i += 8) {
-    const __m256i here = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(documents + i));
-    const __m256i before = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(documents + i - 1));
-    const auto equal = static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(here, before))));
+    const __m256i current = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(documents + i));
+    const __m256i previous = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(documents + i - 1));
+    const auto equal = static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(current, previous))));
     mask[i / 64] |= equal << (i % 64);
     if (i % 64 > 56) mask[i / 64 + 1] |= equal >> (64 - i % 64);
   }
   for (; i < n; ++i) mask[i / 64] |= static_cast<std::uint64_t>(documents[i] == documents[i - 1]) << (i % 64);
 }
 
-std::size_t collect_avx2(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
+std::size_t collect_avx2(float* accumulators, std::size_t n, float threshold, std::uint32_t* offsets, float* values) {
   const __m256 untouched = _mm256_set1_ps(-0.0f);
-  const __m256 least = _mm256_set1_ps(threshold);
-  std::size_t found = 0;
+  const __m256 thresholds = _mm256_set1_ps(threshold);
+  std::size_t count = 0;
   for (std::size_t i = 0; i < n; i += 8) {
     const __m256 sums = _mm256_loadu_ps(accumulators + i);
     const __m256i same = _mm256_cmpeq_epi32(_mm256_castps_si256(sums), _mm256_castps_si256(untouched));
-    const __m256 good = _mm256_andnot_ps(_mm256_castsi256_ps(same), _mm256_cmp_ps(sums, least, _CMP_GE_OQ));
-    for (auto mask = static_cast<unsigned>(_mm256_movemask_ps(good)); mask != 0; mask &= mask - 1) {
-      const auto place = static_cast<std::uint32_t>(i) + static_cast<std::uint32_t>(__builtin_ctz(mask));
-      places[found] = place;
-      values[found++] = accumulators[place];
+    const __m256 selected = _mm256_andnot_ps(_mm256_castsi256_ps(same), _mm256_cmp_ps(sums, thresholds, _CMP_GE_OQ));
+    for (auto mask = static_cast<unsigned>(_mm256_movemask_ps(selected)); mask != 0; mask &= mask - 1) {
+      const auto offset = static_cast<std::uint32_t>(i) + static_cast<std::uint32_t>(__builtin_ctz(mask));
+      offsets[count] = offset;
+      values[count++] = accumulators[offset];
     }
     _mm256_storeu_ps(accumulators + i, untouched);
   }
-  return found;
+  return count;
 }
 
 void finish_avx2(const std::uint32_t* documents, float* values, std::size_t n, bool floor) {
   std::uint64_t mask[3];
   repeats_avx2(documents, n, mask);
   fold(values, n, mask);
-  normalise(values, n, floor);
+  normalize(values, n, floor);
 }
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, unpack_documents, unpack_counts, byte_products, logits};
+const Kernels kAvx2Kernels = {"avx2", 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits};
 
 }  // namespace citadel

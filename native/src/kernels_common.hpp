@@ -1,6 +1,6 @@
-// Kernels written once for all instruction sets; each kernels_*.cpp includes this inside its anonymous namespace after it
-// has said how wide a vector is (kWidth floats) and how 16 halves become floats. No standard library templates here: an
-// inline function compiled for AVX-512 must never be the one the linker keeps for everybody.
+// Kernels shared by all instruction sets. Each kernels_*.cpp includes this file inside its anonymous namespace after
+// defining kWidth (floats per vector) and widen_halves. No standard library templates here: the linker might keep the copy
+// of an inline function that was compiled for AVX-512.
 
 typedef float Floats __attribute__((vector_size(kWidth * 4)));
 typedef std::int32_t Ints __attribute__((vector_size(kWidth * 4)));
@@ -19,7 +19,7 @@ inline void store_vector(T* to, V vector) {
 
 inline Floats broadcast(float x) { return x - Floats{}; }
 
-// Four entries at a time, their codes in one word: without this the compiler gathers, which is slower than loading.
+// Four entries at a time with their codes in one word: otherwise the compiler emits a gather, which is slower than loads.
 inline std::int32_t four_entries(const std::uint8_t* codes, const std::int16_t* entries) {
   std::uint32_t word;
   __builtin_memcpy(&word, codes, sizeof word);
@@ -37,7 +37,7 @@ void pq(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, PqTabl
   }
 }
 
-// The products of one sub-vector with its centroids [256]; gives the largest without its sign.
+// Dot products of one sub-vector with its centroids [256]. Returns the largest magnitude.
 inline float centroid_products(const float* centroids, std::size_t sub, const float* q, float* out) {
   float largest = 0.0f;
   for (std::size_t c = 0; c < kCentroids; c += kWidth) {
@@ -46,36 +46,36 @@ inline float centroid_products(const float* centroids, std::size_t sub, const fl
     store_vector(out + c, sum);
   }
   for (std::size_t c = 0; c < kCentroids; ++c) {
-    const float size = out[c] < 0.0f ? -out[c] : out[c];
-    largest = size > largest ? size : largest;
+    const float magnitude = out[c] < 0.0f ? -out[c] : out[c];
+    largest = magnitude > largest ? magnitude : largest;
   }
   return largest;
 }
 
-// Adding and taking away 1.5 · 2^23 leaves the nearest whole number, halves to even. What is no number becomes 0.
-inline std::int16_t whole_steps(float value, float step) {
+// Adding and subtracting 1.5 · 2^23 rounds half to even. NaN becomes 0.
+inline std::int16_t round_to_steps(float value, float step) {
   constexpr float kShift = 12582912.0f;
-  const float whole = (value / step + kShift) - kShift;
-  return whole >= -32767.0f && whole <= 32767.0f ? static_cast<std::int16_t>(whole) : std::int16_t{0};
+  const float rounded = (value / step + kShift) - kShift;
+  return rounded >= -32767.0f && rounded <= 32767.0f ? static_cast<std::int16_t>(rounded) : std::int16_t{0};
 }
 
-float pq_table(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* floats, std::int16_t* entries) {
+float pq_table(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* scratch, std::int16_t* entries) {
   float largest = 0.0f;
   for (std::size_t s = 0; s < subvectors; ++s)
-    largest += centroid_products(centroids + s * sub * kCentroids, sub, q + s * sub, floats + s * kCentroids);
-  const float step = largest / (32767.0f - static_cast<float>(subvectors));  // rounding up everywhere still fits 16 bits
-  constexpr float kSmallestNormal = 1.17549435e-38f;  // below it a step has few bits: rounded down, it would let sums pass 16 bits
+    largest += centroid_products(centroids + s * sub * kCentroids, sub, q + s * sub, scratch + s * kCentroids);
+  const float step = largest / (32767.0f - static_cast<float>(subvectors));  // fits 16 bits even if every entry rounds up
+  constexpr float kSmallestNormal = 1.17549435e-38f;  // a subnormal step, rounded down, could overflow 16 bits
   const bool usable = step >= kSmallestNormal && step < __builtin_inff();
-  for (std::size_t i = 0; i < subvectors * kCentroids; ++i) entries[i] = usable ? whole_steps(floats[i], step) : std::int16_t{0};
+  for (std::size_t i = 0; i < subvectors * kCentroids; ++i) entries[i] = usable ? round_to_steps(scratch[i], step) : std::int16_t{0};
   return usable ? step : 0.0f;
 }
 
-// The nearest of 256 centroids [Sub, 256] to each of kWidth vectors [Sub, kWidth], a vector a lane, so that nothing is
-// compared across lanes. The first of equally near ones stays.
+// The nearest of 256 centroids [Sub, 256] for each of kWidth vectors [Sub, kWidth]. One vector per lane, so that nothing
+// is compared across lanes. Ties go to the lower centroid.
 template <std::size_t Sub>
 inline Ints nearest_centroids(const float* x, const float* centroids) {
   Floats best = broadcast(__builtin_inff());
-  Ints place = {};
+  Ints nearest = {};
   for (std::size_t c = 0; c < kCentroids; ++c) {
     const Floats first = centroids[c] - load_vector<Floats>(x);
     Floats distance = first * first;
@@ -85,9 +85,9 @@ inline Ints nearest_centroids(const float* x, const float* centroids) {
     }
     const Ints closer = distance < best;
     best = closer ? distance : best;
-    place = closer ? static_cast<std::int32_t>(c) - Ints{} : place;
+    nearest = closer ? static_cast<std::int32_t>(c) - Ints{} : nearest;
   }
-  return place;
+  return nearest;
 }
 
 template <std::size_t Sub>
@@ -104,20 +104,20 @@ std::size_t pq_assign_lanes(const float* vectors, std::size_t n, const float* ce
   return done;
 }
 
-// The same arithmetic for one vector, of any width.
+// The same arithmetic for one vector of any width.
 inline std::uint8_t nearest_centroid(const float* x, const float* centroids, std::size_t sub) {
   float best = __builtin_inff();
-  std::size_t place = 0;
+  std::size_t nearest = 0;
   for (std::size_t c = 0; c < kCentroids; ++c) {
     float distance = 0.0f;
     for (std::size_t j = 0; j < sub; ++j) {
       const float difference = centroids[j * kCentroids + c] - x[j];
       distance += difference * difference;
     }
-    place = distance < best ? c : place;
+    nearest = distance < best ? c : nearest;
     best = distance < best ? distance : best;
   }
-  return static_cast<std::uint8_t>(place);
+  return static_cast<std::uint8_t>(nearest);
 }
 
 void pq_assign(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors, std::size_t sub,
@@ -130,7 +130,7 @@ void pq_assign(const float* vectors, std::size_t n, const float* centroids, std:
       codes[i * subvectors + s] = nearest_centroid(vectors + (i * subvectors + s) * sub, centroids + s * sub * kCentroids, sub);
 }
 
-// The sum of 16 lanes in the fixed order: halves added to halves.
+// The sum of 16 lanes in a fixed order: repeatedly add the upper half to the lower half.
 inline float fold_lanes(const Floats* lanes) {
   float sums[kLanes];
   __builtin_memcpy(sums, lanes, sizeof sums);
@@ -149,7 +149,7 @@ struct Singles {
   static void widen(const std::uint8_t* bytes, Floats* out) { __builtin_memcpy(out, bytes, kLanes * 4); }
 };
 
-// Lanes beyond d meet a zero on both sides, so that they add +0.
+// Lanes beyond d are zero on both sides and add +0.
 template <typename Stored>
 inline float dot(const std::uint8_t* vector, std::size_t d, const float* q) {
   Floats sums[kLanes / kWidth] = {}, values[kLanes / kWidth];
@@ -213,16 +213,16 @@ void bm25(const std::uint32_t* documents, const std::uint8_t* lengths, const std
 
 [[maybe_unused]] void fold(float* values, std::size_t, const std::uint64_t mask[3]) {
   for (std::size_t word = 3; word-- > 0;)
-    for (std::uint64_t left = mask[word]; left != 0;) {  // from the last to the first, so that a run folds onto its start
-      const auto bit = static_cast<std::size_t>(63 - __builtin_clzll(left));
-      left &= ~(std::uint64_t{1} << bit);
+    for (std::uint64_t remaining = mask[word]; remaining != 0;) {  // backwards, so that a run folds onto its start
+      const auto bit = static_cast<std::size_t>(63 - __builtin_clzll(remaining));
+      remaining &= ~(std::uint64_t{1} << bit);
       float* value = values + 64 * word + bit;
       if (value[0] > value[-1]) value[-1] = value[0];
       value[0] = 0.0f;
     }
 }
 
-void normalise(float* values, std::size_t n, bool floor) {
+void normalize(float* values, std::size_t n, bool floor) {
   if (floor)
     for (std::size_t i = 0; i < n; ++i) values[i] = values[i] > 0.0f ? values[i] : 0.0f;
   else
@@ -233,7 +233,7 @@ void normalise(float* values, std::size_t n, bool floor) {
   std::uint64_t mask[3];
   repeats(documents, n, mask);
   fold(values, n, mask);
-  normalise(values, n, floor);
+  normalize(values, n, floor);
 }
 
 inline bool any_lane(Ints lanes) {
@@ -243,27 +243,46 @@ inline bool any_lane(Ints lanes) {
   return all != 0;
 }
 
-// Sixteen at a time are looked at together; only where one of them is good, one by one.
-[[maybe_unused]] std::size_t collect(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values) {
+// Tests 16 accumulators at once and visits them one by one only if one of them passes.
+[[maybe_unused]] std::size_t collect(float* accumulators, std::size_t n, float threshold, std::uint32_t* offsets, float* values) {
   const Ints untouched = static_cast<std::int32_t>(kUntouched) - Ints{};
-  std::size_t found = 0;
+  std::size_t count = 0;
   for (std::size_t i = 0; i < n; i += kLanes) {
-    Ints good = {};
+    Ints selected = {};
     for (std::size_t part = 0; part < kLanes; part += kWidth)
-      good |= (load_vector<Floats>(accumulators + i + part) >= threshold) & (load_vector<Ints>(accumulators + i + part) != untouched);
-    for (std::size_t j = i; any_lane(good) && j < i + kLanes; ++j) {
+      selected |= (load_vector<Floats>(accumulators + i + part) >= threshold) & (load_vector<Ints>(accumulators + i + part) != untouched);
+    for (std::size_t j = i; any_lane(selected) && j < i + kLanes; ++j) {
       std::uint32_t bits;
       __builtin_memcpy(&bits, accumulators + j, sizeof bits);
-      places[found] = static_cast<std::uint32_t>(j);
-      values[found] = accumulators[j];
-      found += bits != kUntouched && accumulators[j] >= threshold;
+      offsets[count] = static_cast<std::uint32_t>(j);
+      values[count] = accumulators[j];
+      count += bits != kUntouched && accumulators[j] >= threshold;
     }
     for (std::size_t part = 0; part < kLanes; part += kWidth) store_vector(accumulators + i + part, untouched);
   }
-  return found;
+  return count;
 }
 
-// For the rows an instruction set's own loop leaves over; exact, so any order will do.
+[[maybe_unused]] std::size_t select(const std::uint32_t* documents, std::size_t n, const std::uint64_t* set, std::uint32_t* positions) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    positions[count] = static_cast<std::uint32_t>(i);
+    count += set[documents[i] >> 6] >> (documents[i] & 63) & 1;
+  }
+  return count;
+}
+
+[[maybe_unused]] std::size_t match(const std::uint32_t* documents, const std::uint32_t* members, std::size_t count, std::uint32_t* positions) {
+  std::size_t kept = 0, i = 0;
+  for (std::size_t member = 0; member < count; ++member) {
+    for (std::size_t step = 64; step > 0; step /= 2)
+      while (i + step <= 128 && documents[i + step - 1] < members[member]) i += step;
+    for (; i < 128 && documents[i] == members[member]; ++i) positions[kept++] = static_cast<std::uint32_t>(i);
+  }
+  return kept;
+}
+
+// Also used for the rows left over by vectorized loops; integer sums are exact in any order.
 [[maybe_unused]] void int8_plain(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, std::size_t d, Int8Query q, float* out) {
   for (std::size_t i = 0; i < n; ++i, codes += d) {
     std::int32_t sum = 0;
@@ -274,7 +293,7 @@ inline bool any_lane(Ints lanes) {
   }
 }
 
-// ---- the router's product ---------------------------------------------------------------------------------------------
+// ---- router product ---------------------------------------------------------------------------------------------------
 
 [[maybe_unused]] void byte_products(const std::uint32_t* states, std::size_t rows, const std::int8_t* codes, std::size_t groups, std::size_t,
                                     std::int32_t* sums) {
@@ -288,12 +307,12 @@ inline bool any_lane(Ints lanes) {
     }
 }
 
-[[maybe_unused]] void logits(const std::int32_t* sums, std::size_t rows, KeyNumbers numbers, const float* least, float* out,
+[[maybe_unused]] void logits(const std::int32_t* sums, std::size_t rows, KeyParameters keys, const float* threshold, float* out,
                              std::uint32_t* above) {
   for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock, out += kKeyBlock) {
     for (std::size_t key = 0; key < kKeyBlock; ++key)
-      out[key] = static_cast<float>(sums[key] - numbers.offsets[key]) * numbers.scales[key] + numbers.biases[key];
+      out[key] = static_cast<float>(sums[key] - keys.offsets[key]) * keys.scales[key] + keys.biases[key];
     above[row] = 0;
-    for (std::size_t key = 0; key < kKeyBlock; ++key) above[row] |= static_cast<std::uint32_t>(out[key] > least[row]) << key;
+    for (std::size_t key = 0; key < kKeyBlock; ++key) above[row] |= static_cast<std::uint32_t>(out[key] > threshold[row]) << key;
   }
 }

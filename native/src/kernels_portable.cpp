@@ -1,4 +1,4 @@
-// Plain C++ for every machine; four floats a vector, which SSE2 and NEON both have.
+// Portable C++ with vectors of four floats, which SSE2 and NEON both have.
 #include "citadel/bits.hpp"
 #include "citadel/half.hpp"
 #include "citadel/kernels.hpp"
@@ -28,6 +28,6 @@ inline void widen_halves(const std::uint8_t* bytes, Floats* out) {
 
 }  // namespace
 
-const Kernels kPortableKernels = {"portable", 0, int8_plain, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish, collect, unpack_documents, unpack_counts, byte_products, logits};
+const Kernels kPortableKernels = {"portable", 0, int8_plain, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish, collect, select, match, unpack_documents, unpack_counts, byte_products, logits};
 
 }  // namespace citadel

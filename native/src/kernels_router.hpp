@@ -1,9 +1,10 @@
-// The router's product with bytes; included by kernels_avx512.cpp.
+// The router's byte products; included by kernels_avx512.cpp.
 
 static_assert(kKeyBlock == 32);  // two registers of 16 sums
 
-// Two registers of sums a row stay where they are while a block's codes pass by once. They are named by a pack, and leave as
-// they are: GCC 12 keeps an array in memory that a loop goes through, and stores what a longer end would need at every step.
+// Each row keeps its sums in two registers while the block's codes are read once. The rows are unrolled by a parameter pack
+// and the function ends in plain stores: GCC 12 keeps an array indexed by a loop in memory, and with anything else at the
+// end it spills the sums in every iteration.
 template <std::size_t... row>
 __attribute__((noinline)) void tile_products(std::index_sequence<row...>, const std::uint32_t* states, const std::int8_t* codes, std::size_t groups,
                                              std::size_t ahead, std::int32_t* sums) {
@@ -30,14 +31,14 @@ void byte_products_avx512(const std::uint32_t* states, std::size_t rows, const s
   if constexpr (Rows > 1) byte_products_avx512<Rows - 1>(states, rows, codes, groups, ahead, sums);
 }
 
-inline __m512 sixteen_logits(const std::int32_t* sums, const KeyNumbers& numbers, std::size_t at) {
-  const __m512i exact = _mm512_sub_epi32(_mm512_load_si512(sums + at), _mm512_loadu_si512(numbers.offsets + at));
-  return _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(exact), _mm512_loadu_ps(numbers.scales + at)), _mm512_loadu_ps(numbers.biases + at));
+inline __m512 sixteen_logits(const std::int32_t* sums, const KeyParameters& keys, std::size_t at) {
+  const __m512i exact = _mm512_sub_epi32(_mm512_load_si512(sums + at), _mm512_loadu_si512(keys.offsets + at));
+  return _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(exact), _mm512_loadu_ps(keys.scales + at)), _mm512_loadu_ps(keys.biases + at));
 }
 
-void logits_avx512(const std::int32_t* sums, std::size_t rows, KeyNumbers numbers, const float* least, float* out, std::uint32_t* above) {
+void logits_avx512(const std::int32_t* sums, std::size_t rows, KeyParameters keys, const float* threshold, float* out, std::uint32_t* above) {
   for (std::size_t row = 0; row < rows; ++row, sums += 32, out += 32) {
-    const __m512 low = sixteen_logits(sums, numbers, 0), high = sixteen_logits(sums, numbers, 16), bound = _mm512_set1_ps(least[row]);
+    const __m512 low = sixteen_logits(sums, keys, 0), high = sixteen_logits(sums, keys, 16), bound = _mm512_set1_ps(threshold[row]);
     _mm512_store_ps(out, low), _mm512_store_ps(out + 16, high);
     above[row] = _mm512_cmp_ps_mask(low, bound, _CMP_GT_OQ) | static_cast<std::uint32_t>(_mm512_cmp_ps_mask(high, bound, _CMP_GT_OQ)) << 16;
   }

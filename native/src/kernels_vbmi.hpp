@@ -1,19 +1,19 @@
-// What byte permutations (AVX-512 VBMI) add; included by kernels_avx512.cpp, used where the machine has them.
+// Kernels that need byte permutations (AVX-512 VBMI); included by kernels_avx512.cpp.
 
 #define CITADEL_VBMI __attribute__((target("avx512vbmi")))
 
 // ---- packed document numbers ----------------------------------------------------------------------------------------
 
-constexpr unsigned kWidest = 25;  // a value of up to 25 bits lies within 4 bytes, and 127 of them sum to less than 2^32
+constexpr unsigned kMaxBits = 25;  // such a value spans at most 4 bytes, and 127 of them sum to less than 2^32
 
 struct UnpackPlan {
-  alignas(64) std::uint8_t bytes[kWidest + 1][64];    // which byte goes where, for 16 values at a time
-  alignas(64) std::uint32_t shifts[kWidest + 1][16];
+  alignas(64) std::uint8_t bytes[kMaxBits + 1][64];    // byte permutation for 16 values
+  alignas(64) std::uint32_t shifts[kMaxBits + 1][16];
 };
 
 constexpr UnpackPlan make_unpack_plan() {
   UnpackPlan plan{};
-  for (unsigned bits = 0; bits <= kWidest; ++bits)
+  for (unsigned bits = 0; bits <= kMaxBits; ++bits)
     for (unsigned value = 0; value < 16; ++value) {
       plan.shifts[bits][value] = value * bits % 8;
       for (unsigned byte = 0; byte < 4; ++byte) plan.bytes[bits][4 * value + byte] = static_cast<std::uint8_t>(value * bits / 8 + byte);
@@ -30,7 +30,7 @@ CITADEL_VBMI inline __m512i sixteen_values(const std::uint8_t* in, unsigned bits
   return _mm512_and_si512(shifted, _mm512_set1_epi32(static_cast<int>((1u << bits) - 1)));
 }
 
-inline __m512i running_sums(__m512i x) {
+inline __m512i prefix_sums(__m512i x) {
   const __m512i zero = _mm512_setzero_si512();
   x = _mm512_add_epi32(x, _mm512_alignr_epi32(x, zero, 15));
   x = _mm512_add_epi32(x, _mm512_alignr_epi32(x, zero, 14));
@@ -38,22 +38,22 @@ inline __m512i running_sums(__m512i x) {
   return _mm512_add_epi32(x, _mm512_alignr_epi32(x, zero, 8));
 }
 
-// Bytes that whole groups of 16 values read: each group loads 64.
+// Whether groups of 16 values can be read: each group loads 64 bytes.
 inline bool groups_readable(std::uint64_t readable, unsigned bits, std::size_t groups) {
-  return bits <= kWidest && readable >= (groups - 1) * 2 * bits + 64;
+  return bits <= kMaxBits && readable >= (groups - 1) * 2 * bits + 64;
 }
 
 CITADEL_VBMI std::uint64_t unpack_documents_vbmi(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::uint32_t first,
                                                  std::size_t count, std::uint32_t* out) {
   if (count + 1 != kBlock || !groups_readable(readable, bits, kBlock / 16)) return unpack_documents(in, readable, bits, first, count, out);
   const __m512i last = _mm512_set1_epi32(15);
-  __m512i before = _mm512_set1_epi32(static_cast<int>(first));
+  __m512i previous = _mm512_set1_epi32(static_cast<int>(first));
   out[0] = first;
   for (std::size_t i = 0; i < kBlock; i += 16, in += 2 * bits) {
-    const __m512i numbers = _mm512_add_epi32(before, running_sums(sixteen_values(in, bits)));
+    const __m512i numbers = _mm512_add_epi32(previous, prefix_sums(sixteen_values(in, bits)));
     if (i + 16 < kBlock) _mm512_storeu_si512(out + 1 + i, numbers);
-    else _mm512_mask_storeu_epi32(out + 1 + i, 0x7fff, numbers);  // the 128th delta is the next block's
-    before = _mm512_permutexvar_epi32(last, numbers);
+    else _mm512_mask_storeu_epi32(out + 1 + i, 0x7fff, numbers);  // a block has 127 deltas
+    previous = _mm512_permutexvar_epi32(last, numbers);
   }
   return first + std::uint64_t{out[kBlock - 1] - first};
 }
@@ -64,13 +64,13 @@ CITADEL_VBMI void unpack_counts_vbmi(const std::uint8_t* in, std::uint64_t reada
     _mm512_storeu_si512(out + i, _mm512_add_epi32(sixteen_values(in, bits), _mm512_set1_epi32(1)));
 }
 
-// ---- product quantisation -------------------------------------------------------------------------------------------
+// ---- product quantization -------------------------------------------------------------------------------------------
 
-// A look-up in 256 entries of two bytes is two look-ups in 256 bytes, and those a register can do for 64 postings at once.
-// The planes of low and high bytes of each sub-vector stand behind the entries: [S, 2, 256].
-float pq_table_planes(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* floats,
+// A lookup in 256 two-byte entries is two lookups in 256 bytes, each done for 64 postings at once by byte permutations.
+// The planes of low and high bytes [S, 2, 256] follow the entries.
+float pq_table_planes(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* scratch,
                       std::int16_t* entries) {
-  const float step = pq_table(centroids, subvectors, sub, q, floats, entries);
+  const float step = pq_table(centroids, subvectors, sub, q, scratch, entries);
   auto* planes = reinterpret_cast<std::uint8_t*>(entries + subvectors * kCentroids);
   for (std::size_t s = 0; s < subvectors; ++s)
     for (std::size_t c = 0; c < kCentroids; c += 32) {
@@ -93,7 +93,7 @@ inline void transpose_lanes(__m512i a, __m512i b, __m512i c, __m512i d, __m512i 
 }
 
 template <std::size_t Subvectors>
-struct CodeOrder {  // within a register, codes of one sub-vector side by side
+struct CodeOrder {  // permutation that groups a register's codes by sub-vector
   alignas(64) std::uint8_t bytes[64];
   constexpr CodeOrder() : bytes{} {
     constexpr std::size_t kRows = 64 / Subvectors;
@@ -122,14 +122,14 @@ CITADEL_VBMI inline void transpose_codes(const std::uint8_t* codes, __m512i* out
   }
 }
 
-// One byte of the entry of each code.
+// Look up one byte of each code's entry.
 CITADEL_VBMI inline __m512i plane_bytes(__m512i codes, __mmask64 high, const std::uint8_t* plane) {
   const __m512i low_half = _mm512_permutex2var_epi8(_mm512_loadu_si512(plane), codes, _mm512_loadu_si512(plane + 64));
   const __m512i high_half = _mm512_permutex2var_epi8(_mm512_loadu_si512(plane + 128), codes, _mm512_loadu_si512(plane + 192));
   return _mm512_mask_mov_epi8(low_half, high, high_half);
 }
 
-// Add the entries of 64 codes in one table. Lane l of sums[0] holds postings 16·l … + 7, of sums[1] the next eight.
+// Add the entries of 64 codes in one table. Lane l of sums[0] holds postings 16·l … 16·l + 7, sums[1] the next eight.
 CITADEL_VBMI inline void add_entries(__m512i codes, const std::uint8_t* planes, __m512i sums[2]) {
   const __mmask64 high = _mm512_movepi8_mask(codes);
   const __m512i low_bytes = plane_bytes(codes, high, planes), high_bytes = plane_bytes(codes, high, planes + kCentroids);
@@ -142,7 +142,7 @@ inline void store_scaled(__m256i sums, float step, float scale, float* out) {
   _mm512_storeu_ps(out, _mm512_mul_ps(_mm512_mul_ps(exact, _mm512_set1_ps(step)), _mm512_set1_ps(scale)));
 }
 
-// From the order of add_entries to that of the postings, scaled.
+// Scale and store the sums of add_entries in posting order.
 inline void store_in_order(const __m512i sums[2], float step, float scale, float* out) {
   const __m512i first = _mm512_permutex2var_epi64(sums[0], _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), sums[1]);
   const __m512i second = _mm512_permutex2var_epi64(sums[0], _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), sums[1]);

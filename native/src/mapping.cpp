@@ -25,14 +25,14 @@ struct Slot {
   std::atomic<std::uintptr_t> begin{0};  // 0: free
   std::atomic<std::uintptr_t> end{0};
   std::atomic<bool> unreadable{false};
-  mutable std::atomic<std::int64_t> looked{INT64_MIN / 2};  // when the file's length was last looked at
+  mutable std::atomic<std::int64_t> checked{INT64_MIN / 2};  // when the file's length was last checked
   int descriptor = -1;
   std::size_t size = 0;
 };
 
 using SlotPage = std::array<Slot, kSlotsPerPage>;
 
-// Read by the signal handler without a lock: pages are added and never freed.
+// Read by the signal handler without a lock: pages are only ever added.
 std::atomic<SlotPage*> slot_pages[kPages];
 std::mutex slots_mutex;
 struct sigaction previous_action;
@@ -49,8 +49,8 @@ std::size_t slot_of(std::uintptr_t address) {
   return kUnwatched;
 }
 
-// Zeros from the page of `address` to the end of its mapping: what lies behind a cut is gone as well.
-bool cover_with_zeros(std::uintptr_t address) {
+// Replace the pages from `address` to the end of its mapping by zeros: everything after a truncation point is gone too.
+bool replace_with_zeros(std::uintptr_t address) {
   const std::size_t index = slot_of(address);
   if (index == kUnwatched) return false;
   Slot& slot = *slot_at(index);
@@ -62,25 +62,25 @@ bool cover_with_zeros(std::uintptr_t address) {
   return zeros != MAP_FAILED;
 }
 
-// What would have happened without this handler.
+// Forward to the previously installed handler or the default action.
 void pass_on(int number, siginfo_t* info, void* context) {
   if ((previous_action.sa_flags & SA_SIGINFO) != 0) return previous_action.sa_sigaction(number, info, context);
   if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) return previous_action.sa_handler(number);
-  if (previous_action.sa_handler == SIG_IGN && info->si_code <= 0) return;  // sent by a process that may be ignored
-  struct sigaction fall_back = {};
-  fall_back.sa_handler = SIG_DFL;
-  sigaction(SIGBUS, &fall_back, nullptr);
-  if (info->si_code <= 0) raise(SIGBUS);  // else the instruction is run again and ends the process
+  if (previous_action.sa_handler == SIG_IGN && info->si_code <= 0) return;  // sent by kill(), so ignoring it is allowed
+  struct sigaction fallback = {};
+  fallback.sa_handler = SIG_DFL;
+  sigaction(SIGBUS, &fallback, nullptr);
+  if (info->si_code <= 0) raise(SIGBUS);  // otherwise the faulting instruction runs again and kills the process
 }
 
 void handle(int number, siginfo_t* info, void* context) {
   const int saved = errno;
-  const bool covered = info->si_code > 0 && cover_with_zeros(reinterpret_cast<std::uintptr_t>(info->si_addr));
+  const bool replaced = info->si_code > 0 && replace_with_zeros(reinterpret_cast<std::uintptr_t>(info->si_addr));
   errno = saved;
-  if (!covered) pass_on(number, info, context);
+  if (!replaced) pass_on(number, info, context);
 }
 
-// Each time a file is mapped: another library may have put its handler over this one, which is then asked first.
+// Called for each mapping, since another library may have replaced the handler; ours then runs first and forwards to it.
 void install_handler() {
   struct sigaction current = {};
   if (sigaction(SIGBUS, nullptr, &current) != 0 || ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == handle)) return;
@@ -112,7 +112,7 @@ std::size_t watch_mapping(const std::uint8_t* begin, std::size_t size, int descr
   slot.descriptor = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   slot.size = size;
   slot.unreadable.store(false, std::memory_order_relaxed);
-  slot.looked.store(INT64_MIN / 2, std::memory_order_relaxed);
+  slot.checked.store(INT64_MIN / 2, std::memory_order_relaxed);
   slot.end.store(reinterpret_cast<std::uintptr_t>(begin) + size, std::memory_order_release);
   slot.begin.store(reinterpret_cast<std::uintptr_t>(begin), std::memory_order_release);
   return index;
@@ -138,11 +138,11 @@ MappingState mapping_state(std::size_t index, std::int64_t now) {
   const Slot* slot = slot_at(index);
   if (slot == nullptr) return MappingState::whole;
   const bool readable = !slot->unreadable.load(std::memory_order_acquire);
-  if (readable && now != kLookNow && now - slot->looked.load(std::memory_order_relaxed) < kLookMilliseconds) return MappingState::whole;
+  if (readable && now != kCheckNow && now - slot->checked.load(std::memory_order_relaxed) < kCheckInterval) return MappingState::whole;
   struct stat status = {};
   const bool known = slot->descriptor >= 0 && fstat(slot->descriptor, &status) == 0;
   if (known && static_cast<std::uint64_t>(status.st_size) < slot->size) return MappingState::shorter;
-  if (now != kLookNow) slot->looked.store(now, std::memory_order_relaxed);
+  if (now != kCheckNow) slot->checked.store(now, std::memory_order_relaxed);
   return readable ? MappingState::whole : MappingState::unreadable;
 }
 

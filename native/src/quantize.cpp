@@ -11,7 +11,7 @@
 namespace citadel {
 namespace {
 
-// Half-even for |x| < 2^22, as nearbyint does, but in two additions that every compiler turns into vector code.
+// Rounds half to even for |x| < 2^22, like nearbyint, but with two additions that every compiler vectorizes.
 inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
 struct Extent {
@@ -26,7 +26,7 @@ Extent extent(const float* x, std::size_t d) {
     for (std::size_t l = 0; l < 16; ++l) {
       const float magnitude = std::fabs(x[j + l]);
       lanes[l] = lanes[l] < magnitude ? magnitude : lanes[l];
-      poison[l] += x[j + l] * 0.0f;  // NaN as soon as one number is not finite
+      poison[l] += x[j + l] * 0.0f;  // becomes NaN if any value is not finite
     }
   for (; j < d; ++j) lanes[0] = std::max(lanes[0], std::fabs(x[j])), poison[0] += x[j] * 0.0f;
   float poisoned = 0;
@@ -49,9 +49,9 @@ Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d) {
   Int8Vectors out{std::vector<std::int8_t>(n * d), std::vector<std::uint16_t>(n)};
   for (std::size_t row = 0; row < n; ++row) {
     const float* x = vectors + row * d;
-    const Extent reach = extent(x, d);
-    if (!reach.finite) throw std::invalid_argument("row " + std::to_string(row) + " has a value that is not finite");
-    const std::uint16_t scale = half_at_or_above(reach.largest / 127.0f);
+    const Extent bounds = extent(x, d);
+    if (!bounds.finite) throw std::invalid_argument("row " + std::to_string(row) + " has a value that is not finite");
+    const std::uint16_t scale = half_at_or_above(bounds.largest / 127.0f);
     if (scale == 0x7c00u) throw std::invalid_argument("row " + std::to_string(row) + " is too large for an fp16 scale");
     out.scales[row] = scale;
     if (scale != 0) round_codes(x, d, half_to_float(scale), out.codes.data() + row * d);

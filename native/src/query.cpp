@@ -20,20 +20,20 @@ PreparedVectors::PreparedVectors(const float* vectors, std::size_t n, std::size_
   }
 }
 
-PreparedQuery::PreparedQuery(const Query& given, const std::vector<std::shared_ptr<const Segment>>& segments, const Kernels& set)
-    : query(given), kernels(set), semantic(given.semantic.data(), given.semantic.empty() ? 0 : 1, given.semantic.size()) {
-  if (given.vectors.empty()) return;
-  tokens = PreparedVectors(given.vectors.data(), given.tokens, given.dimension);
+PreparedQuery::PreparedQuery(const Query& source, const std::vector<std::shared_ptr<const Segment>>& segments, const Kernels& set)
+    : query(source), kernels(set), semantic(source.semantic.data(), source.semantic.empty() ? 0 : 1, source.semantic.size()) {
+  if (source.vectors.empty()) return;
+  tokens = PreparedVectors(source.vectors.data(), source.tokens, source.dimension);
   for (const auto& segment : segments) {
     const Codebook* book = segment->codebook().get();
     if (segment->kind() != Kind::vectors || segment->codec() != Codec::pq || tables_.count(book) != 0) continue;
     const std::size_t size = book->subvectors() * kCentroids;
     Tables& tables = tables_[book];
-    tables.entries.resize(given.tokens * 2 * size);
-    std::vector<float> floats(size);
-    for (std::size_t i = 0; i < given.tokens; ++i)
-      tables.steps.push_back(set.pq_table(book->centroids(), book->subvectors(), book->sub(), given.vectors.data() + i * given.dimension,
-                                          floats.data(), &tables.entries[i * 2 * size]));
+    tables.entries.resize(source.tokens * 2 * size);
+    std::vector<float> scratch(size);
+    for (std::size_t i = 0; i < source.tokens; ++i)
+      tables.steps.push_back(set.pq_table(book->centroids(), book->subvectors(), book->sub(), source.vectors.data() + i * source.dimension,
+                                          scratch.data(), &tables.entries[i * 2 * size]));
   }
 }
 

@@ -9,19 +9,19 @@
 namespace citadel {
 namespace {
 
-constexpr std::size_t kSparse = 2048;   // up to so many touched documents of a range are listed
-constexpr std::size_t kChunk = 1024;    // accumulators between two looks at the threshold
-constexpr std::size_t kFirstChunk = 64;  // the same while there is none yet: everything touched is offered
+constexpr std::size_t kMaxTouched = 2048;  // a range with more touched documents is scanned as a whole
+constexpr std::size_t kChunk = 1024;       // accumulators collected between updates of the threshold
+constexpr std::size_t kFirstChunk = 64;    // the same before there is a threshold, when every touched document passes
 
 struct Workspace {
   Workspace() { clear(); }
   void clear() { std::fill(std::begin(accumulators), std::end(accumulators), -0.0f), dirty = false; }
 
   alignas(64) float accumulators[kRange];
-  std::uint32_t touched[kSparse + 2 * kBlock];
-  std::uint32_t found[kChunk + kLanes];
-  float semantic[kChunk + kLanes];
-  bool dirty = false;  // a scan that threw left accumulators behind
+  std::uint32_t touched[kMaxTouched + 2 * kBlock];
+  std::uint32_t offsets[kChunk + kLanes];
+  float scores[kChunk + kLanes];  // semantic scores, or those of collected documents
+  bool dirty = false;             // a scan threw before its accumulators were reset
 };
 
 Workspace& workspace() {
@@ -36,19 +36,20 @@ template <class Clock>
 class Scan {
  public:
   Scan(SegmentPlan& segment, const ScanPlan& plan, std::uint64_t begin, std::uint64_t end, TopK& best, Clock& clock)
-      : segment_(segment), plan_(plan), end_(end), best_(best), clock_(clock), space_(workspace()) {
+      : segment_(segment), plan_(plan), selected_(segment.selected()), end_(end), best_(best), clock_(clock), space_(workspace()) {
     cursors_.reserve(segment.groups.size());
     for (const Group& group : segment.groups) {
-      cursors_.emplace_back(*segment.segment, group, plan.query, plan.rules, plan.cancel);
+      cursors_.emplace_back(*segment.segment, group, plan.query, plan.rules, plan.cancel, selected_);
       if (begin > 0) cursors_.back().seek(begin);
     }
     wanted_ = std::lower_bound(segment.wanted.begin(), segment.wanted.end(), begin,
                                [](const Wanted& wanted, std::uint64_t document) { return wanted.document < document; });
-    const double expected = static_cast<double>(segment.postings) * kRange / static_cast<double>(std::max<std::uint64_t>(1, segment.segment->documents()));
-    dense_ = expected > kSparse;
+    const auto documents = static_cast<double>(std::max<std::uint64_t>(1, segment.segment->documents()));
+    const double share = selected_ == nullptr ? 1.0 : static_cast<double>(selected_->count()) / documents;
+    dense_ = static_cast<double>(segment.postings) * share * kRange / documents > kMaxTouched;
   }
 
-  void run(std::uint64_t begin) {
+  std::uint64_t run(std::uint64_t begin) {
     for (std::uint64_t base = first_range(begin); base < end_; base = first_range(base + kRange)) {
       poll(plan_.cancel);
       clock_(Stage::token);
@@ -57,26 +58,34 @@ class Scan {
     }
     clock_(Stage::token);
     space_.dirty = false;
+    std::uint64_t scored = 0;
+    for (const Cursor& cursor : cursors_) scored += cursor.scored();
+    return scored;
   }
 
  private:
-  // The range at or behind `from` that has something to score.
+  // The first range at or after `from` with a document to score.
   std::uint64_t first_range(std::uint64_t from) {
-    if (plan_.semantic) return from;
+    if (plan_.semantic) return selected_ == nullptr ? from : range_of(selected_->next(from));
     std::uint64_t next = Cursor::kEnd;
     for (Cursor& cursor : cursors_) next = std::min(next, cursor.next_document());
-    return next == Cursor::kEnd ? Cursor::kEnd : next / kRange * kRange;
+    return range_of(next);
+  }
+
+  static std::uint64_t range_of(std::uint64_t document) {
+    return document == Cursor::kEnd ? Cursor::kEnd : document / kRange * kRange;
   }
 
   void range(std::uint64_t base, std::uint64_t limit) {
     std::size_t count = 0;
-    const std::size_t capacity = dense_ || plan_.semantic ? 0 : kSparse;
+    const std::size_t capacity = dense_ || plan_.semantic ? 0 : kMaxTouched;
     for (Cursor& cursor : cursors_) count = cursor.add(space_.accumulators, base, limit, space_.touched, count, capacity, clock_);
-    look_up_wanted(base, limit);
+    read_wanted(base, limit);
+    if (plan_.semantic && selected_ != nullptr) return collect_selected(base, limit);
     if (count < capacity) return collect_touched(base, count);
     for (std::uint64_t start = base; start < limit;) {
-      const std::size_t most = best_.has_threshold() ? kChunk : kFirstChunk;
-      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(most, limit - start));
+      const std::size_t chunk = best_.has_threshold() ? kChunk : kFirstChunk;
+      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(chunk, limit - start));
       if (plan_.semantic) {
         add_semantic(start, start - base, n);
         clock_(Stage::semantic);
@@ -87,7 +96,7 @@ class Scan {
     }
   }
 
-  void look_up_wanted(std::uint64_t base, std::uint64_t limit) {
+  void read_wanted(std::uint64_t base, std::uint64_t limit) {
     while (wanted_ != segment_.wanted.end() && wanted_->document < base) ++wanted_;
     for (; wanted_ != segment_.wanted.end() && wanted_->document < limit; ++wanted_)
       wanted_->token_score = space_.accumulators[wanted_->document - base] + 0.0f;
@@ -95,33 +104,46 @@ class Scan {
 
   void collect_touched(std::uint64_t base, std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
-      const std::uint32_t place = space_.touched[i];
-      offer(space_.accumulators[place], base + place);
-      space_.accumulators[place] = -0.0f;
+      const std::uint32_t offset = space_.touched[i];
+      offer(space_.accumulators[offset], base + offset);
+      space_.accumulators[offset] = -0.0f;
     }
   }
 
-  // Untouched is -0.0 and becomes +0.0 first, so that no total is -0.0 and every document counts as touched.
+  // The semantic part of the selected documents alone.
+  void collect_selected(std::uint64_t base, std::uint64_t limit) {
+    for (std::uint64_t document = selected_->next(base); document < limit; document = selected_->next(document + 1)) {
+      poll(plan_.cancel);
+      float semantic;
+      semantic_scores(*segment_.segment, plan_.query, document, 1, &semantic);
+      float& accumulator = space_.accumulators[document - base];
+      offer((accumulator + 0.0f) + semantic, document);
+      accumulator = -0.0f;
+    }
+  }
+
+  // Adding +0.0 first turns an untouched -0.0 into +0.0, so that no total is -0.0 and every document counts as touched.
   void add_semantic(std::uint64_t start, std::uint64_t offset, std::size_t n) {
     poll(plan_.cancel);
-    semantic_scores(*segment_.segment, plan_.query, start, n, space_.semantic);
+    semantic_scores(*segment_.segment, plan_.query, start, n, space_.scores);
     float* accumulators = space_.accumulators + offset;
-    for (std::size_t i = 0; i < n; ++i) accumulators[i] = (accumulators[i] + 0.0f) + space_.semantic[i];
+    for (std::size_t i = 0; i < n; ++i) accumulators[i] = (accumulators[i] + 0.0f) + space_.scores[i];
   }
 
   void collect_chunk(std::uint64_t start, std::uint64_t offset, std::size_t n) {
     float* accumulators = space_.accumulators + offset;
-    const std::size_t whole = (n + kLanes - 1) / kLanes * kLanes;  // those behind the last document are untouched
-    const std::size_t found = plan_.query.kernels.collect(accumulators, whole, best_.threshold(), space_.found, space_.semantic);
-    for (std::size_t i = 0; i < found; ++i) offer(space_.semantic[i], start + space_.found[i]);
+    const std::size_t whole = (n + kLanes - 1) / kLanes * kLanes;  // accumulators after the last document are untouched
+    const std::size_t count = plan_.query.kernels.collect(accumulators, whole, best_.threshold(), space_.offsets, space_.scores);
+    for (std::size_t i = 0; i < count; ++i) offer(space_.scores[i], start + space_.offsets[i]);
   }
 
   void offer(float score, std::uint64_t document) {
-    if (score >= best_.threshold() && !segment_.segment->is_deleted(document)) best_.push(score, segment_.base + document);
+    if (score >= best_.threshold() && segment_.admits(document)) best_.push(score, segment_.base + document);
   }
 
   SegmentPlan& segment_;
   const ScanPlan& plan_;
+  const DocumentSet* selected_;  // null unless the allowed documents are few
   std::uint64_t end_;
   TopK& best_;
   Clock& clock_;
@@ -133,10 +155,10 @@ class Scan {
 
 }  // namespace
 
-void scan(SegmentPlan& segment, const ScanPlan& plan, std::uint64_t begin, std::uint64_t end, TopK& best) {
+std::uint64_t scan(SegmentPlan& segment, const ScanPlan& plan, std::uint64_t begin, std::uint64_t end, TopK& best) {
   if (plan.clock != nullptr) return Scan<StageClock>(segment, plan, begin, end, best, *plan.clock).run(begin);
   NoClock none;
-  Scan<NoClock>(segment, plan, begin, end, best, none).run(begin);
+  return Scan<NoClock>(segment, plan, begin, end, best, none).run(begin);
 }
 
 }  // namespace citadel

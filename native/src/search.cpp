@@ -1,6 +1,7 @@
 #include "citadel/search.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <utility>
 
@@ -12,9 +13,9 @@
 namespace citadel {
 namespace {
 
-// Less work than this is done before a second thread has started.
-constexpr std::uint64_t kPostingsWorthThreads = 400'000;
-constexpr std::uint64_t kDocumentsWorthThreads = 65'536;
+// Smaller queries finish before a second thread has started.
+constexpr std::uint64_t kMinPostingsForThreads = 400'000;
+constexpr std::uint64_t kMinDocumentsForThreads = 65'536;
 constexpr std::uint64_t kTasksPerThread = 4;
 
 struct Task {
@@ -31,23 +32,47 @@ class Search {
  public:
   Search(const Snapshot& snapshot, const Query& query, const SearchOptions& options)
       : snapshot_(snapshot), options_(options), clock_(clock_for(options.stages)), prepared_(query, snapshot.segments(), kernels()),
-        plans_(plan_segments(snapshot, query, options.cancel)) {
+        plans_(plan_segments(snapshot, query, options.cancel)), allowed_(snapshot.live()) {
     mark(Stage::plan);
-    for (const SegmentPlan& plan : plans_) postings_ += plan.postings, has_lists_ |= !plan.groups.empty();
+    for (const SegmentPlan& plan : plans_) has_lists_ |= !plan.groups.empty();
+    if (options.allowed != nullptr) allow(*options.allowed);
+    for (const SegmentPlan& plan : plans_) postings_ += plan.postings;
   }
 
   Result run() {
     const std::uint64_t k = std::min(options_.k, snapshot_.documents());
-    if (options_.semantic == Semantic::off) return timed_result(token_stage(k, false), postings_);
+    if (options_.semantic == Semantic::off) return token_result(k, false);
     if (options_.semantic == Semantic::rerank && has_lists_) {
       Result reranked = rerank(k);
-      if (reranked.numbers.size() >= std::min(k, snapshot_.live())) return reranked;
+      if (reranked.numbers.size() >= std::min(k, allowed_)) return reranked;
       for (SegmentPlan& plan : plans_) plan.wanted.clear();
+      scored_ = 0;
     }
-    return timed_result(token_stage(k, true), postings_ + snapshot_.documents());
+    return token_result(k, true);
   }
 
  private:
+  // Restrict the search: a segment without an allowed document is left out.
+  void allow(const std::vector<DocumentSet>& allowed) {
+    allowed_ = 0;
+    for (std::size_t i = 0; i < plans_.size(); ++i) {
+      plans_[i].allowed = &allowed[i], allowed_ += allowed[i].count();
+      if (allowed[i].count() == 0) plans_[i].groups.clear(), plans_[i].postings = 0;
+    }
+  }
+
+  Result token_result(std::uint64_t k, bool semantic) {
+    TopK best = token_stage(k, semantic);
+    return timed_result(std::move(best), scored_ + (semantic ? semantic_products() : 0));
+  }
+
+  // Semantic products of an exhaustive scan.
+  std::uint64_t semantic_products() const {
+    std::uint64_t products = 0;
+    for (const SegmentPlan& plan : plans_) products += plan.selected() != nullptr ? plan.selected()->count() : plan.segment->documents();
+    return products;
+  }
+
   static Result result(const std::vector<Scored>& ranked, std::uint64_t dots) {
     Result out;
     out.dots = dots;
@@ -66,13 +91,13 @@ class Search {
     if (clock_) (*clock_)(stage);
   }
 
-  bool worth_threads(bool semantic) const {
+  bool use_threads(bool semantic) const {
     if (clock_) return false;
-    return postings_ >= kPostingsWorthThreads || (semantic && snapshot_.documents() >= kDocumentsWorthThreads);
+    return postings_ >= kMinPostingsForThreads || (semantic && semantic_products() >= kMinDocumentsForThreads);
   }
 
-  // Cut the documents into pieces of whole ranges, in order.
-  std::vector<Task> tasks(std::size_t threads) {
+  // Split the documents into pieces of whole ranges, in order.
+  std::vector<Task> split(std::size_t threads) {
     const std::uint64_t pieces = threads <= 1 ? 1 : threads * kTasksPerThread;
     const std::uint64_t step = threads <= 1 ? UINT64_MAX : divide_up(divide_up(snapshot_.documents(), pieces), kRange) * kRange;
     std::vector<Task> out;
@@ -85,25 +110,28 @@ class Search {
   }
 
   TopK token_stage(std::uint64_t k, bool semantic) {
-    const std::size_t threads = worth_threads(semantic) ? std::max(1u, options_.threads) : 1;
-    const std::vector<Task> pieces = tasks(threads);
+    const std::size_t threads = use_threads(semantic) ? std::max(1u, options_.threads) : 1;
+    const std::vector<Task> tasks = split(threads);
     const ScanPlan plan{prepared_, {snapshot_.floor(), snapshot_.norm_base(), snapshot_.norm_slope(), options_.weight_floor},
                         semantic, options_.cancel, clock_ ? &*clock_ : nullptr};
-    std::vector<TopK> best(std::max<std::size_t>(1, std::min(threads, pieces.size())), TopK(k));
-    parallel(pieces.size(), threads, [&](std::size_t worker, std::size_t task) {
-      scan(*pieces[task].segment, plan, pieces[task].begin, pieces[task].end, best[worker]);
+    std::vector<TopK> best(std::max<std::size_t>(1, std::min(threads, tasks.size())), TopK(k));
+    std::atomic<std::uint64_t> scored = 0;
+    parallel(tasks.size(), threads, [&](std::size_t worker, std::size_t task) {
+      scored += scan(*tasks[task].segment, plan, tasks[task].begin, tasks[task].end, best[worker]);
     });
+    scored_ = options_.allowed == nullptr ? postings_ : scored.load();  // tasks may score the block between them twice
     for (std::size_t worker = 1; worker < best.size(); ++worker) best[0].merge(best[worker]);
     return std::move(best[0]);
   }
 
-  // The best C of the token stage and the probed documents, each with its whole score.
+  // Total scores of the top C documents of the token stage and of the probed documents.
   Result rerank(std::uint64_t k) {
-    std::uint64_t dots = postings_;
+    std::uint64_t dots = 0;
     const std::vector<Scored> probed = probe_stage(dots);  // (semantic score, number), by number
-    want(probed);
+    request_token_scores(probed);
     mark(Stage::semantic);
     std::vector<Scored> first = token_stage(std::min(options_.candidates, snapshot_.documents()), false).sorted();
+    dots += scored_;
     TopK best(k);
     for (const SegmentPlan& plan : plans_)
       for (const Wanted& wanted : plan.wanted) best.push(wanted.token_score + semantic_of(probed, plan.base + wanted.document), plan.base + wanted.document);
@@ -119,24 +147,35 @@ class Search {
   }
 
   std::vector<Scored> probe_stage(std::uint64_t& dots) {
-    std::vector<Scored> found;  // by number: segments and their documents rise
+    std::vector<Scored> hits;  // ascending numbers: segments and their documents are visited in order
     for (const SegmentPlan& plan : plans_)
-      dots += plan.segment->probe_lists() > 0 ? probe_lists(plan, found) : probe_all(plan, found);
-    return found;
+      dots += plan.segment->probe_lists() > 0 ? probe_lists(plan, hits) : plan.selected() != nullptr ? probe_selected(plan, hits) : probe_all(plan, hits);
+    return hits;
   }
 
-  std::uint64_t probe_lists(const SegmentPlan& plan, std::vector<Scored>& found) {
-    const std::vector<std::uint32_t> documents = probe(*plan.segment, prepared_, options_.probes, options_.cancel);
-    found.reserve(found.size() + documents.size());
+  std::uint64_t probe_lists(const SegmentPlan& plan, std::vector<Scored>& hits) {
+    const std::vector<std::uint32_t> documents = probe(*plan.segment, prepared_, options_.probes, plan.allowed, options_.cancel);
+    hits.reserve(hits.size() + documents.size());
     for (const std::uint32_t document : documents) {
       float score;
       semantic_scores(*plan.segment, prepared_, document, 1, &score);
-      if (!plan.segment->is_deleted(document)) found.push_back({score, plan.base + document});
+      if (plan.admits(document)) hits.push_back({score, plan.base + document});
     }
     return documents.size();
   }
 
-  std::uint64_t probe_all(const SegmentPlan& plan, std::vector<Scored>& found) {
+  std::uint64_t probe_selected(const SegmentPlan& plan, std::vector<Scored>& hits) {
+    const DocumentSet& selected = *plan.selected();
+    for (std::uint64_t document = selected.next(0); document != DocumentSet::kEnd; document = selected.next(document + 1)) {
+      poll(options_.cancel);
+      float score;
+      semantic_scores(*plan.segment, prepared_, document, 1, &score);
+      hits.push_back({score, plan.base + document});
+    }
+    return selected.count();
+  }
+
+  std::uint64_t probe_all(const SegmentPlan& plan, std::vector<Scored>& hits) {
     constexpr std::uint64_t kStep = 256;
     float scores[kStep];
     for (std::uint64_t start = 0; start < plan.segment->documents(); start += kStep) {
@@ -144,13 +183,13 @@ class Search {
       const std::uint64_t n = std::min(kStep, plan.segment->documents() - start);
       semantic_scores(*plan.segment, prepared_, start, n, scores);
       for (std::uint64_t i = 0; i < n; ++i)
-        if (!plan.segment->is_deleted(start + i)) found.push_back({scores[i], plan.base + start + i});
+        if (plan.admits(start + i)) hits.push_back({scores[i], plan.base + start + i});
     }
     return plan.segment->documents();
   }
 
-  // Ask the token stage for the exact token scores of the probed documents.
-  void want(const std::vector<Scored>& probed) {
+  // Request the token scores of the probed documents from the token stage.
+  void request_token_scores(const std::vector<Scored>& probed) {
     for (SegmentPlan& plan : plans_)
       for (auto hit = lower(probed, plan.base); hit != probed.end() && hit->number < plan.base + plan.segment->documents(); ++hit)
         plan.wanted.push_back({static_cast<std::uint32_t>(hit->number - plan.base), 0.0f});
@@ -160,7 +199,7 @@ class Search {
 
   static Iterator lower(const std::vector<Scored>& by_number, std::uint64_t number) {
     return std::lower_bound(by_number.begin(), by_number.end(), number,
-                            [](const Scored& hit, std::uint64_t wanted) { return hit.number < wanted; });
+                            [](const Scored& hit, std::uint64_t value) { return hit.number < value; });
   }
 
   static Iterator find(const std::vector<Scored>& by_number, std::uint64_t number) {
@@ -181,10 +220,11 @@ class Search {
 
   const Snapshot& snapshot_;
   const SearchOptions& options_;
-  std::optional<StageClock> clock_;  // before what it times
+  std::optional<StageClock> clock_;  // first, so that it also times the construction of the members below
   PreparedQuery prepared_;
   std::vector<SegmentPlan> plans_;
-  std::uint64_t postings_ = 0;
+  std::uint64_t postings_ = 0, scored_ = 0;
+  std::uint64_t allowed_;  // documents that may be returned
   bool has_lists_ = false;
 };
 
@@ -216,9 +256,9 @@ Result Snapshot::search(const Query& query, const SearchOptions& options) const 
 
 std::vector<Result> Snapshot::search_batch(const std::vector<const Query*>& queries, const SearchOptions& options) const {
   std::vector<Result> results(queries.size());
-  SearchOptions alone = options;
-  if (queries.size() > 1) alone.threads = 1;
-  parallel(queries.size(), std::max(1u, options.threads), [&](std::size_t, std::size_t i) { results[i] = search(*queries[i], alone); });
+  SearchOptions per_query = options;
+  if (queries.size() > 1) per_query.threads = 1;
+  parallel(queries.size(), std::max(1u, options.threads), [&](std::size_t, std::size_t i) { results[i] = search(*queries[i], per_query); });
   return results;
 }
 

@@ -22,13 +22,13 @@ void check_length(const Section& section, std::uint64_t expected) {
 
 std::uint64_t count_live(const std::uint8_t* deleted, std::uint64_t documents) {
   if (deleted == nullptr) return documents;
-  std::uint64_t dead = 0;
-  for (std::uint64_t byte = 0; byte < documents / 8; ++byte) dead += static_cast<std::uint64_t>(std::popcount(deleted[byte]));
-  for (std::uint64_t n = documents / 8 * 8; n < documents; ++n) dead += deleted[n >> 3] >> (n & 7) & 1;
-  return documents - dead;
+  std::uint64_t deletions = 0;
+  for (std::uint64_t byte = 0; byte < documents / 8; ++byte) deletions += static_cast<std::uint64_t>(std::popcount(deleted[byte]));
+  for (std::uint64_t n = documents / 8 * 8; n < documents; ++n) deletions += deleted[n >> 3] >> (n & 7) & 1;
+  return documents - deletions;
 }
 
-// The first of `count` ascending elements that is not below the one looked for.
+// The index of the first of `count` ascending elements for which `below` is false.
 template <typename Below>
 std::uint64_t lower_bound(std::uint64_t count, Below below) {
   std::uint64_t low = 0, high = count;
@@ -57,7 +57,7 @@ Segment::Segment(SegmentShape shape, const std::map<std::string, SectionBytes>& 
     if (!pq && shape.codec != "int8" && shape.codec != "fp16") throw std::invalid_argument("unknown codec '" + shape.codec + "'");
     if (pq && codebook_ == nullptr) throw std::invalid_argument("a " + shape.codec + " segment needs a codebook");
     if (pq && (codebook_->dimension() != dimension_ || codebook_->sub() != sub))
-      throw CorruptError(name_, "META", "the codebook is of another dimension or codec");
+      throw CorruptError(name_, "META", "the codebook has a different dimension or codec");
     code_bytes_ = pq ? codebook_->subvectors() : codec_ == Codec::int8 ? dimension_ : 2 * dimension_;
   }
   if (semantic_dimension_ > 0 && shape.semantic_codec != "int8" && shape.semantic_codec != "fp16")
@@ -69,12 +69,12 @@ Segment::Segment(SegmentShape shape, const std::map<std::string, SectionBytes>& 
 }
 
 Section Segment::take(const std::map<std::string, SectionBytes>& sections, const std::string& name, bool required) const {
-  const auto found = sections.find(name);
-  if (found == sections.end()) {
+  const auto it = sections.find(name);
+  if (it == sections.end()) {
     if (required) throw CorruptError(name_, name, "is missing");
     return {};
   }
-  const SectionBytes& bytes = found->second;
+  const SectionBytes& bytes = it->second;
   return Section(name_, name, bytes.data, bytes.size, bytes.crcs, bytes.crc_count);
 }
 
@@ -84,7 +84,7 @@ void Segment::take_lexical(const std::map<std::string, SectionBytes>& sections) 
   block_documents = take(sections, "BLOCK_DOCUMENTS", true);
   block_offsets = take(sections, "BLOCK_OFFSETS", true);
   packed_documents = take(sections, "PACKED_DOCUMENTS", true);
-  if (list_starts.size() < 8 || list_starts.size() % 8 != 0) list_starts.corrupt("has a length that is no whole number of lists");
+  if (list_starts.size() < 8 || list_starts.size() % 8 != 0) list_starts.corrupt("has a length that is not a multiple of 8");
   lists_ = list_starts.size() / 8 - 1;
   postings_ = list_starts.at<std::uint64_t>(lists_);
   blocks_ = block_documents.size() / 4;
@@ -144,7 +144,7 @@ Span Segment::checked_span(const Section& starts, std::uint64_t index, std::uint
   return span;
 }
 
-// Where the list's packed bytes end, after their CRCs were checked.
+// Verify the list's packed bytes and return their end.
 std::uint64_t Segment::checked_packed(const Section& offsets, const Section& packed, const ListView& list, const Cancel* cancel) const {
   offsets.verify(8 * list.first_block, 8 * (list.last_block + 1), cancel);
   const std::uint64_t begin = load<std::uint64_t>(offsets.data(), list.first_block) & kOffsetMask;
@@ -185,9 +185,9 @@ float Segment::list_scale(std::uint64_t list) const {
 
 std::optional<std::uint64_t> Segment::find_key(std::uint32_t key) const {
   if (!keys.present()) return std::nullopt;
-  const std::uint64_t found = lower_bound(lists_, [&](std::uint64_t i) { return keys.at<std::uint32_t>(i) < key; });
-  if (found == lists_ || keys.at<std::uint32_t>(found) != key) return std::nullopt;
-  return found;
+  const std::uint64_t list = lower_bound(lists_, [&](std::uint64_t i) { return keys.at<std::uint32_t>(i) < key; });
+  if (list == lists_ || keys.at<std::uint32_t>(list) != key) return std::nullopt;
+  return list;
 }
 
 std::optional<std::uint64_t> Segment::find_term(std::string_view term) const {
@@ -197,9 +197,9 @@ std::optional<std::uint64_t> Segment::find_term(std::string_view term) const {
     term_bytes.verify(span.begin, span.end);
     return std::string_view(reinterpret_cast<const char*>(term_bytes.data()) + span.begin, span.end - span.begin);
   };
-  const std::uint64_t found = lower_bound(lists_, [&](std::uint64_t i) { return text(i) < term; });
-  if (found == lists_ || text(found) != term) return std::nullopt;
-  return found;
+  const std::uint64_t list = lower_bound(lists_, [&](std::uint64_t i) { return text(i) < term; });
+  if (list == lists_ || text(list) != term) return std::nullopt;
+  return list;
 }
 
 Span Segment::probe_list(std::uint64_t list) const { return checked_span(probe_starts, list, documents_); }

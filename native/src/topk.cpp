@@ -7,9 +7,9 @@ namespace citadel {
 namespace {
 
 constexpr std::size_t kBuckets = 1024;
-constexpr std::size_t kWorthBuckets = 256;  // for fewer entries, clearing the buckets costs more than selecting
+constexpr std::size_t kMinForBuckets = 256;  // for smaller k, clearing the buckets costs more than nth_element
 
-// Whole numbers in the order of the scores: a negative float's bits grow as it falls.
+// Maps floats to integers of the same order; the bits of negative floats are in reverse order.
 inline std::uint32_t order(float score) {
   const auto bits = std::bit_cast<std::uint32_t>(score);
   return bits ^ (bits >> 31 != 0 ? 0xffffffffu : 0x80000000u);
@@ -17,7 +17,7 @@ inline std::uint32_t order(float score) {
 
 inline float score_at(std::uint32_t order) { return std::bit_cast<float>(order ^ (order >> 31 != 0 ? 0x80000000u : 0xffffffffu)); }
 
-// The lowest bucket that, with all above it, holds k entries.
+// The highest bucket that, together with those above it, holds at least k entries.
 std::uint32_t bucket_of_kth(const std::uint32_t* counts, std::size_t k) {
   std::size_t bucket = kBuckets, above = 0;
   while (above < k) above += counts[--bucket];
@@ -27,10 +27,10 @@ std::uint32_t bucket_of_kth(const std::uint32_t* counts, std::size_t k) {
 }  // namespace
 
 void TopK::shrink() {
-  if (k_ < kWorthBuckets || !shrink_by_buckets()) keep_best();
+  if (k_ < kMinForBuckets || !shrink_by_buckets()) keep_best();
 }
 
-// Scores are counted in buckets; what lies below the bucket of the k-th goes. Gives false when too many stay, as among equal scores.
+// Histogram the scores and drop entries below the bucket of the k-th. Returns false if too many remain, as with many ties.
 bool TopK::shrink_by_buckets() {
   std::uint32_t low = UINT32_MAX, high = 0, counts[kBuckets] = {};
   for (const Scored& entry : entries_) low = std::min(low, order(entry.score)), high = std::max(high, order(entry.score));
@@ -41,7 +41,7 @@ bool TopK::shrink_by_buckets() {
   for (const Scored entry : entries_) entries_[kept] = entry, kept += order(entry.score) >= least;
   entries_.resize(kept);
   threshold_ = std::max(threshold_, score_at(least));
-  return kept <= (k_ + room_) / 2;
+  return kept <= (k_ + capacity_) / 2;
 }
 
 void TopK::keep_best() {

@@ -1,4 +1,4 @@
-// All of a test framework that is needed.
+// A minimal test framework.
 #pragma once
 
 #include <cstdio>
@@ -7,7 +7,7 @@
 #define CHECK(condition)                                                                   \
   do {                                                                                     \
     if (!(condition)) {                                                                    \
-      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);       \
+      std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);       \
       std::exit(1);                                                                        \
     }                                                                                      \
   } while (false)
@@ -21,7 +21,7 @@
       thrown = true;                                                                       \
     }                                                                                      \
     if (!thrown) {                                                                         \
-      std::fprintf(stderr, "%s:%d: no %s from: %s\n", __FILE__, __LINE__, #type, #expression); \
+      std::fprintf(stderr, "%s:%d: did not throw %s: %s\n", __FILE__, __LINE__, #type, #expression); \
       std::exit(1);                                                                        \
     }                                                                                      \
   } while (false)

@@ -1,4 +1,4 @@
-// Small segments for the C++ tests and the fuzzer, with checksums that fit.
+// Small segments with valid checksums for the C++ tests and the fuzzer.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ Bytes bytes_of(const std::vector<T>& values) {
   return out;
 }
 
-// Owns what a segment borrows.
+// Owns the bytes a segment borrows.
 class Sections {
  public:
   void put(const std::string& name, Bytes bytes) { owned_[name] = {std::move(bytes), {}}; }
@@ -109,13 +109,13 @@ inline void put_semantic(Example& example) {
   const bool int8 = example.shape.semantic_codec == "int8";
   example.sections.put("SEMANTIC_CODES", int8 ? random_bytes(n * s, 5) : halves(n * s));
   if (int8) example.sections.put("SEMANTIC_SCALES", halves(n));
-  std::vector<float> middle(centroids * s);
-  for (std::size_t i = 0; i < middle.size(); ++i) middle[i] = static_cast<float>(i % 7) - 3.0f;
+  std::vector<float> vectors(centroids * s);
+  for (std::size_t i = 0; i < vectors.size(); ++i) vectors[i] = static_cast<float>(i % 7) - 3.0f;
   std::vector<std::uint64_t> starts;
   for (std::uint64_t c = 0; c <= centroids; ++c) starts.push_back(c * n / centroids);
   std::vector<std::uint32_t> numbers(n);
   for (std::uint32_t i = 0; i < n; ++i) numbers[i] = i;
-  example.sections.put("PROBE_CENTROIDS", bytes_of(middle));
+  example.sections.put("PROBE_CENTROIDS", bytes_of(vectors));
   example.sections.put("PROBE_STARTS", bytes_of(starts));
   example.sections.put("PROBE_DOCUMENTS", bytes_of(numbers));
 }
@@ -151,7 +151,7 @@ inline std::shared_ptr<const Codebook> make_codebook(const SegmentShape& shape) 
   return std::make_shared<Codebook>(centroids.data(), subvectors, sub, std::vector<std::uint32_t>{0, 6}, std::vector<float>{0.5f, 2.0f}, 1.0f);
 }
 
-// Every list of the segment once, the first one twice.
+// A query that reads the segment's first six lists, the first of them twice.
 inline Query make_query(const Segment& segment) {
   Query query;
   query.segments = 1;

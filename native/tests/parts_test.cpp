@@ -1,4 +1,4 @@
-// Bits, checksums, sorting, quantisation and the top k, each against a plain loop.
+// Packing, checksums, sorting, kernels, top k and router, each compared with a plain loop.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -37,7 +37,7 @@ void test_pack_every_width() {
       for (std::size_t block = 0; block < packed.firsts.size(); ++block) {
         const std::size_t n = std::min(kBlock, count - block * kBlock);
         const std::uint64_t offset = packed.offsets[block] & kOffsetMask;
-        // A copy of just the bytes that may be read, so that the address sanitizer sees one too many.
+        // An exact copy of the readable bytes, so that AddressSanitizer detects an over-read.
         const fixture::Bytes exact(packed.bytes.begin() + static_cast<std::ptrdiff_t>(offset), packed.bytes.end());
         std::uint32_t out[kBlock];
         const auto width = static_cast<unsigned>(packed.offsets[block] >> kBitsShift);
@@ -91,27 +91,27 @@ void test_sort() {
   CHECK(sort_by_key(keys.data(), keys.size()) == expected);
 }
 
-void test_topk() {
+void test_top_k_with_ties() {
   std::uint32_t seed = 9;
   for (std::size_t k : {0, 1, 3, 100, 5000}) {
     TopK best(k);
     std::vector<Scored> all;
     for (std::uint64_t n = 0; n < 3000; ++n) {
-      const Scored entry{static_cast<float>(next_random(seed) >> 26), n};  // few values: many ties
+      const Scored entry{static_cast<float>(next_random(seed) >> 26), n};  // few distinct values, many ties
       best.push(entry.score, n);
       all.push_back(entry);
     }
     best.push(std::numeric_limits<float>::quiet_NaN(), 9999);
     std::sort(all.begin(), all.end(), better);
     all.resize(std::min(k, all.size()));
-    const std::vector<Scored> got = best.sorted();
-    CHECK(got.size() == all.size());
-    for (std::size_t i = 0; i < all.size(); ++i) CHECK(got[i].score == all[i].score && got[i].number == all[i].number);
+    const std::vector<Scored> actual = best.sorted();
+    CHECK(actual.size() == all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) CHECK(actual[i].score == all[i].score && actual[i].number == all[i].number);
   }
 }
 
-// Exact-sized copies on the heap: the address sanitizer sees a kernel that reads beyond its rows.
-void test_kernels_agree_and_stay_inside() {
+// Inputs are exact-sized heap copies, so that AddressSanitizer detects over-reads.
+void test_kernels_agree_and_stay_in_bounds() {
   for (const std::string& name : instruction_sets()) {
     use_instruction_set(name);
     const Kernels& set = kernels();
@@ -119,33 +119,33 @@ void test_kernels_agree_and_stay_inside() {
       for (std::size_t n : {1, 5, 15, 16, 17, 40, 128}) {
         const fixture::Bytes codes = fixture::random_bytes(n * d, 5), vectors = fixture::halves(n * d), scales = fixture::halves(n);
         std::vector<std::int8_t> q((d + 63) / 64 * 64);
-        std::vector<float> x((d + 15) / 16 * 16), got(n), want(n);
+        std::vector<float> x((d + 15) / 16 * 16), actual(n), expected(n);
         std::int32_t sum = 0;
         for (std::size_t j = 0; j < d; ++j) q[j] = static_cast<std::int8_t>(j * 37 % 255 - 127), x[j] = 0.37f * static_cast<float>(j) - 1.0f, sum += q[j];
-        set.int8(codes.data(), scales.data(), n, d, {q.data(), sum, 0.3f}, got.data());
-        kPortableKernels.int8(codes.data(), scales.data(), n, d, {q.data(), sum, 0.3f}, want.data());
-        CHECK(got == want);
-        set.fp16(vectors.data(), n, d, x.data(), got.data());
-        kPortableKernels.fp16(vectors.data(), n, d, x.data(), want.data());
-        CHECK(got == want);
-        set.sparse(vectors.data(), n, 1.1f, got.data());
-        kPortableKernels.sparse(vectors.data(), n, 1.1f, want.data());
-        CHECK(got == want);
+        set.int8(codes.data(), scales.data(), n, d, {q.data(), sum, 0.3f}, actual.data());
+        kPortableKernels.int8(codes.data(), scales.data(), n, d, {q.data(), sum, 0.3f}, expected.data());
+        CHECK(actual == expected);
+        set.fp16(vectors.data(), n, d, x.data(), actual.data());
+        kPortableKernels.fp16(vectors.data(), n, d, x.data(), expected.data());
+        CHECK(actual == expected);
+        set.sparse(vectors.data(), n, 1.1f, actual.data());
+        kPortableKernels.sparse(vectors.data(), n, 1.1f, expected.data());
+        CHECK(actual == expected);
         std::vector<std::int16_t> entries(2 * d * kCentroids), others(2 * d * kCentroids);
-        std::vector<float> floats(d * kCentroids), centroids(d * kCentroids);
+        std::vector<float> scratch(d * kCentroids), centroids(d * kCentroids);
         for (std::size_t i = 0; i < centroids.size(); ++i) centroids[i] = static_cast<float>(i % 101) * 0.31f;
-        const float step = set.pq_table(centroids.data(), d, 1, x.data(), floats.data(), entries.data());
-        CHECK(step == kPortableKernels.pq_table(centroids.data(), d, 1, x.data(), floats.data(), others.data()));
+        const float step = set.pq_table(centroids.data(), d, 1, x.data(), scratch.data(), entries.data());
+        CHECK(step == kPortableKernels.pq_table(centroids.data(), d, 1, x.data(), scratch.data(), others.data()));
         CHECK(std::equal(entries.begin(), entries.begin() + d * kCentroids, others.begin()));
-        set.pq(codes.data(), n, d, {entries.data(), step}, 0.7f, got.data());
-        kPortableKernels.pq(codes.data(), n, d, {others.data(), step}, 0.7f, want.data());
-        CHECK(got == want);
+        set.pq(codes.data(), n, d, {entries.data(), step}, 0.7f, actual.data());
+        kPortableKernels.pq(codes.data(), n, d, {others.data(), step}, 0.7f, expected.data());
+        CHECK(actual == expected);
       }
   }
 }
 
-// What `finish` must do, written the slow way: the largest value of each run at its start, 0 behind it, floored, never -0.0.
-std::vector<float> finished(const std::vector<std::uint32_t>& documents, const std::vector<float>& values, bool floor) {
+// Reference for `finish`: each run's maximum at its start, 0 in the rest, floored, never -0.0.
+std::vector<float> reference_finish(const std::vector<std::uint32_t>& documents, const std::vector<float>& values, bool floor) {
   std::vector<float> out(values.size(), 0.0f);
   std::size_t start = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -169,42 +169,42 @@ void test_finish_and_collect() {
             values[i] = static_cast<float>(i * 37 % 23) - 11.0f;
           }
           std::sort(documents.begin() + 1, documents.end());
-          documents[0] = documents[1];  // what stands before the first entry is never looked at
-          const std::vector<float> want = finished({documents.begin() + 1, documents.end()}, values, floor);
+          documents[0] = documents[1];  // the entry before the first must not be compared
+          const std::vector<float> expected = reference_finish({documents.begin() + 1, documents.end()}, values, floor);
           kernels().finish(documents.data() + 1, values.data(), n, floor);
-          CHECK(values == want);
+          CHECK(values == expected);
         }
     for (float threshold : {-std::numeric_limits<float>::infinity(), -1.0f, 0.0f, 2.0f}) {
       std::vector<float> sums(208, -0.0f), values(208 + kLanes);
       for (std::size_t i = 0; i < sums.size(); i += 3) sums[i] = static_cast<float>(i % 7) - 3.0f;
-      std::vector<std::uint32_t> places(208 + kLanes), want;
+      std::vector<std::uint32_t> offsets(208 + kLanes), expected;
       for (std::uint32_t i = 0; i < sums.size(); ++i)
-        if (std::bit_cast<std::uint32_t>(sums[i]) != kUntouched && sums[i] >= threshold) want.push_back(i);
+        if (std::bit_cast<std::uint32_t>(sums[i]) != kUntouched && sums[i] >= threshold) expected.push_back(i);
       const std::vector<float> before = sums;
-      places.resize(kernels().collect(sums.data(), sums.size(), threshold, places.data(), values.data()));
-      CHECK(places == want);
-      for (std::size_t i = 0; i < want.size(); ++i) CHECK(values[i] == before[want[i]]);
+      offsets.resize(kernels().collect(sums.data(), sums.size(), threshold, offsets.data(), values.data()));
+      CHECK(offsets == expected);
+      for (std::size_t i = 0; i < expected.size(); ++i) CHECK(values[i] == before[expected[i]]);
       for (float sum : sums) CHECK(std::bit_cast<std::uint32_t>(sum) == kUntouched);
     }
   }
 }
 
-// Scores in an order that makes the top k shrink often; `kinds` different ones, so that few kinds mean many ties.
-void test_top_k() {
+// Scores in an order that makes the top k shrink often, with `distinct` different values.
+void test_top_k_shrinks_correctly() {
   for (std::size_t k : {1, 10, 255, 256, 300, 1000})
-    for (std::uint64_t kinds : {1, 3, 997, 100003}) {
+    for (std::uint64_t distinct : {1, 3, 997, 100003}) {
       TopK best(k);
       std::vector<Scored> all;
       for (std::uint64_t number = 0; number < 5000; ++number) {
-        const auto score = (static_cast<float>(number * 7919 % kinds) - static_cast<float>(kinds) / 3) * 0.125f;
+        const auto score = (static_cast<float>(number * 7919 % distinct) - static_cast<float>(distinct) / 3) * 0.125f;
         all.push_back({score, number});
         best.push(score, number);
       }
       best.push(std::numeric_limits<float>::quiet_NaN(), 5000);
       std::sort(all.begin(), all.end(), better);
-      const std::vector<Scored> found = best.sorted();
-      CHECK(found.size() == k);
-      for (std::size_t i = 0; i < k; ++i) CHECK(found[i].score == all[i].score && found[i].number == all[i].number);
+      const std::vector<Scored> actual = best.sorted();
+      CHECK(actual.size() == k);
+      for (std::size_t i = 0; i < k; ++i) CHECK(actual[i].score == all[i].score && actual[i].number == all[i].number);
     }
 }
 
@@ -220,8 +220,8 @@ struct Table {
   }
 };
 
-// Few different logits: many ties.
-Table table_of(std::size_t keys, std::size_t width) {
+// Few distinct logits, hence many ties.
+Table make_table(std::size_t keys, std::size_t width) {
   Table table{keys, width, 0.5f, 17, fixture::random_bytes(keys * width, 5), {}, {}};
   for (std::size_t key = 0; key < keys; ++key) {
     table.scales.push_back(key % 3 == 0 ? 0.25f : 0.0f);
@@ -230,7 +230,7 @@ Table table_of(std::size_t keys, std::size_t width) {
   return table;
 }
 
-BestKeys best_keys(const Table& table, const fixture::Bytes& states, std::size_t n, std::size_t most) {
+BestKeys reference_best_keys(const Table& table, const fixture::Bytes& states, std::size_t n, std::size_t max_keys) {
   BestKeys best;
   for (std::size_t row = 0; row < n; ++row) {
     std::vector<Scored> all;
@@ -241,7 +241,7 @@ BestKeys best_keys(const Table& table, const fixture::Bytes& states, std::size_t
       all.push_back({static_cast<float>(sum) * (table.step * table.scales[key]) + table.biases[key], key});
     }
     std::sort(all.begin(), all.end(), better);
-    for (std::size_t i = 0; i < most; ++i) {
+    for (std::size_t i = 0; i < max_keys; ++i) {
       best.keys.push_back(static_cast<std::int64_t>(all[i].number));
       best.weights.push_back(static_cast<float>(std::log(1.0 + std::max(all[i].score, 0.0f))));
     }
@@ -249,20 +249,20 @@ BestKeys best_keys(const Table& table, const fixture::Bytes& states, std::size_t
   return best;
 }
 
-// Every number of rows a tile can have, and widths and numbers of keys that fill no group and no block.
+// Covers every tile size, and widths and key counts that do not fill a group or block.
 void test_router() {
   for (std::size_t width : {1, 4, 6, 64})
     for (std::size_t keys : {1, 31, 32, 100}) {
-      const Table table = table_of(keys, width);
+      const Table table = make_table(keys, width);
       const Router router = table.router();
-      const std::size_t most = std::min<std::size_t>(keys, 5);
+      const std::size_t max_keys = std::min<std::size_t>(keys, 5);
       for (std::size_t n = 0; n <= 30; ++n) {
         const fixture::Bytes states = fixture::random_bytes(n * width, 11);
-        const BestKeys want = best_keys(table, states, n, most);
+        const BestKeys expected = reference_best_keys(table, states, n, max_keys);
         for (const std::string& name : instruction_sets()) {
           use_instruction_set(name);
-          const BestKeys found = router.best(states.data(), n, most);
-          CHECK(found.keys == want.keys && found.weights == want.weights);
+          const BestKeys actual = router.best(states.data(), n, max_keys);
+          CHECK(actual.keys == expected.keys && actual.weights == expected.weights);
         }
       }
       CHECK_THROWS(std::invalid_argument, router.best(nullptr, 0, 0));
@@ -279,10 +279,10 @@ int main() {
   test_crc();
   test_halves();
   test_sort();
-  test_topk();
-  test_kernels_agree_and_stay_inside();
+  test_top_k_with_ties();
+  test_kernels_agree_and_stay_in_bounds();
   test_finish_and_collect();
-  test_top_k();
+  test_top_k_shrinks_correctly();
   test_router();
   std::puts("parts: ok");
 }

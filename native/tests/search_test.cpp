@@ -1,4 +1,4 @@
-// Search against a naive loop, under every instruction set and several threads, and hostile sections.
+// Search compared with a naive loop, across instruction sets and thread counts, and with damaged sections.
 #include <atomic>
 #include <bit>
 #include <thread>
@@ -26,8 +26,7 @@ std::shared_ptr<const Segment> open(Example& example) {
   return std::make_shared<const Segment>(example.shape, example.sections.view(), nullptr, fixture::make_codebook(example.shape));
 }
 
-// Sparse scores are simple enough to be added up here by hand.
-void test_sparse_against_a_loop() {
+void test_sparse_search_equals_naive_loop() {
   Example example = fixture::make_example("sparse", "fp16", 100'000, 3000, 4, 0);
   const auto segment = open(example);
   const Query query = fixture::make_query(*segment);
@@ -38,28 +37,29 @@ void test_sparse_against_a_loop() {
     std::map<std::uint64_t, float> best;
     for (std::size_t i = 0; i < 3000; ++i) {
       const float value = 1.5f * half_to_float(load<std::uint16_t>(values.data(), list * 3000 + i));
-      float& most = best.try_emplace(example.lists[list][i], value).first->second;
-      most = std::max(most, value);
+      float& maximum = best.try_emplace(example.lists[list][i], value).first->second;
+      maximum = std::max(maximum, value);
     }
     for (const auto& [document, value] : best) sums[document] += value;
   }
-  std::vector<Scored> want;
-  for (const auto& [document, score] : sums) want.push_back({score, document});
-  std::sort(want.begin(), want.end(), better);
-  want.resize(500);
+  std::vector<Scored> expected;
+  for (const auto& [document, score] : sums) expected.push_back({score, document});
+  std::sort(expected.begin(), expected.end(), better);
+  expected.resize(500);
   SearchOptions options;
   options.k = 500;
-  const Result got = Snapshot({segment}, false, 0, 0).search(query, options);
-  CHECK(got.numbers.size() == 500 && got.dots == 5 * 3000);
-  for (std::size_t i = 0; i < 500; ++i) CHECK(got.numbers[i] == static_cast<std::int64_t>(want[i].number) && got.scores[i] == want[i].score);
+  const Result actual = Snapshot({segment}, false, 0, 0).search(query, options);
+  CHECK(actual.numbers.size() == 500 && actual.dots == 5 * 3000);
+  for (std::size_t i = 0; i < 500; ++i)
+    CHECK(actual.numbers[i] == static_cast<std::int64_t>(expected[i].number) && actual.scores[i] == expected[i].score);
 }
 
 bool same(const Result& a, const Result& b) {
   return a.numbers == b.numbers && a.scores == b.scores && a.dots == b.dots;
 }
 
-// Four tokens of 105,000 postings: enough that a query is split over threads.
-void test_threads_and_sets_agree() {
+// Four tokens of 105,000 postings: enough for a query to use several threads.
+void test_threads_and_instruction_sets_agree() {
   for (const Case& c : kCases) {
     Example example = fixture::make_example(c.kind, c.codec, 110'000, 105'000, 3, c.semantic);
     const Snapshot snapshot({open(example)}, true, 0.5f, 0.1f);
@@ -80,8 +80,71 @@ void test_threads_and_sets_agree() {
   }
 }
 
+std::vector<DocumentSet> every_nth(const Snapshot& snapshot, std::uint64_t step) {
+  std::vector<DocumentSet> sets;
+  for (const auto& segment : snapshot.segments()) {
+    fixture::Bytes bitmap(divide_up(segment->documents(), 8));
+    for (std::uint64_t n = step / 2; n < segment->documents(); n += step) bitmap[n >> 3] |= static_cast<std::uint8_t>(1u << (n & 7));
+    sets.push_back(segment->allowed(bitmap.data()));
+  }
+  return sets;
+}
+
+// The allowed documents of a full ranking, in its order.
+Result filtered(const Result& all, const std::vector<DocumentSet>& allowed, std::size_t k) {
+  Result out;
+  for (std::size_t i = 0; i < all.numbers.size() && out.numbers.size() < k; ++i)
+    if (allowed[0].contains(static_cast<std::uint64_t>(all.numbers[i]))) out.numbers.push_back(all.numbers[i]), out.scores.push_back(all.scores[i]);
+  return out;
+}
+
+// Few and many allowed documents take different paths: both equal filtering the ranking of all documents.
+void test_filtered_search_equals_filtered_ranking() {
+  for (const Case& c : kCases)
+    for (const std::uint64_t step : {1, 3, 40, 1000, 30'000, 200'000}) {
+      Example example = fixture::make_example(c.kind, c.codec, 110'000, 20'000, 3, c.semantic);
+      const Snapshot snapshot({open(example)}, true, 0.5f, 0.1f);
+      const Query query = fixture::make_query(*snapshot.segments()[0]);
+      const std::vector<DocumentSet> allowed = every_nth(snapshot, step);
+      for (Semantic mode : {Semantic::off, Semantic::exact}) {
+        if (mode != Semantic::off && c.semantic == 0) continue;
+        for (const unsigned floor : {0u, 128u}) {
+          SearchOptions options;
+          options.k = 110'000, options.semantic = mode, options.weight_floor = floor;
+          const Result expected = filtered(snapshot.search(query, options), allowed, 40);
+          options.k = 40, options.allowed = &allowed;
+          for (const std::string& name : instruction_sets()) {
+            use_instruction_set(name);
+            for (options.threads = 1; options.threads < 4; options.threads += 2) {
+              const Result actual = snapshot.search(query, options);
+              CHECK(actual.numbers == expected.numbers && actual.scores == expected.scores);
+            }
+          }
+        }
+      }
+    }
+}
+
+// `rerank` probes until it has enough allowed documents; with few of them it scores all and is exact.
+void test_filtered_rerank_scores_allowed_documents() {
+  Example example = fixture::make_example("vectors", "int8", 110'000, 20'000, 3, 48);
+  const Snapshot snapshot({open(example)}, true, 0.5f, 0.1f);
+  const Query query = fixture::make_query(*snapshot.segments()[0]);
+  for (const std::uint64_t step : {2, 40, 1000, 200'000}) {
+    const std::vector<DocumentSet> allowed = every_nth(snapshot, step);
+    SearchOptions options;
+    options.k = 50, options.semantic = Semantic::rerank, options.allowed = &allowed;
+    const Result reranked = snapshot.search(query, options);
+    CHECK(reranked.numbers.size() == std::min<std::uint64_t>(50, allowed[0].count()));
+    for (const std::int64_t number : reranked.numbers) CHECK(allowed[0].contains(static_cast<std::uint64_t>(number)));
+    options.semantic = Semantic::exact;
+    const Result exact = snapshot.search(query, options);
+    CHECK(allowed[0].count() > 1000 || exact.numbers == reranked.numbers);
+  }
+}
+
 // Concurrent searches of one fresh segment race to verify its checksums.
-void test_concurrent_first_touch() {
+void test_concurrent_verification() {
   Example example = fixture::make_example("vectors", "int8", 20'000, 20'000, 3, 48);
   const Snapshot snapshot({open(example)}, true, 0, 0);
   const Query query = fixture::make_query(*snapshot.segments()[0]);
@@ -94,7 +157,7 @@ void test_concurrent_first_touch() {
   for (const Result& result : results) CHECK(same(results[0], result) && result.numbers.size() == 10);
 }
 
-void test_cancel() {
+void test_cancelled_search_throws() {
   Example example = fixture::make_example("vectors", "int8", 20'000, 20'000, 3, 0);
   const Snapshot snapshot({open(example)}, true, 0, 0);
   const Query query = fixture::make_query(*snapshot.segments()[0]);
@@ -108,8 +171,8 @@ void test_cancel() {
   CHECK(same(before, snapshot.search(query, options)));
 }
 
-// A search stopped half-way must not leave its sums to the next one on the same thread.
-void test_corruption_half_way() {
+// A search that throws must not leave its sums to the next one on the same thread.
+void test_accumulators_are_reset_after_an_error() {
   Example good = fixture::make_example("sparse", "fp16", 50'000, 5000, 2, 0), bad = fixture::make_example("sparse", "fp16", 50'000, 5000, 2, 0);
   fixture::Bytes firsts = bad.sections.owned().at("BLOCK_DOCUMENTS").first;
   std::fill(firsts.end() - 4, firsts.end(), std::uint8_t{0xff});  // the last block starts at a document that does not exist
@@ -121,7 +184,7 @@ void test_corruption_half_way() {
   CHECK(same(before, whole.search(query, {})));
 }
 
-void test_wrong_checksum_and_sizes() {
+void test_wrong_checksums_and_sizes_are_detected() {
   Example example = fixture::make_example("vectors", "int8", 1000, 500, 3, 48);
   auto view = example.sections.view();
   fixture::Bytes codes = example.sections.owned().at("CODES").first;
@@ -142,11 +205,13 @@ void test_wrong_checksum_and_sizes() {
 }  // namespace
 
 int main() {
-  test_sparse_against_a_loop();
-  test_threads_and_sets_agree();
-  test_concurrent_first_touch();
-  test_cancel();
-  test_corruption_half_way();
-  test_wrong_checksum_and_sizes();
+  test_sparse_search_equals_naive_loop();
+  test_threads_and_instruction_sets_agree();
+  test_filtered_search_equals_filtered_ranking();
+  test_filtered_rerank_scores_allowed_documents();
+  test_concurrent_verification();
+  test_cancelled_search_throws();
+  test_accumulators_are_reset_after_an_error();
+  test_wrong_checksums_and_sizes_are_detected();
   std::puts("search: ok");
 }

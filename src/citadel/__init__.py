@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         CorruptIndexError,
         DocumentTooLargeError,
         EmptyQueryError,
+        FilterError,
         FingerprintError,
         IndexNotFoundError,
         InputError,
@@ -52,6 +53,7 @@ __all__ = [
     "EmptyQueryError",
     "Explanation",
     "Field",
+    "FilterError",
     "FingerprintError",
     "Hit",
     "Hits",
@@ -73,8 +75,8 @@ __all__ = [
     "UsageError",
 ]
 
-# Imported when first asked for: `citadel --help` must not wait for numpy and the engine.
-_ELSEWHERE = {
+# Imported at first use: `citadel --help` must not wait for numpy and the engine.
+_LAZY = {
     "CancelFlag": "citadel._native",
     "Client": "citadel.server.client",
     "Document": "citadel.types",
@@ -93,9 +95,9 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'citadel' has no attribute {name!r}")
-    module = importlib.import_module(_ELSEWHERE.get(name, "citadel.errors"))
+    module = importlib.import_module(_LAZY.get(name, "citadel.errors"))
     value = getattr(module, "Cancel" if name == "CancelFlag" else name)
-    globals()[name] = value  # asked once
+    globals()[name] = value  # __getattr__ is not called again
     return value
 
 

@@ -7,7 +7,7 @@ import sys
 
 
 def start() -> None:
-    """Run the command line, or say what to install where typer is missing."""
+    """Run the command line, or print what to install if typer is missing."""
     if importlib.util.find_spec("typer") is None:
         print("citadel: the command line needs typer: run `pip install typer`", file=sys.stderr)
         sys.exit(2)

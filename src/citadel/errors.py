@@ -1,10 +1,10 @@
-"""Every error a user can cause, as one tree: what, where, and what to do, in one sentence each."""
+"""Errors and warnings. A message is one sentence: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
 
 class CitadelError(Exception):
-    """Base of all errors of this package; `exit_code` is what the command line ends with.
+    """Base of all errors of this package; `exit_code` is the exit status of the command line.
 
     >>> CitadelError("nothing to do").exit_code
     1
@@ -18,7 +18,7 @@ class CitadelWarning(UserWarning):
 
 
 class UncommittedChangesWarning(CitadelWarning):
-    """An Index was closed with changes that were not committed; they are dropped."""
+    """An Index was closed with uncommitted changes, which are discarded."""
 
 
 class TruncatedDocumentsWarning(CitadelWarning):
@@ -26,16 +26,28 @@ class TruncatedDocumentsWarning(CitadelWarning):
 
 
 class UsageError(CitadelError):
-    """An invalid call or option: a text query on an index of given vectors, k below 0, an unknown codec."""
+    """An invalid call or option, such as an unknown codec or k below 0."""
 
     exit_code = 2
+
+
+class FilterError(UsageError):
+    """An invalid filter, or one that does not fit a field; `field` is that field's name, where there is one.
+
+    >>> str(FilterError('unknown operator "$near" for field "year"', "year"))
+    'filter: unknown operator "$near" for field "year"'
+    """
+
+    def __init__(self, problem: str, field: str | None = None) -> None:
+        super().__init__(f"filter: {problem}")
+        self.field = field
 
 
 class CorruptIndexError(CitadelError):
     """A damaged, foreign or hostile index file.
 
     >>> str(CorruptIndexError("seg-1.cit", "header", "the magic bytes are wrong"))
-    'seg-1.cit: header: the magic bytes are wrong; `citadel check INDEX --deep` reports the damage and what ...'
+    'seg-1.cit: header: the magic bytes are wrong; `citadel check INDEX --deep` reports the damage ...'
     """
 
     exit_code = 3
@@ -51,13 +63,13 @@ class UnknownFormatError(CorruptIndexError):
 
 
 class RepairLossError(CitadelError):
-    """A repair would lose documents, and nobody has agreed to that yet; nothing was changed."""
+    """A repair would lose documents and was not confirmed; nothing was changed."""
 
     exit_code = 3
 
 
 class IndexNotFoundError(CitadelError):
-    """No index where one was named."""
+    """There is no index at the given path."""
 
     exit_code = 4
 
@@ -78,15 +90,15 @@ class InputError(CitadelError):
 
 
 class EmptyQueryError(InputError):
-    """A query without any token: there is nothing to search for."""
+    """A query without tokens."""
 
 
 class DocumentTooLargeError(InputError):
-    """A document that cannot be indexed within the memory bound; nothing of it was taken in."""
+    """A document that cannot be indexed within the memory limit; nothing of it was added."""
 
 
 class FingerprintError(InputError):
-    """Text or vectors from another model or analyser than the one the index was built with."""
+    """Text or vectors from a model or analyser other than the index's own."""
 
 
 class LockHeldError(CitadelError):
@@ -96,12 +108,14 @@ class LockHeldError(CitadelError):
 
 
 class OwnershipError(LockHeldError):
-    """This writer no longer owns the index: its folder was moved, removed or replaced, its LOCK file was deleted,
-    or the process forked. Nothing was written."""
+    """This writer no longer owns the index. Nothing was written.
+
+    The folder was moved, removed or replaced, its LOCK file was deleted, or the process forked.
+    """
 
 
 class ResourceError(CitadelError):
-    """Out of disk space or memory, or the device failed; what was committed before is intact."""
+    """Out of disk space or memory, or a device failure; committed data is intact."""
 
     exit_code = 6
 
@@ -113,11 +127,11 @@ class Cancelled(CitadelError):
 
 
 class ServerError(CitadelError):
-    """What a server refuses or cannot do, with its HTTP status and a word for programs.
+    """An error response of a server: HTTP status, machine-readable code and message.
 
-    >>> error = ServerError(503, "busy", "too many requests wait: ask again", retry_after=1)
+    >>> error = ServerError(503, "busy", "too many requests: try again later", retry_after=1)
     >>> error.status, error.code, str(error)
-    (503, 'busy', 'too many requests wait: ask again')
+    (503, 'busy', 'too many requests: try again later')
     """
 
     exit_code = 1
@@ -128,7 +142,7 @@ class ServerError(CitadelError):
 
 
 class ChangesLostError(ServerError):
-    """Changes that waited on a server are gone; add them again. Adding a document twice does no harm.
+    """Pending changes on a server were lost and must be sent again; adding a document twice is harmless.
 
     >>> ChangesLostError(409, "lost", "add them again").status
     409

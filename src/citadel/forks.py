@@ -1,4 +1,4 @@
-"""Keeps a fork out of libraries that have locks of their own: a child would inherit a held lock and wait forever."""
+"""Delay forks while a library with its own locks runs: a child would inherit a held lock and deadlock."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from types import TracebackType
 
 
 class ForkGate:
-    """Entered around a call into such a library; a fork waits until nobody is inside.
+    """Guard calls into such a library; a fork waits until no thread is inside.
 
-    Locks that are only taken inside the gate are free in every child.
+    Locks that are acquired only inside the gate are free in every child.
 
     >>> gate = ForkGate()
     >>> with gate, gate:  # may be nested
@@ -24,7 +24,7 @@ class ForkGate:
         os.register_at_fork(before=self._close, after_in_parent=self._open, after_in_child=self._start_child)
 
     def _reset(self) -> None:
-        """The state of a process with one thread: only that one can be inside."""
+        """Set the state of a process with one thread: only that thread can be inside."""
         self._changed = threading.Condition(threading.RLock())  # a finaliser may enter while we hold it
         self._inside = int(self._own_depth() > 0)
         self._forks = 0
@@ -52,7 +52,7 @@ class ForkGate:
                     self._changed.notify_all()
 
     def _close(self) -> None:
-        """Let nobody else in and wait for those inside; the forking thread itself may enter until the fork is over."""
+        """Wait for the threads inside and admit no others; the forking thread itself may still enter."""
         depth = self._own_depth()
         self._depth.value = depth + 1
         with self._changed:

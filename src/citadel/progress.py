@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: a bar at a terminal, lines in a log."""
+"""Progress of long operations on standard error: a bar at a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-DELAY = 0.5  # seconds before a bar appears: short work shows none
+DELAY = 0.5  # seconds before a bar appears, so that short operations show none
 INTERVAL = 0.1  # seconds between two updates of a bar
 LINE_INTERVAL = 10.0  # seconds between two lines in a log
 
-# Makes a progress display from a description, the noun of what is counted, and the total;
-# inside the context it is called with how many are done.
+# Makes a progress display from a description, the noun of the items, and their total number;
+# inside the context, call it with the number of items done.
 Meter = Callable[[str, str, int], AbstractContextManager[Callable[[int], Any]]]
 
 
@@ -44,7 +44,7 @@ def default_meter() -> Meter:
 class Progress:
     """A bar with rate and time left. No-op unless stderr is a terminal.
 
-    Call it with the amount done; `items` counts what the rate is about, where that is not the amount itself.
+    Call it with the amount done, and with `items` if the rate counts something other than that amount.
 
     >>> with Progress("Indexing", "documents", total=100) as progress:
     ...     progress(50, items=7)
@@ -63,14 +63,14 @@ class Progress:
         self._start = time.monotonic()
         if sys.stderr.isatty():
             self._next = self._start + DELAY
-            # A timer, because a single long step does not call us before it is over.
+            # A timer, because a single long step calls us only at its end.
             self._timer = threading.Timer(DELAY, self._show)
             self._timer.daemon = True
             self._timer.start()
         return self
 
     def resume(self, done: int) -> None:
-        """Start the bar at what an earlier run has done; rate and time left count from here."""
+        """Start the bar at the amount done by an earlier run; rate and time left count from here."""
         self._first = self._done = done
 
     def __call__(self, done: int, items: int | None = None, what: str = "") -> None:
@@ -81,7 +81,7 @@ class Progress:
             self._update(now)
 
     def advance(self, count: int) -> None:
-        """Show `count` more as done."""
+        """Add `count` to the amount done."""
         self(self._done + count)
 
     def __exit__(
@@ -103,7 +103,7 @@ class Progress:
         columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[pace]}"), TimeElapsedColumn())
         with self._lock:
             if self._next == float("inf"):
-                return  # the work has ended
+                return  # already closed
             self._bar = Progress(text, *columns, console=Console(stderr=True), transient=True)
             self._bar.add_task(self._what, total=self.total, completed=self._done, pace="")
             self._bar.start()
@@ -157,7 +157,7 @@ class ProgressLines:
 
 
 def _rate(per_second: float) -> str:
-    """A rate with a decimal below ten.
+    """Format a rate, with a decimal below ten.
 
     >>> _rate(3.26), _rate(51234.0)
     ('3.3', '51,234')
@@ -166,7 +166,7 @@ def _rate(per_second: float) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """A duration as hours, minutes and seconds.
+    """Format a duration as hours, minutes and seconds.
 
     >>> _clock(59.6), _clock(3725)
     ('0:01:00', '1:02:05')
@@ -179,7 +179,7 @@ def _clock(seconds: float) -> str:
 def document_progress(
     progress: bool | Callable[[int], None], what: str, total: int | None
 ) -> Iterator[Callable[[int], None] | None]:
-    """Yield a function to call with the number of further documents; None where nobody wants to know.
+    """Yield a function to call with the number of further documents, or None if progress is off.
 
     >>> with document_progress(print, "Adding", total=2) as advance:
     ...     advance(1)

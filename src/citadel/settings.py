@@ -19,7 +19,7 @@ DEFAULT_CODEC = "int8"
 DEFAULT_K1 = 0.9
 DEFAULT_B = 0.4
 DEFAULT_MEMORY = 1 << 30
-WEIGHT_STEP = 0.02  # of u8 weights: 255 steps reach 5.1, log(1 + 163)
+WEIGHT_STEP = 0.02  # of 8-bit weights: 255 steps reach 5.1 = log(1 + 163)
 MAX_WEIGHT = 5.1
 
 
@@ -38,11 +38,13 @@ class Field:
         if self.codec not in CODECS:
             raise UsageError(f"unknown codec {self.codec!r}: choose one of {', '.join(CODECS)}")
         if not 0 <= self.dimension <= MAX_DIMENSION:
-            raise UsageError(f"dimension {self.dimension} is out of range: 1 to {MAX_DIMENSION} can be stored")
+            raise UsageError(
+                f"dimension {self.dimension} is out of range: 1 to {MAX_DIMENSION} can be stored"
+            )
         width = SUBVECTOR.get(self.codec, 1)
         if self.dimension % width:
             raise UsageError(
-                f"{self.codec} needs a dimension divisible by {width}, not {self.dimension}: choose int8 or pad"
+                f"{self.codec} needs a dimension divisible by {width}, not {self.dimension}: use int8"
             )
 
     @property
@@ -53,7 +55,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that determines the postings of a document; written into every manifest.
+    """Settings that determine the postings of a document; stored in every manifest.
 
     >>> Settings(router="bm25", fingerprint="english", analyser="english").has_text_queries
     True
@@ -79,12 +81,12 @@ class Settings:
 
     @property
     def has_text_queries(self) -> bool:
-        """Whether this index can turn text into postings by itself."""
+        """Whether the index can turn text into postings."""
         return self.analyser is not None or self.model is not None
 
 
 def check_bm25(k1: float, b: float) -> None:
-    """Raise UsageError when a BM25 parameter is out of range.
+    """Raise UsageError if a BM25 parameter is out of range.
 
     >>> check_bm25(k1=0.9, b=2.0)
     Traceback (most recent call last):
@@ -97,7 +99,7 @@ def check_bm25(k1: float, b: float) -> None:
 
 
 def check_tau(tau: float | None, router: str) -> None:
-    """Raise UsageError when τ is out of range or the router has none.
+    """Raise UsageError if τ is out of range or the router has none.
 
     >>> check_tau(0.9, "dynamic")
     """
@@ -115,14 +117,16 @@ def text_settings(
     k1: float = DEFAULT_K1,
     b: float = DEFAULT_B,
 ) -> Settings:
-    """Settings of an index of terms, ranked by BM25; `fingerprint` is that of the analyser.
+    """Make the settings of a BM25 index; `fingerprint` is that of the analyser.
 
     >>> text_settings("english").router
     'bm25'
     """
     check_tau(tau, "bm25")
     if router not in (None, "bm25"):
-        raise UsageError(f"router {router!r} needs vectors: create the index with fields=… and use add_vectors")
+        raise UsageError(
+            f"router {router!r} needs vectors: create the index with fields=… and use add_vectors"
+        )
     return Settings("bm25", fingerprint, analyser=analyser, k1=k1, b=b)
 
 
@@ -132,7 +136,7 @@ def vector_settings(
     fingerprint: str | None,
     tau: float | None,
 ) -> Settings:
-    """Settings of an index of given vectors; `fields` are named lexical and semantic.
+    """Make the settings of an index of given vectors; `fields` are named lexical and semantic.
 
     >>> vector_settings({"lexical": 32}, None, "my-model", tau=0.9).lexical
     Field(dimension=32, codec='int8')
@@ -148,7 +152,7 @@ def vector_settings(
         raise UsageError(f"router {router!r} does not go with the fields {', '.join(fields) or 'given'}")
     if lexical is not None and (lexical.dimension == 0) != (router == "sparse"):
         raise UsageError(
-            f"router {router!r} with a lexical field of dimension {lexical.dimension}: only sparse has dimension 0"
+            f"router {router!r} with lexical dimension {lexical.dimension}: only sparse has dimension 0"
         )
     check_tau(tau, router)
     return Settings(router, fingerprint, lexical, semantic, tau or 0.0)
@@ -162,7 +166,7 @@ def _field(given: Field | Mapping[str, Any] | int) -> Field:
     try:
         return Field(**given)
     except TypeError as error:
-        raise UsageError(f"a field is a dimension or has dimension and codec, not {given!r}") from error
+        raise UsageError(f"a field is a dimension, or a dimension and a codec, not {given!r}") from error
 
 
 def available_threads() -> int:

@@ -1,4 +1,4 @@
-"""The data flow as frozen dataclasses: Document → Tokens → TokenVectors → RoutedTokens → Postings → Ranking."""
+"""Types of the data flow: Document → Tokens → TokenVectors → RoutedTokens → Postings → Ranking."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Keys = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document as it enters the index and as it comes back with a hit.
+    """A document, as added to an index and as returned with a hit.
 
     >>> Document("d1", "E = mc²", title="Relativity").encoded_text
     'Relativity E = mc²'
@@ -33,7 +33,7 @@ class Document:
 
     @property
     def encoded_text(self) -> str:
-        """What the analyser or model sees: title and text."""
+        """Title and text, the input of the analyser or model."""
         return f"{self.title} {self.text}".strip()
 
 
@@ -74,10 +74,10 @@ class TokenVectors:
 
 @dataclass(frozen=True, slots=True)
 class RoutedTokens:
-    """One text after routing: row p says that token `tokens[p]` goes to `keys[p]` with `weights[p]`.
+    """One text after routing: row p routes token `tokens[p]` to `keys[p]` with `weights[p]`.
 
-    Rows are in token order. `vectors[p]` is the token's own vector, not yet multiplied by its weight;
-    None where the router uses no vectors (v ≡ 1).
+    Rows are in token order. `vectors[p]` is the token's vector, not yet multiplied by its weight;
+    `vectors` is None if the router uses no vectors (v ≡ 1).
 
     >>> import numpy as np
     >>> len(RoutedTokens(np.array([3], np.uint32), np.array([1.0], np.float32)))
@@ -117,7 +117,7 @@ class Postings:
 
 @dataclass(frozen=True)
 class VectorBatch:
-    """Some documents with their postings: document i owns rows offsets[i] … offsets[i + 1] − 1."""
+    """Documents with their postings: document i owns rows offsets[i] … offsets[i + 1] − 1."""
 
     documents: Sequence[Document]
     offsets: NDArray[np.int64]  # [n + 1]
@@ -130,11 +130,11 @@ class VectorBatch:
         return len(self.documents)
 
     def owner(self, row: int) -> str:
-        """The id of the document that a row belongs to."""
+        """Id of the document to which a row belongs."""
         return self.documents[int(np.searchsorted(self.offsets, row, side="right")) - 1].id
 
     def part(self, start: int, stop: int) -> VectorBatch:
-        """Documents start … stop − 1."""
+        """Batch of the documents start … stop − 1."""
         rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
         return VectorBatch(
             self.documents[start:stop],
@@ -147,7 +147,7 @@ class VectorBatch:
 
 
 class Scored(NamedTuple):
-    """The engine's bare answer to one query: global document numbers and scores, best first.
+    """The engine's result for one query: global document numbers and scores, best first.
 
     >>> Scored(np.array([4]), np.array([1.5], np.float32)).numbers.tolist()
     [4]
@@ -160,7 +160,7 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One ranked document; text, title and metadata are as given to `Index.add`, read at first use.
+    """One ranked document; text, title and metadata are read from the index at first use.
 
     >>> Hit("d1", 2.5, 1, lambda rank: Document("d1", "E = mc²")).text
     'E = mc²'
@@ -190,7 +190,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The hits of several queries, in the order the queries were given.
+    """The hits of several queries, in the order of the queries.
 
     >>> ranking = Ranking(("q1",), ((Hit("d1", 2.5, 1),),))
     >>> print(ranking.trec("demo"), end="")
@@ -207,11 +207,11 @@ class Ranking:
         return iter(zip(self.query_ids, self.hits, strict=True))
 
     def trec(self, tag: str = "citadel") -> str:
-        """The lines of a TREC run; an id that would break its columns is refused."""
+        """Format as a TREC run; an id with white space is an error."""
         return "".join(self._trec_lines(tag))
 
     def to_trec(self, path: str | os.PathLike[str], tag: str = "citadel") -> None:
-        """Write `trec(tag)` to a file, whole or not at all."""
+        """Write `trec(tag)` to a file atomically."""
         write_whole(os.fspath(path), self._trec_lines(tag))
 
     def _trec_lines(self, tag: str) -> Iterator[str]:
@@ -219,29 +219,32 @@ class Ranking:
             raise UsageError(f"the tag {tag!r} does not fit a TREC run: choose a word without white space")
         for query, hits in self:
             check_trec_ids((query, *(hit.id for hit in hits)))
-            # Nine digits name every fp32 number exactly.
+            # Nine digits identify every fp32 number.
             yield from (f"{query} Q0 {hit.id} {hit.rank} {hit.score:.9g} {tag}\n" for hit in hits)
 
 
 def check_trec_ids(ids: Iterable[str]) -> None:
-    """Refuse ids that would break the columns of a TREC run.
+    """Raise InputError if an id would break the columns of a TREC run.
 
     >>> check_trec_ids(["d 1"])
     Traceback (most recent call last):
-    citadel.errors.InputError: the id 'd 1' does not fit a TREC run: rename it without white space, or use --json
+    citadel.errors.InputError: the id 'd 1' does not fit a TREC run: rename it without white space, ...
     """
     for id in ids:
         if not _is_column(id):
-            raise InputError(f"the id {id!r} does not fit a TREC run: rename it without white space, or use --json")
+            raise InputError(
+                f"the id {id!r} does not fit a TREC run: rename it without white space, or use --json"
+            )
 
 
 def _is_column(name: str) -> bool:
-    # Readers of runs differ in what they call white space; what any of them does is refused. So is a lone surrogate.
+    # Parsers of runs differ in what they treat as white space; reject what any of them does, and lone
+    # surrogates.
     return name.split() == [name] and name.encode(errors="ignore").decode() == name
 
 
 def write_whole(path: str, lines: Iterable[str]) -> None:
-    """Write lines to a file, whole or not at all.
+    """Write lines to a file atomically.
 
     >>> import pathlib, tempfile
     >>> file = pathlib.Path(tempfile.mkdtemp(), "lines.txt")
@@ -253,7 +256,7 @@ def write_whole(path: str, lines: Iterable[str]) -> None:
 
 
 def write_whole_bytes(path: str, parts: Iterable[bytes]) -> None:
-    """Write bytes to a file, whole or not at all.
+    """Write bytes to a file atomically.
 
     >>> import pathlib, tempfile
     >>> file = pathlib.Path(tempfile.mkdtemp(), "parts.bin")
@@ -264,12 +267,14 @@ def write_whole_bytes(path: str, parts: Iterable[bytes]) -> None:
     try:
         target = os.path.realpath(path)
         if os.path.exists(target) and not os.path.isfile(target):
-            _write(target, "wb", parts)  # a pipe or a device such as /dev/stdout: nothing to replace
+            _write(target, "wb", parts)  # a pipe or device such as /dev/stdout cannot be replaced
         else:
             _write_and_rename(target, parts)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        kind, advice = (ResourceError, "make room") if full else (InputError, "name a file that can be written")
+        kind, advice = (
+            (ResourceError, "make room") if full else (InputError, "name a file that can be written")
+        )
         raise kind(f"{path}: cannot be written ({error.strerror}): {advice}") from None
 
 

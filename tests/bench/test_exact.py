@@ -1,4 +1,4 @@
-"""The torch search ranks as the formula does, on every router, with ties by lower number."""
+"""The torch search compared with the scoring formula, for every router, with ties by lower number."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ WIDTH = 3
 
 
 @st.composite
-def texts(draw: st.DrawFn, vectors: bool, semantic: bool, least: int = 0) -> RoutedTokens:
-    """Small whole numbers, so that many scores are equal and no sum is rounded."""
-    size = draw(st.integers(least, 5))
+def texts(draw: st.DrawFn, vectors: bool, semantic: bool, min_size: int = 0) -> RoutedTokens:
+    """Texts of small integers, so that many scores are tied and sums are exact."""
+    size = draw(st.integers(min_size, 5))
     numbers = st.integers(-3, 3)
-    keys = draw(st.lists(st.integers(0, KEYS - 1), min_size=size, max_size=size, unique=not vectors and size <= KEYS))
+    keys = draw(
+        st.lists(st.integers(0, KEYS - 1), min_size=size, max_size=size, unique=not vectors and size <= KEYS)
+    )
     weights = draw(st.lists(st.integers(1, 3), min_size=size, max_size=size))
     rows = draw(st.lists(st.tuples(*[numbers] * WIDTH), min_size=size, max_size=size))
     pooled = draw(st.tuples(*[numbers] * WIDTH))
@@ -43,24 +45,24 @@ def worlds(draw: st.DrawFn) -> tuple[list[RoutedTokens], list[RoutedTokens], boo
 
 
 @given(worlds(), st.integers(1, 12), st.sampled_from([1, 4, 1 << 20]))
-def test_it_ranks_as_the_formula_does(
-    world: tuple[list[RoutedTokens], list[RoutedTokens], bool], k: int, most: int
+def test_ranking_equals_the_formula(
+    world: tuple[list[RoutedTokens], list[RoutedTokens], bool], k: int, max_products: int
 ) -> None:
     queries, passages, floor = world
-    before, exact.MAX_PRODUCTS = exact.MAX_PRODUCTS, most  # lists in pieces too
+    before, exact.MAX_PRODUCTS = exact.MAX_PRODUCTS, max_products  # also in pieces
     try:
         search = ExactSearch(flatten(passages, torch.float64), floor)
         scores, numbers = search.search(flatten(queries, torch.float64), k)
     finally:
         exact.MAX_PRODUCTS = before
     for row, query in enumerate(queries):
-        wanted = rank(query, passages, floor, k)
-        found = [(n, s) for n, s in zip(numbers[row].tolist(), scores[row].tolist(), strict=True) if n >= 0]
-        assert found == wanted
+        expected = rank(query, passages, floor, k)
+        actual = [(n, s) for n, s in zip(numbers[row].tolist(), scores[row].tolist(), strict=True) if n >= 0]
+        assert actual == expected
 
 
-def test_all_to_all_and_none_are_the_same_formula() -> None:
-    """ColBERT: one key for all and no floor; DPR: no key at all."""
+def test_scores_of_all_to_all_and_none_equal_the_formula() -> None:
+    """ColBERT has one key for all tokens and no floor; DPR has no keys."""
     rng = np.random.default_rng(1)
 
     def text(tokens: int) -> RoutedTokens:
@@ -69,17 +71,23 @@ def test_all_to_all_and_none_are_the_same_formula() -> None:
         return RoutedTokens(zero, np.ones(tokens, np.float32), rows, rng.normal(size=2).astype(np.float32))
 
     queries, passages = [text(3), text(1)], [text(4), text(2), text(5)]
-    found = ExactSearch(flatten(passages, torch.float64), floor=False).scores(flatten(queries, torch.float64))
+    scores = ExactSearch(flatten(passages, torch.float64), floor=False).scores(
+        flatten(queries, torch.float64)
+    )
     for row, query in enumerate(queries):
         for column, passage in enumerate(passages):
-            assert found[row, column].item() == pytest.approx(score(query, passage, floor=False), abs=1e-12)
-    dense = [RoutedTokens(np.empty(0, np.uint32), np.empty(0, np.float32), semantic=t.semantic) for t in passages]
-    only = ExactSearch(flatten(dense, torch.float64), floor=False).scores(flatten(dense[:1], torch.float64))
-    assert only[0, 1].item() == pytest.approx(score(dense[0], dense[1], floor=False), abs=1e-12)
+            assert scores[row, column].item() == pytest.approx(score(query, passage, floor=False), abs=1e-12)
+    dense = [
+        RoutedTokens(np.empty(0, np.uint32), np.empty(0, np.float32), semantic=t.semantic) for t in passages
+    ]
+    dense_scores = ExactSearch(flatten(dense, torch.float64), floor=False).scores(
+        flatten(dense[:1], torch.float64)
+    )
+    assert dense_scores[0, 1].item() == pytest.approx(score(dense[0], dense[1], floor=False), abs=1e-12)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=3 * BLOCK), st.integers(1, 40))
-def test_the_best_of_many_blocks_with_ties(values: list[int], k: int) -> None:
+def test_best_of_many_blocks_with_ties(values: list[int], k: int) -> None:
     width = -(-len(values) // BLOCK) * BLOCK
     row = torch.tensor([values + [-np.inf] * (width - len(values))], dtype=torch.float64)
     _, numbers = best(row, k, len(values))

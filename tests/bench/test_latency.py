@@ -27,7 +27,9 @@ DIMENSION, SEMANTIC = 4, 8
 FIELDS: Mapping[str, Field] = {"lexical": Field(DIMENSION, "int8"), "semantic": Field(SEMANTIC, "int8")}
 
 
-def build(folder: Path, router: str = "dynamic", fields: Mapping[str, Field] = FIELDS, documents: int = 3) -> Index:
+def build(
+    folder: Path, router: str = "dynamic", fields: Mapping[str, Field] = FIELDS, documents: int = 3
+) -> Index:
     """Document i has key 7 i + 1 times and key 9 once."""
     index = Index.create(folder, fields=fields, router=router, fingerprint="test")
     random = np.random.default_rng(0)
@@ -55,39 +57,45 @@ def query(*keys: int) -> RoutedTokens:
     random = np.random.default_rng(1)
     ones = np.ones(len(keys), np.float32)
     vectors = random.normal(size=(len(keys), DIMENSION)).astype(np.float32)
-    return RoutedTokens(np.array(keys, np.uint32), ones, vectors, random.normal(size=SEMANTIC).astype(np.float32))
+    return RoutedTokens(
+        np.array(keys, np.uint32), ones, vectors, random.normal(size=SEMANTIC).astype(np.float32)
+    )
 
 
-def test_what_a_query_reads_by_hand(tmp_path: Path) -> None:
+def test_traffic_of_a_query_by_hand(tmp_path: Path) -> None:
     snapshot = build(tmp_path).searcher().snapshot
-    found = measure_latency(bench(snapshot, [query(7, 7, 8)]), trials=1)
-    # key 7 has 1 + 2 + 3 postings; two query tokens meet each of them, and key 8 has no list
-    assert found.traffic["token_products"] == 12
-    assert found.traffic["semantic_products"] == 3
-    # read once: six int8 vectors of four with their scales, one block (4 + 8), five deltas of one bit
-    assert found.traffic["list_bytes"] == 6 * (4 + 2) + 12 + 1
-    assert found.traffic["semantic_bytes"] == 3 * (8 + 2)
+    latency = measure_latency(bench(snapshot, [query(7, 7, 8)]), trials=1)
+    # Key 7 has 1 + 2 + 3 postings, each scored by two query tokens; key 8 has no list.
+    assert latency.traffic["token_products"] == 12
+    assert latency.traffic["semantic_products"] == 3
+    # Read once: six int8 vectors of four with their scales, one block (4 + 8), five deltas of one bit.
+    assert latency.traffic["list_bytes"] == 6 * (4 + 2) + 12 + 1
+    assert latency.traffic["semantic_bytes"] == 3 * (8 + 2)
 
 
-def test_every_stage_has_its_figures_and_floors_follow_from_the_bytes(tmp_path: Path) -> None:
+def test_every_stage_has_mean_and_percentiles(tmp_path: Path) -> None:
     snapshot = build(tmp_path).searcher().snapshot
-    found = measure_latency(bench(snapshot, [query(7), query(9)]), trials=2)
-    assert list(found.milliseconds) == [*STAGES, "search", "whole"]
-    assert all(set(figures) == {"mean", "p50", "p95", "p99"} for figures in found.milliseconds.values())
-    assert len(found.means) == 2
-    assert found.milliseconds["whole"]["mean"] == pytest.approx(min(found.means))
+    latency = measure_latency(bench(snapshot, [query(7), query(9)]), trials=2)
+    assert list(latency.milliseconds) == [*STAGES, "search", "whole"]
+    assert all(set(figures) == {"mean", "p50", "p95", "p99"} for figures in latency.milliseconds.values())
+    assert len(latency.means) == 2
+    assert latency.milliseconds["whole"]["mean"] == pytest.approx(min(latency.means))
 
 
-def test_the_floor_is_bytes_over_bandwidth() -> None:
+def test_floor_is_bytes_over_bandwidth() -> None:
     traffic = {"token_products": 0.0, "semantic_products": 0.0, "list_bytes": 3e6, "semantic_bytes": 1e6}
-    found = Latency({}, traffic, bandwidth=1e9, queries=1, trials=1)
-    assert (found.floor("token retrieval"), found.floor("semantic"), found.floor("search")) == (3.0, 1.0, 4.0)
-    assert found.floor("sort") is None
+    latency = Latency({}, traffic, bandwidth=1e9, queries=1, trials=1)
+    assert (latency.floor("token retrieval"), latency.floor("semantic"), latency.floor("search")) == (
+        3.0,
+        1.0,
+        4.0,
+    )
+    assert latency.floor("sort") is None
     assert "encode" in ALL_STAGES
 
 
 @pytest.mark.parametrize("semantic", ["exact", "rerank", "off"])
-def test_timed_and_plain_search_find_the_same(tmp_path: Path, semantic: str) -> None:
+def test_timed_search_returns_the_same_result(tmp_path: Path, semantic: str) -> None:
     snapshot = build(tmp_path, documents=40).searcher().snapshot
     prepared = bench(snapshot, [], semantic)
     plan = plan_vectors(snapshot.settings, [7, 9], [1.0, 2.0], np.eye(2, DIMENSION), np.ones(SEMANTIC))
@@ -100,52 +108,52 @@ def test_timed_and_plain_search_find_the_same(tmp_path: Path, semantic: str) -> 
     assert sum(stages.values()) > 0
 
 
-def test_no_more_queries_than_there_is_time_for(tmp_path: Path) -> None:
+def test_queries_are_limited_by_time(tmp_path: Path) -> None:
     prepared = bench(build(tmp_path).searcher().snapshot, [query(7)] * 50)
     assert len(affordable(prepared, seconds=1e9).queries) == 50
     assert len(affordable(prepared, seconds=0).queries) == MIN_QUERIES == 10
 
 
-def test_no_query_is_an_error(tmp_path: Path) -> None:
+def test_bench_without_queries_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no query to time"):
         measure_latency(bench(build(tmp_path).searcher().snapshot, []))
 
 
-# ---- synthetic indexes -------------------------------------------------------------------------------------------
+# ---- synthetic indexes -------------------------------------------------------------------------------------
 
 
-def scaled(tmp_path: Path, documents: int, **given: Any) -> tuple[Snapshot, SyntheticSnapshot]:
-    real = build(tmp_path / "real", **given).searcher().snapshot
+def scaled(tmp_path: Path, documents: int, **options: Any) -> tuple[Snapshot, SyntheticSnapshot]:
+    real = build(tmp_path / "real", **options).searcher().snapshot
     return real, synthetic_index(real, documents, [7, 9, 1234], str(tmp_path / "made"))
 
 
 @pytest.mark.parametrize("codec", ["fp16", "int8"])
-def test_lists_grow_with_the_documents(tmp_path: Path, codec: str) -> None:
+def test_synthetic_lists_scale_with_the_documents(tmp_path: Path, codec: str) -> None:
     fields = {"lexical": Field(DIMENSION, codec), "semantic": Field(SEMANTIC, codec)}
     _, made = scaled(tmp_path, 3000, fields=fields)
     assert list_lengths(made) == {7: 6000, 9: 3000}  # a thousand times 6 and 3
-    found = measure_latency(bench(made, [query(7), query(9)]), trials=1)
-    assert found.traffic["token_products"] == (6000 + 3000) / 2
-    assert found.traffic["semantic_products"] == 3000
+    latency = measure_latency(bench(made, [query(7), query(9)]), trials=1)
+    assert latency.traffic["token_products"] == (6000 + 3000) / 2
+    assert latency.traffic["semantic_products"] == 3000
 
 
 @pytest.mark.parametrize("semantic", ["exact", "rerank", "off"])
-def test_a_card_reads_the_same(tmp_path: Path, semantic: str) -> None:
+def test_gpu_traffic_equals_cpu_traffic(tmp_path: Path, semantic: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed: the extra [gpu]")
     from citadel.bench.gpu_stages import GpuSearch
 
     _, made = scaled(tmp_path, 3000)
     cpu = bench(made, [query(7), query(7, 9)], semantic)
-    found = measure_latency(replace(cpu, gpu=GpuSearch(made, True, "cpu")), trials=1)
-    assert found.traffic == measure_latency(cpu, trials=1).traffic
-    assert list(found.milliseconds) == ["plan", "search", "whole"]  # it runs as one
-    assert found.bandwidth > 0
+    latency = measure_latency(replace(cpu, gpu=GpuSearch(made, True, "cpu")), trials=1)
+    assert latency.traffic == measure_latency(cpu, trials=1).traffic
+    assert list(latency.milliseconds) == ["plan", "search", "whole"]  # timed as a whole
+    assert latency.bandwidth > 0
 
 
-def test_a_large_one_is_probed(tmp_path: Path) -> None:
+def test_large_synthetic_index_is_probed(tmp_path: Path) -> None:
     _, made = scaled(tmp_path, 20_000)
-    found = measure_latency(bench(made, [query(7)], "rerank"), trials=1)
-    assert 0 < found.traffic["semantic_products"] < 20_000
+    latency = measure_latency(bench(made, [query(7)], "rerank"), trials=1)
+    assert 0 < latency.traffic["semantic_products"] < 20_000
 
 
 @pytest.mark.parametrize(
@@ -156,19 +164,19 @@ def test_a_large_one_is_probed(tmp_path: Path) -> None:
         ("static", {"lexical": Field(DIMENSION, "int8")}),
     ],
 )
-def test_every_router_has_random_queries_and_a_synthetic_index(
+def test_random_queries_and_synthetic_index_for_every_router(
     tmp_path: Path, router: str, fields: dict[str, Field]
 ) -> None:
     real = build(tmp_path / "real", router, fields).searcher().snapshot
-    asked = random_queries(real, 3, tokens=4)
-    keys = [int(key) for each in asked for key in each.keys]
+    queries = random_queries(real, 3, tokens=4)
+    keys = [int(key) for query in queries for key in query.keys]
     made = synthetic_index(real, 600, keys, str(tmp_path / "made"))
     assert len(made) == 600
     for snapshot in (real, made):
-        assert measure_latency(bench(snapshot, asked), trials=1).queries == 3
+        assert measure_latency(bench(snapshot, queries), trials=1).queries == 3
 
 
-def test_an_empty_index_has_no_random_queries(tmp_path: Path) -> None:
+def test_random_queries_need_postings(tmp_path: Path) -> None:
     index = Index.create(tmp_path, fields=FIELDS, fingerprint="test")
     with pytest.raises(InputError, match="no postings"):
         random_queries(index.searcher().snapshot, 1, 1)

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: arguments in; exit code, standard output and standard error out."""
+"""Run the command line: arguments in; exit code, stdout and stderr out."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> Path:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Three documents, each with a word of its own and one they share."""
+    """Three documents, each with a unique word and one shared word."""
     rows: list[dict[str, object]] = [
         {"id": "d1", "title": "Relativity", "text": "Einstein proposed relativity in physics.", "year": 1905},
         {"id": "d2", "text": "Darwin proposed evolution."},

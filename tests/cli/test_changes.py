@@ -13,8 +13,8 @@ from tests.cli.conftest import Citadel, in_process, write_jsonl
 
 def texts(path: Path) -> dict[str, str]:
     with Index.open(path) as index:
-        found = (index.get(f"d{n}") for n in range(10))
-        return {document.id: document.text for document in found if document}
+        documents = (index.get(f"d{n}") for n in range(10))
+        return {document.id: document.text for document in documents if document}
 
 
 def test_add_adds_and_replaces(index: Path, tmp_path: Path, citadel: Citadel) -> None:
@@ -24,8 +24,14 @@ def test_add_adds_and_replaces(index: Path, tmp_path: Path, citadel: Citadel) ->
 
 
 def test_add_from_standard_input(index: Path, citadel: Citadel) -> None:
-    assert "1 document added; 4 in total" in citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n').out
-    assert "1 document added; 5 in total" in citadel("add", index, "-", "--format", "tsv", stdin=b"d5\tfifth\n").out
+    assert (
+        "1 document added; 4 in total"
+        in citadel("add", index, "-", stdin=b'{"id": "d4", "text": "fourth"}\n').out
+    )
+    assert (
+        "1 document added; 5 in total"
+        in citadel("add", index, "-", "--format", "tsv", stdin=b"d5\tfifth\n").out
+    )
 
 
 def test_add_is_all_or_nothing(index: Path, tmp_path: Path, citadel: Citadel) -> None:
@@ -35,11 +41,12 @@ def test_add_is_all_or_nothing(index: Path, tmp_path: Path, citadel: Citadel) ->
     assert f"{bad}:3: not valid JSON" in citadel("add", index, bad, code=4).err
     assert texts(index) == before
     assert (
-        "2 documents added, 1 replaced, 1 skipped; 4 in total" in citadel("add", index, bad, "--on-error", "skip").out
+        "2 documents added, 1 replaced, 1 skipped; 4 in total"
+        in citadel("add", index, bad, "--on-error", "skip").out
     )
 
 
-def test_merge_says_what_disk_space_it_needs(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_merge_reports_the_disk_space_it_needs(index: Path, tmp_path: Path, citadel: Citadel) -> None:
     more = write_jsonl(tmp_path / "more.jsonl", [{"id": "d4", "text": "fourth"}])
     citadel("add", index, more)
     assert f"{index}: merging needs up to 0.1 MB of free disk space" in citadel("merge", index).err
@@ -57,12 +64,12 @@ def test_merge_without_disk_space_ends_with_code_6(
 def test_delete_by_id_and_from_a_file(index: Path, tmp_path: Path, citadel: Citadel) -> None:
     (tmp_path / "ids.txt").write_text("d2\n\nd9\n")
     done = citadel("delete", index, "d1", "--ids", tmp_path / "ids.txt")
-    assert done.out == f"{index}: 2 deleted, 1 id not there, 1 document left\n"
+    assert done.out == f"{index}: 2 deleted, 1 id not found, 1 document left\n"
     assert list(texts(index)) == ["d3"]
     assert "1 deleted, 0 documents left" in citadel("delete", index, "--ids", "-", stdin=b"d3\r\n").out
 
 
-def test_delete_refuses_what_is_not_utf8(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_delete_refuses_ids_that_are_not_utf8(index: Path, tmp_path: Path, citadel: Citadel) -> None:
     (tmp_path / "ids.txt").write_bytes(b"d1\n\xff\n")
     assert "ids.txt:2: not UTF-8" in citadel("delete", index, "--ids", tmp_path / "ids.txt", code=4).err
     citadel("delete", index, "\udcff", code=4)
@@ -70,7 +77,7 @@ def test_delete_refuses_what_is_not_utf8(index: Path, tmp_path: Path, citadel: C
     assert len(texts(index)) == 3
 
 
-def test_merge_leaves_one_segment_and_the_same_ranking(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_merge_leaves_one_segment_and_equal_rankings(index: Path, tmp_path: Path, citadel: Citadel) -> None:
     citadel("add", index, "-", stdin=b'{"id": "d4", "text": "gravity and physics"}\n')
     citadel("delete", index, "d1")
     before = citadel("search", index, "physics", "proposed", "--json").out
@@ -80,29 +87,33 @@ def test_merge_leaves_one_segment_and_the_same_ranking(index: Path, tmp_path: Pa
     assert (stats["segments"], stats["deleted"], stats["documents"]) == (1, 0, 3)
 
 
-def test_only_product_quantisers_can_be_retrained(index: Path, citadel: Citadel) -> None:
+def test_retrain_needs_a_pq_codec(index: Path, citadel: Citadel) -> None:
     assert "pq2 or pq1" in citadel("merge", index, "--retrain", code=2).err
 
 
-def test_stats_say_the_same_in_both_forms(index: Path, citadel: Citadel) -> None:
+def test_stats_text_and_json_agree(index: Path, citadel: Citadel) -> None:
     stats = json.loads(citadel("stats", index, "--json").out)
     rows = dict(line.split("  ", 1) for line in citadel("stats", index).out.splitlines())
-    assert {name.strip(): value.strip() for name, value in rows.items()}["documents"] == str(stats["documents"]) == "3"
+    assert (
+        {name.strip(): value.strip() for name, value in rows.items()}["documents"]
+        == str(stats["documents"])
+        == "3"
+    )
     assert stats["router"] == "bm25"
 
 
-def test_stats_show_what_was_skipped(tmp_path: Path, citadel: Citadel) -> None:
+def test_stats_count_skipped_documents(tmp_path: Path, citadel: Citadel) -> None:
     (tmp_path / "c.jsonl").write_text('oops\n{"id": "1", "text": "a"}\n')
     citadel("index", tmp_path / "c.jsonl", tmp_path / "idx", "--on-error", "skip")
     assert "counts: skipped" in citadel("stats", tmp_path / "idx").out
 
 
-def test_demo_is_the_demonstration(citadel: Citadel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_runs(citadel: Citadel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("citadel.demo.run_demo", lambda: print("three questions"))
     assert citadel("demo").out == "three questions\n"
 
 
-def test_an_error_is_the_only_line(index: Path, tmp_path: Path) -> None:
+def test_error_is_one_line(index: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"id": "d9", "text": "a"}\noops\n')
     for done in (in_process("add", index, bad), in_process("index", bad, tmp_path / "new")):

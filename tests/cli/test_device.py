@@ -1,4 +1,4 @@
-"""`--device cuda` without a GPU: exit 2 and one sentence with what to do."""
+"""`--device cuda` without a GPU: exit 2 and one sentence of advice."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from tests.support.children import environment
 
 
 @pytest.mark.parametrize(
-    "more", [["--device", "cuda"], ["--device", "opencl"], ["--gpu-memory", "much"], ["--card-memory", "much"]]
+    "more",
+    [["--device", "cuda"], ["--device", "opencl"], ["--gpu-memory", "much"], ["--card-memory", "much"]],
 )
-def test_it_says_what_to_do(more: list[str], tmp_path: Path) -> None:
+def test_unusable_device_is_exit_2_with_advice(more: list[str], tmp_path: Path) -> None:
     fields = {"lexical": citadel.Field(0, "fp16")}
-    with citadel.Index.create(tmp_path / "index", router="sparse", fields=fields, fingerprint="test") as index:
+    with citadel.Index.create(
+        tmp_path / "index", router="sparse", fields=fields, fingerprint="test"
+    ) as index:
         index.add_vectors([{"id": "d1", "keys": [1], "weights": [1.0]}])
         index.commit()
     command = [sys.executable, "-m", "citadel", "search", str(tmp_path / "index"), "rome", *more]

@@ -14,7 +14,7 @@ pytest.importorskip("ir_measures", reason="ir-measures is not installed: the ext
 
 @pytest.fixture
 def beir(index: Path, corpus: Path) -> Path:
-    """The corpus' folder with queries and judgements: q1 finds its document first, q2 none, q3 is not judged."""
+    """A BEIR folder: q1 ranks its document first, q2 has no hits, q3 is not judged."""
     folder = corpus.parent
     rows: list[dict[str, object]] = [
         {"_id": "q1", "text": "evolution"},
@@ -27,26 +27,30 @@ def beir(index: Path, corpus: Path) -> Path:
     return folder
 
 
-def test_a_line_per_measure(index: Path, beir: Path, citadel: Citadel) -> None:
+def test_prints_one_line_per_measure(index: Path, beir: Path, citadel: Citadel) -> None:
     done = citadel("eval", index, "--queries", beir / "queries.jsonl", "--qrels", beir / "qrels" / "test.tsv")
     assert done.out == "nDCG@10 0.5000\nRR@10 0.5000\nR@1000 0.5000\n"
     assert done.err == ""
 
 
-def test_an_index_of_another_collection_is_refused(index: Path, beir: Path, citadel: Citadel) -> None:
+def test_index_of_another_collection_is_refused(index: Path, beir: Path, citadel: Citadel) -> None:
     (beir / "other.txt").write_text("q1 0 x1 1\nq2 0 x2 1\n")
     done = citadel("eval", index, "--queries", beir, "--qrels", beir / "other.txt", code=4)
     assert done.out == ""
     assert f"{index}: none of the 2 judged documents is in this index" in done.err
-    (beir / "other.txt").write_text("q1 0 x1 1\nq2 0 d1 1\n")  # one is: a measure of 0 is a result
+    (beir / "other.txt").write_text(
+        "q1 0 x1 1\nq2 0 d1 1\n"
+    )  # one judged document is in the index: 0 is a valid result
     assert (
         citadel("eval", index, "--queries", beir, "--qrels", beir / "other.txt", "--measures", "P@1").out
         == "P@1 0.0000\n"
     )
 
 
-def test_a_beir_folder_is_enough(index: Path, beir: Path, citadel: Citadel) -> None:
-    assert citadel("eval", index, "--queries", beir, "--qrels", beir, "--measures", "P@1").out == "P@1 0.5000\n"
+def test_beir_folder_names_queries_and_judgements(index: Path, beir: Path, citadel: Citadel) -> None:
+    assert (
+        citadel("eval", index, "--queries", beir, "--qrels", beir, "--measures", "P@1").out == "P@1 0.5000\n"
+    )
 
 
 def test_per_query_and_json(index: Path, beir: Path, citadel: Citadel) -> None:
@@ -59,7 +63,7 @@ def test_per_query_and_json(index: Path, beir: Path, citadel: Citadel) -> None:
     }
 
 
-def test_a_run_measures_like_the_index_it_came_from(index: Path, beir: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_run_measures_equal_its_index(index: Path, beir: Path, tmp_path: Path, citadel: Citadel) -> None:
     run = tmp_path / "run.trec"
     citadel("search", index, "--queries", beir, "--run", run)
     from_run = citadel("eval", "--run", run, "--qrels", beir / "qrels" / "test.tsv").out
@@ -68,11 +72,13 @@ def test_a_run_measures_like_the_index_it_came_from(index: Path, beir: Path, tmp
 
 def test_trec_qrels(index: Path, beir: Path, tmp_path: Path, citadel: Citadel) -> None:
     (tmp_path / "qrels.txt").write_text("q3 0 d3 2\n")
-    done = citadel("eval", index, "--queries", beir, "--qrels", tmp_path / "qrels.txt", "--measures", "nDCG@10 AP")
+    done = citadel(
+        "eval", index, "--queries", beir, "--qrels", tmp_path / "qrels.txt", "--measures", "nDCG@10 AP"
+    )
     assert done.out == "nDCG@10 1.0000\nAP 1.0000\n"
 
 
-def test_a_judged_query_that_is_missing_scores_0_and_is_told(
+def test_missing_judged_query_scores_0_with_a_warning(
     index: Path, beir: Path, tmp_path: Path, citadel: Citadel
 ) -> None:
     (tmp_path / "qrels.txt").write_text("q1 0 d2 1\nq9 0 d1 1\n")
@@ -97,9 +103,11 @@ def test_bad_measures_and_judgements(
     assert message in citadel(*command, code=code).err
 
 
-def test_a_bad_run_is_exit_4(beir: Path, citadel: Citadel) -> None:
+def test_bad_run_is_exit_4(beir: Path, citadel: Citadel) -> None:
     (beir / "run.trec").write_text("q1 Q0 d2 1 high tag\n")
-    assert "run.trec:1: score 'high'" in citadel("eval", "--run", beir / "run.trec", "--qrels", beir, code=4).err
+    assert (
+        "run.trec:1: score 'high'" in citadel("eval", "--run", beir / "run.trec", "--qrels", beir, code=4).err
+    )
 
 
 def test_scifact_with_bm25(data: Path, tmp_path: Path, citadel: Citadel) -> None:
@@ -107,16 +115,18 @@ def test_scifact_with_bm25(data: Path, tmp_path: Path, citadel: Citadel) -> None
     if not scifact.is_dir():
         pytest.skip("no SciFact in CITADEL_DATA")
     assert "5,183 documents" in citadel("index", scifact, tmp_path / "scifact").out
-    done = citadel("eval", tmp_path / "scifact", "--queries", scifact, "--qrels", scifact, "--measures", "nDCG@10")
+    done = citadel(
+        "eval", tmp_path / "scifact", "--queries", scifact, "--qrels", scifact, "--measures", "nDCG@10"
+    )
     name, value = done.out.split()
     assert name == "nDCG@10"
     assert float(value) >= 0.665
 
 
-# ---- datasets, baselines and what can be written -----------------------------------------------------------------
+# ---- datasets, baselines and written files -----------------------------------------------------------------
 
 
-def test_a_dataset_names_queries_and_judgements(index: Path, beir: Path, citadel: Citadel) -> None:
+def test_dataset_names_queries_and_judgements(index: Path, beir: Path, citadel: Citadel) -> None:
     assert citadel("eval", index, "--dataset", beir, "--measures", "P@1").out == "P@1 0.5000\n"
     done = citadel("eval", index, "--dataset", beir, "--qrels", beir, code=2)
     assert "leave --queries and --qrels out" in done.err
@@ -124,13 +134,15 @@ def test_a_dataset_names_queries_and_judgements(index: Path, beir: Path, citadel
 
 @pytest.fixture
 def runs(tmp_path: Path) -> dict[str, Path]:
-    """Four queries whose answer d1 stands at ranks 1 1 1 2, and in the baseline at 2 2 2 2."""
+    """Four queries with d1 at ranks 1 1 1 2, and at 2 2 2 2 in the baseline."""
     files = {}
     for name, ranks in (("mine", [1, 1, 1, 2]), ("base", [2, 2, 2, 2])):
         lines = []
         for query, rank in enumerate(ranks, 1):
             order = ["d1", "d2"] if rank == 1 else ["d2", "d1"]
-            lines += [f"q{query} Q0 {id} {place} {3 - place} {name}\n" for place, id in enumerate(order, 1)]
+            lines += [
+                f"q{query} Q0 {id} {position} {3 - position} {name}\n" for position, id in enumerate(order, 1)
+            ]
         files[name] = tmp_path / f"{name}.trec"
         files[name].write_text("".join(lines))
     files["qrels"] = tmp_path / "qrels.txt"
@@ -138,22 +150,34 @@ def runs(tmp_path: Path) -> dict[str, Path]:
     return files
 
 
-def test_a_baseline_is_compared_query_by_query(runs: dict[str, Path], citadel: Citadel) -> None:
-    command = ["eval", "--run", runs["mine"], "--qrels", runs["qrels"], "--baseline", runs["base"], "--measures", "RR"]
-    # differences ½ ½ ½ 0: mean 3/8, deviation ¼, t = (3/8) / (¼ / 2) = 3 with 3 degrees of freedom, p = 0.0577
+def test_baseline_is_compared_query_by_query(runs: dict[str, Path], citadel: Citadel) -> None:
+    command = [
+        "eval",
+        "--run",
+        runs["mine"],
+        "--qrels",
+        runs["qrels"],
+        "--baseline",
+        runs["base"],
+        "--measures",
+        "RR",
+    ]
+    # Differences ½ ½ ½ 0: mean 3/8, deviation ¼, t = (3/8) / (¼ / 2) = 3, 3 degrees of freedom, p = 0.0577.
     line = citadel(*command).out
     assert line.startswith("RR 0.8750  baseline 0.5000  +0.3750 [+0.1250, +0.5000]  p 0.0577")
-    found = json.loads(citadel(*command, "--json").out)["baseline"]["RR"]
-    assert (found["mean"], found["t"], found["queries"]) == (0.5, pytest.approx(3.0), 4)
-    assert found["p"] == pytest.approx(0.05767, abs=1e-5)
+    comparison = json.loads(citadel(*command, "--json").out)["baseline"]["RR"]
+    assert (comparison["mean"], comparison["t"], comparison["queries"]) == (0.5, pytest.approx(3.0), 4)
+    assert comparison["p"] == pytest.approx(0.05767, abs=1e-5)
 
 
-def test_a_run_against_itself_differs_in_nothing(runs: dict[str, Path], citadel: Citadel) -> None:
+def test_run_compared_with_itself_has_no_difference(runs: dict[str, Path], citadel: Citadel) -> None:
     done = citadel("eval", "--run", runs["mine"], "--qrels", runs["qrels"], "--baseline", runs["mine"])
     assert all(line.endswith("+0.0000 [+0.0000, +0.0000]  p 1.0000") for line in done.out.splitlines())
 
 
-def test_run_qrels_and_values_can_be_written(index: Path, beir: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_run_qrels_and_values_can_be_written(
+    index: Path, beir: Path, tmp_path: Path, citadel: Citadel
+) -> None:
     files = {name: tmp_path / name for name in ("run.xz", "qrels.trec", "values.json")}
     options = (
         "--save-run",
@@ -169,7 +193,7 @@ def test_run_qrels_and_values_can_be_written(index: Path, beir: Path, tmp_path: 
     assert files["qrels.trec"].read_text() == "q1 0 d2 1\nq2 0 d1 1\n"
 
 
-def test_the_query_itself_is_dropped_when_asked(tmp_path: Path, citadel: Citadel) -> None:
+def test_drop_same_id(tmp_path: Path, citadel: Citadel) -> None:
     (tmp_path / "run.trec").write_text("q1 Q0 q1 1 2.0 x\nq1 Q0 d1 2 1.0 x\n")
     (tmp_path / "qrels.txt").write_text("q1 0 d1 1\n")
     command = ["eval", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.txt", "--measures", "RR"]
@@ -177,15 +201,23 @@ def test_the_query_itself_is_dropped_when_asked(tmp_path: Path, citadel: Citadel
     assert citadel(*command, "--drop-same-id").out == "RR 1.0000\n"
 
 
-def test_the_grade_that_counts(tmp_path: Path, citadel: Citadel) -> None:
+def test_relevant_sets_the_lowest_grade(tmp_path: Path, citadel: Citadel) -> None:
     (tmp_path / "run.trec").write_text("q1 Q0 d1 1 2.0 x\n")
     (tmp_path / "qrels.txt").write_text("q1 0 d1 1\nq1 0 d2 2\n")
-    command = ["eval", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.txt", "--measures", "R@10"]
+    command = [
+        "eval",
+        "--run",
+        tmp_path / "run.trec",
+        "--qrels",
+        tmp_path / "qrels.txt",
+        "--measures",
+        "R@10",
+    ]
     assert citadel(*command).out == "R@10 0.5000\n"
     assert citadel(*command, "--relevant", 2).out == "R@10 0.0000\n"
 
 
-def test_runs_that_do_not_fit_the_judgements(runs: dict[str, Path], tmp_path: Path, citadel: Citadel) -> None:
+def test_runs_of_other_or_fewer_queries(runs: dict[str, Path], tmp_path: Path, citadel: Citadel) -> None:
     (tmp_path / "other.trec").write_text("x1 Q0 d1 1 2.0 x\n")
     (tmp_path / "part.trec").write_text("q1 Q0 d1 1 2.0 x\n")
     (tmp_path / "torn.trec").write_text("q1 Q0 d1 1 2.0 x\nq2 Q0 d1 1")
@@ -194,6 +226,18 @@ def test_runs_that_do_not_fit_the_judgements(runs: dict[str, Path], tmp_path: Pa
         "other.trec: none of the judged queries is in this run"
         in citadel(*command, tmp_path / "other.trec", code=4).err
     )
-    assert "torn.trec:2: 4 columns where 6 are needed" in citadel(*command, tmp_path / "torn.trec", code=4).err
+    assert (
+        "torn.trec:2: 4 columns where 6 are needed" in citadel(*command, tmp_path / "torn.trec", code=4).err
+    )
     done = citadel(*command, runs["mine"], "--baseline", tmp_path / "part.trec")
     assert "3 judged queries not in" in done.err and "part.trec: counted as 0" in done.err
+
+
+def test_saved_run_fails_if_a_document_id_has_white_space(
+    index: Path, beir: Path, tmp_path: Path, citadel: Citadel
+) -> None:
+    citadel("add", index, write_jsonl(tmp_path / "more.jsonl", [{"id": "d 4", "text": "camel"}]))
+    command, run = ["eval", index, "--queries", beir, "--qrels", beir], tmp_path / "run.trec"
+    assert "the id 'd 4' does not fit a TREC run" in citadel(*command, "--save-run", run, code=4).err
+    assert not run.exists()
+    citadel(*command)

@@ -1,4 +1,4 @@
-"""`citadel index`: corpora of every form, and which command may go on with which index."""
+"""`citadel index`: corpus formats, resumed builds and bad lines."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ def ids(path: Path, query: str) -> list[str]:
         return [hit.id for hit in index.searcher().search(query)]
 
 
-def test_a_build_says_how_many_documents_there_are(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_build_prints_the_number_of_documents(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
     done = citadel("index", corpus, tmp_path / "idx")
     assert done.out == f"{tmp_path}/idx: 3 documents\n"
     assert done.err == ""
     assert ids(tmp_path / "idx", "evolution") == ["d2"]
 
 
-@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstd.compress)])
+@pytest.mark.parametrize(
+    ("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstd.compress)]
+)
 def test_compressed_corpora(suffix: str, pack, corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
     packed = tmp_path / f"corpus.jsonl{suffix}"
     packed.write_bytes(pack(corpus.read_bytes()))
@@ -34,7 +36,7 @@ def test_compressed_corpora(suffix: str, pack, corpus: Path, tmp_path: Path, cit
     assert ids(tmp_path / "idx", "physics") == ["d3", "d1"]  # the shorter one first
 
 
-def test_a_beir_folder(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_beir_folder(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
     citadel("index", tmp_path, tmp_path / "idx")
     assert ids(tmp_path / "idx", "gravity") == ["d3"]
 
@@ -46,10 +48,13 @@ def test_tsv_by_name_and_by_option(tmp_path: Path, citadel: Citadel) -> None:
     citadel("index", tmp_path / "corpus.txt", tmp_path / "two", "--format", "tsv")
     assert ids(tmp_path / "one", "title") == ["d2"]
     assert ids(tmp_path / "two", "red") == ["d1"]
-    assert "does not tell the format" in citadel("index", tmp_path / "corpus.txt", tmp_path / "three", code=4).err
+    assert (
+        "does not tell the format"
+        in citadel("index", tmp_path / "corpus.txt", tmp_path / "three", code=4).err
+    )
 
 
-def test_standard_input_says_that_it_cannot_resume(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_standard_input_cannot_resume(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
     done = citadel("index", "-", tmp_path / "idx", stdin=corpus.read_bytes())
     assert "cannot resume" in done.err
     assert ids(tmp_path / "idx", "gravity") == ["d3"]
@@ -59,13 +64,25 @@ def test_standard_input_says_that_it_cannot_resume(corpus: Path, tmp_path: Path,
     assert ids(tmp_path / "idx", "gravity") == ["d9"]
 
 
-def test_a_missing_corpus_makes_no_index(tmp_path: Path, citadel: Citadel) -> None:
+def test_missing_corpus_creates_no_index(tmp_path: Path, citadel: Citadel) -> None:
     assert "cannot be opened" in citadel("index", tmp_path / "no.jsonl", tmp_path / "idx", code=4).err
     assert not (tmp_path / "idx").exists()
 
 
 def test_settings_reach_the_index(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
-    citadel("index", corpus, tmp_path / "idx", "--analyser", "plain", "--k1", "1.5", "--b", "0.7", "--memory", "8MiB")
+    citadel(
+        "index",
+        corpus,
+        tmp_path / "idx",
+        "--analyser",
+        "plain",
+        "--k1",
+        "1.5",
+        "--b",
+        "0.7",
+        "--memory",
+        "8MiB",
+    )
     settings = Index.open(tmp_path / "idx").settings
     assert (settings.analyser, settings.k1, settings.b) == ("plain", 1.5, 0.7)
 
@@ -80,36 +97,38 @@ def test_settings_reach_the_index(corpus: Path, tmp_path: Path, citadel: Citadel
         (["--k1", "nan"], "k1"),
     ],
 )
-def test_settings_that_cannot_be_meant(
+def test_invalid_settings(
     options: list[str], message: str, corpus: Path, tmp_path: Path, citadel: Citadel
 ) -> None:
     assert message in citadel("index", corpus, tmp_path / "idx", *options, code=2).err
     assert not (tmp_path / "idx").exists()
 
 
-# ---- the same command again --------------------------------------------------------------------------------------
+# ---- repeated commands -------------------------------------------------------------------------------------
 
 
-def test_a_finished_build_says_so(corpus: Path, index: Path, citadel: Citadel) -> None:
+def test_finished_build_is_reported(corpus: Path, index: Path, citadel: Citadel) -> None:
     before = sorted(path.name for path in index.iterdir())
     done = citadel("index", corpus, index)
-    assert "finished already" in done.out and "3 documents" in done.out
+    assert "already finished" in done.out and "3 documents" in done.out
     assert sorted(path.name for path in index.iterdir()) == before
 
 
 @pytest.mark.parametrize("form", ["relative", "symlink", "folder"])
-def test_a_corpus_is_the_same_however_its_path_is_written(
+def test_corpus_is_identified_by_its_real_path(
     form: str, corpus: Path, index: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(corpus.parent)
     os.symlink(corpus, corpus.parent / "link.jsonl")
     given = {"relative": "./corpus.jsonl", "symlink": "link.jsonl", "folder": "."}[form]
-    assert "finished already" in citadel("index", given, index).out
+    assert "already finished" in citadel("index", given, index).out
 
 
-def test_naming_a_default_is_no_other_setting(corpus: Path, index: Path, citadel: Citadel) -> None:
-    again = citadel("index", corpus, index, "--model", "bm25", "--analyser", "english", "--k1", "0.9", "--threads", "1")
-    assert "finished already" in again.out
+def test_explicit_defaults_equal_implicit_ones(corpus: Path, index: Path, citadel: Citadel) -> None:
+    again = citadel(
+        "index", corpus, index, "--model", "bm25", "--analyser", "english", "--k1", "0.9", "--threads", "1"
+    )
+    assert "already finished" in again.out
 
 
 @pytest.mark.parametrize("options", [["--k1", "1.2"], ["--analyser", "plain"], ["--format", "jsonl"]])
@@ -121,7 +140,7 @@ def test_other_settings_are_refused(options: list[str], corpus: Path, index: Pat
     )
 
 
-def test_another_corpus_is_refused_unless_it_may_overwrite(tmp_path: Path, index: Path, citadel: Citadel) -> None:
+def test_another_corpus_needs_overwrite(tmp_path: Path, index: Path, citadel: Citadel) -> None:
     other = write_jsonl(tmp_path / "other.jsonl", [{"id": "d9", "text": "gravity"}])
     assert "was built from" in citadel("index", other, index, code=4).err
     assert ids(index, "gravity") == ["d3"]
@@ -129,7 +148,7 @@ def test_another_corpus_is_refused_unless_it_may_overwrite(tmp_path: Path, index
     assert ids(index, "gravity") == ["d9"]
 
 
-def test_an_index_made_in_python_is_not_touched(tmp_path: Path, corpus: Path, citadel: Citadel) -> None:
+def test_index_made_in_python_is_refused(tmp_path: Path, corpus: Path, citadel: Citadel) -> None:
     with Index.create(tmp_path / "mine") as mine:
         mine.add([{"id": "x", "text": "gravity"}])
         mine.commit()
@@ -137,7 +156,7 @@ def test_an_index_made_in_python_is_not_touched(tmp_path: Path, corpus: Path, ci
     assert ids(tmp_path / "mine", "gravity") == ["x"]
 
 
-def test_a_finished_corpus_that_changed_is_refused(corpus: Path, index: Path, citadel: Citadel) -> None:
+def test_changed_corpus_is_refused(corpus: Path, index: Path, citadel: Citadel) -> None:
     text = corpus.read_text()
     corpus.write_text(text.replace("Darwin", "Wallace")[: len(text)])
     assert "the corpus has changed" in citadel("index", corpus, index, code=4).err
@@ -158,10 +177,10 @@ def test_overwrite_replaces_a_damaged_index(corpus: Path, index: Path, citadel: 
     assert ids(index, "gravity") == ["d3"]
 
 
-# ---- bad lines ---------------------------------------------------------------------------------------------------
+# ---- bad lines ---------------------------------------------------------------------------------------------
 
 
-def test_a_build_stopped_by_a_bad_line_goes_on_when_the_line_is_mended(tmp_path: Path, citadel: Citadel) -> None:
+def test_build_resumes_after_the_bad_line_is_fixed(tmp_path: Path, citadel: Citadel) -> None:
     good = [f'{{"id": "d{n}", "text": "word{n}"}}\n' for n in range(4)]
     corpus = tmp_path / "c.jsonl"
     corpus.write_text("".join([*good[:3], "oops\n", good[3]]))
@@ -174,7 +193,7 @@ def test_a_build_stopped_by_a_bad_line_goes_on_when_the_line_is_mended(tmp_path:
     assert "4 documents" in done.out
 
 
-def test_a_build_stopped_by_a_bad_line_goes_on_past_it_when_told_to_skip(tmp_path: Path, citadel: Citadel) -> None:
+def test_build_resumes_with_skip(tmp_path: Path, citadel: Citadel) -> None:
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"id": "1", "text": "a"}\noops\n{"id": "2", "text": "b"}\n')
     citadel("index", corpus, tmp_path / "idx", "--commit-bytes", 1, code=4)
@@ -190,7 +209,7 @@ def test_skipped_lines_are_counted_and_the_first_are_shown(tmp_path: Path, citad
     assert f"citadel: skipped: {corpus}:1: not valid JSON" in done.err
     assert "citadel: skipped: 2 more" in done.err
     assert Index.open(tmp_path / "idx").counts == {"skipped": 12, "replaced": 1}
-    assert "finished already" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
+    assert "already finished" in citadel("index", corpus, tmp_path / "idx", "--on-error", "skip").out
 
 
 @pytest.mark.parametrize("commits", [[], ["--commit-bytes", 1]])
@@ -198,13 +217,13 @@ def test_skipped_lines_are_counted_and_the_first_are_shown(tmp_path: Path, citad
     ("lines", "reason"),
     [("", "no documents: check"), ("\n\n", "no documents: check"), ("oops\n" * 3, "all 3 were skipped")],
 )
-def test_a_corpus_without_documents_is_an_error(
+def test_corpus_without_documents_is_an_error(
     lines: str, reason: str, commits: list[object], tmp_path: Path, citadel: Citadel
 ) -> None:
     corpus = tmp_path / "c.jsonl"
     corpus.write_text(lines)
     command = ["index", corpus, tmp_path / "idx", "--on-error", "skip", *commits]
-    for _ in range(2):  # the same command again is no success either
+    for _ in range(2):  # also when repeated
         assert reason in citadel(*command, code=4).err
     corpus.write_text(lines + '{"id": "d1", "text": "a"}\n')
     assert "1 document" in citadel(*command).out
@@ -214,13 +233,16 @@ def test_adding_no_documents_is_an_error(index: Path, tmp_path: Path, citadel: C
     (tmp_path / "none.jsonl").write_text("\n")
     before = Index.open(index).generation
     done = citadel("add", index, tmp_path / "none.jsonl", code=4)
-    assert done.err == f"citadel: {tmp_path}/none.jsonl: the corpus has no documents: check the file and its --format\n"
+    assert (
+        done.err
+        == f"citadel: {tmp_path}/none.jsonl: the corpus has no documents: check the file and its --format\n"
+    )
     assert Index.open(index).generation == before
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "thesis.tmp", "gen.txt"])
 @pytest.mark.parametrize("options", [[], ["--overwrite"]])
-def test_a_folder_of_other_files_is_left_alone(
+def test_folder_with_other_files_is_refused(
     options: list[str], name: str, corpus: Path, tmp_path: Path, citadel: Citadel
 ) -> None:
     folder = tmp_path / "papers"
@@ -232,9 +254,9 @@ def test_a_folder_of_other_files_is_left_alone(
     assert [path.name for path in folder.iterdir()] == [name]
 
 
-def test_a_stray_file_in_an_index_is_never_removed(index: Path, corpus: Path, citadel: Citadel) -> None:
+def test_foreign_file_in_an_index_is_kept(index: Path, corpus: Path, citadel: Citadel) -> None:
     (index / "thesis.tmp").write_text("mine")
-    (index / "seg-0123.cit.tmp").write_text("a writer died here")
+    (index / "seg-0123.cit.tmp").write_text("of a killed writer")
     citadel("add", index, corpus)
     assert (index / "thesis.tmp").exists()
     assert not (index / "seg-0123.cit.tmp").exists()

@@ -1,4 +1,4 @@
-"""Exit codes, one-line errors, and how little `--help` loads."""
+"""Exit codes, one-line errors, lazy imports and shell completion."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from citadel.errors import (
 from citadel.index.storage import FolderStorage
 from tests.cli.conftest import Citadel, in_process, start
 
-VERBS = ("index", "add", "delete", "merge", "check", "stats", "search", "explain", "eval", "demo")
+COMMANDS = ("index", "add", "delete", "merge", "check", "stats", "search", "explain", "eval", "demo")
 
 
 def test_version_names_format_and_instruction_set(citadel: Citadel) -> None:
     assert re.fullmatch(
-        r"citadel 0\.\d+\.\d+ \(format 1, (portable|avx2|avx512vnni|neon)\)\n", citadel("--version").out
+        r"citadel 0\.\d+\.\d+ \(format 2, (portable|avx2|avx512vnni|neon)\)\n", citadel("--version").out
     )
 
 
-def test_the_instruction_set_can_be_forced_to_one_that_is_there() -> None:
+def test_citadel_isa_selects_an_available_instruction_set() -> None:
     assert "portable" in in_process("--version", CITADEL_ISA="portable").out
     done = in_process("--version", CITADEL_ISA="quantum")
     assert done.code == 2
@@ -44,14 +44,14 @@ def test_the_instruction_set_can_be_forced_to_one_that_is_there() -> None:
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
-def test_help_names_every_verb(option: str, citadel: Citadel) -> None:
+def test_help_names_every_command(option: str, citadel: Citadel) -> None:
     out = citadel(option).out
-    assert [verb for verb in VERBS if not re.search(rf"^  {verb} ", out, re.MULTILINE)] == []
+    assert [command for command in COMMANDS if not re.search(rf"^  {command} ", out, re.MULTILINE)] == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help(verb: str, citadel: Citadel) -> None:
-    assert f"Usage: citadel {verb}" in citadel(verb, "--help").out
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, citadel: Citadel) -> None:
+    assert f"Usage: citadel {command}" in citadel(command, "--help").out
 
 
 PROBE = """
@@ -64,19 +64,25 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["index", "--help"], ["search", "--help"], ["eval"], ["nonsense"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["index", "--help"], ["search", "--help"], ["eval"], ["nonsense"]]
+)
 def test_help_and_usage_errors_load_no_heavy_module(arguments: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=False
+    )
     assert done.stdout.splitlines()[-1] == "loaded:", done.stderr
 
 
 def test_import_citadel_is_lazy_and_gives_every_public_name() -> None:
-    code = "import sys, citadel; print('numpy' in sys.modules); [getattr(citadel, name) for name in citadel.__all__]"
+    code = (
+        "import sys, citadel; print('numpy' in sys.modules); [getattr(citadel, x) for x in citadel.__all__]"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
-# ---- usage: 2 ----------------------------------------------------------------------------------------------------
+# ---- usage: 2 ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,7 +101,10 @@ def test_import_citadel_is_lazy_and_gives_every_public_name() -> None:
         (["eval", "--qrels", "q.txt"], "name either an INDEX"),
         (["eval", "idx", "--run", "r", "--qrels", "q.txt"], "name either an INDEX"),
         (["eval", "idx", "--qrels", "q.txt"], "an INDEX needs --queries"),
-        (["index", "a.jsonl", "idx", "--model", "bm25", "--router", "bm25"], "--router and --model exclude each other"),
+        (
+            ["index", "a.jsonl", "idx", "--model", "bm25", "--router", "bm25"],
+            "--router and --model exclude each other",
+        ),
         (["index", "a.jsonl", "idx", "--codec", "pq2"], "--codec is for a corpus of vectors"),
         (["index", "a.jsonl", "idx", "--tau", "1"], "--tau is for a corpus of vectors"),
         (["index", "a.npz", "idx", "--k1", "1"], "--k1 is for a corpus of text"),
@@ -114,13 +123,13 @@ def test_usage_errors_are_exit_2_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_arguments_show_the_help_and_are_exit_2() -> None:
+def test_no_arguments_print_help_and_exit_2() -> None:
     done = in_process()
     assert done.code == 2
     assert "Commands:" in done.out
 
 
-# ---- what errors become ------------------------------------------------------------------------------------------
+# ---- exit codes of errors ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -156,7 +165,7 @@ def test_errors_end_with_their_code_and_one_line(
     assert len(done.err.splitlines()) == 1
 
 
-def test_the_traceback_is_there_when_asked_for(
+def test_citadel_debug_prints_the_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CITADEL_DEBUG", "1")
@@ -164,7 +173,7 @@ def test_the_traceback_is_there_when_asked_for(
     assert "Traceback" in (err := capsys.readouterr().err) or "ZeroDivisionError: half\n" in err
 
 
-def test_an_interrupt_is_exit_130(index: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_is_exit_130(index: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -172,7 +181,7 @@ def test_an_interrupt_is_exit_130(index: Path, citadel: Citadel, monkeypatch: py
     assert citadel("stats", index, "--json", code=130).err == ""
 
 
-def test_a_reader_that_leaves_is_no_error_message(index: Path) -> None:
+def test_closed_stdout_prints_no_error(index: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "citadel.cli", "stats", str(index)]
@@ -191,11 +200,11 @@ def test_output_to_a_full_disk_is_exit_6(index: Path) -> None:
     assert done.stderr.startswith("citadel: no space left on device")
 
 
-def test_a_name_with_control_characters_cannot_steer_the_terminal(citadel: Citadel, tmp_path: Path) -> None:
+def test_control_characters_in_names_are_escaped(citadel: Citadel, tmp_path: Path) -> None:
     assert r"\x1b[31m" in citadel("stats", tmp_path / "\x1b[31mred", code=4).err
 
 
-def test_ids_reach_a_terminal_that_knows_ascii_only(tmp_path: Path) -> None:
+def test_ids_are_escaped_on_an_ascii_terminal(tmp_path: Path) -> None:
     corpus = tmp_path / "c.jsonl"
     corpus.write_text(json.dumps({"id": "é", "text": "café"}), encoding="utf-8")
     assert in_process("index", corpus, tmp_path / "idx").code == 0
@@ -204,31 +213,33 @@ def test_ids_reach_a_terminal_that_knows_ascii_only(tmp_path: Path) -> None:
     assert r"caf\xe9" in done.out
 
 
-# ---- what stands where an index should ---------------------------------------------------------------------------
+# ---- missing, damaged and locked indexes -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", [["stats"], ["check"], ["merge"], ["delete", "d1"], ["search", "q"]])
-def test_no_index_is_exit_4_and_makes_none(verb: list[str], citadel: Citadel, tmp_path: Path) -> None:
-    done = citadel(verb[0], tmp_path / "idx", *verb[1:], code=4)
+@pytest.mark.parametrize("command", [["stats"], ["check"], ["merge"], ["delete", "d1"], ["search", "q"]])
+def test_missing_index_is_exit_4_and_is_not_created(
+    command: list[str], citadel: Citadel, tmp_path: Path
+) -> None:
+    done = citadel(command[0], tmp_path / "idx", *command[1:], code=4)
     assert "there is no index; create one with `citadel index CORPUS" in done.err
     assert not (tmp_path / "idx").exists()
 
 
-@pytest.mark.parametrize("verb", [["stats"], ["check"], ["search", "q"], ["add", "corpus.jsonl"]])
-def test_a_file_where_an_index_should_be_is_exit_4(verb: list[str], citadel: Citadel, corpus: Path) -> None:
+@pytest.mark.parametrize("command", [["stats"], ["check"], ["search", "q"], ["add", "corpus.jsonl"]])
+def test_file_instead_of_an_index_is_exit_4(command: list[str], citadel: Citadel, corpus: Path) -> None:
     before = corpus.read_bytes()
-    citadel(verb[0], corpus, *verb[1:], code=4)
+    citadel(command[0], corpus, *command[1:], code=4)
     citadel("index", corpus, corpus, code=4)
     assert corpus.read_bytes() == before
 
 
-def test_a_damaged_index_is_exit_3_with_file_and_section(index: Path, citadel: Citadel) -> None:
+def test_damaged_index_is_exit_3_with_file_and_section(index: Path, citadel: Citadel) -> None:
     newest = max(index.glob("gen.*"))
     newest.write_bytes(newest.read_bytes().replace(b'"k1"', b'"k2"'))
     assert f"{newest.name}: manifest: " in citadel("search", index, "q", code=3).err
 
 
-def test_a_second_writer_is_exit_5(index: Path, corpus: Path, citadel: Citadel) -> None:
+def test_second_writer_is_exit_5(index: Path, corpus: Path, citadel: Citadel) -> None:
     from citadel import Index
 
     with Index.open(index) as holder:
@@ -253,7 +264,9 @@ def test_sigint_stops_a_build_with_130(tmp_path: Path) -> None:
     assert "rerun the same command to resume" in err
 
 
-def test_a_read_only_disk_is_named(index: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_file_system_is_reported(
+    index: Path, citadel: Citadel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -262,24 +275,30 @@ def test_a_read_only_disk_is_named(index: Path, citadel: Citadel, monkeypatch: p
     assert "read-only file system" in message and "mount it for writing, or choose another folder" in message
     assert "room" not in message
     error = OSError(errno.EROFS, "", "out.trec")
-    assert main.explain(error) == ("out.trec: read-only file system; mount it for writing, or choose another folder", 6)
+    assert main.explain(error) == (
+        "out.trec: read-only file system; mount it for writing, or choose another folder",
+        6,
+    )
 
 
-def test_a_port_in_use_is_a_usage_error(index: Path, citadel: Citadel) -> None:
+def test_port_in_use_is_a_usage_error(index: Path, citadel: Citadel) -> None:
     pytest.importorskip("uvicorn", reason="the server is not installed: the extra [server]")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         done = citadel("serve", index, "--port", port, code=2)
-    assert f"127.0.0.1:{port}: another program listens on this port; stop it, or choose another --port" in done.err
+    assert (
+        f"127.0.0.1:{port}: another program listens on this port; stop it, or choose another --port"
+        in done.err
+    )
 
 
-# ---- shell completion --------------------------------------------------------------------------------------------
+# ---- shell completion --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_can_be_printed(shell: str) -> None:
+def test_completion_script_is_printed(shell: str) -> None:
     done = in_process("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert (done.code, done.err) == (0, "")
     assert "_CITADEL_COMPLETE" in done.out
@@ -293,7 +312,7 @@ def test_completion_names_commands_and_options() -> None:
     assert "--semantic" in options
 
 
-def test_completion_can_be_installed(tmp_path: Path) -> None:
+def test_completion_is_installed(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     done = in_process("--install-completion", "bash", **environment)
     assert done.code == 0 and "bash completion installed" in done.out

@@ -1,4 +1,4 @@
-"""`export`, `index --model`, `add`, `search`, `eval`: text through a model from the command line."""
+"""Commands with a model: `export`, `index`, `add`, `search`, `eval` and `explain`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ def test_from_a_checkpoint_to_a_hit(router: str, corpus: Path, tmp_path: Path, c
     built = citadel("index", corpus, tmp_path / "idx", "--model", tmp_path / "model")
     assert "3 documents" in built.out
     question = ["darwin proposed evolution.", "--json", "-k", "1", "--model", tmp_path / "model"]
-    found = citadel("search", tmp_path / "idx", *question)
-    [hit] = json.loads(found.out)["hits"]
-    assert hit["id"] == "d2" or router != "all_to_all"  # there a text is nearest to itself, whatever the weights
+    done = citadel("search", tmp_path / "idx", *question)
+    [hit] = json.loads(done.out)["hits"]
+    assert (
+        hit["id"] == "d2" or router != "all_to_all"
+    )  # random weights: only there is a text nearest to itself
 
 
 @pytest.fixture
@@ -33,23 +35,25 @@ def index(corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolde
     return tmp_path / "idx"
 
 
-def test_a_finished_build_says_so(index: Path, corpus: Path, tiny_model: ModelFolder, citadel: Citadel) -> None:
+def test_finished_build_is_reported(
+    index: Path, corpus: Path, tiny_model: ModelFolder, citadel: Citadel
+) -> None:
     again = citadel("index", corpus, index, "--model", tiny_model(), "--codec", "int8", "--threads", "1")
-    assert "finished already" in again.out
+    assert "already finished" in again.out
 
 
-def test_the_model_may_move_but_not_change(
+def test_model_may_move_but_not_change(
     index: Path, corpus: Path, tmp_path: Path, tiny_model: ModelFolder, citadel: Citadel
 ) -> None:
     shutil.copytree(tiny_model(), tmp_path / "moved")
-    assert "finished already" in citadel("index", corpus, index, "--model", tmp_path / "moved").out
+    assert "already finished" in citadel("index", corpus, index, "--model", tmp_path / "moved").out
     done = citadel("index", corpus, index, "--model", tiny_model(precision="int8"), code=4)
     assert "built with model" in done.err
     assert "its default" in citadel("index", corpus, index, code=4).err
     assert "tau" in citadel("index", corpus, index, "--model", tiny_model(), "--tau", "0.5", code=4).err
 
 
-def test_a_stopped_build_goes_on_to_the_same_answers(
+def test_resumed_build_has_equal_rankings(
     corpus: Path, index: Path, tmp_path: Path, tiny_model: ModelFolder, citadel: Citadel
 ) -> None:
     whole = corpus.read_text()
@@ -58,25 +62,31 @@ def test_a_stopped_build_goes_on_to_the_same_answers(
     citadel("index", corpus, tmp_path / "stopped", *options, code=4)
     corpus.write_text(whole)
     assert "resuming after line 3" in citadel("index", corpus, tmp_path / "stopped", *options).err
-    asked = ["who proposed", "--json", "--model", tiny_model()]
-    answers = [citadel("search", path, *asked).out for path in (index, tmp_path / "stopped")]
+    query = ["who proposed", "--json", "--model", tiny_model()]
+    answers = [citadel("search", path, *query).out for path in (index, tmp_path / "stopped")]
     assert answers[0] == answers[1]
 
 
-def test_add_counts_what_was_cut(index: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
-    more = write_jsonl(tmp_path / "more.jsonl", [{"id": "d4", "text": "rome " * 40}, {"id": "d5", "text": "rome"}])
+def test_add_counts_cut_documents(
+    index: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder
+) -> None:
+    more = write_jsonl(
+        tmp_path / "more.jsonl", [{"id": "d4", "text": "rome " * 40}, {"id": "d5", "text": "rome"}]
+    )
     done = citadel("add", index, more, "--model", tiny_model())
     assert "2 documents added, 1 cut; 5 in total" in done.out
     assert done.err.count("1 document is longer than the") == 1
-    found = citadel("search", index, "who " * 99, "--json", "--model", tiny_model())
-    assert json.loads(found.out)["query_cut"]
-    assert "query 1: cut at the" in found.err
+    done = citadel("search", index, "who " * 99, "--json", "--model", tiny_model())
+    assert json.loads(done.out)["query_cut"]
+    assert "query 1: cut at the" in done.err
     assert json.loads(citadel("stats", index, "--json").out)["counts"] == {"cut": 1}
 
 
 def test_eval(index: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
     pytest.importorskip("ir_measures", reason="ir-measures is not installed: `make setup`")
-    queries = write_jsonl(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "newton proposed gravity in physics."}])
+    queries = write_jsonl(
+        tmp_path / "queries.jsonl", [{"_id": "q1", "text": "newton proposed gravity in physics."}]
+    )
     qrels = tmp_path / "qrels.txt"
     qrels.write_text("q1 0 d3 1\n")
     options = ["--queries", queries, "--qrels", qrels, "--measures", "R@3", "--model", tiny_model()]
@@ -88,26 +98,30 @@ def test_wrong_fingerprint(index: Path, tiny_model: ModelFolder, citadel: Citade
     assert "this model's fingerprint is" in done.err and "the index was built with" in done.err
 
 
-def test_a_model_folder_that_is_not_there(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_missing_model_folder(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
     done = citadel("index", corpus, tmp_path / "idx", "--model", tmp_path / "gone", code=4)
     assert "there is no such model" in done.err and not (tmp_path / "idx").exists()
 
 
-def test_a_foreign_config(corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
+def test_foreign_config_is_refused(
+    corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder
+) -> None:
     shutil.copytree(tiny_model(), tmp_path / "foreign")
     (tmp_path / "foreign" / "config.json").write_text('{"model_type": "bert"}')
     done = citadel("index", corpus, tmp_path / "idx", "--model", tmp_path / "foreign", code=4)
     assert "not a citadel model's config" in done.err and not (tmp_path / "idx").exists()
 
 
-def test_a_damaged_graph(corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
+def test_damaged_onnx_file_is_refused(
+    corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder
+) -> None:
     shutil.copytree(tiny_model(), tmp_path / "damaged")
     (tmp_path / "damaged" / "model.onnx").write_bytes(b"\x08\x09")
     done = citadel("index", corpus, tmp_path / "idx", "--model", tmp_path / "damaged", code=4)
     assert "model.onnx" in done.err and not (tmp_path / "idx").exists()
 
 
-def test_a_tokenizer_of_another_vocabulary(tmp_path: Path, citadel: Citadel) -> None:
+def test_tokenizer_of_another_vocabulary_is_refused(tmp_path: Path, citadel: Citadel) -> None:
     checkpoint = write_checkpoint(tmp_path / "checkpoint", tiny_config())
     other = tiny_tokenizer()
     other.add_tokens(["more"])
@@ -125,26 +139,32 @@ def test_a_tokenizer_of_another_vocabulary(tmp_path: Path, citadel: Citadel) -> 
         (["--tau", "7"], "τ = 7"),
     ],
 )
-def test_options_that_do_not_go_together(
+def test_incompatible_options(
     options: list[str], message: str, corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder
 ) -> None:
-    assert message in citadel("index", corpus, tmp_path / "idx", "--model", tiny_model(), *options, code=2).err
+    assert (
+        message in citadel("index", corpus, tmp_path / "idx", "--model", tiny_model(), *options, code=2).err
+    )
 
 
-def test_a_model_for_an_index_of_terms(corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder) -> None:
+def test_model_for_a_bm25_index_is_refused(
+    corpus: Path, tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder
+) -> None:
     citadel("index", corpus, tmp_path / "terms")
-    assert "not built with a model" in citadel("search", tmp_path / "terms", "x", "--model", tiny_model(), code=2).err
+    assert (
+        "not built with a model"
+        in citadel("search", tmp_path / "terms", "x", "--model", tiny_model(), code=2).err
+    )
 
 
-def test_in_a_process_of_its_own(index: Path, tiny_model: ModelFolder) -> None:
-    """With warnings as errors, and nothing but the answer on standard error."""
+def test_search_prints_no_warnings(index: Path, tiny_model: ModelFolder) -> None:
     done = in_process("search", index, "who proposed relativity", "--model", tiny_model())
     assert (done.code, done.err) == (0, "") and "d1" in done.out
 
 
-@pytest.mark.parametrize("verb", ["search", "add", "eval", "explain"])
-def test_every_verb_says_which_model_it_needs(
-    verb: str, index: Path, corpus: Path, tmp_path: Path, citadel: Citadel
+@pytest.mark.parametrize("command", ["search", "add", "eval", "explain"])
+def test_every_command_names_the_missing_model(
+    command: str, index: Path, corpus: Path, tmp_path: Path, citadel: Citadel
 ) -> None:
     queries = write_jsonl(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "newton"}])
     (tmp_path / "qrels.txt").write_text("q1 0 d3 1\n")
@@ -154,17 +174,17 @@ def test_every_verb_says_which_model_it_needs(
         "eval": ["--queries", queries, "--qrels", tmp_path / "qrels.txt"],
         "explain": ["newton", "d3"],
     }
-    done = citadel(verb, index, *options[verb], code=4)
+    done = citadel(command, index, *options[command], code=4)
     assert "built with the model 'model' (fingerprint" in done.err and "--model DIR" in done.err
 
 
-def test_a_server_does_not_start_without_its_model(index: Path) -> None:
+def test_server_does_not_start_without_its_model(index: Path) -> None:
     command = [sys.executable, "-m", "citadel.cli", "serve", str(index), "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 4 and "built with the model 'model'" in done.stderr
 
 
-def test_a_hub_model_is_not_a_folder(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_hub_model_must_be_exported(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
     done = citadel("index", corpus, tmp_path / "idx", "--model", "org/name", code=4)
     assert "org/name: there is no such model folder: name a folder made by `citadel export`" in done.err
     assert "a model of the Hugging Face hub must be exported first" in done.err

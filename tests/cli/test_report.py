@@ -1,4 +1,4 @@
-"""`citadel measure` and `citadel report` as a user meets them."""
+"""`citadel measure` and `citadel report`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ pytest.importorskip("ir_measures", reason="ir-measures is not installed: the ext
 @pytest.fixture
 def beir(corpus: Path) -> Path:
     folder = corpus.parent
-    write_jsonl(folder / "queries.jsonl", [{"_id": "q1", "text": "evolution"}, {"_id": "q2", "text": "physics"}])
+    write_jsonl(
+        folder / "queries.jsonl", [{"_id": "q1", "text": "evolution"}, {"_id": "q2", "text": "physics"}]
+    )
     (folder / "qrels").mkdir()
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td2\t1\nq2\td3\t1\n")
     return folder
@@ -46,9 +48,9 @@ def test_fill_measures_a_run_again(beir: Path, tmp_path: Path, citadel: Citadel)
         ("bm25", "--fill", "m.json", "--collection", "."),
     ],
 )
-def test_what_is_missing_is_a_usage_error(citadel: Citadel, arguments: tuple[str, ...]) -> None:
+def test_missing_arguments_are_usage_errors(citadel: Citadel, arguments: tuple[str, ...]) -> None:
     assert "name a MODEL with --collection and --out" in citadel("measure", *arguments, code=2).err
 
 
-def test_a_report_of_nothing(tmp_path: Path, citadel: Citadel) -> None:
+def test_report_of_an_empty_folder_is_exit_4(tmp_path: Path, citadel: Citadel) -> None:
     assert "no measurement below this folder" in citadel("report", tmp_path, code=4).err

@@ -1,4 +1,4 @@
-"""Given vectors on the command line: `index corpus.npz`, `add`, and `search --vectors`."""
+"""Given vectors: `index corpus.npz`, `add` and `search --vectors`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,17 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def index(tmp_path: Path, corpus: Path, citadel: Citadel) -> Path:
-    citadel("index", corpus, tmp_path / "idx", "--fingerprint", "toy", "--codec", "fp16", "--semantic-codec", "fp16")
+    citadel(
+        "index",
+        corpus,
+        tmp_path / "idx",
+        "--fingerprint",
+        "toy",
+        "--codec",
+        "fp16",
+        "--semantic-codec",
+        "fp16",
+    )
     return tmp_path / "idx"
 
 
@@ -62,7 +72,7 @@ def test_dimensions_come_from_the_arrays(index: Path) -> None:
     assert (settings.lexical.codec, settings.semantic.codec, settings.fingerprint) == ("fp16", "fp16", "toy")
 
 
-def test_one_query_of_vectors(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_one_vector_query(index: Path, tmp_path: Path, citadel: Citadel) -> None:
     query = save(tmp_path / "q.npz", **QUERY)
     done = citadel("search", index, "--vectors", query, "--semantic", "off", "--json")
     assert hits(done.out) == [("d2", 2.0), ("d1", 1.0)]  # ⟨q, 2·(e₂+e₃)⟩ = 2, ⟨q, e₁+e₂⟩ = 1
@@ -71,7 +81,7 @@ def test_one_query_of_vectors(index: Path, tmp_path: Path, citadel: Citadel) -> 
     assert plain.splitlines()[1:3] == [" 1.   2.0000  d2  Two", "    second"]
 
 
-def test_tau_leaves_out_light_tokens(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_tau_drops_tokens_of_low_weight(index: Path, tmp_path: Path, citadel: Citadel) -> None:
     query = save(tmp_path / "q.npz", **QUERY)
     done = citadel("search", index, "--vectors", query, "--semantic", "off", "--tau", "1.5", "--json")
     assert hits(done.out) == [("d2", 2.0)]
@@ -87,7 +97,7 @@ def test_several_queries_with_offsets(index: Path, tmp_path: Path, citadel: Cita
     assert [(row[0], row[2]) for row in rows] == [("a", "d2"), ("a", "d1")]
 
 
-def test_a_text_query_is_a_usage_error(index: Path, citadel: Citadel) -> None:
+def test_text_query_is_a_usage_error(index: Path, citadel: Citadel) -> None:
     assert "--vectors" in citadel("search", index, "words", code=2).err
 
 
@@ -101,17 +111,20 @@ def test_vectors_on_a_text_index_are_a_usage_error(tmp_path: Path, citadel: Cita
 
 
 def test_add_replaces_and_checks_the_fingerprint(index: Path, corpus: Path, citadel: Citadel) -> None:
-    assert "2 documents added, 2 replaced; 2 in total" in citadel("add", index, corpus, "--fingerprint", "toy").out
+    assert (
+        "2 documents added, 2 replaced; 2 in total"
+        in citadel("add", index, corpus, "--fingerprint", "toy").out
+    )
     assert "'other'" in citadel("add", index, corpus, "--fingerprint", "other", code=4).err
 
 
-def test_text_cannot_be_added(index: Path, tmp_path: Path, citadel: Citadel) -> None:
+def test_adding_text_is_a_usage_error(index: Path, tmp_path: Path, citadel: Citadel) -> None:
     (tmp_path / "c.jsonl").write_text('{"id": "d1", "text": "a"}')
     assert "holds given vectors" in citadel("add", index, tmp_path / "c.jsonl", code=2).err
 
 
-def test_a_build_resumes_after_whole_documents(index: Path, corpus: Path, citadel: Citadel) -> None:
-    with Index.open(index) as opened:  # as if it had been killed after the first document
+def test_build_resumes_after_a_document(index: Path, corpus: Path, citadel: Citadel) -> None:
+    with Index.open(index) as opened:  # as if killed after the first document
         assert opened.build is not None
         opened.delete(["d2"])
         opened.commit(replace(opened.build, line=1, finished=False))
@@ -119,11 +132,11 @@ def test_a_build_resumes_after_whole_documents(index: Path, corpus: Path, citade
     done = citadel(*command)
     assert "resuming after document 1" in done.err
     assert done.out.endswith(": 2 documents\n")
-    assert "it holds 2 documents" in citadel(*command).out
+    assert "the index holds 2 documents" in citadel(*command).out
     assert "was built with fields" in citadel(*command[:-2], code=4).err
 
 
-def test_a_changed_file_is_not_resumed(index: Path, corpus: Path, citadel: Citadel) -> None:
+def test_changed_file_is_not_resumed(index: Path, corpus: Path, citadel: Citadel) -> None:
     save(corpus, **ARRAYS | {"weights": np.array([1, 1, 1], np.float32)})
     command = ["index", corpus, index, "--fingerprint", "toy", "--codec", "fp16", "--semantic-codec", "fp16"]
     assert "has changed" in citadel(*command, code=4).err
@@ -138,7 +151,9 @@ def test_a_changed_file_is_not_resumed(index: Path, corpus: Path, citadel: Citad
         (["keys", "weights", "vectors", "offsets"], "none"),
     ],
 )
-def test_the_router_follows_from_the_arrays(drop: list[str], router: str, tmp_path: Path, citadel: Citadel) -> None:
+def test_router_is_derived_from_the_arrays(
+    drop: list[str], router: str, tmp_path: Path, citadel: Citadel
+) -> None:
     corpus = save(tmp_path / "c.npz", **{name: array for name, array in ARRAYS.items() if name not in drop})
     citadel("index", corpus, tmp_path / "idx", "--fingerprint", "toy")
     assert Index.open(tmp_path / "idx").settings.router == router
@@ -160,7 +175,7 @@ def test_the_router_follows_from_the_arrays(drop: list[str], router: str, tmp_pa
         ({"offsets": np.array([0, -2, 3])}, "c.npz: offsets must rise from 0 to 3"),
     ],
 )
-def test_bad_arrays_are_exit_4_and_leave_nothing(
+def test_bad_arrays_are_exit_4_and_add_nothing(
     change: dict[str, Any], message: str, tmp_path: Path, citadel: Citadel
 ) -> None:
     corpus = save(tmp_path / "c.npz", **ARRAYS | change)
@@ -172,7 +187,7 @@ def test_bad_arrays_are_exit_4_and_leave_nothing(
 
 
 @pytest.mark.parametrize("save_as", [np.savez, np.savez_compressed])
-def test_damage_anywhere_is_found_before_anything_is_added(
+def test_damaged_file_adds_nothing(
     save_as: Callable[..., None], tmp_path: Path, index: Path, citadel: Citadel
 ) -> None:
     save_as(tmp_path / "x.npz", **ARRAYS)
@@ -188,23 +203,33 @@ def test_damage_anywhere_is_found_before_anything_is_added(
     assert Index.open(index).counts == {}
 
 
-def test_a_bad_number_late_in_a_file_stops_there(tmp_path: Path, citadel: Citadel) -> None:
-    count = 2_000  # documents of one posting of 200 dimensions: 1.6 MB in slices of 64 kB
+def test_bad_number_stops_the_build_and_can_be_skipped(tmp_path: Path, citadel: Citadel) -> None:
+    count = 2_000  # one posting of 200 dimensions per document: 1.6 MB in slices of 64 kB
     vectors = np.ones((count, 200), np.float32)
     vectors[1_500, 7] = np.nan
     ids, offsets, keys = np.arange(count), np.arange(count + 1), np.zeros(count, np.uint32)
     corpus = save(tmp_path / "c.npz", ids=ids, offsets=offsets, keys=keys, vectors=vectors)
-    command = ["index", corpus, tmp_path / "idx", "--fingerprint", "toy", "--memory", "1MiB", "--commit-bytes", 500_000]
+    command = [
+        "index",
+        corpus,
+        tmp_path / "idx",
+        "--fingerprint",
+        "toy",
+        "--memory",
+        "1MiB",
+        "--commit-bytes",
+        500_000,
+    ]
     assert "c.npz: document '1500': the vectors hold NaN" in citadel(*command, code=4).err
     committed = len(Index.open(tmp_path / "idx"))
     assert 500 < committed <= 1_500
     citadel("check", tmp_path / "idx", "--deep")
-    done = citadel(*command, "--on-error", "skip")  # goes on behind what is committed, which no slice must end at
+    done = citadel(*command, "--on-error", "skip")  # a commit need not end at the end of a slice
     assert f"resuming after document {committed:,}" in done.err
     assert done.out.endswith("1,999 documents, 1 skipped\n")
 
 
-def test_a_bad_document_can_be_skipped(tmp_path: Path, citadel: Citadel) -> None:
+def test_bad_document_is_skipped_on_request(tmp_path: Path, citadel: Citadel) -> None:
     corpus = save(tmp_path / "c.npz", **ARRAYS | {"weights": np.array([1, np.nan, 2], np.float32)})
     done = citadel("index", corpus, tmp_path / "idx", "--fingerprint", "toy", "--on-error", "skip")
     assert done.out.endswith("1 document, 1 skipped\n")
@@ -212,7 +237,7 @@ def test_a_bad_document_can_be_skipped(tmp_path: Path, citadel: Citadel) -> None
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04" + bytes(100)])
-def test_what_is_no_npz_file_is_exit_4(content: bytes, tmp_path: Path, index: Path, citadel: Citadel) -> None:
+def test_invalid_npz_file_is_exit_4(content: bytes, tmp_path: Path, index: Path, citadel: Citadel) -> None:
     (tmp_path / "x.npz").write_bytes(content)
     citadel("index", tmp_path / "x.npz", tmp_path / "new", "--fingerprint", "toy", code=4)
     citadel("add", index, tmp_path / "x.npz", code=4)
@@ -225,11 +250,14 @@ def test_what_is_no_npz_file_is_exit_4(content: bytes, tmp_path: Path, index: Pa
     ("arrays", "message"),
     [
         ({"other": np.zeros(1)}, "no query"),
-        (QUERY | {"query_ids": np.array(["a", "a"]), "offsets": np.array([0, 1, 1])}, "stands twice"),
+        (QUERY | {"query_ids": np.array(["a", "a"]), "offsets": np.array([0, 1, 1])}, "duplicate query id"),
         (QUERY | {"query_ids": np.array(["a"])}, "offsets"),
-        (QUERY | {"query_ids": np.array(["a"]), "offsets": np.array([0, 2])}, "rise from 0 to 1"),
-        (QUERY | {"query_ids": np.array(["a"]), "offsets": np.array([0.0, 1.0])}, "whole numbers"),
-        ({"query_ids": np.array(["a"]), "semantic": np.zeros((2, 2), np.float32)}, "2 semantic vectors for 1"),
+        (QUERY | {"query_ids": np.array(["a"]), "offsets": np.array([0, 2])}, "ascending order, from 0 to 1"),
+        (QUERY | {"query_ids": np.array(["a"]), "offsets": np.array([0.0, 1.0])}, "2 integers"),
+        (
+            {"query_ids": np.array(["a"]), "semantic": np.zeros((2, 2), np.float32)},
+            "2 semantic vectors for 1",
+        ),
     ],
 )
 def test_bad_queries_are_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -237,6 +265,6 @@ def test_bad_queries_are_refused(arrays: dict[str, Any], message: str, tmp_path:
         read_vector_queries(str(save(tmp_path / "q.npz", **arrays)))
 
 
-def test_nothing_to_index_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="neither vectors"):
+def test_corpus_without_vectors_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no array named"):
         find_fields(str(save(tmp_path / "c.npz", ids=np.array(["a"]))), None)

@@ -1,4 +1,4 @@
-"""Takes an index's lock and keeps it until it is killed; says so, or ends with the error's exit code."""
+"""Hold the lock of an index until killed; exit with the error's code if it is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads an index until its input is closed; each ranking it saw is one line on its output, each only once."""
+"""Read an index until stdin is closed, then print each distinct ranking on one line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from citadel import Index
 from tests.support.contents import ranking_of
 
 
-def look(index: Index) -> str:
-    """The generation a reader has and the ranking it found, with texts read from the documents."""
+def observe(index: Index) -> str:
+    """The generation, ranking and texts that a reader sees, as one line."""
     snapshot = index._snapshot
     hits = index.searcher(threads=1).search("rome", k=3)
     texts = [[hit.id, hit.text] for hit in hits]
@@ -19,14 +19,14 @@ def look(index: Index) -> str:
 
 
 def main(folder: str) -> None:
-    index, seen, reads = Index.open(folder), set[str](), 0
+    index, rankings, reads = Index.open(folder), set[str](), 0
     while not select.select([sys.stdin], [], [], 0)[0]:
         if reads % 5 == 0:
-            index = Index.open(folder)  # from nothing, as well as from the generation before
-        seen.add(look(index.refresh()))
+            index = Index.open(folder)  # besides refreshing from the previous generation
+        rankings.add(observe(index.refresh()))
         reads += 1
     print(reads)
-    print("\n".join(seen))
+    print("\n".join(rankings))
 
 
 if __name__ == "__main__":

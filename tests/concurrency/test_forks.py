@@ -1,4 +1,4 @@
-"""After a fork the child searches, cannot write with what it inherited, and touches nothing of its parent's."""
+"""After a fork the child can search, but cannot write with the inherited index."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from citadel.index.storage import FolderStorage
 from tests.support.contents import orphans
 from tests.support.seeds import NIGHT
 
-FORKS = 200 if NIGHT else 25
-SECONDS = 60  # a child that takes longer hangs
+FORKS = 60 if NIGHT else 25
+SECONDS = 60  # timeout of a child
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Run in a forked child; its failure is ours, and so is its hanging."""
+    """Run in a forked child and fail if it fails or hangs."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns about forks with threads
         child = os.fork()
     if child == 0:
         status = 1
@@ -53,7 +53,7 @@ def in_child(work: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def busy(work: Callable[[], object], threads: int = 4) -> Iterator[None]:
-    """Threads that repeat some work while the body runs."""
+    """Repeat an action in threads while the body runs."""
     stop, errors = threading.Event(), list[BaseException]()
 
     def loop() -> None:
@@ -81,7 +81,7 @@ def build(folder: Path, documents: int = 50, **options: object) -> Index:
     return index.commit()
 
 
-def test_a_child_searches_while_threads_of_its_parent_do(tmp_path: Path) -> None:
+def test_child_searches_while_parent_threads_search(tmp_path: Path) -> None:
     index = build(tmp_path / "index", 300)
     searcher = index.searcher()
 
@@ -94,7 +94,7 @@ def test_a_child_searches_while_threads_of_its_parent_do(tmp_path: Path) -> None
             in_child(search)
 
 
-def test_a_child_searches_with_a_model_while_threads_of_its_parent_encode(
+def test_child_searches_with_model_while_parent_threads_encode(
     tmp_path: Path, tiny_model: Callable[..., Path]
 ) -> None:
     index = build(tmp_path / "index", 60, model=tiny_model(), threads=2)
@@ -108,7 +108,7 @@ def test_a_child_searches_with_a_model_while_threads_of_its_parent_encode(
             in_child(search)
 
 
-def test_a_child_opens_and_writes_an_index_of_its_own_while_its_parent_commits(tmp_path: Path) -> None:
+def test_child_writes_its_own_index_while_parent_commits(tmp_path: Path) -> None:
     parent = build(tmp_path / "parent")
     numbers = iter(range(1 << 30))
 
@@ -128,7 +128,7 @@ def test_a_child_opens_and_writes_an_index_of_its_own_while_its_parent_commits(t
 
 
 @pytest.mark.parametrize("state", ["clean", "waiting", "spilled", "deleted", "during a call"])
-def test_a_child_is_refused_and_its_parent_commits_everything(tmp_path: Path, state: str) -> None:
+def test_inherited_writer_is_refused_and_parent_commits(tmp_path: Path, state: str) -> None:
     index = build(tmp_path, memory=100_000)
     many = ({"id": f"new{n}", "text": f"rome {'x' * 300} {n}"} for n in range(400))
 
@@ -166,7 +166,7 @@ def test_a_child_is_refused_and_its_parent_commits_everything(tmp_path: Path, st
     assert orphans(FolderStorage(tmp_path)) == set()
 
 
-def test_a_child_that_exits_normally_removes_nothing_of_its_parents(tmp_path: Path) -> None:
+def test_exiting_child_removes_none_of_its_parents_files(tmp_path: Path) -> None:
     index = build(tmp_path, memory=100_000)
     index.add({"id": f"new{n}", "text": f"rome {'x' * 300} {n}"} for n in range(400))
     with warnings.catch_warnings():
@@ -183,7 +183,7 @@ def test_a_child_that_exits_normally_removes_nothing_of_its_parents(tmp_path: Pa
     index.check(deep=True)
 
 
-def test_a_child_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
+def test_child_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
     index = build(tmp_path)
     index.add([{"id": "new", "text": "rome"}])
     read, write = os.pipe()
@@ -192,7 +192,7 @@ def test_a_child_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
         child = os.fork()
     if child == 0:
         os.close(write)
-        os.read(read, 1)  # until the parent is done
+        os.read(read, 1)  # wait for the parent
         os._exit(0)
     os.close(read)
     try:
@@ -205,7 +205,7 @@ def test_a_child_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
         os.waitpid(child, 0)
 
 
-def test_a_second_writer_is_still_refused_while_a_child_lives_and_ends(tmp_path: Path) -> None:
+def test_second_writer_is_refused_during_and_after_a_fork(tmp_path: Path) -> None:
     from citadel import LockHeldError
 
     index = build(tmp_path)

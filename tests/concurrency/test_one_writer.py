@@ -1,4 +1,4 @@
-"""One writer at a time; a second is refused at once, and a dead one never blocks the next."""
+"""One writer at a time: a second is refused, and a dead one never blocks the next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refused(folder: Path) -> LockHeldError:
     return caught.value
 
 
-def test_a_second_writer_is_refused_with_exit_code_5(folder: Path) -> None:
+def test_second_writer_is_refused_with_exit_code_5(folder: Path) -> None:
     first = Index.open(folder)
     first.add([{"id": "d2", "text": "rome"}])
     error = refused(folder)
@@ -35,14 +35,14 @@ def test_a_second_writer_is_refused_with_exit_code_5(folder: Path) -> None:
     assert str(folder) in str(error)
 
 
-def test_a_second_writer_in_another_thread_is_refused(folder: Path) -> None:
+def test_second_writer_in_another_thread_is_refused(folder: Path) -> None:
     first = Index.open(folder)
     first.delete(["d1"])
-    found: list[LockHeldError] = []
-    thread = threading.Thread(target=lambda: found.append(refused(folder)))
+    errors: list[LockHeldError] = []
+    thread = threading.Thread(target=lambda: errors.append(refused(folder)))
     thread.start()
     thread.join()
-    assert len(found) == 1
+    assert len(errors) == 1
 
 
 @pytest.mark.parametrize("change", ["add", "delete", "create"])
@@ -59,7 +59,7 @@ def test_every_change_needs_the_lock(folder: Path, change: str) -> None:
         changes[change]()
 
 
-def test_the_lock_is_free_after_commit_rollback_and_close(folder: Path) -> None:
+def test_commit_rollback_and_close_release_the_lock(folder: Path) -> None:
     for end in (Index.commit, Index.rollback, Index.close):
         first = Index.open(folder)
         first.add([{"id": "d2", "text": "rome"}])
@@ -76,17 +76,17 @@ def test_opening_and_searching_need_no_lock(folder: Path) -> None:
     assert [hit.id for hit in second.refresh().searcher().search("rome")] == ["d1", "d2"]
 
 
-def test_a_refused_writer_can_write_when_the_first_is_done(folder: Path) -> None:
+def test_refused_writer_can_write_after_the_first(folder: Path) -> None:
     first, second = Index.open(folder), Index.open(folder)
     first.add([{"id": "d2", "text": "rome"}])
     with pytest.raises(LockHeldError):
         second.delete(["d1"])
     first.commit()
-    assert second.delete(["d1", "d2"]) == 2  # it sees what the first one committed
+    assert second.delete(["d1", "d2"]) == 2  # as committed by the first writer
     assert len(second.commit()) == 0
 
 
-def test_another_process_is_refused_and_a_killed_one_is_followed(folder: Path) -> None:
+def test_killing_another_process_frees_its_lock(folder: Path) -> None:
     holder = start("tests.concurrency.holder", str(folder))
     assert holder.stdin is not None
     assert holder.stdout is not None
@@ -101,10 +101,10 @@ def test_another_process_is_refused_and_a_killed_one_is_followed(folder: Path) -
         assert len(index.commit()) == 2
 
 
-def test_this_process_refuses_another(folder: Path) -> None:
+def test_second_process_is_refused(folder: Path) -> None:
     first = Index.open(folder)
     first.add([{"id": "d2", "text": "rome"}])
     holder = start("tests.concurrency.holder", str(folder))
-    said, _ = holder.communicate()
-    assert said == "LockHeldError\n"
+    output, _ = holder.communicate()
+    assert output == "LockHeldError\n"
     assert holder.returncode == 5

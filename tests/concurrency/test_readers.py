@@ -1,4 +1,4 @@
-"""Readers in threads and processes, while a writer adds, deletes and merges, only ever see whole generations."""
+"""Readers in threads and processes see whole generations while a writer commits and merges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from citadel import Index
 from citadel.index.storage import FolderStorage
-from tests.concurrency.reader import look
+from tests.concurrency.reader import observe
 from tests.support.children import start
 from tests.support.contents import ranking_of
 from tests.support.seeds import NIGHT, fast_folder
@@ -24,11 +24,11 @@ from tests.support.workload import CREATE, MEMORY, document, endless
 
 THREADS, PROCESSES = 4, 2
 COMMITS = 100
-SECONDS = 600 if NIGHT else 0  # at night commits go on for so long
+SECONDS = 60 if NIGHT else 0  # how long to commit in a night run
 
 
 class Expected(FolderStorage):
-    """A storage that notes, before a manifest gets its name, what a reader of that generation must see."""
+    """A storage that records the ranking of each generation before its manifest is renamed."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -41,13 +41,13 @@ class Expected(FolderStorage):
         super().rename(old, new)
 
     def _ranking(self, manifest: str) -> Any:
-        """The ranking of a generation whose manifest has no name yet, read through a private folder of links."""
+        """The ranking of an unpublished generation, read through a folder of links."""
         with tempfile.TemporaryDirectory(dir=self.path.parent) as path:
             for name in self.names():
                 if name.startswith(("seg-", "docs-", "del-")) and not name.endswith(".tmp"):
                     (Path(path) / name).hardlink_to(self.path / name)
             (Path(path) / manifest.removesuffix(".tmp")).hardlink_to(self.path / manifest)
-            return json.loads(look(Index.open(path)))
+            return json.loads(observe(Index.open(path)))
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def folder() -> Iterator[Path]:
         yield Path(path) / "index"
 
 
-def read(folder: Path, stop: threading.Event, seen: set[str], errors: list[BaseException]) -> None:
-    """Look at the index until told to stop: sometimes opened anew, sometimes refreshed."""
+def read(folder: Path, stop: threading.Event, rankings: set[str], errors: list[BaseException]) -> None:
+    """Read the index until stopped, opened again or refreshed."""
     try:
         index = Index.open(folder)
         for turn in itertools.count():
@@ -65,19 +65,19 @@ def read(folder: Path, stop: threading.Event, seen: set[str], errors: list[BaseE
                 return
             if turn % 3 == 0:
                 index = Index.open(folder)
-            seen.add(look(index.refresh()))
+            rankings.add(observe(index.refresh()))
     except BaseException as error:
         errors.append(error)
 
 
 @contextlib.contextmanager
 def threads(folder: Path) -> Iterator[set[str]]:
-    stop, seen, errors = threading.Event(), set[str](), list[BaseException]()
-    readers = [threading.Thread(target=read, args=(folder, stop, seen, errors)) for _ in range(THREADS)]
+    stop, rankings, errors = threading.Event(), set[str](), list[BaseException]()
+    readers = [threading.Thread(target=read, args=(folder, stop, rankings, errors)) for _ in range(THREADS)]
     for reader in readers:
         reader.start()
     try:
-        yield seen
+        yield rankings
     finally:
         stop.set()
         for reader in readers:
@@ -88,19 +88,19 @@ def threads(folder: Path) -> Iterator[set[str]]:
 @contextlib.contextmanager
 def processes(folder: Path) -> Iterator[set[str]]:
     readers = [start("tests.concurrency.reader", str(folder)) for _ in range(PROCESSES)]
-    seen: set[str] = set()
+    rankings: set[str] = set()
     try:
-        yield seen
+        yield rankings
     finally:
-        said = [reader.communicate()[0].splitlines() for reader in readers]
+        outputs = [reader.communicate()[0].splitlines() for reader in readers]
     assert [reader.returncode for reader in readers] == [0] * PROCESSES
-    for lines in said:
+    for lines in outputs:
         assert int(lines[0]) > 0
-        seen.update(lines[1:])
+        rankings.update(lines[1:])
 
 
 def write(storage: Expected) -> int:
-    """Commit and merge; how often."""
+    """Commit and merge; return the number of commits."""
     index, end, commits = Index.open(storage, memory=MEMORY), time.monotonic() + SECONDS, 0
     for commits, step in enumerate(endless(), 1):
         step.apply(index)
@@ -117,16 +117,16 @@ def test_every_ranking_is_that_of_one_generation(folder: Path) -> None:
     with processes(folder) as far, threads(folder) as near:
         commits = write(storage)
     assert commits >= 100
-    found = [json.loads(line) for line in near | far]
-    generations = {generation for generation, *_ in found}
-    print(f"{commits} commits, {len(storage.rankings)} generations, {len(generations)} of them seen")
-    for generation, *ranking in found:
+    results = [json.loads(line) for line in near | far]
+    generations = {generation for generation, *_ in results}
+    print(f"{commits} commits, {len(storage.rankings)} generations, {len(generations)} of them read")
+    for generation, *ranking in results:
         assert [generation, *ranking] == storage.rankings[generation]
     assert len(generations) > 20
 
 
-def test_a_searcher_keeps_its_generation(folder: Path) -> None:
-    """Files that are removed under a searcher stay readable for it."""
+def test_searcher_keeps_its_generation(folder: Path) -> None:
+    """Removed files stay readable for a searcher that has them open."""
     index = CREATE["text"](str(folder))
     index.add([{"id": id, "text": text} for id, text in map(document, range(5))])
     index.commit()
@@ -146,12 +146,13 @@ def test_many_threads_share_one_searcher(folder: Path) -> None:
     def answers() -> list[tuple[str, float, str]]:
         return [(hit.id, hit.score, hit.text) for hit in searcher.search("rome apple w1", k=50)]
 
-    expected, found = answers(), list[bool]()
+    expected, results = answers(), list[bool]()
     workers = [
-        threading.Thread(target=lambda: found.extend(answers() == expected for _ in range(50))) for _ in range(8)
+        threading.Thread(target=lambda: results.extend(answers() == expected for _ in range(50)))
+        for _ in range(8)
     ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert found == [True] * 400
+    assert results == [True] * 400

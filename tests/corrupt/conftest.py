@@ -1,4 +1,4 @@
-"""One index of each kind, built once and copied where a test damages it."""
+"""One index of each kind, built once; tests damage copies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def truth(whole: Callable[[str], Path]) -> Callable[[str], list[Any]]:
-    """What the undamaged index answers."""
+    """The answers of the undamaged index."""
     answers: dict[str, list[Any]] = {}
 
     def get(kind: str) -> list[Any]:

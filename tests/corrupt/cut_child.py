@@ -1,4 +1,4 @@
-"""A process that cuts its own index files short while it uses them, and tells what each reader says of it."""
+"""Truncate index files while they are in use and print the error of each reader."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ from tests.corrupt import indexes
 
 
 def main() -> None:
-    folder, kind, what, keep, spare = Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4]), Path(sys.argv[5])
+    folder, kind, what, keep, spare = (
+        Path(sys.argv[1]),
+        sys.argv[2],
+        sys.argv[3],
+        float(sys.argv[4]),
+        Path(sys.argv[5]),
+    )
     index, other = citadel.Index.open(folder), citadel.Index.open(spare)
     query = next(iter(indexes.queries(kind)))
     expected = query(other.searcher(threads=1)).ids
     searchers = {name: index.searcher(engine=name, threads=1) for name in ("native", "reference")}
     for searcher in searchers.values():
-        assert query(searcher).ids == expected  # every checksum was compared before the file is cut
+        assert query(searcher).ids == expected  # all checksums are verified before the truncation
     for path in folder.glob(f"{what}*"):
         os.truncate(path, int(path.stat().st_size * keep))
-    time.sleep(0.02)  # queries look at a file's length every 10 ms
+    time.sleep(0.02)  # queries check the length every 10 ms
     actions: dict[str, Callable[[], Any]] = {
         "search": lambda: query(searchers["native"]).ids,
         "reference": lambda: query(searchers["reference"]).ids,
@@ -40,14 +46,14 @@ def main() -> None:
     shutil.rmtree(folder)
     shutil.copytree(spare, folder)
     again = citadel.Index.open(folder)
-    assert query(again.searcher(threads=1)).ids == expected  # and the index is usable once its files are restored
+    assert query(again.searcher(threads=1)).ids == expected  # usable once its files are restored
     print("alive")
 
 
 def outcome(action: Callable[[], Any]) -> list[str]:
     try:
         action()
-    except Exception as error:  # judged by the test
+    except Exception as error:  # checked by the test
         return [type(error).__name__, str(getattr(error, "problem", error))]
     return ["", ""]
 

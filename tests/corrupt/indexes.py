@@ -1,4 +1,4 @@
-"""Small indexes of every kind, and everything that can be asked of one."""
+"""Small indexes of every kind, and all ways of reading them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,25 @@ from citadel.index.checksum import crc32c
 from tests.index.quick import Quick
 
 KINDS = ("bm25", "int8", "fp16", "pq2", "sparse", "none")
-WORDS = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen", "ibis", "jay", "kite", "lynx", "mole", "newt", "owl"]
+WORDS = [
+    "ant",
+    "bee",
+    "cat",
+    "dog",
+    "elk",
+    "fox",
+    "gnu",
+    "hen",
+    "ibis",
+    "jay",
+    "kite",
+    "lynx",
+    "mole",
+    "newt",
+    "owl",
+]
 DOCUMENTS, DIMENSION, SEMANTIC, KEYS = 36, 8, 6, 5
-GONE = ("d3", "d29")  # deleted, one in each of the two segments
+DELETED = ("d3", "d29")  # one in each of the two segments
 
 ROUTERS = {"int8": "dynamic", "fp16": "static", "pq2": "dynamic", "sparse": "sparse", "none": "none"}
 
@@ -33,28 +49,39 @@ def fields(kind: str) -> dict[str, citadel.Field]:
 
 
 def vectors_of(kind: str, number: int) -> dict[str, Any]:
-    """Document `number`, with five postings; every key is met by some document."""
+    """Document `number`, with five postings; every key occurs in some document."""
     random = np.random.default_rng(number)
-    found: dict[str, Any] = {"id": f"d{number}", "title": f"title {number}", "text": f"text of document {number}"}
+    document: dict[str, Any] = {
+        "id": f"d{number}",
+        "title": f"title {number}",
+        "text": f"text of document {number}",
+    }
     if kind != "none":
-        found["keys"] = random.integers(0, KEYS, 5)
-        found["weights"] = (random.random(5) * 2 + 0.1).round(2)
+        document["keys"] = random.integers(0, KEYS, 5)
+        document["weights"] = (random.random(5) * 2 + 0.1).round(2)
     if kind not in ("none", "sparse"):
-        found["vectors"] = random.normal(size=(5, DIMENSION)).astype(np.float32)
+        document["vectors"] = random.normal(size=(5, DIMENSION)).astype(np.float32)
     if kind != "sparse":
-        found["semantic"] = random.normal(size=SEMANTIC).astype(np.float32)
-    return found
+        document["semantic"] = random.normal(size=SEMANTIC).astype(np.float32)
+    return document
 
 
 def text_of(number: int) -> dict[str, Any]:
     random = np.random.default_rng(number)
-    return {"id": f"d{number}", "text": " ".join(random.choice(WORDS, 12)), "title": f"title {number}", "place": number}
+    return {
+        "id": f"d{number}",
+        "text": " ".join(random.choice(WORDS, 12)),
+        "title": f"title {number}",
+        "place": number,
+    }
 
 
 def create(folder: Path, kind: str) -> citadel.Index:
     if kind == "bm25":
         return citadel.Index.create(Quick(folder), analyser="plain")
-    return citadel.Index.create(Quick(folder), fields=fields(kind), router=ROUTERS[kind], fingerprint="by hand")
+    return citadel.Index.create(
+        Quick(folder), fields=fields(kind), router=ROUTERS[kind], fingerprint="by hand"
+    )
 
 
 def add(index: citadel.Index, kind: str, numbers: range) -> None:
@@ -65,24 +92,24 @@ def add(index: citadel.Index, kind: str, numbers: range) -> None:
 
 
 def build(folder: Path, kind: str) -> Path:
-    """An index of two segments with deleted documents, probes where it has a semantic field, a codebook for pq2."""
+    """An index of two segments with deletions, probes (semantic field) and a codebook (pq2)."""
     floors = (
         mock.patch("citadel.index.segment_writer.PROBE_FLOOR", 12),
-        mock.patch("citadel.index.writer.SAMPLE_FLOOR", 50),
+        mock.patch("citadel.index.spill.SAMPLE_FLOOR", 50),
     )
     with floors[0], floors[1], create(folder, kind) as index:
         for numbers in (range(DOCUMENTS // 2), range(DOCUMENTS // 2, DOCUMENTS)):
             add(index, kind, numbers)
             index.commit()
-        index.delete(GONE)
+        index.delete(DELETED)
         index.commit()
     for old in sorted(folder.glob("gen.*"))[:-1]:
-        old.unlink()  # the generation before is kept for repair, and is not what is tested
+        old.unlink()  # keep the newest generation only
     return folder
 
 
 def given_query(kind: str) -> dict[str, Any]:
-    """A query that meets every key."""
+    """A query with every key."""
     random = np.random.default_rng(99)
     given: dict[str, Any] = {}
     if kind != "none":
@@ -109,20 +136,22 @@ def queries(kind: str) -> Iterator[Callable[[citadel.Searcher], citadel.Hits]]:
 
 
 def explained(searcher: citadel.Searcher, kind: str, id: str) -> Any:
-    """What an explanation reads of the index, as JSON."""
+    """An explanation as JSON."""
     if kind == "bm25":
         return searcher.explain(" ".join(WORDS), id).to_json()
     return searcher.explain_vectors(id, **given_query(kind)).to_json()
 
 
 def ask(folder: Path, kind: str, engine: str = "native") -> list[Any]:
-    """Open, search and get: everything a reader can be told."""
+    """Open, search, explain and get: everything that a reader reads."""
     with citadel.Index.open(folder) as index:
         searcher = index.searcher(engine=engine, threads=1)
-        found: list[Any] = [(hits.ids, hits.scores) for hits in (query(searcher) for query in queries(kind))]
-        found += [explained(searcher, kind, id) for id in ("d0", "d7", f"d{DOCUMENTS - 1}") if id in index]
-        found += [index.get(f"d{number}") for number in range(DOCUMENTS + 1)]
-        return [*found, len(index)]
+        answers: list[Any] = [
+            (hits.ids, hits.scores) for hits in (query(searcher) for query in queries(kind))
+        ]
+        answers += [explained(searcher, kind, id) for id in ("d0", "d7", f"d{DOCUMENTS - 1}") if id in index]
+        answers += [index.get(f"d{number}") for number in range(DOCUMENTS + 1)]
+        return [*answers, len(index)]
 
 
 def copy(source: Path, target: Path) -> Path:
@@ -130,7 +159,7 @@ def copy(source: Path, target: Path) -> Path:
     return target
 
 
-# ---- manifests, written again with a checksum that fits -------------------------------------------------------------
+# ---- manifests, rewritten with a valid checksum ------------------------------------------------------------
 
 
 def manifest_path(folder: Path) -> Path:
@@ -138,8 +167,8 @@ def manifest_path(folder: Path) -> Path:
 
 
 def manifest(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(manifest_path(folder).read_bytes().split(b"\n")[0])
-    return found
+    data: dict[str, Any] = json.loads(manifest_path(folder).read_bytes().split(b"\n")[0])
+    return data
 
 
 def sealed(line: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Writes an index's files again with other contents and checksums that fit: what an attacker can do, and a bug too."""
+"""Rewrite index files with other contents and valid checksums, as an attacker could."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KIND_NAMES = {number: name for name, number in KINDS.items()}
 
 def sections(path: Path) -> dict[str, bytes]:
     file = File(path)
-    return {name: file.data[place.offset : place.end] for name, place in file.places.items()}
+    return {name: file.data[extent.offset : extent.end] for name, extent in file.extents.items()}
 
 
 def rewrite(path: Path, changes: Mapping[str, bytes | None]) -> FileRecord:
@@ -25,24 +25,26 @@ def rewrite(path: Path, changes: Mapping[str, bytes | None]) -> FileRecord:
     file = File(path)
     wanted = {name: data for name, data in (sections(path) | dict(changes)).items() if data is not None}
     path.unlink()
-    writer = CitWriter(Quick(path.parent), KIND_NAMES[file.kind], file.index_id, file.file_id, sections=len(wanted))
+    writer = CitWriter(
+        Quick(path.parent), KIND_NAMES[file.kind], file.index_id, file.file_id, sections=len(wanted)
+    )
     for name, data in wanted.items():
         writer.section(name, data)
     return writer.finish()
 
 
 def records(data: Any) -> list[dict[str, Any]]:
-    """Every file that a manifest names."""
+    """All file records of a manifest."""
     parts = [segment[name] for segment in data["segments"] for name in ("file", "documents_file")]
     return parts + [data[name] for name in ("deletions", "codebook") if data[name]]
 
 
 def enter(folder: Path, record: FileRecord, **counts: int) -> None:
-    """Tell the manifest of a rewritten file; `counts` go to the segment's own entry."""
+    """Record a rewritten file in the manifest, and `counts` in its segment's entry."""
     data = indexes.manifest(folder)
-    for found in records(data):
-        if found["name"] == record.name:
-            found.update(record._asdict())
+    for known in records(data):
+        if known["name"] == record.name:
+            known.update(record._asdict())
     for segment in data["segments"]:
         if segment["file"]["name"] == record.name:
             segment.update(counts)
@@ -50,7 +52,7 @@ def enter(folder: Path, record: FileRecord, **counts: int) -> None:
 
 
 def tamper(folder: Path, prefix: str, changes: Mapping[str, bytes | None], **counts: int) -> None:
-    """Change sections of the first file of a kind, and the manifest with it."""
+    """Change sections of the first file of a kind, and the manifest."""
     enter(folder, rewrite(min(folder.glob(f"{prefix}*")), changes), **counts)
 
 

@@ -1,4 +1,4 @@
-"""Random choices that can be made again: CITADEL_SEED names them, CITADEL_NIGHT=1 makes many more."""
+"""Reproducible random choices: CITADEL_SEED sets the seed, CITADEL_NIGHT=1 makes many more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NIGHT = os.environ.get("CITADEL_NIGHT") == "1"
 
 
 def chosen_seed() -> int:
-    """The seed of this run; at night a fresh one unless CITADEL_SEED is set. It is printed, so a failure shows it."""
+    """The seed of this run, printed for reproduction; random at night unless CITADEL_SEED is set."""
     given = os.environ.get("CITADEL_SEED")
     seed = int(given) if given else random.SystemRandom().randrange(1 << 32) if NIGHT else 0
     print(f"CITADEL_SEED={seed}")
@@ -17,7 +17,7 @@ def chosen_seed() -> int:
 
 
 def generator(*more: object) -> random.Random:
-    """Random choices for one test, named by the run's seed and the test's own words."""
+    """A random generator for one test, from the run's seed and the test's name."""
     return random.Random(":".join(map(str, (chosen_seed(), *more))))
 
 

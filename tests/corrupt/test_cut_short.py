@@ -1,4 +1,4 @@
-"""Files that are cut short while they are in use: the reader gets a typed error, and the process lives."""
+"""Files that are truncated while in use raise a typed error; the process survives."""
 
 from __future__ import annotations
 
@@ -22,14 +22,25 @@ Whole = Callable[[str], Path]
 READERS = ("search", "reference", "explain", "stats", "merge", "check")
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.3])
-@pytest.mark.parametrize("kind", indexes.KINDS)
-def test_every_reader_of_a_segment_that_was_cut(kind: str, keep: float, whole: Whole, tmp_path: Path) -> None:
-    folder = indexes.copy(whole(kind), tmp_path / "copy")
-    command = [sys.executable, "-m", "tests.corrupt.cut_child", str(folder), kind, "seg-", str(keep), str(whole(kind))]
+def truncate_in_use(kind: str, prefix: str, keep: float, whole: Path, tmp_path: Path) -> dict[str, list[str]]:
+    """Truncate files of an index in a child process; the error, if any, and its message per reader."""
+    folder = indexes.copy(whole, tmp_path / "copy")
+    command = [
+        sys.executable,
+        "-m",
+        "tests.corrupt.cut_child",
+        *map(str, (folder, kind, prefix, keep, whole)),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 0 and done.stdout.endswith("alive\n"), (done.returncode, done.stderr[-2000:])
-    outcomes = json.loads(done.stdout.splitlines()[0])
+    outcomes: dict[str, list[str]] = json.loads(done.stdout.splitlines()[0])
+    return outcomes
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3])
+@pytest.mark.parametrize("kind", indexes.KINDS)
+def test_readers_of_a_truncated_segment_raise(kind: str, keep: float, whole: Whole, tmp_path: Path) -> None:
+    outcomes = truncate_in_use(kind, "seg-", keep, whole(kind), tmp_path)
     for reader in READERS:
         kinds, message = outcomes[reader]
         assert kinds == "CorruptIndexError", (reader, outcomes[reader])
@@ -37,13 +48,11 @@ def test_every_reader_of_a_segment_that_was_cut(kind: str, keep: float, whole: W
 
 
 @pytest.mark.parametrize(("kind", "what"), [("bm25", "del-"), ("pq2", "codebook-")])
-def test_other_files_that_are_cut(kind: str, what: str, whole: Whole, tmp_path: Path) -> None:
-    """Deletions and codebooks are held in memory, so searches go on; a check reads the files."""
-    folder = indexes.copy(whole(kind), tmp_path / "copy")
-    command = [sys.executable, "-m", "tests.corrupt.cut_child", str(folder), kind, what, "0.5", str(whole(kind))]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
-    assert done.returncode == 0 and done.stdout.endswith("alive\n"), (done.returncode, done.stderr[-2000:])
-    outcomes = json.loads(done.stdout.splitlines()[0])
+def test_truncated_deletions_and_codebooks_do_not_affect_searches(
+    kind: str, what: str, whole: Whole, tmp_path: Path
+) -> None:
+    """They are held in memory; only a check reads the files again."""
+    outcomes = truncate_in_use(kind, what, 0.5, whole(kind), tmp_path)
     assert {name for name, _ in outcomes.values()} <= {"", "CorruptIndexError"}
     assert outcomes["search"][0] == outcomes["ids"][0] == ""
 
@@ -54,7 +63,7 @@ def many_documents(folder: Path) -> citadel.Index:
     return index.commit()
 
 
-def test_documents_that_are_cut(tmp_path: Path) -> None:
+def test_truncated_documents_raise(tmp_path: Path) -> None:
     index = many_documents(tmp_path / "index")
     [path] = (tmp_path / "index").glob("docs-*")
     os.truncate(path, path.stat().st_size // 2)
@@ -72,25 +81,28 @@ def test_documents_that_are_cut(tmp_path: Path) -> None:
         assert caught.value.file == path.name
 
 
-def test_a_server_lives_and_says_so(tmp_path: Path) -> None:
-    """An index of some pages, so that a part of it is not in memory when it is cut."""
+def test_server_survives_truncation_and_reports_it(tmp_path: Path) -> None:
+    """The index has several pages, so that some are not in memory when it is truncated."""
     for name in ("cut", "whole"):
         many_documents(tmp_path / name).close()
-    asked = {"query": "cat owl"}
-    with running(citadel.Index.open(tmp_path / "cut")) as cut, running(citadel.Index.open(tmp_path / "whole")) as other:
-        status, expected = cut.post("/v1/search", asked)
+    query = {"query": "cat owl"}
+    with (
+        running(citadel.Index.open(tmp_path / "cut")) as cut,
+        running(citadel.Index.open(tmp_path / "whole")) as other,
+    ):
+        status, expected = cut.post("/v1/search", query)
         assert status == 200
         for path in (tmp_path / "cut").glob("seg-*"):
             os.truncate(path, 4096)
-        status, answer = cut.post("/v1/search", asked)
+        status, answer = cut.post("/v1/search", query)
         assert (status, answer["error"]["code"]) == (500, "corrupt")
         assert "became shorter while it was in use" in answer["error"]["message"]
-        status, result = other.post("/v1/search", asked)
+        status, result = other.post("/v1/search", query)
         assert status == 200 and result["hits"] == expected["hits"]
 
 
-def test_a_signal_that_is_not_ours_ends_the_process(tmp_path: Path) -> None:
-    """A fault elsewhere, and a signal that was sent, do what they did before."""
+def test_foreign_sigbus_kills_the_process(tmp_path: Path) -> None:
+    """A fault in another mapping and a sent signal have their default effect."""
     script = (
         "import os, signal, sys, mmap, citadel\n"
         "index = citadel.Index.create(sys.argv[1], analyser='plain'); index.add([{'id': 'd', 'text': 'x'}])\n"
@@ -105,8 +117,8 @@ def test_a_signal_that_is_not_ours_ends_the_process(tmp_path: Path) -> None:
         assert done.returncode == -signal.SIGBUS, (how, done)
 
 
-def test_pages_that_cannot_be_read_of_a_file_that_has_its_length(tmp_path: Path) -> None:
-    """As on a disk with a bad sector: the fault came, and the file is as long as before."""
+def test_unreadable_pages_are_a_disk_failure(tmp_path: Path) -> None:
+    """As on a disk with a bad sector: a fault, but the file has its full length."""
     index = many_documents(tmp_path / "index")
     searcher = index.searcher(threads=1)
     expected = searcher.search("cat owl").ids

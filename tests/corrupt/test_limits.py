@@ -1,4 +1,4 @@
-"""Index files made to take memory: refused, or read within the size of the files plus 64 MB."""
+"""Files made to exhaust memory are refused, or read within their size plus 64 MB."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import citadel
 from citadel.errors import InputError, ResourceError
 from citadel.index.checksum import crc32c
 from citadel.index.container import FileRecord
-from citadel.index.documents import MAX_METADATA_DEPTH, MAX_METADATA_VALUES, MAX_TEXT, decoding_cost
+from citadel.index.document_limits import MAX_METADATA_DEPTH, MAX_METADATA_VALUES, MAX_TEXT, DecodingCost
 from citadel.index.manifest import MAX_BYTES, MAX_SEGMENTS
 from citadel.index.storage import FolderStorage
 from tests.corrupt import indexes, rewrite
@@ -29,7 +29,7 @@ FOX = "\N{FOX FACE}"
 
 
 def with_row(source: Path, folder: Path, **columns: str) -> Path:
-    """A copy of an index in which document 5 of a segment has other columns and a checksum that fits."""
+    """A copy of an index with other columns in document 5 and a valid checksum."""
     path = folder / min(source.glob("docs-*")).name
     cheap_copy(source, folder, path.name)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -57,7 +57,7 @@ def visited(folder: Path, source: Path) -> Visit:
     return result
 
 
-# ---- documents ------------------------------------------------------------------------------------------------------
+# ---- documents ---------------------------------------------------------------------------------------------
 
 HOSTILE_ROWS = {
     "24 MB of nested metadata": {"metadata": '{"a": [' + "[]," * 8_000_000 + "0]}"},
@@ -70,7 +70,7 @@ HOSTILE_ROWS = {
 
 
 @pytest.mark.parametrize("case", HOSTILE_ROWS)
-def test_a_hostile_row_is_refused_within_its_files_and_64_mb(case: str, whole: Whole, tmp_path: Path) -> None:
+def test_hostile_row_is_refused_within_64_mb(case: str, whole: Whole, tmp_path: Path) -> None:
     folder = with_row(whole(KIND), tmp_path / "copy", **HOSTILE_ROWS[case])
     result = visited(folder, whole(KIND))
     assert (result.error, result.section) == ("CorruptIndexError", "documents")
@@ -85,13 +85,13 @@ LARGE_ROWS = {
 
 
 @pytest.mark.parametrize("case", LARGE_ROWS)
-def test_a_large_row_is_read_within_its_files_and_64_mb(case: str, whole: Whole, tmp_path: Path) -> None:
-    """The same limits let documents through that a writer takes in; only the deep check compares their terms."""
+def test_large_row_is_read_within_64_mb(case: str, whole: Whole, tmp_path: Path) -> None:
+    """The limits admit all documents that a writer accepts."""
     folder = with_row(whole(KIND), tmp_path / "copy", **LARGE_ROWS[case])
     assert visited(folder, whole(KIND)).error is None
 
 
-def test_long_and_short_rows_are_read_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_long_and_short_rows_are_read_in_the_requested_order(tmp_path: Path) -> None:
     texts = {f"d{number}": f"text {number} " * (5000 if number % 50 == 7 else 1) for number in range(200)}
     with citadel.Index.create(Quick(tmp_path / "index"), analyser="plain") as index:
         index.add({"id": id, "text": text} for id, text in texts.items())
@@ -117,16 +117,18 @@ REFUSED_DOCUMENTS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED_DOCUMENTS)
-def test_a_writer_refuses_what_could_not_be_read_again(case: str, tmp_path: Path) -> None:
+def test_writer_refuses_what_could_not_be_read_back(case: str, tmp_path: Path) -> None:
     make, message = REFUSED_DOCUMENTS[case]
     with citadel.Index.create(Quick(tmp_path / "index"), analyser="plain") as index:
         with pytest.raises(InputError, match=message) as caught:
             index.add([{"id": "large", **make()}])
-        assert "'large'" in str(caught.value) or case == "too deep"  # the reader of documents sees depth first
+        assert (
+            "'large'" in str(caught.value) or case == "too deep"
+        )  # the corpus reader checks the depth first
         assert index.add([{"id": "small", "text": "x"}]) == 1
 
 
-def test_metadata_at_its_limits_come_back(tmp_path: Path) -> None:
+def test_metadata_at_the_limits_round_trip(tmp_path: Path) -> None:
     fields = {"deep": nested(MAX_METADATA_DEPTH - 1), "[": '"[{' * 100, "many": [0] * 100_000}
     with citadel.Index.create(Quick(tmp_path / "index"), analyser="plain") as index:
         index.add([{"id": "d1", "text": "x", **fields}])
@@ -136,12 +138,15 @@ def test_metadata_at_its_limits_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "abc", "é" * 9, "aé€" * 4, "漢字", "a" * 50 + FOX, "ÿ" * 3])
-def test_the_cost_of_text_is_known_before_it_is_decoded(text: str) -> None:
+def test_decoding_cost_is_known_before_decoding(text: str) -> None:
     widths = [1 if letter < "\u0100" else 2 if letter < "\U00010000" else 4 for letter in text]
-    assert decoding_cost(text.encode()) == len(text) * max(widths, default=1) * (1 if text.isascii() else 2)
+    expected = len(text) * max(widths, default=1) * (1 if text.isascii() else 2)
+    assert DecodingCost().add(text.encode()) == expected
+    cost = DecodingCost()  # in pieces that cut characters
+    assert [0, *(cost.add(text.encode()[at : at + 1]) for at in range(len(text.encode())))][-1] == expected
 
 
-def test_a_schema_of_many_tables_is_refused_before_it_is_read(whole: Whole, tmp_path: Path) -> None:
+def test_schema_of_many_tables_is_refused_unread(whole: Whole, tmp_path: Path) -> None:
     source = whole(KIND)
     path = tmp_path / "copy" / min(source.glob("docs-*")).name
     folder = cheap_copy(source, tmp_path / "copy", path.name)
@@ -159,16 +164,19 @@ def test_a_schema_of_many_tables_is_refused_before_it_is_read(whole: Whole, tmp_
         opened.append(name)
         return real(self, name)
 
-    with mock.patch.object(FolderStorage, "database", database), pytest.raises(citadel.CorruptIndexError) as caught:
+    with (
+        mock.patch.object(FolderStorage, "database", database),
+        pytest.raises(citadel.CorruptIndexError) as caught,
+    ):
         citadel.Index.open(folder)
     assert (caught.value.file, caught.value.section) == (path.name, "schema")
     assert path.name not in opened
 
 
-# ---- manifests ------------------------------------------------------------------------------------------------------
+# ---- manifests ---------------------------------------------------------------------------------------------
 
 
-def test_a_manifest_full_of_unknown_fields(whole: Whole, tmp_path: Path) -> None:
+def test_manifest_full_of_unknown_fields(whole: Whole, tmp_path: Path) -> None:
     for number, size in enumerate((900_000, 15_000_000)):
         folder = cheap_copy(whole(KIND), tmp_path / str(number))
         good = indexes.manifest_path(folder).read_bytes().split(b"\n")[0]
@@ -176,14 +184,24 @@ def test_a_manifest_full_of_unknown_fields(whole: Whole, tmp_path: Path) -> None
         indexes.manifest_path(folder).write_bytes(indexes.sealed(good[:-1] + extra))
         result = visited(folder, whole(KIND))
         assert (result.error, result.section) == ("CorruptIndexError", "manifest")
-        assert f"at most {MAX_BYTES}" in result.message if number else "unknown field 'more'" in result.message
+        assert (
+            f"at most {MAX_BYTES}" in result.message if number else "unknown field 'more'" in result.message
+        )
 
 
 @pytest.mark.parametrize(
     "at",
-    [(), ("settings",), ("settings", "semantic"), ("segments", 0), ("segments", 0, "file"), ("deletions",), ("build",)],
+    [
+        (),
+        ("settings",),
+        ("settings", "semantic"),
+        ("segments", 0),
+        ("segments", 0, "file"),
+        ("deletions",),
+        ("build",),
+    ],
 )
-def test_an_unknown_field_is_refused_at_every_level(at: tuple[Any, ...], whole: Whole, tmp_path: Path) -> None:
+def test_unknown_field_is_refused_at_every_level(at: tuple[Any, ...], whole: Whole, tmp_path: Path) -> None:
     folder = cheap_copy(whole("int8"), tmp_path / "copy")
     data = indexes.manifest(whole("int8"))
     data["build"] = {"source": "", "position": 0, "crc": 0, "line": 0, "finished": True, "options": {}}
@@ -199,7 +217,7 @@ def test_an_unknown_field_is_refused_at_every_level(at: tuple[Any, ...], whole: 
 
 
 def test_many_segments(whole: Whole, tmp_path: Path) -> None:
-    """As many as a writer may leave are opened within the promise; 3,000 are refused."""
+    """As many as a writer may leave open within the bound; 3,000 are refused."""
     folder = tmp_path / "many"
     with (
         mock.patch("citadel.index.commit.choose_merge", return_value=slice(0, 0)),
@@ -222,9 +240,7 @@ def test_many_segments(whole: Whole, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "prefix"), [("bm25", "seg-"), ("pq2", "codebook-")])
-def test_a_huge_meta_section_is_refused_before_it_is_parsed(
-    kind: str, prefix: str, whole: Whole, tmp_path: Path
-) -> None:
+def test_huge_meta_section_is_refused_unparsed(kind: str, prefix: str, whole: Whole, tmp_path: Path) -> None:
     path = min(whole(kind).glob(f"{prefix}*"))
     folder = cheap_copy(whole(kind), tmp_path / "copy", path.name)
     rewrite.tamper(folder, prefix, {"META": b'{"a": [' + b"[]," * 5_000_000 + b"0]}"})
@@ -233,7 +249,7 @@ def test_a_huge_meta_section_is_refused_before_it_is_parsed(
     assert "at most 65536" in result.message
 
 
-def test_an_id_longer_than_a_writer_allows(whole: Whole, tmp_path: Path) -> None:
+def test_too_long_id_is_refused(whole: Whole, tmp_path: Path) -> None:
     path = min(whole(KIND).glob("seg-*"))
     folder = cheap_copy(whole(KIND), tmp_path / "copy", path.name)
     offsets = rewrite.sections(path)["ID_OFFSETS"]

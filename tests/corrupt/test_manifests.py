@@ -1,4 +1,4 @@
-"""Manifests whose checksum fits and whose contents lie: refused, or the index they name is read; nothing else."""
+"""Hostile manifests with valid checksums are refused, or the index is read as usual."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JUNK: list[Any] = [None, True, False, 0, -1, 1 << 62, 1 << 64, 1e308, "", "x", [
 
 
 def paths(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of every value in a JSON document."""
+    """The path of every value in a JSON document."""
     if at:
         yield at
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
@@ -29,24 +29,24 @@ def paths(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def put(data: Any, at: tuple[Any, ...], value: Any) -> Any:
     changed = copy.deepcopy(data)
-    place = changed
+    parent = changed
     for name in at[:-1]:
-        place = place[name]
-    place[at[-1]] = value
+        parent = parent[name]
+    parent[at[-1]] = value
     return changed
 
 
 def without(data: Any, at: tuple[Any, ...]) -> Any:
     changed = copy.deepcopy(data)
-    place = changed
+    parent = changed
     for name in at[:-1]:
-        place = place[name]
-    del place[at[-1]]
+        parent = parent[name]
+    del parent[at[-1]]
     return changed
 
 
 def cheap_copy(source: Path, target: Path) -> Path:
-    """A folder that shares all files with another but has a manifest of its own."""
+    """A folder with hard links to another's files and its own manifest."""
     target.mkdir()
     for path in source.iterdir():
         if not path.name.startswith("gen."):
@@ -67,7 +67,7 @@ def test_every_field_replaced_by_junk(kind: str, whole: Whole, tmp_path: Path) -
         folders[str(folder)] = case
     visits = visit(map(Path, folders), kind, "native", whole(kind))
     assert len(visits) == len(folders) > 400
-    assert {folders[found.folder]: complaint(found) for found in visits if complaint(found)} == {}
+    assert {folders[result.folder]: complaint(result) for result in visits if complaint(result)} == {}
 
 
 def refused(folder: Path, kind: str) -> citadel.CorruptIndexError:
@@ -78,11 +78,14 @@ def refused(folder: Path, kind: str) -> citadel.CorruptIndexError:
 
 @pytest.mark.parametrize(
     "name",
-    ["../x", "/etc/passwd", "seg-" + "0" * 32 + ".cit/../../x", "..", ".", "", "seg-\0.cit", "SEG-" + "0" * 32 + ".cit",
-     "seg-" + "0" * 31 + "٣.cit", "seg-" + "0" * 32 + ".cit\n", "LOCK", "gen.00000004", "x" * 100_000],
+    ["../x", "/etc/passwd", "seg-" + "0" * 32 + ".cit/../../x", "..", ".", "", "seg-\0.cit",
+     "SEG-" + "0" * 32 + ".cit", "seg-" + "0" * 31 + "٣.cit", "seg-" + "0" * 32 + ".cit\n", "LOCK",
+     "gen.00000004", "x" * 100_000],
 )  # fmt: skip
 @pytest.mark.parametrize("which", ["file", "documents_file"])
-def test_names_that_lead_out(name: str, which: str, whole: Whole, tmp_path: Path) -> None:
+def test_file_names_that_leave_the_folder_are_refused(
+    name: str, which: str, whole: Whole, tmp_path: Path
+) -> None:
     folder = cheap_copy(whole("bm25"), tmp_path / "copy")
     indexes.write_manifest(folder, put(indexes.manifest(whole("bm25")), ("segments", 0, which, "name"), name))
     error = refused(folder, "bm25")
@@ -91,7 +94,7 @@ def test_names_that_lead_out(name: str, which: str, whole: Whole, tmp_path: Path
 
 
 @pytest.mark.parametrize("documents", [1 << 30, (1 << 32) - 1, 1 << 32, 1 << 62, (1 << 64) + 1])
-def test_claims_of_many_documents(documents: int, whole: Whole, tmp_path: Path) -> None:
+def test_excessive_document_counts_are_refused(documents: int, whole: Whole, tmp_path: Path) -> None:
     folder = cheap_copy(whole("int8"), tmp_path / "copy")
     good = indexes.manifest(whole("int8"))
     for name in ("documents", "postings"):
@@ -101,26 +104,28 @@ def test_claims_of_many_documents(documents: int, whole: Whole, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"[]", b"null", b"{}", b"7", b"\xff\xfe", b"{" * 100_000, b"[" * 100_000, b"1" * 5000, b'{"format": 1',
-     b'{"format": NaN}', json.dumps({"format": "1"}).encode()],
+    [b"", b"[]", b"null", b"{}", b"7", b"\xff\xfe", b"{" * 100_000, b"[" * 100_000, b"1" * 5000,
+     b'{"format": 1', b'{"format": NaN}', json.dumps({"format": "1"}).encode()],
 )  # fmt: skip
-def test_lines_that_are_no_manifest(line: bytes, whole: Whole, tmp_path: Path) -> None:
+def test_invalid_manifest_lines_are_refused(line: bytes, whole: Whole, tmp_path: Path) -> None:
     folder = cheap_copy(whole("bm25"), tmp_path / "copy")
     indexes.manifest_path(folder).write_bytes(indexes.sealed(line))
     assert refused(folder, "bm25").section == "manifest"
 
 
-def test_a_segment_named_twice(whole: Whole, tmp_path: Path) -> None:
+def test_duplicate_segment_is_refused(whole: Whole, tmp_path: Path) -> None:
     folder = cheap_copy(whole("int8"), tmp_path / "copy")
     good = indexes.manifest(whole("int8"))
     indexes.write_manifest(folder, put(good, ("segments", 1), good["segments"][0]))
     assert refused(folder, "int8").section
 
 
-def test_files_of_two_segments_mixed(whole: Whole, tmp_path: Path) -> None:
-    """Segment and documents of one pair repeat their ids, so a mixed pair shows in a deep check at least."""
+def test_mixed_files_of_two_segments_are_refused(whole: Whole, tmp_path: Path) -> None:
+    """A segment and its documents repeat their ids, so at least a deep check detects a mixed pair."""
     folder = cheap_copy(whole("bm25"), tmp_path / "copy")
     good = indexes.manifest(whole("bm25"))
-    indexes.write_manifest(folder, put(good, ("segments", 0, "documents_file"), good["segments"][1]["documents_file"]))
+    indexes.write_manifest(
+        folder, put(good, ("segments", 0, "documents_file"), good["segments"][1]["documents_file"])
+    )
     with pytest.raises(citadel.CorruptIndexError):
         citadel.Index.open(folder).check(deep=True)

@@ -1,4 +1,4 @@
-"""Deletions that lie under checksums that fit: refused when the index is opened, or by a deep check."""
+"""Hostile tombstones with valid checksums are refused on opening or by a deep check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Change = Callable[[np.ndarray], np.ndarray]
 
 
 def tampered(source: Path, folder: Path, section: str, change: Change) -> Path:
-    """A copy of an index with other numbers in one section of its deletions."""
+    """A copy of an index with other numbers in one section of its tombstones."""
     path = min(source.glob("del-*"))
     cheap_copy(source, folder, path.name)
     width = "<u8" if section in ("REMOVED_LENGTHS", "TERM_STARTS", "DELETED_STARTS") else "<u4"
@@ -38,10 +38,14 @@ REFUSED: dict[str, tuple[str, str, Change]] = {
     "a rank beyond the terms": ("bm25", "TERM_RANKS", put(-1, 1 << 20)),
     "the largest rank": ("bm25", "TERM_RANKS", put(-1, 0xFFFFFFFF)),
     "ranks that fall": ("bm25", "TERM_RANKS", lambda ranks: ranks[::-1]),
-    "a rank twice": ("bm25", "TERM_RANKS", lambda ranks: np.where(np.arange(len(ranks)) == 1, ranks[0], ranks)),
+    "a rank twice": (
+        "bm25",
+        "TERM_RANKS",
+        lambda ranks: np.where(np.arange(len(ranks)) == 1, ranks[0], ranks),
+    ),
     "a count of 0": ("bm25", "TERM_COUNTS", put(0, 0)),
     "a count beyond the deleted": ("bm25", "TERM_COUNTS", put(0, 2)),
-    "more tokens than there are": ("bm25", "REMOVED_LENGTHS", put(0, 1 << 40)),
+    "more tokens than exist": ("bm25", "REMOVED_LENGTHS", put(0, 1 << 40)),
     "a negative length": ("bm25", "REMOVED_LENGTHS", put(0, (1 << 64) - 1)),
     "tokens of vectors": ("int8", "REMOVED_LENGTHS", put(0, 1)),
     "a document beyond the segment": ("int8", "DELETED_DOCUMENTS", put(0, 1000)),
@@ -51,7 +55,7 @@ REFUSED: dict[str, tuple[str, str, Change]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_when_opened(case: str, whole: Whole, tmp_path: Path) -> None:
+def test_hostile_tombstones_are_refused_on_opening(case: str, whole: Whole, tmp_path: Path) -> None:
     kind, section, change = REFUSED[case]
     folder = tampered(whole(kind), tmp_path / "copy", section, change)
     with pytest.raises(citadel.CorruptIndexError) as caught:
@@ -66,7 +70,7 @@ DEEP: dict[str, tuple[str, Change]] = {
 
 
 @pytest.mark.parametrize("section", DEEP)
-def test_a_deep_check_compares_them_with_the_documents(section: str, whole: Whole, tmp_path: Path) -> None:
+def test_deep_check_compares_tombstones_with_documents(section: str, whole: Whole, tmp_path: Path) -> None:
     changed, change = DEEP[section]
     folder = tampered(whole("bm25"), tmp_path / "copy", changed, change)
     citadel.Index.open(folder).check()

@@ -1,6 +1,6 @@
-"""A program that reads hostile indexes and tells what happened, so that a crash is seen from outside.
+"""Read hostile indexes in a child process and report the outcome, so that a crash is detected.
 
-It may use 64 MiB more than it had at its start, or what a test allows, and every file it opens is noted.
+The process may allocate 64 MiB, or what a test allows, and records every file that it opens.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ROOM = 64 << 20
-SECONDS = 10  # far above what is promised: a busy machine is not a failure
+SECONDS = 10  # generous, because the machine may be busy
 
 
 class Visit(NamedTuple):
-    """What came of reading one index."""
+    """Outcome of reading one index."""
 
     folder: str
     error: str | None
@@ -34,8 +34,17 @@ class Visit(NamedTuple):
 
 
 def visit(folders: Iterable[Path], kind: str, engine: str, warm: Path, room: int = ROOM) -> list[Visit]:
-    """Read the folders in a process of its own; each must end in an answer or in a CorruptIndexError."""
-    command = [sys.executable, "-m", "tests.corrupt.visitor", kind, engine, str(room), str(warm), *map(str, folders)]
+    """Read the folders in a child process, which must not crash."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.corrupt.visitor",
+        kind,
+        engine,
+        str(room),
+        str(warm),
+        *map(str, folders),
+    ]
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         command,
@@ -51,20 +60,26 @@ def visit(folders: Iterable[Path], kind: str, engine: str, warm: Path, room: int
     return visits
 
 
-def complaint(found: Visit) -> str | None:
-    """What is wrong with how an index was read, if anything."""
-    if found.outside:
-        return f"opened {found.outside}"
-    if found.seconds > SECONDS:
-        return f"took {found.seconds:.1f} s"
-    if found.error == "FingerprintError" or (found.error == "UsageError" and "unknown analyser" in found.message):
+def complaint(result: Visit) -> str | None:
+    """Describe an unacceptable outcome; None for an acceptable one."""
+    if result.outside:
+        return f"opened {result.outside}"
+    if result.seconds > SECONDS:
+        return f"took {result.seconds:.1f} s"
+    if result.error == "FingerprintError" or (
+        result.error == "UsageError" and "unknown analyser" in result.message
+    ):
         return None  # not damage: another version may have that analyser
-    if found.error not in (None, "CorruptIndexError", "UnknownFormatError"):
-        return f"{found.error}: {found.message}"
-    return None if found.error is None or (found.file and found.section) else f"names no place: {found.message}"
+    if result.error not in (None, "CorruptIndexError", "UnknownFormatError"):
+        return f"{result.error}: {result.message}"
+    return (
+        None
+        if result.error is None or (result.file and result.section)
+        else f"names no file and section: {result.message}"
+    )
 
 
-# ---- inside the process ---------------------------------------------------------------------------------------------
+# ---- inside the process ------------------------------------------------------------------------------------
 
 _opened: list[str] = []
 
@@ -79,7 +94,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _resolved(path: str) -> str:
-    """A path as it was meant when it was opened; names alone are those of the folder, which we are in."""
+    """An absolute path; relative ones are in the index folder, the working directory."""
     path = path.removeprefix("file://").partition("?")[0]
     if match := re.match(r"/proc/self/fd/\d+", path):
         path = os.readlink(match[0]) + path[match.end() :]
@@ -87,7 +102,7 @@ def _resolved(path: str) -> str:
 
 
 def _beyond(folder: str) -> list[str]:
-    """What was opened that is neither in the folder nor Python's own."""
+    """The opened files that are neither in the folder nor Python's own."""
     own = (os.path.abspath(folder), sys.prefix, sys.base_prefix, str(ROOT / "src"), "/proc/self/")
     return [path for path in _opened if not path.startswith(own)]
 
@@ -95,9 +110,9 @@ def _beyond(folder: str) -> list[str]:
 def _limit_memory(room: int) -> None:
     if os.path.exists("/proc/self/status"):
         with open("/proc/self/status") as status:
-            found = re.search(r"VmData:\s+(\d+) kB", status.read())
-        assert found
-        resource.setrlimit(resource.RLIMIT_DATA, (int(found[1]) * 1024 + room,) * 2)
+            match = re.search(r"VmData:\s+(\d+) kB", status.read())
+        assert match
+        resource.setrlimit(resource.RLIMIT_DATA, (int(match[1]) * 1024 + room,) * 2)
 
 
 def _read(folder: str, kind: str, engine: str) -> tuple[str | None, str, str, str]:
@@ -108,7 +123,7 @@ def _read(folder: str, kind: str, engine: str) -> tuple[str | None, str, str, st
         indexes.ask(Path(folder), kind, engine)
         citadel.Index.open(folder).check(deep=True)
         citadel.Index.open(folder).stats()
-    except Exception as error:  # every kind is told, and judged outside
+    except Exception as error:  # reported, and judged by the parent
         file, section = str(getattr(error, "file", "")), str(getattr(error, "section", ""))
         return type(error).__name__, file, section, str(error)[:300]
     return None, "", "", ""

@@ -1,4 +1,4 @@
-"""Builds, merges and searches an index of given vectors, and prints the most memory each of them took."""
+"""Build, merge and search an index of given vectors, and print the peak memory of each step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import numpy as np
 from citadel import Index
 
 POSTINGS_PER_DOCUMENT, KEYS = 40, 30_000
-NUMBERS_PER_BATCH = 1_280_000  # 5 MB: what the caller holds is not the index's
+NUMBERS_PER_BATCH = 1_280_000  # 5 MB, held by the caller
 
 
 def resident() -> int:
-    """Bytes of memory of our own; the pages of mapped files are not ours and can be dropped at any time."""
+    """Anonymous resident memory in bytes, without the pages of mapped files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -27,31 +27,31 @@ def resident() -> int:
 
 
 class Peak:
-    """Looks at the memory every few milliseconds, in a thread."""
+    """Samples the memory every 2 ms in a thread."""
 
     def __init__(self) -> None:
         self.peaks: dict[str, int] = {}
 
     @contextmanager
     def of(self, what: str) -> Iterator[None]:
-        stop, seen = threading.Event(), [resident()]
+        stop, samples = threading.Event(), [resident()]
 
-        def look() -> None:
+        def sample() -> None:
             while not stop.wait(0.002):
-                seen.append(resident())
+                samples.append(resident())
 
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=sample)
         thread.start()
         try:
             yield
         finally:
             stop.set()
             thread.join()
-            self.peaks[what] = max(seen)
+            self.peaks[what] = max(samples)
 
 
 def batches(postings: int, dimension: int) -> Iterator[dict[str, Any]]:
-    """Documents with vectors; some keys are in many of them, most in few."""
+    """Documents with vectors; the distribution of keys is skewed."""
     generator = np.random.default_rng(7)
     documents = NUMBERS_PER_BATCH // (dimension * POSTINGS_PER_DOCUMENT)
     size = documents * POSTINGS_PER_DOCUMENT
@@ -76,7 +76,7 @@ def search(index: Index, dimension: int) -> None:
 
 
 def build(index: Index, postings: int, dimension: int) -> None:
-    """Add and commit in two parts, so that the merge has work to do whatever the bound is."""
+    """Add and commit in two parts, so that there is something to merge."""
     for number, batch in enumerate(batches(postings, dimension)):
         index.add_vectors(batch)
         if number == 10:
@@ -84,24 +84,30 @@ def build(index: Index, postings: int, dimension: int) -> None:
     index.commit()
 
 
+def report_peaks(index: Index, baseline: int, steps: dict[str, Callable[[], object]]) -> None:
+    """Run the steps and print the peak memory of each as JSON."""
+    peak = Peak()
+    for name, step in steps.items():
+        with peak.of(name):
+            step()
+    print(json.dumps({"baseline": baseline, "documents": len(index), "peaks": peak.peaks}))
+
+
 def main(folder: str, memory: int, postings: int, dimension: int) -> None:
     fields = {"lexical": dimension}
-    small = Index.create(f"{folder}/small", fields=fields, fingerprint="test")  # loads all that is loaded late
+    small = Index.create(f"{folder}/small", fields=fields, fingerprint="test")  # triggers lazy imports
     small.add_vectors(next(batches(1_000, dimension)))
     small.commit().merge()
     search(small, dimension)
     del small
-    baseline, peak = resident(), Peak()
+    baseline = resident()
     index = Index.create(f"{folder}/index", fields=fields, fingerprint="test", memory=memory)
     steps: dict[str, Callable[[], object]] = {
         "build": lambda: build(index, postings, dimension),
         "merge": index.merge,
         "search": lambda: search(Index.open(f"{folder}/index"), dimension),
     }
-    for what, step in steps.items():
-        with peak.of(what):
-            step()
-    print(json.dumps({"baseline": baseline, "documents": len(index), "peaks": peak.peaks}))
+    report_peaks(index, baseline, steps)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Builds an index from an .npz file with the command line, and prints the most memory that took."""
+"""Build an index from an .npz file with the command line, and print the peak memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS_PER_BLOCK = 40_000
 
 
 def write(path: Path, postings: int, dimension: int, method: int) -> None:
-    """A corpus of given vectors; these, the most of it, are written in blocks."""
+    """Write a corpus of given vectors in blocks."""
     documents = postings // POSTINGS_PER_DOCUMENT
     generator = np.random.default_rng(7)
     with zipfile.ZipFile(path, "w", method, compresslevel=1) as archive:
@@ -40,13 +40,21 @@ def save(archive: zipfile.ZipFile, name: str, array: Any) -> None:
 
 
 def index(corpus: Path, memory: int) -> None:
-    command = ["index", str(corpus), str(corpus.with_suffix("")), "--fingerprint", "test", "--memory", str(memory)]
+    command = [
+        "index",
+        str(corpus),
+        str(corpus.with_suffix("")),
+        "--fingerprint",
+        "test",
+        "--memory",
+        str(memory),
+    ]
     with contextlib.redirect_stdout(sys.stderr):
         assert run(command) == 0
 
 
 def main(small: str, large: str, memory: int) -> None:
-    index(Path(small), memory)  # loads all that is loaded late
+    index(Path(small), memory)  # triggers lazy imports
     baseline, peak = resident(), Peak()
     with peak.of("build"):
         index(Path(large), memory)

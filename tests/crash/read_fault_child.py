@@ -1,4 +1,4 @@
-"""A process whose reads of document files fail one after the other, and what each command says of it."""
+"""Make each read of document files fail in turn, and print the output of each command."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def main() -> None:
     number, reached = 1, True
     while reached:
         folder = Path(shutil.copytree(source, scratch / str(number)))
-        code, said = attempt(actions(folder, scratch)[action], number)
+        code, output = attempt(actions(folder, scratch)[action], number)
         reached = FAULTS.fault_calls() >= number
         FAULTS.fault_arm(0)
-        citadel.Index.open(folder).check(deep=True)  # nothing was lost or written by half
+        citadel.Index.open(folder).check(deep=True)  # nothing was lost or written partially
         result = sorted(citadel.Index.open(folder).searcher().search("owl", k=100).ids)
-        outcomes.append([code, said, result])
+        outcomes.append([code, output, result])
         number += 1
     print(json.dumps(outcomes))
 
@@ -50,20 +50,20 @@ def actions(folder: Path, scratch: Path) -> dict[str, Callable[[], int]]:
 
 
 def attempt(action: Callable[[], int], number: int) -> tuple[int, str]:
-    """The exit code, and all that was said on standard error and in the log."""
-    said = io.StringIO()
-    handler = logging.StreamHandler(said)
+    """The exit code and the output on stderr and in the log."""
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
     logging.getLogger("citadel").addHandler(handler)
     FAULTS.fault_arm(number)
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             try:
                 code = action()
             except citadel.CitadelError as error:
                 code = report(error)
     finally:
         logging.getLogger("citadel").removeHandler(handler)
-    return code, said.getvalue()
+    return code, output.getvalue()
 
 
 if __name__ == "__main__":

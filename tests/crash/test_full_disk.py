@@ -1,4 +1,4 @@
-"""A full or failing disk is exit code 6, the old generation stays, and the same folder works again later."""
+"""A full or failing disk gives exit code 6, keeps the old generation, and can be recovered from."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ from pathlib import Path
 import pytest
 
 from citadel import Index
-from citadel.errors import IndexNotFoundError, ResourceError
+from citadel.errors import ResourceError
 from citadel.index import documents
 from citadel.index.storage import FolderStorage
-from tests.support.contents import Contents, contents_of, orphans
+from tests.support.contents import Contents, checked_contents, contents_of, orphans
 from tests.support.seeds import NIGHT, fast_folder
 from tests.support.watched import READING, WRITING, Count, Fail, WatchedStorage
 from tests.support.workload import MEMORY, brief, create_text
 
-ALLOCATING = ("lock", "scratch", "create", "write", "fsync", "sync")  # a full disk still renames and removes
+ALLOCATING = (
+    "lock",
+    "scratch",
+    "create",
+    "write",
+    "fsync",
+    "sync",
+)  # a full disk can still rename and remove
 
 STEPS = brief()
 
@@ -36,23 +43,14 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def expected() -> list[Contents | None]:
-    """What the index holds after each step of a build that never fails; None before there is one."""
+    """The contents after each step of a build without faults; None before the index exists."""
     with tempfile.TemporaryDirectory(dir=fast_folder()) as path:
         index = create_text(path)
-        found: list[Contents | None] = [None, contents_of(index)]
+        states: list[Contents | None] = [None, contents_of(index)]
         for step in STEPS:
             step.apply(index)
-            found.append(contents_of(index))
-    return found
-
-
-def state(folder: Path) -> Contents | None:
-    try:
-        index = Index.open(folder)
-        index.check(deep=True)
-        return contents_of(index)
-    except IndexNotFoundError:
-        return None
+            states.append(contents_of(index))
+    return states
 
 
 def same(left: Contents | None, right: Contents | None) -> bool:
@@ -60,7 +58,7 @@ def same(left: Contents | None, right: Contents | None) -> bool:
 
 
 def run(storage: WatchedStorage | FolderStorage, done: int, expected: list[Contents | None]) -> int:
-    """Do the steps that are left; how many are done (the first creates the index)."""
+    """Run the remaining steps and return the number done; the first creates the index."""
     if done == 0:
         create_text(storage)
         done = 1
@@ -72,7 +70,7 @@ def run(storage: WatchedStorage | FolderStorage, done: int, expected: list[Conte
 
 
 class Progress:
-    """Runs the steps one by one and remembers how many of them were acknowledged."""
+    """Runs the steps and counts those that were acknowledged."""
 
     def __init__(self, folder: Path, watcher: Fail) -> None:
         self.storage, self.done = WatchedStorage(FolderStorage(folder), watcher), 0
@@ -86,7 +84,7 @@ class Progress:
             self.done += 1
 
     def fails(self) -> bool:
-        """Whether the steps end with the one error that a full disk may cause, which is exit code 6."""
+        """Whether the steps raise the ResourceError (exit code 6) of a full disk."""
         try:
             self.go()
         except ResourceError as error:
@@ -94,38 +92,46 @@ class Progress:
         return False
 
 
-def one_failure(folder: Path, fail: Fail, expected: list[Contents | None], quiet: pytest.LogCaptureFixture) -> bool:
-    """One run with a fault; whether the fault came. What it leaves behind must be whole, and the next run succeeds."""
+def one_failure(
+    folder: Path, fail: Fail, expected: list[Contents | None], quiet: pytest.LogCaptureFixture
+) -> bool:
+    """Run with a fault and return whether it occurred.
+
+    The index must be intact afterwards, and the next run must succeed."""
     progress = Progress(folder, fail)
     raised = progress.fails()
-    assert raised or not fail.failed or "merging has to wait" in quiet.text, "a failure was passed over in silence"
+    assert raised or not fail.failed or "merging is postponed" in quiet.text, (
+        "a failure was passed over in silence"
+    )
     quiet.clear()
-    found = state(folder)
+    contents = checked_contents(folder)
     allowed = expected[progress.done : progress.done + 2]
-    assert any(same(found, one) for one in allowed), f"after {progress.done} steps the index holds something else"
-    if fail.number % 4 == 0 or NIGHT:
-        finish(folder, progress.done, found, expected)
+    assert any(same(contents, one) for one in allowed), (
+        f"after {progress.done} steps the index holds something else"
+    )
+    if fail.number % (2 if NIGHT else 4) == 0:
+        finish(folder, progress.done, contents, expected)
     else:
-        go_on(folder, found)
+        commit_again(folder, contents)
     return bool(fail.failed)
 
 
-def go_on(folder: Path, found: Contents | None) -> None:
-    """The disk has room again: the next commit in the same folder succeeds."""
-    index = create_text(FolderStorage(folder)) if found is None else Index.open(folder)
+def commit_again(folder: Path, contents: Contents | None) -> None:
+    """After space is freed, the next commit in the same folder succeeds."""
+    index = create_text(FolderStorage(folder)) if contents is None else Index.open(folder)
     index.add([{"id": "late", "text": "rome"}])
     index.commit()
     assert "late" in dict(contents_of(Index.open(folder)).ranking)
     assert orphans(FolderStorage(folder)) == set()
 
 
-def finish(folder: Path, done: int, found: Contents | None, expected: list[Contents | None]) -> None:
-    """The disk has room again: what was left to do succeeds in the same folder."""
+def finish(folder: Path, done: int, contents: Contents | None, expected: list[Contents | None]) -> None:
+    """After space is freed, the remaining steps succeed in the same folder."""
     plain = FolderStorage(folder)
-    if found is not None:
+    if contents is not None:
         done = max(done, 1)
     run(plain, done, expected)
-    assert same(state(folder), expected[-1])
+    assert same(checked_contents(folder), expected[-1])
     assert orphans(plain) == set()
 
 
@@ -137,12 +143,19 @@ CASES = [
 
 
 @pytest.mark.parametrize(("code", "kinds", "forever"), CASES)
-def test_every_call_may_fail(
-    code: int, kinds: tuple[str, ...], forever: bool, expected: list[Contents | None], caplog: pytest.LogCaptureFixture
+def test_any_storage_call_may_fail(
+    code: int,
+    kinds: tuple[str, ...],
+    forever: bool,
+    expected: list[Contents | None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     number = 1
     while True:
-        with tempfile.TemporaryDirectory(dir=fast_folder()) as path, caplog.at_level(logging.WARNING, "citadel"):
+        with (
+            tempfile.TemporaryDirectory(dir=fast_folder()) as path,
+            caplog.at_level(logging.WARNING, "citadel"),
+        ):
             if not one_failure(Path(path) / "index", Fail(number, code, kinds, forever), expected, caplog):
                 break
         number += 1
@@ -150,22 +163,22 @@ def test_every_call_may_fail(
     assert number > 50
 
 
-def test_short_writes_are_gone_on_with(
+def test_short_writes_are_completed(
     folder: Path, expected: list[Contents | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[: len(data) // 2 + 1]))
     run(FolderStorage(folder), 0, expected)
     monkeypatch.undo()
-    assert same(state(folder), expected[-1])
+    assert same(checked_contents(folder), expected[-1])
 
 
-def test_a_short_write_before_the_disk_is_full_leaves_the_old_generation(
+def test_short_write_on_full_disk_keeps_the_old_generation(
     expected: list[Contents | None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     real, number = os.write, 0
     while True:
-        number += 1 if NIGHT else 11
+        number += 3 if NIGHT else 11
         calls = iter(range(1 << 60))
 
         def write(descriptor: int, data: memoryview, last: int = number, calls: Iterator[int] = calls) -> int:
@@ -179,15 +192,15 @@ def test_a_short_write_before_the_disk_is_full_leaves_the_old_generation(
             with monkeypatch.context() as patched:
                 patched.setattr(os, "write", write)
                 progress.fails()
-            found = state(Path(path))
-            assert any(same(found, one) for one in expected[progress.done : progress.done + 1])
+            contents = checked_contents(Path(path))
+            assert any(same(contents, one) for one in expected[progress.done : progress.done + 1])
             if next(calls) < number:
                 break
-            finish(Path(path), progress.done, found, expected)
+            finish(Path(path), progress.done, contents, expected)
 
 
-def test_a_failed_add_cannot_be_committed_by_half(folder: Path) -> None:
-    """A spill that failed has used its buffer up: what it held must not be committed without its postings."""
+def test_failed_add_cannot_be_partially_committed(folder: Path) -> None:
+    """Documents of a failed spill must not be committed without their postings."""
     fail = Fail(1 << 60, errno.ENOSPC, ("create",))
     index = create_text(WatchedStorage(FolderStorage(folder), fail))
     index.add([{"id": "old", "text": "rome"}])
@@ -203,7 +216,7 @@ def test_a_failed_add_cannot_be_committed_by_half(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("message", ["database or disk is full", "disk I/O error"])
-def test_sqlite_says_that_the_disk_is_full(folder: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite_error_on_full_disk(folder: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     index = create_text(FolderStorage(folder))
     index.add([{"id": "old", "text": "rome"}])
     index.commit()
@@ -221,7 +234,7 @@ def test_sqlite_says_that_the_disk_is_full(folder: Path, message: str, monkeypat
     assert orphans(FolderStorage(folder)) == set()
 
 
-def test_a_failure_leaves_no_descriptor_open(folder: Path) -> None:
+def test_failure_leaves_no_descriptor_open(folder: Path) -> None:
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("/proc/self/fd shows open descriptors on Linux only")
     count = Count()
@@ -241,13 +254,13 @@ def test_a_failure_leaves_no_descriptor_open(folder: Path) -> None:
 
 @pytest.fixture
 def mount() -> Iterator[Path]:
-    """A folder to mount small disks on."""
+    """A mount point for a small disk."""
     with tempfile.TemporaryDirectory() as path:
         yield Path(path)
 
 
-@pytest.mark.parametrize("kib", range(24, 264, 6) if NIGHT else (32, 64, 96, 160))
-def test_a_real_disk_that_is_full(mount: Path, kib: int, expected: list[Contents | None]) -> None:
+@pytest.mark.parametrize("kib", range(24, 264, 24) if NIGHT else (32, 64, 96, 160))
+def test_full_mounted_disk(mount: Path, kib: int, expected: list[Contents | None]) -> None:
     command = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(mount)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("mounting a small disk needs root and the right to mount")
@@ -256,10 +269,12 @@ def test_a_real_disk_that_is_full(mount: Path, kib: int, expected: list[Contents
         with pytest.raises(ResourceError) as caught:
             fill(progress)
         assert caught.value.exit_code == 6
-        found = state(mount / "index")
-        assert found is None or dict(found.documents).keys() >= {f"f{number}" for number in range(progress.done)}
+        contents = checked_contents(mount / "index")
+        assert contents is None or dict(contents.documents).keys() >= {
+            f"f{number}" for number in range(progress.done)
+        }
         subprocess.run(["mount", "-o", "remount,size=64m", str(mount)], check=True)
-        index = create_text(str(mount / "index")) if found is None else Index.open(mount / "index")
+        index = create_text(str(mount / "index")) if contents is None else Index.open(mount / "index")
         index.add([{"id": "late", "text": "rome"}])
         index.commit()
         assert "late" in Index.open(mount / "index")
@@ -269,7 +284,7 @@ def test_a_real_disk_that_is_full(mount: Path, kib: int, expected: list[Contents
 
 
 def fill(progress: Progress) -> None:
-    """Commit documents until there is no room."""
+    """Commit documents until the disk is full."""
     index = create_text(progress.storage)
     while True:
         index.add([{"id": f"f{progress.done}", "text": f"rome {progress.done} " * 50}])

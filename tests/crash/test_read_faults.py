@@ -1,4 +1,4 @@
-"""EIO inside SQLite's own reads, at every read: exit code 6, and nobody is told to repair what is not damaged."""
+"""EIO in any read of SQLite gives exit code 6 and no advice to repair."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMANDS = ("search", "add", "merge", "check", "repair", "get")
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that makes reads fail; preloading needs a compiler and Linux."""
+    """A preloaded library that makes reads fail; needs a compiler and Linux."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("needs a C compiler and /proc")
@@ -33,7 +33,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five segments, so that one more commit merges them."""
+    """Five segments, so that the next commit merges them."""
     folder = tmp_path_factory.mktemp("faults") / "index"
     with citadel.Index.create(Quick(folder), analyser="plain") as index:
         for number in range(5):
@@ -43,25 +43,30 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_read_may_fail(command: str, shim: Path, index: Path, tmp_path: Path) -> None:
+def test_any_read_may_fail(command: str, shim: Path, index: Path, tmp_path: Path) -> None:
     environ = environment() | {"LD_PRELOAD": str(shim), "CITADEL_MODEL": "bm25"}
     arguments = [sys.executable, "-m", "tests.crash.read_fault_child", str(index), command, str(tmp_path)]
     done = subprocess.run(arguments, capture_output=True, text=True, env=environ, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     outcomes = json.loads(done.stdout.splitlines()[-1])
     old, new = [f"d{number}" for number in range(5)], [*(f"d{number}" for number in range(5)), "new"]
-    assert len(outcomes) > 5 and outcomes[-1][0] == 0  # the last run met no fault
-    for code, said, result in outcomes[:-1]:
-        assert "repair" not in said and "damaged" not in said and "unexpected" not in said, said
+    assert len(outcomes) > 5 and outcomes[-1][0] == 0  # the last run had no fault
+    for code, output, result in outcomes[:-1]:
+        assert "repair" not in output and "damaged" not in output and "unexpected" not in output, output
         assert result in ([old, new] if command == "add" else [old])
         if code == 0:  # the commit was durable before the fault
-            assert command == "add" and result == new and "merging has to wait" in said and "the disk failed" in said
+            assert (
+                command == "add"
+                and result == new
+                and "merging is postponed" in output
+                and "the disk failed" in output
+            )
         else:
-            assert code == 6 and "the disk failed" in said, (code, said)
+            assert code == 6 and "the disk failed" in output, (code, output)
     assert any(code == 6 for code, _, _ in outcomes)
 
 
-def test_which_errors_are_the_disks() -> None:
+def test_sqlite_errors_of_a_failing_disk() -> None:
     import sqlite3
 
     def error(code: int) -> sqlite3.OperationalError:
@@ -69,7 +74,12 @@ def test_which_errors_are_the_disks() -> None:
         made.sqlite_errorcode = code
         return made
 
-    disk = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_CORRUPTFS, sqlite3.SQLITE_CANTOPEN)
+    disk = (
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_IOERR_READ,
+        sqlite3.SQLITE_IOERR_CORRUPTFS,
+        sqlite3.SQLITE_CANTOPEN,
+    )
     for code in disk:
         assert isinstance(read_failure("docs", error(code)), ResourceError)
     for code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ):

@@ -1,20 +1,19 @@
-"""Builds, changes, merges, checks and searches an index of text; prints the memory that each step took."""
+"""Build, change, merge, check and search an index of text; print the peak memory of each step."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 
 from citadel import Index
-from tests.crash.memory_child import Peak, resident
+from tests.crash.memory_child import report_peaks, resident
 
-TERMS_PER_DOCUMENT = 10  # of its own, beside ten that many documents have
+TERMS_PER_DOCUMENT = 10  # unique to it, besides ten common ones
 COMMON = 2_000
 
 
 def documents(count: int, first: int = 0) -> Iterator[dict[str, str]]:
-    """Documents of words that no other has, and of words that many have."""
+    """Documents of unique and of common words."""
     for number in range(first, first + count):
         own = (f"u{TERMS_PER_DOCUMENT * number + i:x}q" for i in range(TERMS_PER_DOCUMENT))
         common = (f"common{(number * 37 + i * i * 11) % COMMON}" for i in range(10))
@@ -34,19 +33,19 @@ def delete(index: Index) -> None:
 
 
 def replace(index: Index, count: int) -> None:
-    """Add every document once more, in one commit."""
+    """Replace every document, in one commit."""
     index.add(documents(count))
     index.commit()
 
 
 def main(folder: str, memory: int, count: int) -> None:
-    small = Index.create(f"{folder}/small", model="bm25", memory=memory)  # loads all that is loaded late
+    small = Index.create(f"{folder}/small", model="bm25", memory=memory)  # triggers lazy imports
     build(small, 30)
     small.delete(["doc5"])
     small.merge().check(deep=True)
     assert small.searcher(threads=1).search("common0")
     del small
-    baseline, peak = resident(), Peak()
+    baseline = resident()
     index = Index.create(f"{folder}/index", model="bm25", memory=memory)
     steps: dict[str, Callable[[], object]] = {
         "build": lambda: build(index, count),
@@ -57,10 +56,7 @@ def main(folder: str, memory: int, count: int) -> None:
         "check": lambda: index.check(deep=True),
         "search": lambda: [index.searcher(threads=1).search(f"common{i} u{i:x}q") for i in range(20)],
     }
-    for what, step in steps.items():
-        with peak.of(what):
-            step()
-    print(json.dumps({"baseline": baseline, "documents": len(index), "peaks": peak.peaks}))
+    report_peaks(index, baseline, steps)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The passages of the demonstration: complete, fair, the same every time, and silent."""
+"""Passages of the demo: complete, deterministic, spread over all modules, no output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def documents() -> list[Document]:
     return list(passages())
 
 
-def test_well_known_names_are_found(documents):
+def test_well_known_names_are_present(documents):
     by_id = {document.id: document for document in documents}
     assert by_id["json.dumps"].title.startswith("json.dumps(obj")
     assert by_id["json.dumps"].text.startswith("Serialize ``obj`` to a JSON formatted")
@@ -32,51 +32,51 @@ def test_ids_and_texts_are_unique_and_not_empty(documents):
     assert all(document.id and document.title and document.text for document in documents)
 
 
-def test_there_are_many_but_not_too_many(documents):
+def test_number_of_passages(documents):
     assert 2000 < len(documents) <= MAX_PASSAGES
 
 
-def test_a_cut_leaves_every_module_represented(documents):
+def test_limit_keeps_every_module(documents):
     modules = {document.metadata["module"] for document in documents}
     few = list(passages(limit=len(modules)))
     assert {document.metadata["module"] for document in few} == modules
 
 
-def test_the_same_passages_in_the_same_order_every_time(documents):
+def test_passages_are_deterministic(documents):
     assert list(passages()) == documents
 
 
-def test_no_address_of_this_run_is_left(documents):
+def test_memory_addresses_are_removed(documents):
     assert not [d.id for d in documents if re.search(r"at 0x[0-9a-f]{6}", d.encoded_text)]
 
 
-def test_modules_that_act_when_imported_are_left_out(documents):
+def test_modules_with_side_effects_are_left_out(documents):
     tops = {document.id.split(".")[0] for document in documents}
     assert not tops & {"antigravity", "this", "idlelib", "test", "tkinter", "turtle"}
 
 
-def test_nothing_is_imported_or_printed_here(capfd):
+def test_passages_import_and_print_nothing(capfd):
     before = set(sys.modules)
     assert list(passages(limit=1))
     assert "imaplib" not in set(sys.modules) - before
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_repeated_text_keeps_its_first_name():
+def test_repeated_text_keeps_its_first_name():
     same = [Document("os.getcwd", "The current folder."), Document("posix.getcwd", "The current folder.")]
     assert [document.id for document in without_repeats(same)] == ["os.getcwd"]
 
 
-def test_turns_are_fair():
+def test_groups_are_interleaved():
     assert list(in_turns([[1, 2, 3], [], [4], [5, 6]])) == [1, 4, 5, 2, 6, 3]
 
 
-def test_a_line_becomes_a_document():
-    line = '{"id": "m.f", "kind": "function", "module": "m", "title": "m.f(x)", "text": "Gives x back."}'
-    assert to_document(line) == Document("m.f", "Gives x back.", "m.f(x)", {"kind": "function", "module": "m"})
+def test_line_to_document():
+    line = '{"id": "m.f", "kind": "function", "module": "m", "title": "m.f(x)", "text": "Return x."}'
+    assert to_document(line) == Document("m.f", "Return x.", "m.f(x)", {"kind": "function", "module": "m"})
 
 
-def test_a_signature_that_cannot_be_read_is_empty():
+def test_unreadable_signature_is_empty():
     class Hostile:
         __signature__ = 7
 
@@ -85,7 +85,7 @@ def test_a_signature_that_cannot_be_read_is_empty():
     assert collect.signature(Hostile()) == ""
 
 
-def test_a_short_or_missing_docstring_is_no_documentation():
+def test_short_or_missing_docstring_is_ignored():
     def bare() -> None: ...
 
     def brief() -> None:
@@ -95,7 +95,7 @@ def test_a_short_or_missing_docstring_is_no_documentation():
     assert collect.documentation(brief) == ""
 
 
-def test_an_attribute_says_what_it_belongs_to(documents):
-    found = {document.id: document.text for document in documents}
-    assert found["collections.deque.maxlen"].startswith("maximum size of a deque")
-    assert "deque: A list-like sequence" in found["collections.deque.maxlen"]
+def test_property_text_names_its_class(documents):
+    texts = {document.id: document.text for document in documents}
+    assert texts["collections.deque.maxlen"].startswith("maximum size of a deque")
+    assert "deque: A list-like sequence" in texts["collections.deque.maxlen"]

@@ -1,4 +1,4 @@
-"""The README's first screen: both commands, and Python that runs, also a second time."""
+"""The README: commands and code on the first screen, quality table and layout."""
 
 from __future__ import annotations
 
@@ -26,43 +26,47 @@ def python_blocks(text: str) -> list[str]:
 
 def run(code: str, folder: Path) -> list[str]:
     command = [sys.executable, "-W", "error", "-c", code]
-    plain = {name: value for name, value in os.environ.items() if name != "CITADEL_MODEL"}  # as a reader has it
-    done = subprocess.run(command, cwd=folder, env=plain, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "CITADEL_MODEL"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def test_the_first_screen_names_both_commands(first_screen: str) -> None:
+def test_first_screen_names_both_commands(first_screen: str) -> None:
     assert "make demo" in first_screen
     assert "make test" in first_screen
 
 
-def test_the_first_six_lines_run_twice(first_screen: str, tmp_path: Path) -> None:
+def test_first_six_lines_run_twice(first_screen: str, tmp_path: Path) -> None:
     (code,) = python_blocks(first_screen)
     assert len([line for line in code.splitlines() if line.strip()]) == 6
     once, again = run(code, tmp_path), run(code, tmp_path)
     assert once == again and once[0].startswith("d1 ")
 
 
-def test_the_first_screen_states_the_limits_of_the_model(first_screen: str) -> None:
+def test_first_screen_states_the_limits_of_the_model(first_screen: str) -> None:
     config = (ROOT / "models" / "small-en" / "config.json").read_text(encoding="utf-8")
     document, query = (re.search(rf'"{side}_length": (\d+)', config) for side in ("document", "query"))
     assert document is not None and query is not None
     assert f"{document.group(1)} tokens per document and {query.group(1)} per query" in first_screen
 
 
-def test_quality_is_that_of_the_results() -> None:
-    """Every nDCG@10 of the table, with three digits, is the one in docs/results.md."""
+def test_quality_table_matches_results() -> None:
+    """Every nDCG@10 in the README agrees with docs/results.md to three digits."""
     results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\w+), nDCG@10 \| \*\*([\d.]+)\*\* \| ([\d.]+) \| ([\d.]+) \|", README.read_text(), re.M)
+    rows = re.findall(
+        r"^\| (\w+), nDCG@10 \| \*\*([\d.]+)\*\* \| ([\d.]+) \| ([\d.]+) \|", README.read_text(), re.M
+    )
     assert [row[0] for row in rows] == ["SciFact", "Cranfield", "Vaswani"]
     for name, *values in rows:
-        row = re.search(rf"^\| {name} \| [\d, ]+ \| \*\*([\d.]+)\*\* \| ([\d.]+) \| ([\d.]+) \|", results, re.M)
+        row = re.search(
+            rf"^\| {name} \| [\d, ]+ \| \*\*([\d.]+)\*\* \| ([\d.]+) \| ([\d.]+) \|", results, re.M
+        )
         assert row is not None
         assert all(abs(float(a) - float(b)) <= 0.00051 for a, b in zip(values, row.groups(), strict=True))
 
 
-def test_the_layout_names_every_folder() -> None:
+def test_layout_names_every_folder() -> None:
     text = README.read_text(encoding="utf-8")
     layout = text[text.index("## Layout") : text.index("## Benchmarks")]
     named = set(re.findall(r"`([a-z_]+)`", layout))
@@ -70,7 +74,7 @@ def test_the_layout_names_every_folder() -> None:
     assert folders - named == set()
 
 
-def test_the_layout_names_the_folders_that_use_torch() -> None:
+def test_layout_names_the_folders_that_use_torch() -> None:
     text = README.read_text(encoding="utf-8")
     sentence = re.search(r"^torch is used in (.*?);", text, re.M | re.S)
     assert sentence is not None

@@ -1,4 +1,4 @@
-"""The files that commands in the documentation read."""
+"""Files that the commands in the documentation read."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ QRELS = [("q1", "d1"), ("q2", "d3")]
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Path:
-    """A folder with a small collection in every layout, vectors and a model, as a reader would have them."""
+def user_folder(tmp_path: Path) -> Path:
+    """A folder with a small collection in every layout, vectors and a model."""
     lines = [json.dumps(document) + "\n" for document in DOCUMENTS]
     queries = [json.dumps({"_id": name, "text": text}) + "\n" for name, text in QUERIES.items()]
     qrels = "query-id\tcorpus-id\tscore\n" + "".join(f"{query}\t{document}\t1\n" for query, document in QRELS)
@@ -49,7 +49,10 @@ def reader(tmp_path: Path) -> Path:
 def _write_vectors(folder: Path) -> None:
     """300 postings of 8 dimensions in 100 documents, and one query."""
     random = np.random.default_rng(1)
-    keys, vectors = random.integers(0, 20, 300).astype(np.uint32), random.normal(size=(300, 8)).astype(np.float32)
+    keys, vectors = (
+        random.integers(0, 20, 300).astype(np.uint32),
+        random.normal(size=(300, 8)).astype(np.float32),
+    )
     np.savez(
         folder / "vectors.npz",
         ids=np.array([f"d{number}" for number in range(100)]),

@@ -1,4 +1,4 @@
-"""Markdown pages as tests see them: fenced blocks, links and headings."""
+"""Parse Markdown pages: fenced blocks, links and headings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command and every Python block of the documentation runs, page by page, in a reader's folder."""
+"""Commands and Python blocks of the documentation run, page by page, in a user's folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import pytest
 
 from tests.docs.pages import ROOT, RUN, Block, blocks, prose, user_pages
 
-PAGES = [page for page in user_pages() if any(b.language in RUN for b in blocks(page.read_text(encoding="utf-8")))]
+PAGES = [
+    page for page in user_pages() if any(b.language in RUN for b in blocks(page.read_text(encoding="utf-8")))
+]
 COMMAND = re.compile(r"^\s*(?:\$ )?(?:[A-Z_]+=\S+ )?(?:citadel|python|make|curl|torchrun|accelerate) ", re.M)
 DEADLINE = 120  # seconds per block
 
@@ -27,7 +29,7 @@ def free_port() -> int:
 
 
 def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a block; the port 8080 is replaced by a free one, and processes that it leaves are ended."""
+    """Run a block with a free port instead of 8080; kill the processes that it leaves."""
     port = str(free_port())
     text = block.text.replace("8080", port)
     command = [sys.executable, "-W", "error", "-c", text]
@@ -35,7 +37,13 @@ def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
         command = ["bash", "-euo", "pipefail", "-c", text]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CITADEL_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**kept, "PATH": path, "CITADEL_PORT": port, "REPOSITORY": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **kept,
+        "PATH": path,
+        "CITADEL_PORT": port,
+        "REPOSITORY": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, start_new_session=True, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -49,28 +57,30 @@ def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_blocks_run(page: Path, reader: Path) -> None:
+def test_blocks_run(page: Path, user_folder: Path) -> None:
     runnable = [block for block in blocks(page.read_text(encoding="utf-8")) if block.language in RUN]
-    ran = 0
+    num_run = 0
     for block in runnable:
         if not block.skip:
-            done = run(block, reader)
-            assert done.returncode == 0, f"{page.relative_to(ROOT)}:{block.line}\n{block.text}\n{done.stdout[-3000:]}"
-            ran += 1
-    if not ran:
+            done = run(block, user_folder)
+            assert done.returncode == 0, (
+                f"{page.relative_to(ROOT)}:{block.line}\n{block.text}\n{done.stdout[-3000:]}"
+            )
+            num_run += 1
+    if not num_run:
         pytest.skip("; ".join(sorted({block.skip for block in runnable})))
 
 
 @pytest.mark.parametrize("page", user_pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_are_in_blocks_that_run(page: Path) -> None:
-    """A command outside a fenced `sh` or `python` block would never be tried; `make` and `pip` are known to others."""
+def test_commands_are_in_runnable_blocks(page: Path) -> None:
+    """Commands outside fenced `sh` or `python` blocks would never run; `make` is tested elsewhere."""
     text = page.read_text(encoding="utf-8")
     indented = [line for line in prose(text).splitlines() if line.startswith("    ")]
     unlabelled = [block.text for block in blocks(text) if block.language not in RUN]
-    untried = COMMAND.findall("\n".join([*indented, *unlabelled]))
-    assert [command for command in untried if "make" not in command] == []
+    untested = COMMAND.findall("\n".join([*indented, *unlabelled]))
+    assert [command for command in untested if "make" not in command] == []
 
 
-def test_a_failing_block_is_noticed(reader: Path) -> None:
-    assert run(Block("sh", "citadel search nowhere relativity\ntrue\n", 1, ""), reader).returncode != 0
-    assert run(Block("python", "raise SystemExit(3)", 1, ""), reader).returncode == 3
+def test_failing_block_is_detected(user_folder: Path) -> None:
+    assert run(Block("sh", "citadel search nowhere relativity\ntrue\n", 1, ""), user_folder).returncode != 0
+    assert run(Block("python", "raise SystemExit(3)", 1, ""), user_folder).returncode == 3

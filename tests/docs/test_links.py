@@ -1,4 +1,4 @@
-"""Links in Markdown lead somewhere, and source files mention only pages that exist."""
+"""Links in Markdown resolve, and source files mention only existing pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MENTION = re.compile(r"(?<![\w/])(?:docs|benchmarks|native|configs)/[\w/-]+\.md\
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     broken = []
     for target in links(page.read_text(encoding="utf-8")):
         path, _, anchor = target.partition("#")

@@ -18,7 +18,7 @@ def read(name: str) -> Any:
     return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
 
 
-def test_the_citation_names_this_version_and_the_paper() -> None:
+def test_citation_has_version_and_paper() -> None:
     citation = read("CITATION.cff")
     assert citation["version"] == citadel.__version__
     assert citation["license"] == "Apache-2.0" and "citadel-ir" in citation["title"]
@@ -26,7 +26,7 @@ def test_the_citation_names_this_version_and_the_paper() -> None:
     assert paper["doi"] == "10.18653/v1/2023.acl-long.663" and len(paper["authors"]) == 8
 
 
-def test_ci_runs_what_contributors_run() -> None:
+def test_ci_runs_make_test_and_test_slow() -> None:
     jobs = read(".github/workflows/ci.yml")["jobs"]
     commands = {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step}
     assert commands == {"make test", "make test-slow"}
@@ -40,7 +40,7 @@ def test_hooks_are_local() -> None:
     assert all(re.match(r"\.venv/bin/(ruff|mypy) ", hook["entry"]) for hook in hooks)
 
 
-def test_contributing_names_targets_of_the_makefile() -> None:
+def test_contributing_lists_makefile_targets() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     targets = set(re.findall(r"^    make ([\w-]+)", text, re.M))
     makefile = Path(ROOT / "Makefile").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Groups of documents that are encoded together: bounded in number and in what tokenising them takes."""
+"""Limits on the groups of documents that are encoded together."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def sizes(texts: list[str], letters: int = 1000) -> list[int]:
     return [len(group) for group in groups(documents, letters)]
 
 
-def test_short_documents_fill_a_group_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_size_is_limited_by_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "DOCUMENTS_PER_GROUP", 2)
     assert sizes(["a"] * 5) == [2, 2, 1]
 
 
-def test_a_group_ends_where_the_model_has_enough_to_read() -> None:
+def test_group_size_is_limited_by_letters() -> None:
     assert sizes(["a" * 600] * 5) == [2, 2, 1]
 
 
-def test_long_documents_are_not_tokenised_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model reads little of a book, but all of it becomes tokens first."""
+def test_tokenised_letters_per_group_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model reads little of a book, but all of it is tokenised first."""
     monkeypatch.setattr(batches, "_LETTERS_PER_DOCUMENT", 10)
     monkeypatch.setattr(batches, "_LETTERS_TOKENISED", 500)
     assert sizes(["a" * 300] * 5) == [2, 2, 1]

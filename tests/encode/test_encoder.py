@@ -1,4 +1,4 @@
-"""The encoder gives what the routers give for the plain formulas, whatever stands beside a text."""
+"""The encoder agrees with the reference forward pass and does not depend on the batch."""
 
 from __future__ import annotations
 
@@ -16,49 +16,58 @@ from citadel.routing import get_router
 from citadel.types import RoutedTokens
 from tests.support.models import ROUTERS, ModelFolder, tiny_config, tiny_state
 
-TEXTS = ["", "einstein proposed relativity", "gravity!", "a history of rome, who proposed it", "the " * 50, "gravity!"]
+TEXTS = [
+    "",
+    "einstein proposed relativity",
+    "gravity!",
+    "a history of rome, who proposed it",
+    "the " * 50,
+    "gravity!",
+]
 
 
 def expected(folder: Path, text: str, query: bool) -> RoutedTokens:
-    """The router's answer to dense φ from the forward pass in numpy."""
+    """Route the dense φ of the numpy forward pass."""
     config = load_config(folder)
     tokenizer = Encoder(folder, threads=1).tokenizer
     read = (tokenizer.queries if query else tokenizer.documents)([text])[0]
     keys = {"query_keys": config.query_keys, "document_keys": config.document_keys, "tau": config.tau}
-    router = get_router(config.router, semantic=config.has_semantic, **keys if config.router == "dynamic" else {})
+    router = get_router(
+        config.router, semantic=config.has_semantic, **keys if config.router == "dynamic" else {}
+    )
     plain = forward(config, tiny_state(config), read.ids, read.routed)
     return router.route_query(plain) if query else without_blanks([read], [router.route_document(plain)])[0]
 
 
-def assert_same(found: RoutedTokens, wanted: RoutedTokens, tolerance: float = 1e-4) -> None:
-    assert found.keys.tolist() == wanted.keys.tolist()
+def assert_same(actual: RoutedTokens, wanted: RoutedTokens, tolerance: float = 1e-4) -> None:
+    assert actual.keys.tolist() == wanted.keys.tolist()
     for one, other in [
-        (found.weights, wanted.weights),
-        (found.vectors, wanted.vectors),
-        (found.semantic, wanted.semantic),
+        (actual.weights, wanted.weights),
+        (actual.vectors, wanted.vectors),
+        (actual.semantic, wanted.semantic),
     ]:
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             assert one.dtype == np.float32
             np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
-    assert (found.tokens is None) == (wanted.tokens is None)
-    if found.tokens is not None and wanted.tokens is not None:
-        assert found.tokens.tolist() == wanted.tokens.tolist()
+    assert (actual.tokens is None) == (wanted.tokens is None)
+    if actual.tokens is not None and wanted.tokens is not None:
+        assert actual.tokens.tolist() == wanted.tokens.tolist()
 
 
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("query", [False, True])
-def test_it_equals_the_router_on_the_formulas(router: str, query: bool, tiny_model: ModelFolder) -> None:
+def test_encoder_equals_the_reference_forward_pass(router: str, query: bool, tiny_model: ModelFolder) -> None:
     encoder = Encoder(tiny_model(router), threads=2)
-    found = (encoder.encode_queries if query else encoder.encode_documents)(TEXTS)
-    for text, routed in zip(TEXTS, found, strict=True):
+    actual = (encoder.encode_queries if query else encoder.encode_documents)(TEXTS)
+    for text, routed in zip(TEXTS, actual, strict=True):
         assert_same(routed, expected(tiny_model(router), text, query))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("router", ROUTERS)
-def test_what_stands_beside_a_text_changes_nothing(router: str, precision: str, tiny_model: ModelFolder) -> None:
-    """To the last bit: a build that is resumed has other neighbours in its batches."""
+def test_encoding_does_not_depend_on_the_batch(router: str, precision: str, tiny_model: ModelFolder) -> None:
+    """To the last bit, because a resumed build forms other batches."""
     encoder = Encoder(tiny_model(router, precision), threads=2)
     for together, text in zip(encoder.encode_documents(TEXTS), TEXTS, strict=True):
         [alone] = encoder.encode_documents([text])
@@ -67,9 +76,11 @@ def test_what_stands_beside_a_text_changes_nothing(router: str, precision: str, 
 
 @pytest.mark.parametrize("router", ["dynamic", "static", "all_to_all", "none"])
 def test_int8_is_close_to_fp32(router: str, tiny_model: ModelFolder) -> None:
-    [exact], [small] = (Encoder(tiny_model(router, kind)).encode_documents(TEXTS[3:4]) for kind in ("fp32", "int8"))
+    [exact], [small] = (
+        Encoder(tiny_model(router, kind)).encode_documents(TEXTS[3:4]) for kind in ("fp32", "int8")
+    )
     pairs = [(exact.semantic, small.semantic)]
-    if router != "dynamic":  # whose tokens may have other keys
+    if router != "dynamic":  # int8 may choose other keys
         pairs.append((exact.vectors, small.vectors))
     for one, other in pairs:
         if one is not None and other is not None:
@@ -77,26 +88,31 @@ def test_int8_is_close_to_fp32(router: str, tiny_model: ModelFolder) -> None:
             assert cosine > 0.995
 
 
-def test_tau_is_the_models_own_or_the_callers(tiny_model: ModelFolder) -> None:
+def test_tau_defaults_to_the_models(tiny_model: ModelFolder) -> None:
     text, folder = TEXTS[3:4], tiny_model("dynamic")
     own, low, high = (Encoder(folder, tau=tau).encode_documents(text)[0] for tau in (None, 0.0, 1.2))
     assert own.weights.min() > 1.0 > low.weights.min() > 0 and high.weights.min() > 1.2
     assert len(low) > len(own) > len(high) > 0
 
 
-def test_queries_keep_their_best_key_below_tau(tiny_model: ModelFolder) -> None:
+def test_queries_ignore_tau(tiny_model: ModelFolder) -> None:
     routed = Encoder(tiny_model("dynamic"), tau=5.0).encode_query("gravity")
     assert routed.tokens is not None and routed.tokens.tolist() == [0, 1]  # the word and [SEP]
 
 
-def test_batches_hold_one_length_and_a_bounded_number_of_tokens() -> None:
+def test_batches_have_one_length_and_bounded_size() -> None:
     lengths = [100] * 7 + [3, 600, 3]
     parts = list(batches(lengths))
-    assert [[lengths[place] for place in part] for part in parts] == [[600], [100] * 5, [100] * 2, [3, 3]]
-    assert sorted(place for part in parts for place in part) == list(range(10))
+    assert [[lengths[position] for position in part] for part in parts] == [
+        [600],
+        [100] * 5,
+        [100] * 2,
+        [3, 3],
+    ]
+    assert sorted(position for part in parts for position in part) == list(range(10))
 
 
-def test_one_text_is_not_several(tiny_model: ModelFolder) -> None:
+def test_single_string_is_a_usage_error(tiny_model: ModelFolder) -> None:
     encoder = Encoder(tiny_model())
     with pytest.raises(UsageError, match="into a list"):
         encoder.encode_documents("a text")
@@ -104,11 +120,11 @@ def test_one_text_is_not_several(tiny_model: ModelFolder) -> None:
         encoder.encode_queries([7])  # type: ignore[list-item]
 
 
-def test_no_texts(tiny_model: ModelFolder) -> None:
+def test_encoding_no_texts(tiny_model: ModelFolder) -> None:
     assert Encoder(tiny_model()).encode_documents([]) == []
 
 
-# ---- folders that are no model ---------------------------------------------------------------------------------------
+# Invalid folders
 
 
 def copy(folder: Path, target: Path) -> Path:
@@ -118,7 +134,7 @@ def copy(folder: Path, target: Path) -> Path:
     return target
 
 
-def test_the_fingerprint_is_that_of_all_three_files(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_fingerprint_covers_graph_tokenizer_and_config(tiny_model: ModelFolder, tmp_path: Path) -> None:
     first = Encoder(tiny_model()).fingerprint
     same = copy(tiny_model(), tmp_path / "same")
     assert Encoder(same).fingerprint == first
@@ -128,7 +144,7 @@ def test_the_fingerprint_is_that_of_all_three_files(tiny_model: ModelFolder, tmp
     assert Encoder(same).fingerprint != first
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such model"):
         Encoder(tmp_path / "gone")
 
@@ -145,7 +161,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         ("config.json", b"[", "cannot be read as JSON"),
     ],
 )
-def test_a_damaged_folder(
+def test_damaged_folder_is_an_error(
     file: str, contents: bytes | None, message: str, tiny_model: ModelFolder, tmp_path: Path
 ) -> None:
     folder = copy(tiny_model(), tmp_path / "damaged")
@@ -156,7 +172,7 @@ def test_a_damaged_folder(
         Encoder(folder)
 
 
-def test_half_a_graph(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_truncated_graph_is_an_error(tiny_model: ModelFolder, tmp_path: Path) -> None:
     folder = copy(tiny_model(), tmp_path / "half")
     whole = (folder / "model.onnx").read_bytes()
     (folder / "model.onnx").write_bytes(whole[: len(whole) // 2])
@@ -164,7 +180,7 @@ def test_half_a_graph(tiny_model: ModelFolder, tmp_path: Path) -> None:
         Encoder(folder)
 
 
-def test_the_graph_of_another_router(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_graph_of_another_router_is_an_error(tiny_model: ModelFolder, tmp_path: Path) -> None:
     folder = copy(tiny_model("static"), tmp_path / "mixed")
     tiny_config("dynamic").save(folder)
     with pytest.raises(InputError, match="not the graph"):

@@ -1,4 +1,4 @@
-"""Model files made to hang, allocate or lead elsewhere: each is refused before a session exists."""
+"""Model files made to hang, exhaust memory or read other files are rejected before a session starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Change = Callable[[onnx.ModelProto], None]
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every session that was started."""
+    """All sessions that were started."""
     started: list[Any] = []
     real = onnxruntime.InferenceSession
 
@@ -66,7 +66,7 @@ def both(*changes: Change) -> Change:
 
 
 def body(*nodes: onnx.NodeProto) -> onnx.GraphProto:
-    """A graph within a graph, as a loop has one."""
+    """A subgraph, as in a loop."""
     condition = helper.make_tensor_value_info("go", TensorProto.BOOL, [])
     count = helper.make_tensor_value_info("i", TensorProto.INT64, [])
     again = helper.make_tensor_value_info("again", TensorProto.BOOL, [])
@@ -76,7 +76,7 @@ def body(*nodes: onnx.NodeProto) -> onnx.GraphProto:
 
 
 def outer(name: str, size: int) -> Change:
-    """A column and a row whose sum has size² numbers."""
+    """A column and a row whose sum has size² elements."""
     column, row = np.zeros((size, 1), np.float32), np.zeros((1, size), np.float32)
     return both(stored(f"{name}.column", column), stored(f"{name}.row", row))
 
@@ -90,18 +90,22 @@ def external(model: onnx.ModelProto) -> None:
 
 def hollow(model: onnx.ModelProto) -> None:
     """A tensor that claims three gigabytes and stores nothing."""
-    model.graph.initializer.append(TensorProto(name="hollow", data_type=TensorProto.FLOAT, dims=[750_000_000]))
+    model.graph.initializer.append(
+        TensorProto(name="hollow", data_type=TensorProto.FLOAT, dims=[750_000_000])
+    )
 
 
 def function(model: onnx.ModelProto) -> None:
     nodes = [helper.make_node("Identity", ["x"], ["y"])]
-    model.functions.append(helper.make_function("own", "f", ["x"], ["y"], nodes, [helper.make_opsetid("", 20)]))
+    model.functions.append(
+        helper.make_function("own", "f", ["x"], ["y"], nodes, [helper.make_opsetid("", 20)])
+    )
 
 
 def sparse(model: onnx.ModelProto) -> None:
     values = helper.make_tensor("dense", TensorProto.FLOAT, [1], [1.0])
-    places = helper.make_tensor("places", TensorProto.INT64, [1], [0])
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [1 << 40]))
+    indices = helper.make_tensor("indices", TensorProto.INT64, [1], [0])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [1 << 40]))
 
 
 def typed(model: onnx.ModelProto) -> None:
@@ -119,83 +123,96 @@ LOOP = helper.make_node("Loop", ["", "condition"], [], body=body())
 GIGABYTES = np.array([750_000_000], np.int64)  # of fp32: 3 GB
 GRAPHS: dict[str, tuple[Change, str]] = {
     "a loop without end": (both(stored("condition", True), lambda m: m.graph.node.append(LOOP)), "body"),
-    "a branch": (node("If", ["condition"], [], then_branch=body(), else_branch=body()), "then_branch|else_branch"),
+    "a branch": (node("If", ["condition"], [], then_branch=body(), else_branch=body()), "then_branch|else_"),
     "a scan": (node("Scan", ["input_ids"], ["s"], body=body(), num_scan_inputs=1), "body"),
     "a loop without a body": (node("Loop", ["input_ids"], ["s"]), "the operator 'Loop'"),
     "a graph hidden in a known operator": (node("Relu", ["input_ids"], ["s"], hidden=body()), "hidden"),
     "an operator of another domain": (node("Own", ["input_ids"], ["s"], domain="evil"), "'evil.Own'"),
-    "a known name in another domain": (node("Add", ["input_ids", "input_ids"], ["s"], domain="evil"), "'evil.Add'"),
+    "a known name in another domain": (node("Add", ["input_ids"] * 2, ["s"], domain="evil"), "'evil.Add'"),
     "Tile": (both(stored("n", GIGABYTES), node("Tile", ["input_ids", "n"], ["s"])), "'Tile'"),
     "Range": (node("Range", ["input_ids", "input_ids", "input_ids"], ["s"]), "'Range'"),
     "OneHot": (node("OneHot", ["input_ids", "input_ids", "input_ids"], ["s"]), "'OneHot'"),
     "Resize": (node("Resize", ["input_ids"], ["s"]), "'Resize'"),
     "RandomNormal": (node("RandomNormal", [], ["s"], shape=[750_000_000]), "'RandomNormal'"),
     "Constant": (node("Constant", [], ["s"], value=value("c", [1.0])), "'Constant'"),
-    "3 GB of zeros": (both(stored("n", GIGABYTES), node("ConstantOfShape", ["n"], ["s"])), "750,014,342 numbers"),
+    "3 GB of zeros": (
+        both(stored("n", GIGABYTES), node("ConstantOfShape", ["n"], ["s"])), "750,014,342 elements",
+    ),
     "3 GB of zeros by way of Identity": (
         both(stored("n", GIGABYTES), node("Identity", ["n"], ["m"]), node("ConstantOfShape", ["m"], ["s"])),
-        "numbers",
+        "elements",
     ),
-    "zeros of a size that only running tells": (node("ConstantOfShape", ["input_ids"], ["s"]), "not known"),
+    "zeros of a size known only at run time": (node("ConstantOfShape", ["input_ids"], ["s"]), "unknown"),
     "a size from a cast": (
         both(stored("n", [-1]), node("Cast", ["n"], ["m"], to=2), node("ConstantOfShape", ["m"], ["s"])),
-        "not known",
+        "unknown",
     ),
     "a size that overflows": (
         both(
             stored("n", np.array([-(2**63)])), stored("one", np.array([1])), node("Sub", ["n", "one"], ["m"]),
             node("ConstantOfShape", ["m"], ["s"]),
         ),
-        "not known",
+        "unknown",
     ),
     "a size from two lengths": (
         both(
             node("Shape", ["input_ids"], ["l"], start=1, end=2), stored("n", np.array([700_000_000])),
             node("Add", ["l", "n"], ["m"]), node("ConstantOfShape", ["m"], ["s"]),
         ),
-        "numbers",
+        "elements",
     ),
-    "a text expanded": (both(stored("n", [90_000, 1, 512]), node("Expand", ["input_ids", "n"], ["s"])), "numbers"),
-    "a text padded": (both(stored("n", [0, 0, 0, 1 << 30]), node("Pad", ["input_ids", "n"], ["s"])), "numbers"),
-    "a pad of unknown size": (node("Pad", ["input_ids", "input_ids"], ["s"]), "not known"),
-    "an outer sum": (both(outer("a", 30_000), node("Add", ["a.column", "a.row"], ["s"])), "900,014,342 numbers"),
-    "an outer product": (both(outer("a", 30_000), node("MatMul", ["a.column", "a.row"], ["s"])), "numbers"),
+    "a text expanded": (
+        both(stored("n", [90_000, 1, 512]), node("Expand", ["input_ids", "n"], ["s"])), "elements",
+    ),
+    "a text padded": (
+        both(stored("n", [0, 0, 0, 1 << 30]), node("Pad", ["input_ids", "n"], ["s"])), "elements",
+    ),
+    "a pad of unknown size": (node("Pad", ["input_ids", "input_ids"], ["s"]), "unknown"),
+    "an outer sum": (
+        both(outer("a", 30_000), node("Add", ["a.column", "a.row"], ["s"])), "900,014,342 elements",
+    ),
+    "an outer product": (both(outer("a", 30_000), node("MatMul", ["a.column", "a.row"], ["s"])), "elements"),
     "an outer comparison": (
-        both(outer("a", 30_000), node("Where", ["a.column", "a.row", "a.row"], ["s"])), "numbers",
+        both(outer("a", 30_000), node("Where", ["a.column", "a.row", "a.row"], ["s"])), "elements",
     ),
     "rows gathered again and again": (
         both(stored("rows", np.zeros((1, 50_000), np.float32)), stored("which", np.zeros(20_000, np.int64)),
              node("Gather", ["rows", "which"], ["s"])),
-        "numbers",
+        "elements",
     ),
-    "the same text many times over": (node("Concat", ["input_ids"] * 40_000, ["s"], axis=0), "numbers"),
+    "the same text many times over": (node("Concat", ["input_ids"] * 40_000, ["s"], axis=0), "elements"),
     "large arrays kept alive": (
         both(outer("a", 2000), *(node("Add", ["a.column", "a.row"], [f"s{i}"]) for i in range(200)),
              node("Concat", [f"s{i}" for i in range(200)], ["s"], axis=0)),
-        "numbers",
+        "elements",
     ),
     "attention with a million heads": (
         both(stored("q", np.zeros((1, 512, 8), np.float32)),
              node("MultiHeadAttention", ["q", "q", "q"], ["s"], domain="com.microsoft", num_heads=1_000_000)),
-        "numbers",
+        "elements",
     ),
     "attention without keys": (
-        node("MultiHeadAttention", ["input_ids", "", "input_ids"], ["s"], domain="com.microsoft", num_heads=1),
+        node(
+            "MultiHeadAttention", ["input_ids", "", "input_ids"], ["s"], domain="com.microsoft", num_heads=1
+        ),
         "which nothing gives",
     ),
-    "topk of a billion": (both(stored("k", [1 << 30]), node("TopK", ["input_ids", "k"], ["s", "t"])), "numbers"),
-    "a reshape of unknown shape": (node("Reshape", ["input_ids", "input_ids"], ["s"]), "not known"),
+    "topk of a billion": (
+        both(stored("k", [1 << 30]), node("TopK", ["input_ids", "k"], ["s", "t"])), "elements",
+    ),
+    "a reshape of unknown shape": (node("Reshape", ["input_ids", "input_ids"], ["s"]), "unknown"),
     "ten dimensions": (
         both(stored("axes", list(range(8))), node("Unsqueeze", ["input_ids", "axes"], ["s"])), "dimensions",
     ),
-    "an input of its own": (
-        lambda m: m.graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1 << 40])), "input 'x'",
+    "an unknown input": (
+        lambda m: m.graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1 << 40])),
+        "input 'x'",
     ),
     "a node without inputs": (node("Relu", [], ["s"]), "which nothing gives"),
-    "a name that nothing gives": (node("Relu", ["nobody"], ["s"]), "'nobody'"),
+    "an undefined input": (node("Relu", ["nobody"], ["s"]), "'nobody'"),
     "weights in another file": (external, "tensor"),
     "a tensor without its bytes": (hollow, "'hollow'"),
-    "a tensor of texts": (typed, "'typed'"),
+    "a tensor of strings": (typed, "'typed'"),
     "a function of its own": (function, "the model has a part of kind 25"),
     "a sparse initialiser": (sparse, "the graph has a part of kind 15"),
     "too many nodes": (many, "nodes, at most"),
@@ -203,7 +220,9 @@ GRAPHS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", GRAPHS)
-def test_a_hostile_graph(case: str, tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]) -> None:
+def test_hostile_graph_is_rejected(
+    case: str, tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]
+) -> None:
     change, message = GRAPHS[case]
     folder = copied(tiny_model(), tmp_path / "model")
     model = onnx.load(folder / "model.onnx")
@@ -216,14 +235,16 @@ def test_a_hostile_graph(case: str, tiny_model: ModelFolder, tmp_path: Path, ses
 
 @pytest.mark.parametrize("router", ["dynamic", "static", "all_to_all", "sparse", "none"])
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_every_exported_graph_is_accepted(
+def test_exported_graphs_are_accepted(
     router: str, precision: str, tiny_model: ModelFolder, sessions: list[Any]
 ) -> None:
-    Encoder(tiny_model(router, precision))
+    folder = tiny_model(router, precision)
+    sessions.clear()  # the export may have started one
+    Encoder(folder)
     assert len(sessions) == 1
 
 
-# ---- tokenizers ------------------------------------------------------------------------------------------------------
+# Tokenizers
 
 
 def replace(pattern: dict[str, str], content: str = " ") -> dict[str, Any]:
@@ -241,13 +262,25 @@ def split(pattern: dict[str, str]) -> dict[str, Any]:
 TEXT = {"Sequence": {"id": "A", "type_id": 0}}
 TOKENIZERS: dict[str, tuple[dict[str, Any], str]] = {
     "a regular expression": ({"normalizer": replace({"Regex": "(a+)+$"})}, "not plain text"),
-    "one in a sequence": ({"normalizer": sequence({"type": "NFC"}, replace({"Regex": "(a|a)*b"}))}, "not plain text"),
+    "one in a sequence": (
+        {"normalizer": sequence({"type": "NFC"}, replace({"Regex": "(a|a)*b"}))},
+        "not plain text",
+    ),
     "one that splits": ({"pre_tokenizer": split({"Regex": "(x+x+)+y"})}, "not plain text"),
     "one in the decoder": ({"decoder": replace({"Regex": "a"})}, "not plain text"),
     "an empty pattern": ({"normalizer": replace({"String": ""}, "x")}, "not plain text"),
-    "a replacement of a megabyte": ({"normalizer": replace({"String": "a"}, "a" * (1 << 20))}, "times as long"),
-    "replacements of replacements": ({"normalizer": sequence(*[replace({"String": "a"}, "aa")] * 5)}, "times as long"),
-    "an unknown normaliser": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "'Precompiled'"),
+    "a replacement of a megabyte": (
+        {"normalizer": replace({"String": "a"}, "a" * (1 << 20))},
+        "times as long",
+    ),
+    "replacements of replacements": (
+        {"normalizer": sequence(*[replace({"String": "a"}, "aa")] * 5)},
+        "times as long",
+    ),
+    "an unknown normaliser": (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}},
+        "'Precompiled'",
+    ),
     "a prefix": ({"normalizer": {"type": "Prepend", "prepend": "x" * 1000}}, "'Prepend'"),
     "a sequence in a sequence": (
         {"normalizer": sequence(sequence(replace({"Regex": "a"})))},
@@ -255,10 +288,17 @@ TOKENIZERS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a hundred normalisers": ({"normalizer": sequence(*[{"type": "NFKD"}] * 100)}, "more than 16 parts"),
     "a template that repeats": (
-        {"post_processor": {"type": "TemplateProcessing", "single": [TEXT] * 9, "pair": [], "special_tokens": {}}},
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [TEXT] * 9,
+                "pair": [],
+                "special_tokens": {},
+            }
+        },
         "repeats the text",
     ),
-    "words without end": (
+    "words of unlimited length": (
         {"model": {"type": "WordPiece", "max_input_chars_per_word": 10**9}},
         "more than 1000 letters",
     ),
@@ -268,7 +308,9 @@ TOKENIZERS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", TOKENIZERS)
-def test_a_hostile_tokenizer(case: str, tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]) -> None:
+def test_hostile_tokenizer_is_rejected(
+    case: str, tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]
+) -> None:
     changes, message = TOKENIZERS[case]
     folder = copied(tiny_model(), tmp_path / "model")
     data = json.loads((folder / "tokenizer.json").read_text())
@@ -278,7 +320,9 @@ def test_a_hostile_tokenizer(case: str, tiny_model: ModelFolder, tmp_path: Path,
     assert sessions == []
 
 
-def test_a_tokenizer_nested_too_deeply(tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]) -> None:
+def test_deeply_nested_tokenizer_is_rejected(
+    tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]
+) -> None:
     folder = copied(tiny_model(), tmp_path / "model")
     (folder / "tokenizer.json").write_text("[" * 200_000)
     with pytest.raises(InputError, match="nested too deeply"):
@@ -286,14 +330,14 @@ def test_a_tokenizer_nested_too_deeply(tiny_model: ModelFolder, tmp_path: Path, 
     assert sessions == []
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
+# Files
 
 FILES = ("config.json", "tokenizer.json", "model.onnx")
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["link to /dev/zero", "pipe", "folder", "10 GB"])
-def test_a_file_that_is_none(
+def test_irregular_or_huge_files_are_rejected(
     name: str, kind: str, tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]
 ) -> None:
     folder = copied(tiny_model(), tmp_path / "model")
@@ -305,7 +349,7 @@ def test_a_file_that_is_none(
         path.mkdir()
     elif kind == "10 GB":
         path.touch()
-        os.truncate(path, 10 << 30)  # sparse: takes no room
+        os.truncate(path, 10 << 30)  # sparse: takes no disk space
     else:
         path.symlink_to("/dev/zero")
     with pytest.raises(InputError, match=r"not a regular file|cannot be read|at most .* are read") as caught:
@@ -338,7 +382,9 @@ CONFIGS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", CONFIGS)
-def test_a_hostile_config(case: str, tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]) -> None:
+def test_hostile_config_is_rejected(
+    case: str, tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]
+) -> None:
     change, message = CONFIGS[case]
     folder = copied(tiny_model(), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
@@ -348,7 +394,9 @@ def test_a_hostile_config(case: str, tiny_model: ModelFolder, tmp_path: Path, se
     assert sessions == []
 
 
-def test_a_config_nested_too_deeply(tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]) -> None:
+def test_deeply_nested_config_is_rejected(
+    tiny_model: ModelFolder, tmp_path: Path, sessions: list[Any]
+) -> None:
     folder = copied(tiny_model(), tmp_path / "model")
     (folder / "config.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
     with pytest.raises(InputError, match=r"config.json: cannot be read as JSON \(nested too deeply\)"):
@@ -356,8 +404,12 @@ def test_a_config_nested_too_deeply(tiny_model: ModelFolder, tmp_path: Path, ses
     assert sessions == []
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("bad allocation")])
-def test_no_memory_for_a_session(error: Exception, tiny_model: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("bad allocation")]
+)
+def test_out_of_memory_is_a_resource_error(
+    error: Exception, tiny_model: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise error
 
@@ -367,14 +419,14 @@ def test_no_memory_for_a_session(error: Exception, tiny_model: ModelFolder, monk
     assert caught.value.exit_code == 6
 
 
-# ---- through an index ------------------------------------------------------------------------------------------------
+# Models of an index
 
 
 @pytest.mark.parametrize("form", ["inside the index", "an absolute path", "a path upwards", "a pipe"])
-def test_an_index_cannot_say_where_its_model_is(
+def test_index_cannot_choose_the_path_of_its_model(
     form: str, tiny_model: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sessions: list[Any]
 ) -> None:
-    """Not even a model with the right fingerprint is read from where an index points."""
+    """Not even a model with the right fingerprint is read from a path in an index."""
     with citadel.Index.create(Quick(tmp_path / "index"), model=tiny_model()) as index:
         index.add([{"id": "d1", "text": "rome"}])
         index.commit()
@@ -388,7 +440,7 @@ def test_an_index_cannot_say_where_its_model_is(
         "a pipe": str(tmp_path / "pipe"),
     }
     data = indexes.manifest(tmp_path / "index")
-    assert data["settings"]["model"] == "model"  # the folder's own name and nothing else
+    assert data["settings"]["model"] == "model"  # the folder's name, not its path
     data["settings"]["model"] = forms[form]
     indexes.write_manifest(tmp_path / "index", data)
     monkeypatch.chdir(tmp_path / "index")

@@ -11,35 +11,35 @@ def region(start: int, stop: int, rest: str, resident: int) -> list[str]:
 
 
 @pytest.mark.parametrize("rest", ["rw-p 00000000 00:00 0 ", "rw-p 00000000 00:00 0          [heap]"])
-def test_a_filled_region_counts_between_its_bounds_of_two_mebibytes(rest):
+def test_resident_region_is_aligned_to_2_mib(rest):
     assert list(large_regions(region(3 * MIB, 9 * MIB, rest, 6 * MIB))) == [(4 * MIB, 8 * MIB)]
 
 
 @pytest.mark.parametrize(
     ("rest", "resident"),
     [
-        ("rw-p 00000000 00:00 0 ", 5 * MIB),  # a thread's stack, say: large pages would fill it
+        ("rw-p 00000000 00:00 0 ", 5 * MIB),  # such as a thread's stack, which huge pages would enlarge
         ("r--p 00000000 00:00 0 ", 6 * MIB),
         ("rw-s 00000000 00:00 0 ", 6 * MIB),
         ("rw-p 00000000 08:01 77   /usr/lib/libc.so.6", 6 * MIB),
         ("rw-p 00000000 00:00 0          [stack]", 6 * MIB),
     ],
 )
-def test_other_memory_is_left_as_it_is(rest, resident):
+def test_other_memory_is_ignored(rest, resident):
     assert list(large_regions(region(3 * MIB, 9 * MIB, rest, resident))) == []
 
 
-def test_a_region_without_a_whole_large_page_is_left_out():
+def test_region_smaller_than_a_huge_page_is_ignored():
     assert list(large_regions(region(3 * MIB, 5 * MIB, "rw-p 00000000 00:00 0 ", 2 * MIB))) == []
 
 
-def test_an_owner_who_forbids_large_pages_is_heeded(tmp_path, monkeypatch):
+def test_disabled_huge_pages_are_not_requested(tmp_path, monkeypatch):
     (tmp_path / "enabled").write_text("always madvise [never]\n")
     monkeypatch.setattr(huge_pages, "_CHOICE", tmp_path / "enabled")
     monkeypatch.setattr(huge_pages, "_MEMORY", tmp_path / "never read")
     assert prefer_large_pages() == 0
 
 
-def test_a_system_without_the_files_is_no_error(tmp_path, monkeypatch):
+def test_missing_system_files_are_ignored(tmp_path, monkeypatch):
     monkeypatch.setattr(huge_pages, "_CHOICE", tmp_path / "absent")
     assert prefer_large_pages() == 0

@@ -1,4 +1,4 @@
-"""A graph without its router's product gives the bits of the whole graph, and is made only where it can be."""
+"""A shortened graph with a KeyRouter gives exactly the outputs of the full graph."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def contents(folder: Path) -> bytes:
 
 
 def both(folder: str | Path) -> tuple[Encoder, Encoder]:
-    """The encoder with the router outside of the graph, and with the whole graph."""
+    """The encoder with the shortened graph, and with the full graph."""
     shortened = Encoder(folder, threads=1)
     _native.use_instruction_set("portable")
     whole = Encoder(folder, threads=1)
@@ -56,15 +56,15 @@ def both(folder: str | Path) -> tuple[Encoder, Encoder]:
 
 def assert_same_outputs(encoders: tuple[Encoder, Encoder], texts: list[Encoding]) -> None:
     for text in texts:
-        found, wanted = (encoder.outputs(text) for encoder in encoders)
-        assert found.keys() == wanted.keys()
+        actual, wanted = (encoder.outputs(text) for encoder in encoders)
+        assert actual.keys() == wanted.keys()
         for name, values in wanted.items():
-            assert found[name].dtype == values.dtype
-            np.testing.assert_array_equal(found[name], values, err_msg=name)
+            assert actual[name].dtype == values.dtype
+            np.testing.assert_array_equal(actual[name], values, err_msg=name)
 
 
 @pytest.mark.usefixtures("fast")
-def test_a_tiny_model_gives_the_bits_of_its_graph(tiny_model: ModelFolder) -> None:
+def test_tiny_model_equals_its_full_graph(tiny_model: ModelFolder) -> None:
     folder = tiny_model("dynamic", "int8")
     encoders = both(folder)
     assert shorten(contents(folder), load_config(folder)) is not None
@@ -73,7 +73,7 @@ def test_a_tiny_model_gives_the_bits_of_its_graph(tiny_model: ModelFolder) -> No
 
 
 @pytest.mark.usefixtures("fast")
-def test_the_default_model_gives_the_bits_of_its_graph() -> None:
+def test_default_model_equals_its_full_graph() -> None:
     encoders = both("default")
     rng = np.random.default_rng(0)
     texts = []
@@ -84,14 +84,16 @@ def test_the_default_model_gives_the_bits_of_its_graph() -> None:
 
 
 @pytest.mark.usefixtures("fast")
-@pytest.mark.parametrize(("router", "precision"), [("dynamic", "fp32"), ("static", "int8"), ("sparse", "int8")])
-def test_other_graphs_stay_whole(router: str, precision: str, tiny_model: ModelFolder) -> None:
+@pytest.mark.parametrize(
+    ("router", "precision"), [("dynamic", "fp32"), ("static", "int8"), ("sparse", "int8")]
+)
+def test_other_graphs_are_not_shortened(router: str, precision: str, tiny_model: ModelFolder) -> None:
     folder = tiny_model(router, precision)
     assert shorten(contents(folder), load_config(folder)) is None
 
 
 @pytest.mark.usefixtures("fast")
-def test_a_file_that_is_no_model_is_left_to_onnx_runtime(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_invalid_file_is_not_shortened(tiny_model: ModelFolder, tmp_path: Path) -> None:
     folder = tiny_model("dynamic", "int8")
     config = load_config(folder)
     for damaged in (b"", b"no model", contents(folder)[:-100]):
@@ -106,7 +108,7 @@ def test_a_file_that_is_no_model_is_left_to_onnx_runtime(tiny_model: ModelFolder
 
 
 @pytest.mark.usefixtures("fast")
-def test_a_table_that_is_not_finite_stays_in_the_graph(tiny_model: ModelFolder) -> None:
+def test_non_finite_table_is_not_shortened(tiny_model: ModelFolder) -> None:
     config = tiny_config("dynamic")
     state = dict(tiny_state(config))
     state[BIASES] = np.full_like(state[BIASES], np.nan)
@@ -117,19 +119,21 @@ def test_a_table_that_is_not_finite_stays_in_the_graph(tiny_model: ModelFolder) 
 @pytest.mark.parametrize(
     "change",
     [
-        {"document_keys": 7},  # the graph was made for five
+        {"document_keys": 7},  # the graph has five
         {"document_keys": 2, "query_keys": 1},
         {"backbone": replace(tiny_config("dynamic").backbone, hidden=12)},
     ],
 )
-def test_a_graph_that_config_does_not_describe_stays_whole(change: dict[str, Any], tiny_model: ModelFolder) -> None:
+def test_graph_that_does_not_match_the_config_is_not_shortened(
+    change: dict[str, Any], tiny_model: ModelFolder
+) -> None:
     folder = tiny_model("dynamic", "int8")
     assert shorten(contents(folder), replace(load_config(folder), **change)) is None
 
 
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("change", ["no output", "another bias", "another reader"])
-def test_a_graph_with_another_end_stays_whole(change: str, tiny_model: ModelFolder) -> None:
+def test_graph_with_another_end_is_not_shortened(change: str, tiny_model: ModelFolder) -> None:
     folder = tiny_model("dynamic", "int8")
     model = onnx.load(folder / "model.onnx")
     product = next(node for node in model.graph.node if BIASES in node.input)
@@ -143,27 +147,28 @@ def test_a_graph_with_another_end_stays_whole(change: str, tiny_model: ModelFold
 
 
 @pytest.mark.usefixtures("fast")
-def test_keys_too_many_to_be_put_in_order_one_by_one_stay_in_the_graph(
+def test_graph_with_too_many_keys_is_not_shortened(
     tiny_model: ModelFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tiny_model("dynamic", "int8")
-    monkeypatch.setattr(key_router, "_MOST", 4)
+    monkeypatch.setattr(key_router, "_MAX_KEYS", 4)
     assert shorten(contents(folder), load_config(folder)) is None
 
 
 @pytest.mark.usefixtures("fast")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(place=st.integers(0, 10**6), byte=st.integers(0, 255))
-def test_a_damaged_file_runs_or_is_refused_in_a_sentence(place: int, byte: int, tiny_model: ModelFolder) -> None:
+@given(offset=st.integers(0, 10**6), byte=st.integers(0, 255))
+def test_damaged_file_loads_or_is_an_input_error(offset: int, byte: int, tiny_model: ModelFolder) -> None:
     folder = tiny_model("dynamic", "int8")
     damaged = bytearray(contents(folder))
-    names = damaged.rindex(b"keys.step") if place % 2 else damaged.rindex(b"weights")  # where the graph is recognised
-    damaged[(names + place % 400 - 200) % len(damaged)] = byte
+    # Near the names by which the graph is recognised.
+    name = damaged.rindex(b"keys.step") if offset % 2 else damaged.rindex(b"weights")
+    damaged[(name + offset % 400 - 200) % len(damaged)] = byte
     with suppress(InputError):
         Session(bytes(damaged), load_config(folder), "model.onnx")
 
 
-def test_with_other_instructions_the_graph_is_run_whole(tiny_model: ModelFolder) -> None:
+def test_other_instruction_sets_use_the_full_graph(tiny_model: ModelFolder) -> None:
     folder, before = tiny_model("dynamic", "int8"), _native.instruction_set()
     _native.use_instruction_set("portable")
     try:
@@ -172,7 +177,7 @@ def test_with_other_instructions_the_graph_is_run_whole(tiny_model: ModelFolder)
         _native.use_instruction_set(before)
 
 
-def test_without_the_compiled_module_the_graph_is_run_whole(
+def test_missing_extension_uses_the_full_graph(
     tiny_model: ModelFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tiny_model("dynamic", "int8")

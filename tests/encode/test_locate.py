@@ -1,4 +1,4 @@
-"""Which model text goes through, and the one that is installed with the package."""
+"""Choice of the model that encodes text, and the default model."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ DOCUMENTS = [
 ]
 
 
-def test_what_is_named_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_explicit_model_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CITADEL_MODEL", str(tmp_path / "other"))
     assert text_model("bm25") is None
     assert text_model("default") == "default"
     assert text_model(tmp_path / "mine") == str(tmp_path / "mine")
 
 
-def test_without_a_name_the_environment_says_what(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_variable_is_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CITADEL_MODEL", "bm25")
     assert text_model(None) is None
     monkeypatch.setenv("CITADEL_MODEL", str(tmp_path))
     assert text_model(None) == str(tmp_path)
 
 
-def test_a_copy_without_the_default_model_has_bm25(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(locate, "_PLACES", (tmp_path,))
+def test_without_a_default_model_bm25_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(locate, "_DEFAULT_FOLDERS", (tmp_path,))
     monkeypatch.delenv("CITADEL_MODEL")
     assert text_model(None) is None
     with pytest.raises(InputError, match="no default model is installed"):
@@ -42,34 +42,36 @@ def test_a_copy_without_the_default_model_has_bm25(monkeypatch: pytest.MonkeyPat
 
 
 @needs_default
-def test_text_goes_through_the_default_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_model_encodes_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CITADEL_MODEL")
     with Index.create(tmp_path / "index") as index:
         index.add(DOCUMENTS)
         index.commit()
         assert index.settings.model == "default" and index.settings.router == "dynamic"
-    with Index.open(tmp_path / "index") as index:  # the name is enough, wherever the package is installed
-        # Not one word is shared with the document that is meant.
+    with Index.open(tmp_path / "index") as index:  # the stored name finds the installed model
+        # The query and the relevant document share no word.
         assert index.searcher().search("what leads to a heart attack", k=1)[0].id == "cardiac"
 
 
 @needs_default
 @pytest.mark.parametrize("terms", [{"analyser": "plain"}, {"k1": 1.2}, {"b": 0.5}, {"router": "bm25"}])
-def test_a_part_of_bm25_chooses_bm25(terms: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bm25_option_selects_bm25(
+    terms: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("CITADEL_MODEL")
     with Index.create(tmp_path / "index", **terms) as index:  # type: ignore[arg-type]
         assert index.settings.router == "bm25"
 
 
 @needs_default
-def test_a_part_of_bm25_does_not_go_with_a_model(tmp_path: Path) -> None:
+def test_bm25_option_with_a_model_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="k1 is for bm25"):
         Index.create(tmp_path / "index", model="default", k1=1.2)
     assert not (tmp_path / "index").exists()
 
 
 @needs_default
-def test_the_default_model_is_small_and_says_where_it_comes_from() -> None:
+def test_default_model_is_small_and_documented() -> None:
     folder = default_model()
     assert folder is not None
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 40e6

@@ -1,4 +1,4 @@
-"""Parts of an ONNX file against what the onnx library says of the same bytes."""
+"""OnnxFile compared with the onnx library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.models import ModelFolder
 
 
 def small_model() -> onnx.ModelProto:
-    """x → a → bytes → y, and a second output that does not need the bytes."""
+    """x → a → bytes → y, and an output z that does not depend on the bytes."""
     nodes = [
         helper.make_node("Add", ["x", "one"], ["a"]),
         helper.make_node("QuantizeLinear", ["a", "one", "zero"], ["bytes"]),
@@ -30,10 +30,12 @@ def small_model() -> onnx.ModelProto:
         numpy_helper.from_array(np.arange(300, dtype=np.float32), "long"),
     ]
     graph = helper.make_graph(nodes, "small", inputs, outputs, stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9, producer_name="test")
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9, producer_name="test"
+    )
 
 
-def test_nodes_and_arrays_are_those_of_the_file() -> None:
+def test_nodes_and_arrays() -> None:
     file = OnnxFile(small_model().SerializeToString())
     assert file.nodes() == [Node(list(node.input), list(node.output)) for node in small_model().graph.node]
     assert file.outputs() == ["y", "z"]
@@ -44,12 +46,12 @@ def test_nodes_and_arrays_are_those_of_the_file() -> None:
         file.array("lost", np.float32)
 
 
-def test_a_cut_file_has_the_new_output_and_nothing_that_nobody_needs() -> None:
+def test_cut_keeps_only_needed_nodes() -> None:
     model = small_model()
     contents = OnnxFile(model.SerializeToString()).cut("bytes", {"y"})
     session = onnxruntime.InferenceSession(contents, providers=["CPUExecutionProvider"])
-    found = session.run(["z", "bytes"], {"x": np.array([4, -2], np.float32)})
-    assert [values.tolist() for values in found] == [[-4, 2], [8, 2]]
+    results = session.run(["z", "bytes"], {"x": np.array([4, -2], np.float32)})
+    assert [values.tolist() for values in results] == [[-4, 2], [8, 2]]
     cut = onnx.load_from_string(contents)
     assert [node.op_type for node in cut.graph.node] == ["Add", "QuantizeLinear", "Neg"]
     assert [(output.name, output.type.tensor_type.elem_type) for output in cut.graph.output] == [
@@ -60,7 +62,7 @@ def test_a_cut_file_has_the_new_output_and_nothing_that_nobody_needs() -> None:
     assert cut.graph.initializer == model.graph.initializer
 
 
-def test_a_whole_model_is_read_as_the_library_reads_it(tiny_model: ModelFolder) -> None:
+def test_agrees_with_the_onnx_library(tiny_model: ModelFolder) -> None:
     contents = (tiny_model("dynamic", "int8") / "model.onnx").read_bytes()
     file, model = OnnxFile(contents), onnx.load_from_string(contents)
     assert file.nodes() == [Node(list(node.input), list(node.output)) for node in model.graph.node]
@@ -72,25 +74,25 @@ def test_a_whole_model_is_read_as_the_library_reads_it(tiny_model: ModelFolder) 
 @pytest.mark.parametrize(
     "contents", [b"", b"not a model", b"\x3a\x00\x3a\x00", b"\x3a\x7f", b"\x3a" + b"\xff" * 11, b"\x3b"]
 )
-def test_what_is_no_model_is_refused(contents: bytes) -> None:
+def test_invalid_model_is_an_error(contents: bytes) -> None:
     with pytest.raises(ValueError):
         OnnxFile(contents)
 
 
 @given(st.binary(max_size=200))
-def test_fields_make_up_the_message_or_are_refused(contents: bytes) -> None:
+def test_fields_cover_the_message_or_raise(contents: bytes) -> None:
     try:
-        found = list(fields(memoryview(contents)))
+        results = list(fields(memoryview(contents)))
     except ValueError:
         return
-    assert b"".join(field.whole for field in found) == contents
-    assert all(bytes(field.value) in bytes(field.whole) for field in found)
+    assert b"".join(field.whole for field in results) == contents
+    assert all(bytes(field.value) in bytes(field.whole) for field in results)
 
 
 @given(st.integers(0, 400), st.integers(0, 255))
-def test_a_damaged_file_is_read_or_refused(place: int, byte: int) -> None:
+def test_damaged_file_is_read_or_raises(offset: int, byte: int) -> None:
     contents = bytearray(small_model().SerializeToString())
-    contents[place % len(contents)] = byte
+    contents[offset % len(contents)] = byte
     try:
         file = OnnxFile(bytes(contents))
         file.nodes()

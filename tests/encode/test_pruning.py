@@ -1,4 +1,4 @@
-"""At most so many postings of a document under one key."""
+"""Limit on the postings of a document under one key."""
 
 from __future__ import annotations
 
@@ -31,17 +31,19 @@ def routed(rows: list[tuple[int, float]]) -> RoutedTokens:
 
 
 @given(ROWS, st.integers(1, 3))
-def test_the_heaviest_of_each_key_in_their_order(rows: list[tuple[int, float]], most: int) -> None:
-    kept = best_of_keys(routed(rows), most)
-    for place, (key, weight) in enumerate(rows):
+def test_best_of_keys_keeps_the_largest_weights(rows: list[tuple[int, float]], limit: int) -> None:
+    kept = best_of_keys(routed(rows), limit)
+    for position, (key, weight) in enumerate(rows):
         before = [
-            n for n, (other, w) in enumerate(rows) if other == key and (w > weight or (w == weight and n < place))
+            n
+            for n, (other, w) in enumerate(rows)
+            if other == key and (w > weight or (w == weight and n < position))
         ]
-        assert kept[place] == (len(before) < most)
+        assert kept[position] == (len(before) < limit)
 
 
 @given(ROWS, st.sampled_from([0.0, 0.7, 1.2]))
-def test_tau_before_or_after_is_the_same(rows: list[tuple[int, float]], tau: float) -> None:
+def test_pruning_commutes_with_tau(rows: list[tuple[int, float]], tau: float) -> None:
     text = routed(rows)
     first = taken(text, text.weights > tau)
     first = taken(first, best_of_keys(first, 1))
@@ -53,30 +55,35 @@ def test_tau_before_or_after_is_the_same(rows: list[tuple[int, float]], tau: flo
 
 @pytest.fixture
 def one_posting(tiny_model: ModelFolder, tmp_path: Path) -> Path:
-    """The tiny model, told to keep one posting a key."""
+    """The tiny model with one posting per document and key."""
     folder = Path(shutil.copytree(tiny_model(), tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"key_postings": 1}))
     return folder
 
 
-def test_documents_not_queries(one_posting: Path, tiny_model: ModelFolder) -> None:
-    [all_rows], [rows] = (Encoder(folder, tau=0.0).encode_documents([TEXT]) for folder in (tiny_model(), one_posting))
+def test_only_documents_are_pruned(one_posting: Path, tiny_model: ModelFolder) -> None:
+    [all_rows], [rows] = (
+        Encoder(folder, tau=0.0).encode_documents([TEXT]) for folder in (tiny_model(), one_posting)
+    )
     assert len(set(all_rows.keys.tolist())) < len(all_rows)
     assert sorted(rows.keys.tolist()) == sorted(set(all_rows.keys.tolist()))
     queries = [Encoder(folder).encode_query(TEXT).keys.tolist() for folder in (tiny_model(), one_posting)]
     assert queries[0] == queries[1]
 
 
-def test_an_explanation_says_which_are_repeated(one_posting: Path) -> None:
+def test_explanation_marks_pruned_keys(one_posting: Path) -> None:
     encoder = Encoder(one_posting)
-    found, [rows] = explain_text(encoder, TEXT, tau=0.0), Encoder(one_posting, tau=0.0).encode_documents([TEXT])
-    keys = [key for token in found.tokens for key in token.keys]
+    explanation, [rows] = (
+        explain_text(encoder, TEXT, tau=0.0),
+        Encoder(one_posting, tau=0.0).encode_documents([TEXT]),
+    )
+    keys = [key for token in explanation.tokens for key in token.keys]
     assert [key.key for key in keys if key.kept] == rows.keys.tolist()
     assert all(key.kept != key.repeated for key in keys) and any(key.repeated for key in keys)
 
 
-def test_an_index_explains_its_scores(one_posting: Path, tmp_path: Path) -> None:
+def test_explained_score_equals_the_hit(one_posting: Path, tmp_path: Path) -> None:
     with citadel.Index.create(tmp_path / "index", model=one_posting) as index:
         index.add([{"id": "d1", "text": TEXT}])
         searcher = index.commit().searcher()
@@ -84,12 +91,12 @@ def test_an_index_explains_its_scores(one_posting: Path, tmp_path: Path) -> None
         assert searcher.explain("history of rome", "d1").score == hit.score
 
 
-def test_only_the_dynamic_router_has_it() -> None:
+def test_key_postings_needs_the_dynamic_router() -> None:
     with pytest.raises(InputError, match="key_postings must be 0 or more"):
         ModelConfig(router="static", key_postings=1)
 
 
-def test_a_document_without_tokens_has_no_postings_and_a_zero_vector() -> None:
+def test_document_without_tokens_never_matches() -> None:
     blank = Encoding(np.array([101, 102]), ((0, 0), (0, 0)), np.array([False, True]))
     text = Encoding(np.array([101, 7, 102]), ((0, 0), (0, 4), (0, 0)), np.array([False, True, True]))
     row = RoutedTokens(np.array([9], np.uint32), np.ones(1, np.float32), semantic=np.ones(4, np.float32))

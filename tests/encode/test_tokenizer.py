@@ -1,4 +1,4 @@
-"""Text to tokens: special tokens, cuts, offsets, and which tokens have keys."""
+"""Special tokens, truncation, offsets and routed tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def routed(text: Encoding) -> list[str]:
     return [token for token, has in zip(tokens(text), text.routed.tolist(), strict=True) if has]
 
 
-def test_special_tokens_stand_around_a_text(tmp_path: Path) -> None:
+def test_special_tokens_surround_a_text(tmp_path: Path) -> None:
     [text] = tokenizer(tmp_path).documents(["Newton gravity."])
     assert tokens(text) == ["[CLS]", "newton", "gravity", ".", "[SEP]"]
     assert text.offsets == ((0, 0), (0, 6), (7, 14), (14, 15), (0, 0))
@@ -44,34 +44,34 @@ def test_special_tokens_stand_around_a_text(tmp_path: Path) -> None:
         ({"route_separator": False, "route_punctuation": False}, ["newton", "gravity"]),
     ],
 )
-def test_what_has_no_key(changes: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+def test_unrouted_tokens(changes: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
     assert routed(tokenizer(tmp_path, **changes).documents(["Newton gravity."])[0]) == expected
 
 
-def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
+def test_long_text_is_truncated_and_marked(tmp_path: Path) -> None:
     exact, longer = tokenizer(tmp_path, document_length=5).documents(["a the of", "a the of rome"])
     assert (tokens(exact), exact.cut) == (["[CLS]", "a", "the", "of", "[SEP]"], False)
     assert (tokens(longer), longer.cut) == (["[CLS]", "a", "the", "of", "[SEP]"], True)
 
 
 @given(st.text(st.sampled_from("ane .é\u0301\u00a0文😀"), max_size=200), st.integers(3, 8))
-def test_only_the_head_of_a_long_text_is_read(text: str, length: int) -> None:
-    """What comes after it changes nothing: not blanks alone, not a word that is cut off, not an accent behind it."""
+def test_truncation_does_not_depend_on_the_rest_of_the_text(text: str, length: int) -> None:
+    """Not on trailing blanks, a word that is cut off, or a combining accent after the cut."""
     with tempfile.TemporaryDirectory() as folder:
         made = tokenizer(Path(folder), document_length=length)
-        [found] = made.documents([text])
+        [encoding] = made.documents([text])
         whole = made._library.encode(text, add_special_tokens=False)
-    assert found.ids.tolist()[1:-1] == whole.ids[: length - 2]
-    assert list(found.offsets[1:-1]) == whole.offsets[: length - 2]
-    assert found.cut == (len(whole.ids) > length - 2)
+    assert encoding.ids.tolist()[1:-1] == whole.ids[: length - 2]
+    assert list(encoding.offsets[1:-1]) == whole.offsets[: length - 2]
+    assert encoding.cut == (len(whole.ids) > length - 2)
 
 
-def test_queries_have_a_length_of_their_own(tmp_path: Path) -> None:
+def test_query_length(tmp_path: Path) -> None:
     [text] = tokenizer(tmp_path, query_length=4).queries(["a the of"])
     assert (tokens(text), text.cut) == (["[CLS]", "a", "the", "[SEP]"], True)
 
 
-def test_colbert_pads_queries_with_masks_that_are_routed(tmp_path: Path) -> None:
+def test_colbert_queries_are_padded_with_routed_masks(tmp_path: Path) -> None:
     made = tokenizer(tmp_path, router="all_to_all", query_padding=6)
     [query], [document] = made.queries(["rome"]), made.documents(["rome"])
     assert tokens(query) == ["[CLS]", "rome", "[SEP]", "[MASK]", "[MASK]", "[MASK]"]
@@ -79,17 +79,17 @@ def test_colbert_pads_queries_with_masks_that_are_routed(tmp_path: Path) -> None
     assert tokens(document) == ["[CLS]", "rome", "[SEP]"]
 
 
-def test_an_empty_text_has_its_special_tokens(tmp_path: Path) -> None:
+def test_empty_text_has_only_special_tokens(tmp_path: Path) -> None:
     [text] = tokenizer(tmp_path).documents([""])
     assert tokens(text) == ["[CLS]", "[SEP]"]
 
 
-def test_a_text_cannot_name_special_tokens(tmp_path: Path) -> None:
+def test_special_tokens_in_a_text_are_plain_text(tmp_path: Path) -> None:
     [text] = tokenizer(tmp_path).documents(["[SEP] [CLS]"])
     assert tokens(text)[1:-1].count("[SEP]") == tokens(text)[1:-1].count("[CLS]") == 0
 
 
-def test_truncation_and_padding_of_the_file_play_no_part(tmp_path: Path) -> None:
+def test_truncation_and_padding_of_the_file_are_ignored(tmp_path: Path) -> None:
     made = tiny_tokenizer()
     made.enable_truncation(2)
     made.enable_padding(length=30)
@@ -98,7 +98,7 @@ def test_truncation_and_padding_of_the_file_play_no_part(tmp_path: Path) -> None
     assert tokens(text) == ["[CLS]", "a", "the", "of", "[SEP]"]
 
 
-def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+def test_tokenizer_of_another_model_is_an_error(tmp_path: Path) -> None:
     tiny_tokenizer().save(str(tmp_path / "tokenizer.json"))
     backbone = tiny_config().backbone
     for vocabulary in (len(VOCABULARY) - 1, len(VOCABULARY) + 64):
@@ -107,7 +107,7 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
             Tokenizer(tmp_path, other)
 
 
-def test_padded_embeddings_are_no_other_vocabulary(tmp_path: Path) -> None:
+def test_padded_embeddings_are_accepted(tmp_path: Path) -> None:
     tiny_tokenizer().save(str(tmp_path / "tokenizer.json"))
     backbone = tiny_config().backbone
     padded = tiny_config(backbone=type(backbone)(len(VOCABULARY) + 56, 32, 2, 4, 64, 40))
@@ -115,7 +115,7 @@ def test_padded_embeddings_are_no_other_vocabulary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("contents", [None, b"", b"{}", b"\xff\x00"])
-def test_no_tokenizer_or_a_damaged_one(contents: bytes | None, tmp_path: Path) -> None:
+def test_missing_or_damaged_tokenizer_is_an_error(contents: bytes | None, tmp_path: Path) -> None:
     if contents is not None:
         (tmp_path / "tokenizer.json").write_bytes(contents)
     with pytest.raises(InputError, match="export"):

@@ -1,4 +1,4 @@
-"""Test collections in the forms they are published in."""
+"""Test collections in their published formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def beir(tmp_path: Path) -> Path:
     folder = tmp_path / "tiny"
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text('{"_id": "d1", "title": "Relativity", "text": "E = mc"}\n')
-    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "relativity"}\n{"_id": "q2", "text": "rome"}\n')
+    (folder / "queries.jsonl").write_text(
+        '{"_id": "q1", "text": "relativity"}\n{"_id": "q2", "text": "rome"}\n'
+    )
     for split, grade in (("test", 1), ("dev", 2)):
         (folder / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\nq1\td1\t{grade}\n")
     return folder
@@ -38,19 +40,23 @@ def msmarco(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_beir_folder(beir: Path) -> None:
-    found = open_dataset(beir)
-    assert (found.name, found.judged, found.qrels) == ("tiny", [("q1", "relativity")], {"q1": {"d1": 1}})
-    assert list(found.documents()) == list(found.documents()) == [Document("d1", "E = mc", "Relativity")]
+def test_beir_folder(beir: Path) -> None:
+    dataset = open_dataset(beir)
+    assert (dataset.name, dataset.judged, dataset.qrels) == (
+        "tiny",
+        [("q1", "relativity")],
+        {"q1": {"d1": 1}},
+    )
+    assert list(dataset.documents()) == list(dataset.documents()) == [Document("d1", "E = mc", "Relativity")]
     assert open_dataset(beir, "dev").qrels == {"q1": {"d1": 2}}
 
 
 @pytest.mark.parametrize(("name", "drops"), [("arguana", True), ("Quora", True), ("scifact", False)])
-def test_some_beir_sets_ask_to_drop_the_query_itself(beir: Path, name: str, drops: bool) -> None:
+def test_arguana_and_quora_drop_the_query_document(beir: Path, name: str, drops: bool) -> None:
     assert open_dataset(beir.rename(beir.parent / name)).drop_same_id is drops
 
 
-def test_a_hit_that_is_the_query_is_dropped_and_the_ranks_move_up() -> None:
+def test_drop_same_id_renumbers_ranks() -> None:
     hits = (Hit("d1", 3.0, 1), Hit("q1", 2.0, 2), Hit("d2", 1.0, 3))
     assert drop_same_id(Ranking(("q1", "q2"), (hits, hits)), k=2).hits == (
         (Hit("d1", 3.0, 1), Hit("d2", 1.0, 2)),
@@ -59,16 +65,16 @@ def test_a_hit_that_is_the_query_is_dropped_and_the_ranks_move_up() -> None:
 
 
 def test_msmarco_files(msmarco: Path) -> None:
-    found = open_dataset(msmarco)
-    assert (found.name, found.judged, found.relevant) == ("msmarco-dev-small", [("1", "seventh")], 1)
-    assert [document.id for document in found.documents()] == ["7", "8"]
+    dataset = open_dataset(msmarco)
+    assert (dataset.name, dataset.judged, dataset.relevant) == ("msmarco-dev-small", [("1", "seventh")], 1)
+    assert [document.id for document in dataset.documents()] == ["7", "8"]
 
 
-def test_trec_dl_counts_grade_2_for_recall_but_not_for_ndcg(msmarco: Path) -> None:
+def test_trec_dl_uses_grade_2_for_binary_measures(msmarco: Path) -> None:
     pytest.importorskip("ir_measures", reason="ir-measures is not installed: the extra [eval]")
-    found = open_dataset(msmarco, "dl19")
-    run = Ranking(("2",), ((Hit("7", 2.0, 1),),))  # grade 1 found, grade 3 missed
-    values = evaluate_queries(run, found.qrels, "R@10 RR@10 AP nDCG@10 R(rel=1)@10", found.relevant)
+    dataset = open_dataset(msmarco, "dl19")
+    run = Ranking(("2",), ((Hit("7", 2.0, 1),),))  # retrieves grade 1, misses grade 3
+    values = evaluate_queries(run, dataset.qrels, "R@10 RR@10 AP nDCG@10 R(rel=1)@10", dataset.relevant)
     assert {name: value["2"] for name, value in values.items() if name != "nDCG@10"} == {
         "R@10": 0.0, "RR@10": 0.0, "AP": 0.0, "R(rel=1)@10": 0.5,
     }  # fmt: skip
@@ -76,15 +82,15 @@ def test_trec_dl_counts_grade_2_for_recall_but_not_for_ndcg(msmarco: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("split", "says"), [("dl20", "no msmarco-test2020-queries.tsv"), ("test", "unknown split 'test'")]
+    ("split", "message"), [("dl20", "no msmarco-test2020-queries.tsv"), ("test", "unknown split 'test'")]
 )
-def test_what_msmarco_lacks_is_named(msmarco: Path, split: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_missing_msmarco_split_is_named(msmarco: Path, split: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         open_dataset(msmarco, split)
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "says"),
+    ("file", "text", "message"),
     [
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\n", r"test\.tsv:2: 2 columns"),
         ("qrels/test.tsv", "q1\td1\t1\nq1\td1\t2\n", r"test\.tsv:2: document 'd1' is judged twice"),
@@ -92,20 +98,20 @@ def test_what_msmarco_lacks_is_named(msmarco: Path, split: str, says: str) -> No
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"', r"corpus\.jsonl:2"),
     ],
 )
-def test_a_partial_file_is_named_with_its_line(beir: Path, file: str, text: str, says: str) -> None:
+def test_bad_line_is_named(beir: Path, file: str, text: str, message: str) -> None:
     (beir / file).write_text(text)
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         list(open_dataset(beir).documents())
 
 
-def test_a_missing_folder_and_a_folder_without_a_corpus(tmp_path: Path) -> None:
+def test_missing_folder_and_missing_corpus(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such folder"):
         open_dataset(tmp_path / "none")
     with pytest.raises(InputError, match=r"no corpus\.jsonl"):
         open_dataset(tmp_path)
 
 
-# ---- ir_datasets -------------------------------------------------------------------------------------------------
+# ir_datasets
 
 
 class Doc(NamedTuple):
@@ -129,7 +135,7 @@ class Judgement(NamedTuple):
 
 @pytest.fixture
 def stub() -> str:
-    """A collection registered with ir_datasets itself, its contents in memory."""
+    """A collection in memory, registered with ir_datasets."""
     library = pytest.importorskip("ir_datasets", reason="ir_datasets is not installed: the extra [datasets]")
     formats = library.formats
 
@@ -161,15 +167,15 @@ def stub() -> str:
     return name
 
 
-def test_an_id_of_ir_datasets(stub: str) -> None:
-    found = open_dataset(f"ir_datasets:{stub}")
-    assert isinstance(found, Dataset)
-    assert (found.judged, found.qrels) == ([("1", "relativity")], {"1": {"d1": 2}})
-    assert list(found.documents()) == [Document("d1", "E = mc", "Relativity")]
-    assert (found.name, found.drop_same_id, found.relevant) == ("citadel-test-arguana", True, 1)
+def test_ir_datasets_id(stub: str) -> None:
+    dataset = open_dataset(f"ir_datasets:{stub}")
+    assert isinstance(dataset, Dataset)
+    assert (dataset.judged, dataset.qrels) == ([("1", "relativity")], {"1": {"d1": 2}})
+    assert list(dataset.documents()) == [Document("d1", "E = mc", "Relativity")]
+    assert (dataset.name, dataset.drop_same_id, dataset.relevant) == ("citadel-test-arguana", True, 1)
 
 
-def test_ids_that_cannot_be_used(stub: str) -> None:
+def test_unusable_ir_datasets_ids(stub: str) -> None:
     with pytest.raises(InputError, match="unknown ir_datasets id"):
         open_dataset("ir_datasets:no/such/thing")
     with pytest.raises(InputError, match="has no queries"):
@@ -178,7 +184,7 @@ def test_ids_that_cannot_be_used(stub: str) -> None:
         open_dataset(f"ir_datasets:{stub}", "test")
 
 
-def test_what_cannot_be_fetched_says_what_to_do(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_says_what_to_do(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import ir_datasets
 
     def no_network() -> Any:
@@ -189,13 +195,13 @@ def test_what_cannot_be_fetched_says_what_to_do(stub: str, monkeypatch: pytest.M
         open_dataset(f"ir_datasets:{stub}")
 
 
-def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ir_datasets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ir_datasets", None)
     with pytest.raises(UsageError, match=r"citadel-ir\[datasets\]"):
         open_dataset("ir_datasets:beir/scifact/test")
 
 
-def test_json_of_nothing_else_is_needed(beir: Path) -> None:
-    """Blank lines and a file without a last newline are no partial file."""
+def test_blank_lines_and_missing_last_newline(beir: Path) -> None:
+    """Neither makes a file partial."""
     (beir / "queries.jsonl").write_text("\n" + json.dumps({"_id": "q1", "text": "relativity"}))
     assert open_dataset(beir).judged == [("q1", "relativity")]

@@ -1,4 +1,4 @@
-"""Measures on rankings of two documents, and the rules of who counts."""
+"""Measures on rankings of two documents, and which queries count."""
 
 from __future__ import annotations
 
@@ -15,25 +15,35 @@ pytest.importorskip("ir_measures", reason="the extra [eval] is not installed")
 
 
 def ranked(**hits: list[tuple[str, float]]) -> Ranking:
-    lists = (tuple(Hit(name, score, rank) for rank, (name, score) in enumerate(row, 1)) for row in hits.values())
+    lists = (
+        tuple(Hit(name, score, rank) for rank, (name, score) in enumerate(row, 1)) for row in hits.values()
+    )
     return Ranking(tuple(hits), tuple(lists))
 
 
 RUN = ranked(q1=[("a", 2.0), ("b", 1.0)])
 
 
-def test_values_a_reader_can_check() -> None:
-    found = evaluate(RUN, {"q1": {"b": 1}}, "RR@10 P@1 P@2 R@1 R@1000 nDCG@10 AP")
-    assert found == pytest.approx(
-        {"RR@10": 1 / 2, "P@1": 0, "P@2": 1 / 2, "R@1": 0, "R@1000": 1, "nDCG@10": 1 / math.log2(3), "AP": 1 / 2}
+def test_measures_by_hand() -> None:
+    result = evaluate(RUN, {"q1": {"b": 1}}, "RR@10 P@1 P@2 R@1 R@1000 nDCG@10 AP")
+    assert result == pytest.approx(
+        {
+            "RR@10": 1 / 2,
+            "P@1": 0,
+            "P@2": 1 / 2,
+            "R@1": 0,
+            "R@1000": 1,
+            "nDCG@10": 1 / math.log2(3),
+            "AP": 1 / 2,
+        }
     )
 
 
-def test_the_default_measures() -> None:
+def test_default_measures() -> None:
     assert list(evaluate(RUN, {"q1": {"a": 1}})) == ["nDCG@10", "RR@10", "R@1000"]
 
 
-def test_a_judged_query_that_the_run_lacks_scores_zero() -> None:
+def test_judged_query_missing_from_the_run_scores_zero() -> None:
     qrels = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}}
     assert evaluate_queries(RUN, qrels, "RR@10 nDCG@10") == {
         "RR@10": {"q1": 1.0, "q2": 0.0, "q3": 0.0},
@@ -42,33 +52,36 @@ def test_a_judged_query_that_the_run_lacks_scores_zero() -> None:
     assert evaluate(RUN, qrels, "RR@10 nDCG@10") == pytest.approx({"RR@10": 1 / 3, "nDCG@10": 1 / 3})
 
 
-def test_a_query_without_judgement_is_left_out() -> None:
+def test_unjudged_query_is_ignored() -> None:
     run = ranked(q1=[("a", 2.0)], q2=[("b", 1.0)])
     assert evaluate(run, {"q1": {"a": 1}}, ["RR@10"]) == {"RR@10": 1.0}
 
 
-def test_a_query_without_hits_scores_zero() -> None:
+def test_query_without_hits_scores_zero() -> None:
     assert evaluate(ranked(q1=[]), {"q1": {"a": 1}}, "nDCG@10 RR@10") == {"nDCG@10": 0.0, "RR@10": 0.0}
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", "b"), ("b", "a")])
-def test_equal_scores_keep_our_order(first: str, second: str) -> None:
+def test_ties_keep_the_order_of_the_run(first: str, second: str) -> None:
     run = ranked(q1=[(first, 1.0), (second, 1.0)])
-    measures = "P@1 RR@10 RR nDCG@1 AP"  # trec_eval would put b first, the MS MARCO script a
+    measures = "P@1 RR@10 RR nDCG@1 AP"  # trec_eval would rank b first, the MS MARCO script a
     assert evaluate(run, {"q1": {first: 1}}, measures) == dict.fromkeys(measures.split(), 1.0)
     assert evaluate(run, {"q1": {second: 1}}, "P@1 RR@10 RR") == {"P@1": 0.0, "RR@10": 0.5, "RR": 0.5}
 
 
-def test_scores_that_fp32_cannot_tell_apart_keep_our_order() -> None:
+def test_scores_equal_in_fp32_keep_the_order_of_the_run() -> None:
     run = ranked(q1=[("a", 1.0 + 1e-12), ("b", 1.0)])
     assert evaluate(run, {"q1": {"a": 1}}, "P@1") == {"P@1": 1.0}
 
 
-def test_a_grade_threshold() -> None:
-    assert evaluate(RUN, {"q1": {"a": 1, "b": 2}}, "RR(rel=2)@10 R(rel=2)@1") == {"RR(rel=2)@10": 0.5, "R(rel=2)@1": 0}
+def test_grade_threshold() -> None:
+    assert evaluate(RUN, {"q1": {"a": 1, "b": 2}}, "RR(rel=2)@10 R(rel=2)@1") == {
+        "RR(rel=2)@10": 0.5,
+        "R(rel=2)@1": 0,
+    }
 
 
-def test_two_names_of_one_measure_are_both_answered() -> None:
+def test_aliases_of_a_measure() -> None:
     assert evaluate(RUN, {"q1": {"b": 1}}, ["RR@10", "MRR@10"]) == {"RR@10": 0.5, "MRR@10": 0.5}
 
 
@@ -99,20 +112,20 @@ BAD += [
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_an_unknown_measure_is_named(name: str) -> None:
+def test_unknown_measure_is_named(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         evaluate(RUN, {"q1": {"a": 1}}, ["nDCG@10", name])
     assert f"unknown measure {name!r}" in str(caught.value)
 
 
-def test_nothing_to_measure() -> None:
+def test_no_measure_or_no_judged_query() -> None:
     with pytest.raises(UsageError, match="no measure"):
         evaluate(RUN, {"q1": {"a": 1}}, "")
     with pytest.raises(InputError, match="no judged query"):
         evaluate(RUN, {}, "AP")
 
 
-def test_what_stands_twice_is_refused() -> None:
+def test_repeated_query_or_document_is_rejected() -> None:
     twice = Ranking(("q1", "q1"), ((Hit("a", 1.0, 1),), (Hit("b", 1.0, 1),)))
     with pytest.raises(InputError, match="query 'q1' is listed twice"):
         evaluate(twice, {"q1": {"a": 1}}, "AP")
@@ -120,7 +133,7 @@ def test_what_stands_twice_is_refused() -> None:
         evaluate(ranked(q1=[("a", 2.0), ("a", 1.0)]), {"q1": {"a": 1}}, "AP")
 
 
-def test_without_the_extra_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ir_measures_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ir_measures", None)
     with pytest.raises(UsageError, match=r"pip install 'citadel-ir\[eval\]'"):
         evaluate(RUN, {"q1": {"a": 1}}, "AP")

@@ -1,4 +1,4 @@
-"""Run and qrels files: what is read, what is refused, and where the message points."""
+"""Run and qrels files: parsing, writing, and errors with file and line."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ RANKING = Ranking(("q2", "q1"), ((Hit("d1", 2.5, 1), Hit("d3", -1.0, 2)), (Hit("
 LINES = "q2 Q0 d1 1 2.5 demo\nq2 Q0 d3 2 -1 demo\nq1 Q0 d1 1 0.1 demo\n"
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------
+# Writing
 
 
-def test_a_ranking_as_a_trec_run() -> None:
+def test_ranking_as_trec_run() -> None:
     assert RANKING.trec("demo") == LINES
     assert Ranking(("q1",), ((),)).trec() == ""
 
 
-def test_written_and_read_again(tmp_path: Path) -> None:
+def test_run_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "run.trec"
     write_run(path, RANKING, "demo")
     assert path.read_text() == LINES
     assert read_run(path) == RANKING
-    assert [file.name for file in tmp_path.iterdir()] == ["run.trec"]  # no temporary file stays
+    assert [file.name for file in tmp_path.iterdir()] == ["run.trec"]  # no temporary file is left
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
@@ -56,7 +56,7 @@ BAD_IDS = ["a b", "a\tb", "a\n", " a", "", "a\u00a0b", "a\u2028b", "a\x85", "\ud
 
 
 @pytest.mark.parametrize("bad", BAD_IDS)
-def test_an_id_that_breaks_the_columns_is_named_and_nothing_is_written(bad: str, tmp_path: Path) -> None:
+def test_id_with_white_space_is_rejected_before_writing(bad: str, tmp_path: Path) -> None:
     path = tmp_path / "run.trec"
     path.write_text("old")
     for ranking in (Ranking((bad,), ((Hit("d1", 1.0, 1),),)), Ranking(("q1",), ((Hit(bad, 1.0, 1),),))):
@@ -68,19 +68,19 @@ def test_an_id_that_breaks_the_columns_is_named_and_nothing_is_written(bad: str,
     assert [file.name for file in tmp_path.iterdir()] == ["run.trec"]
 
 
-def test_a_tag_with_white_space_is_refused() -> None:
+def test_tag_with_white_space_is_rejected() -> None:
     with pytest.raises(UsageError, match="my run"):
         RANKING.trec("my run")
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_write_to_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere.*cannot be written"):
         RANKING.to_trec(tmp_path / "nowhere" / "run.trec")
     with pytest.raises(InputError, match="cannot be written"):
         RANKING.to_trec(tmp_path)
 
 
-def test_a_link_is_followed_and_a_device_is_not_replaced(tmp_path: Path) -> None:
+def test_write_follows_links_and_keeps_devices(tmp_path: Path) -> None:
     (tmp_path / "run.trec").write_text("old")
     (tmp_path / "link").symlink_to("run.trec")
     RANKING.to_trec(tmp_path / "link", "demo")
@@ -90,22 +90,22 @@ def test_a_link_is_followed_and_a_device_is_not_replaced(tmp_path: Path) -> None
     assert Path(os.devnull).is_char_device()
 
 
-# ---- runs --------------------------------------------------------------------------------------------------------
+# Runs
 
 
-def test_score_decides_and_the_rank_column_breaks_ties() -> None:
+def test_rank_column_breaks_ties() -> None:
     run = parse_run(numbered("q Q0 a 3 1.0 t\nq Q0 z 2 1.0 t\nq Q0 b 9 7.5 t"), "run")
     assert ids(run) == {"q": ["b", "z", "a"]}
     assert [hit.rank for hit in run.hits[0]] == [1, 2, 3]
 
 
-def test_queries_may_be_mixed_and_blank_lines_are_skipped() -> None:
+def test_interleaved_queries_and_blank_lines() -> None:
     run = parse_run(numbered("q1 Q0 a 1 2 t\n\nq2 Q0 a 1 2 t\n \t\nq1 Q0 b 2 1 t\r"), "run")
     assert ids(run) == {"q1": ["a", "b"], "q2": ["a"]}
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("q Q0 d 1 1.0", "5 columns where 6"),
         ("q Q0 d 1 1.0 my tag", "7 columns where 6"),
@@ -117,12 +117,12 @@ def test_queries_may_be_mixed_and_blank_lines_are_skipped() -> None:
         ("p Q0 d 2 1.0 t", "'d' is listed twice under query 'p'"),
     ],
 )
-def test_a_bad_run_line_is_named(line: str, told: str) -> None:
-    with pytest.raises(InputError, match=rf"^run\.trec:2: .*{told}"):
+def test_bad_run_line_is_named(line: str, message: str) -> None:
+    with pytest.raises(InputError, match=rf"^run\.trec:2: .*{message}"):
         parse_run(numbered(f"p Q0 d 1 1.0 t\n{line}"), "run.trec")
 
 
-# ---- qrels -------------------------------------------------------------------------------------------------------
+# Qrels
 
 
 def test_trec_and_beir_judgements() -> None:
@@ -131,20 +131,20 @@ def test_trec_and_beir_judgements() -> None:
     assert trec == beir == {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": -1}}
 
 
-def test_beir_ids_may_hold_spaces() -> None:
+def test_beir_ids_may_contain_spaces() -> None:
     assert parse_qrels(numbered("my query\tmy document\t2"), "test.tsv") == {"my query": {"my document": 2}}
 
 
-def test_a_byte_order_mark_is_no_part_of_an_id() -> None:
+def test_byte_order_mark_is_skipped() -> None:
     assert parse_qrels([(1, b"\xef\xbb\xbfq1 0 d1 1")], "qrels") == {"q1": {"d1": 1}}
 
 
-def test_the_same_judgement_twice_is_one() -> None:
+def test_repeated_judgement_is_accepted() -> None:
     assert parse_qrels(numbered("q 0 d 1\nq 0 d 1"), "qrels") == {"q": {"d": 1}}
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("q d", "2 columns"),
         ("q d 1", "3 columns"),
@@ -157,20 +157,20 @@ def test_the_same_judgement_twice_is_one() -> None:
         ("p 0 d 2", "judged twice for 'p'"),
     ],
 )
-def test_a_bad_qrels_line_is_named(line: str, told: str) -> None:
-    with pytest.raises(InputError, match=rf"^qrels:2: .*({told})"):
+def test_bad_qrels_line_is_named(line: str, message: str) -> None:
+    with pytest.raises(InputError, match=rf"^qrels:2: .*({message})"):
         parse_qrels(numbered(f"p 0 d 1\n{line}"), "qrels")
 
 
-def test_an_empty_qrels_file_is_refused() -> None:
+def test_empty_qrels_file_is_rejected() -> None:
     with pytest.raises(InputError, match=r"^qrels: no judgement"):
         parse_qrels(numbered("query-id\tcorpus-id\tscore"), "qrels")
 
 
-# ---- both --------------------------------------------------------------------------------------------------------
+# Both formats
 
 
-def test_bytes_that_are_no_text_and_lines_without_end() -> None:
+def test_invalid_utf8_and_overlong_lines() -> None:
     for parse in (parse_run, parse_qrels):
         with pytest.raises(InputError, match=r"^f:4: the line is not UTF-8"):
             parse([(4, b"q\xff 0 d 1")], "f")
@@ -178,11 +178,13 @@ def test_bytes_that_are_no_text_and_lines_without_end() -> None:
             parse([(4, b"x" * (MAX_LINE + 1))], "f")
 
 
-pieces = st.sampled_from([b"q", b"0", b"Q0", b"1", b"1e999", b"-", b"\t", b" ", b"\xff", b"\x00", b"9" * 5000, b"_"])
+pieces = st.sampled_from(
+    [b"q", b"0", b"Q0", b"1", b"1e999", b"-", b"\t", b" ", b"\xff", b"\x00", b"9" * 5000, b"_"]
+)
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), st.lists(pieces, max_size=14).map(b"".join)), max_size=4))
-def test_any_bytes_are_read_or_refused(lines: list[bytes]) -> None:
+def test_any_bytes_are_parsed_or_rejected(lines: list[bytes]) -> None:
     for parse in (parse_run, parse_qrels):
         with contextlib.suppress(InputError):
             parse(list(enumerate(lines, 1)), "f")
@@ -194,7 +196,7 @@ def test_compressed_files(tmp_path: Path) -> None:
     assert read_run(tmp_path / "run.trec.gz") == RANKING
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     for read in (read_run, read_qrels):
         with pytest.raises(InputError, match=r"nowhere\.txt"):
             read(tmp_path / "nowhere.txt")

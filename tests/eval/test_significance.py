@@ -1,4 +1,4 @@
-"""Paired significance tests against hand computation, printed tables and an independent implementation."""
+"""Paired tests against values by hand, printed tables and an independent implementation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_t_by_hand() -> None:
     assert p == pytest.approx(1 - math.sqrt(12 / 14))
 
 
-# (queries, mean, deviation, t, p): t and p by a continued fraction of the incomplete beta function, without scipy.
+# (queries, mean, deviation, t, p) by a continued fraction of the incomplete beta function, without scipy
 CONTINUED_FRACTION = [
     (2, 0.1, 0.2, 1.8057336854017352, 0.3219701344528147),
     (5, 0.0, 0.3, 0.2642844860176118, 0.8046189889080797),
@@ -39,26 +39,26 @@ def test_t_and_p_agree_with_an_independent_computation() -> None:
 
 
 @pytest.mark.parametrize(("t", "freedom"), [(12.706, 1), (4.303, 2), (2.228, 10), (2.042, 30), (1.984, 100)])
-def test_the_five_percent_column_of_the_t_table(t: float, freedom: int) -> None:
+def test_t_table_at_five_percent(t: float, freedom: int) -> None:
     # Differences with mean m and deviation 1 over n queries have t = m √n.
     values = np.arange(freedom + 1, dtype=np.float64)
     scaled = (values - values.mean()) / values.std(ddof=1) + t / math.sqrt(freedom + 1)
     assert paired_t(scaled.tolist())[1] == pytest.approx(0.05, abs=5e-5)
 
 
-def test_a_missing_scipy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scipy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.stats", None)
     with pytest.raises(UsageError, match=r"scipy: run `pip install 'citadel-ir\[eval\]'`"):
         paired_t([0.1, 0.2, 0.3])
 
 
-def test_no_difference_is_no_evidence_and_the_same_difference_everywhere_is_all() -> None:
+def test_t_of_equal_differences() -> None:
     assert paired_t([0.0, 0.0, 0.0]) == (0.0, 1.0)
     assert paired_t([0.1, 0.1, 0.1]) == (math.inf, 0.0)
     assert paired_t([0.3]) == (0.0, 1.0)
 
 
-def test_bootstrap_interval_is_near_that_of_the_normal_distribution() -> None:
+def test_bootstrap_interval_matches_the_normal_distribution() -> None:
     differences = np.random.default_rng(3).normal(0.1, 0.5, 400).tolist()
     low, high = bootstrap(differences)
     spread = float(np.std(differences)) / 20  # of the mean of 400
@@ -68,6 +68,6 @@ def test_bootstrap_interval_is_near_that_of_the_normal_distribution() -> None:
     assert bootstrap(differences) == (low, high)
 
 
-def test_both_need_the_same_queries() -> None:
+def test_compare_needs_the_same_queries() -> None:
     with pytest.raises(InputError, match="'q2' is measured in one system only"):
         compare({"q1": 1.0, "q2": 1.0}, {"q1": 0.5})

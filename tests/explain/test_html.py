@@ -1,4 +1,4 @@
-"""The HTML of an explanation: self-contained, without scripts, with escaped texts."""
+"""The HTML of explanations is self-contained, has no scripts, and escapes texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from citadel.explain.html import match_html, text_html
 from tests.index.quick import Quick
 from tests.support.models import ModelFolder
 
-EVIL = "<script>alert(1)</script> \"quoted\" 'single' & \x1b[31m \ud800 </style>"
+MARKUP = "<script>alert(1)</script> \"quoted\" 'single' & \x1b[31m \ud800 </style>"
 
 
 class Page(HTMLParser):
@@ -28,7 +28,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.links += [str(value) for name, value in attrs if name in ("src", "href") or name.startswith("on")]
+        self.links += [
+            str(value) for name, value in attrs if name in ("src", "href") or name.startswith("on")
+        ]
         self._inside = tag == "mark"
 
     def handle_endtag(self, tag: str) -> None:
@@ -40,23 +42,23 @@ class Page(HTMLParser):
             self.marked.append(data)
 
 
-def test_a_match(tmp_path: Path) -> None:
+def test_match_page_escapes_the_document_and_marks_spans(tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path / "index"))
-    index.add([{"id": "<d1>", "title": "A <fox>", "text": f"{EVIL[:-9].replace(chr(0xD800), '')} the fox"}])
+    index.add([{"id": "<d1>", "title": "A <fox>", "text": f"{MARKUP[:-9].replace(chr(0xD800), '')} the fox"}])
     page = Page(match_html(index.commit().searcher().explain("a fox & an alert", "<d1>")))
     assert "script" not in page.tags and page.links == [] and "<script>alert" in page.text
     assert page.marked == ["fox", "alert", "fox"]
     assert page.tags.count("tr") == 3
 
 
-def test_a_query_that_is_markup(tmp_path: Path) -> None:
+def test_match_page_escapes_the_query(tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path / "index"))
     index.add([{"id": "d1", "text": "fox"}])
-    page = Page(match_html(index.commit().searcher().explain(EVIL, "d1")))
+    page = Page(match_html(index.commit().searcher().explain(MARKUP, "d1")))
     assert "script" not in page.tags and page.tags.count("style") == 1 and "no score" in page.text
 
 
-def test_a_text(tiny_model: ModelFolder) -> None:
+def test_text_page_escapes_tokens_and_greys_pruned_ones(tiny_model: ModelFolder) -> None:
     encoder = Encoder(tiny_model())
     page = text_html(explain_text(encoder, "einstein <b>proposed</b>", tau=0.0))
     assert "b" not in Page(page).tags and 'class="token pruned"' in page  # [CLS]
@@ -64,5 +66,5 @@ def test_a_text(tiny_model: ModelFolder) -> None:
     assert grey.count('class="token pruned"') == 4 and 'class="token"' not in grey
 
 
-def test_keys_of_a_whole_text(tiny_model: ModelFolder) -> None:
+def test_text_page_lists_keys_of_a_sparse_router(tiny_model: ModelFolder) -> None:
     assert "Keys of the whole text" in text_html(explain_text(Encoder(tiny_model("sparse")), "einstein"))

@@ -1,4 +1,4 @@
-"""Explanations of long documents: only a part around the matches is analysed; the score is that of the whole."""
+"""Explanations of long documents analyse only a part, but have the score of the whole."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def searcher(tmp_path: Path) -> citadel.Searcher:
     return index.commit().searcher()
 
 
-def test_the_part_around_the_matches(searcher: citadel.Searcher) -> None:
+def test_long_document_is_analysed_around_the_matches(searcher: citadel.Searcher) -> None:
     explanation = searcher.explain("who proposed relativity", "end")
     whole = searcher.snapshot.get("end")
     assert whole is not None
@@ -43,7 +43,10 @@ def test_the_part_around_the_matches(searcher: citadel.Searcher) -> None:
         and explanation.text == whole.text[explanation.text_start :]
         and len(explanation.text) <= LIMIT
     )
-    assert [explanation.text[span.start : span.end] for span in explanation.spans()] == ["proposed", "relativity"]
+    assert [explanation.text[span.start : span.end] for span in explanation.spans()] == [
+        "proposed",
+        "relativity",
+    ]
     assert explanation.snippet.text.endswith("proposed relativity.")
     scores = {hit.id: hit.score for hit in searcher.search("who proposed relativity")}
     assert explanation.score == scores["end"]
@@ -51,7 +54,7 @@ def test_the_part_around_the_matches(searcher: citadel.Searcher) -> None:
     assert (value["text_start"], value["text_cut"]) == (explanation.text_start, True)
 
 
-def test_a_short_document_is_whole(searcher: citadel.Searcher) -> None:
+def test_short_document_is_not_cut(searcher: citadel.Searcher) -> None:
     explanation = searcher.explain("who proposed relativity", "short")
     assert (explanation.text, explanation.text_start, explanation.text_cut) == (
         "Einstein proposed relativity.",
@@ -61,31 +64,31 @@ def test_a_short_document_is_whole(searcher: citadel.Searcher) -> None:
 
 
 @pytest.mark.parametrize("id", ["often", "title"])
-def test_what_an_answer_holds_is_bounded(searcher: citadel.Searcher, id: str) -> None:
+def test_explanation_size_is_bounded(searcher: citadel.Searcher, id: str) -> None:
     explanation = searcher.explain("relativity", id)
     assert explanation.text_cut and len(explanation.text) <= LIMIT and len(explanation.title) <= LIMIT
     assert 0 < len(explanation.document_tokens) <= LIMIT // len("relativity")
     assert explanation.matches[0].postings[0].count == (100_000 if id == "often" else 20_000)
 
 
-def test_a_text_alone_is_bounded(searcher: citadel.Searcher) -> None:
+def test_text_explanation_size_is_bounded(searcher: citadel.Searcher) -> None:
     explanation = searcher.explain_text("relativity " * 100_000)
     assert explanation.cut and len(explanation.text) == LIMIT and len(explanation.tokens) <= LIMIT // 10
     assert not searcher.explain_text("relativity").cut
 
 
-def test_a_cancelled_explanation_ends_within_the_document(
+def test_cancelled_explanation_stops_within_the_document(
     searcher: citadel.Searcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancel, pieces = citadel.CancelFlag(), 0
 
-    def cancelling(text: str) -> str:
+    def fold_and_cancel(text: str) -> str:
         nonlocal pieces
         pieces += 1
         cancel.set()
         return fold(text)
 
-    monkeypatch.setattr(snippet, "fold", cancelling)
+    monkeypatch.setattr(snippet, "fold", fold_and_cancel)
     with pytest.raises(citadel.Cancelled):
         searcher.explain("einstein", "end", cancel=cancel)
     assert pieces == 1
@@ -94,10 +97,10 @@ def test_a_cancelled_explanation_ends_within_the_document(
 
 
 @pytest.mark.parametrize("text", ["x" * 1_000_000, FILLER * 30_000])
-def test_a_model_reads_the_beginning(
+def test_model_tokenises_only_the_beginning(
     tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """An endless word is tokenised only as far as the model reads."""
+    """Also if the text is one very long word."""
     index = citadel.Index.create(tmp_path / "m", model=tiny_model())
     index.add([{"id": "d1", "text": text}])
     searcher = index.commit().searcher()
@@ -114,12 +117,11 @@ def test_a_model_reads_the_beginning(
     assert len(searcher.explain_text(text).text) == LIMIT
 
 
-def test_a_long_hit_on_a_terminal() -> None:
-    """The text is neither split nor analysed as a whole."""
+def test_long_hit_is_rendered_in_bounded_memory() -> None:
     english = get_analyser("english")
     document = citadel.Document("d1", FILLER * 200_000 + "Einstein proposed\n relativity.")
     hit = Hit("d1", 1.0, 1, lambda _: document)
-    english.terms(FILLER + "Einstein proposed relativity")  # what is cached is not part of the cost
+    english.terms(FILLER + "Einstein proposed relativity")  # fill the analyser's cache before measuring
     tracemalloc.start()
     try:
         body = _body(hit, "proposed relativity", english)
@@ -132,8 +134,9 @@ def test_a_long_hit_on_a_terminal() -> None:
     assert peak < 64_000_000
 
 
-def test_a_threshold_beyond_all_weights(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    """A warning of numpy is an error here."""
+def test_tau_beyond_fp32_prunes_everything_without_a_warning(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
     index = citadel.Index.create(tmp_path / "m", model=tiny_model())
     tokens = index.searcher().explain_text("relativity", tau=1e300).tokens
     assert tokens and all(token.pruned for token in tokens)

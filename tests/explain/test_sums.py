@@ -26,23 +26,27 @@ def explain(world: World, searcher: Searcher, query: dict[str, Any], id: str, **
     return searcher.explain_vectors(id, **query, **options)
 
 
-def check_parts(world: World, found: Explanation, score: float | None) -> None:
-    """`score` is the engine's; None for a document that a search does not return."""
-    assert found.score == score
-    parts = [match.gain for match in found.matches] + ([found.semantic.gain] if found.semantic else [])
+def check_parts(world: World, explanation: Explanation, score: float | None) -> None:
+    """Compare with the engine's score, which is None for a document that a search does not return."""
+    assert explanation.score == score
+    parts = [match.gain for match in explanation.matches] + (
+        [explanation.semantic.gain] if explanation.semantic else []
+    )
     if score is None:
-        assert not any(match.met for match in found.matches) and found.semantic is None
+        assert not any(match.met for match in explanation.matches) and explanation.semantic is None
         return
-    size = math.fsum(map(abs, parts))
-    assert math.fsum(parts) == pytest.approx(score, rel=1e-6, abs=1e-6 * size)
-    shares = [match.share for match in found.matches] + ([found.semantic.share] if found.semantic else [])
+    scale = math.fsum(map(abs, parts))
+    assert math.fsum(parts) == pytest.approx(score, rel=1e-6, abs=1e-6 * scale)
+    shares = [match.share for match in explanation.matches] + (
+        [explanation.semantic.share] if explanation.semantic else []
+    )
     if score:
         assert math.fsum(share for share in shares if share is not None) * score == pytest.approx(
-            score, rel=1e-6, abs=1e-6 * size
+            score, rel=1e-6, abs=1e-6 * scale
         )
     else:
         assert set(shares) <= {None}
-    for match in found.matches:
+    for match in explanation.matches:
         check_match(world, match)
 
 
@@ -55,9 +59,9 @@ def check_match(world: World, match: citadel.explain.Match) -> None:
 
 
 @seed(SEED)
-@settings(max_examples=3000 if NIGHT else 120, deadline=None, print_blob=True)
+@settings(max_examples=500 if NIGHT else 120, deadline=None, print_blob=True)
 @given(st.data(), worlds())
-def test_the_parts_add_up_to_the_engines_score(data: st.DataObject, world: World) -> None:
+def test_gains_add_up_to_the_engine_score(data: st.DataObject, world: World) -> None:
     cut = data.draw(st.integers(0, world.count))
     batches = [batch for batch in (world.documents()[:cut], world.documents()[cut:]) if batch]
     with built(world, batches) as index:
@@ -74,9 +78,9 @@ def test_the_parts_add_up_to_the_engines_score(data: st.DataObject, world: World
 
 
 @seed(SEED)
-@settings(max_examples=500 if NIGHT else 40, deadline=None, print_blob=True)
+@settings(max_examples=150 if NIGHT else 40, deadline=None, print_blob=True)
 @given(worlds(("dynamic",)), st.integers(1, 130))
-def test_a_raised_tau(world: World, steps: int) -> None:
+def test_gains_add_up_at_a_raised_tau(world: World, steps: int) -> None:
     tau = round(steps * STEP, 2)
     with built(world, [world.documents()]) as index:
         searcher = index.searcher(threads=1)
@@ -84,16 +88,16 @@ def test_a_raised_tau(world: World, steps: int) -> None:
             hits = world.search(searcher, query, tau=tau)
             scores = dict(zip(hits.ids, hits.scores, strict=True))
             for number in range(world.count):
-                found = searcher.explain_vectors(f"d{number}", **query, tau=tau)
-                assert found.tau == hits.tau
-                check_parts(world, found, scores.get(f"d{number}"))
-                weights = [posting.weight for match in found.matches for posting in match.postings]
+                explanation = searcher.explain_vectors(f"d{number}", **query, tau=tau)
+                assert explanation.tau == hits.tau
+                check_parts(world, explanation, scores.get(f"d{number}"))
+                weights = [posting.weight for match in explanation.matches for posting in match.postings]
                 assert all(np.float32(weight) > np.float32(tau) for weight in weights)
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_a_long_list(router: str) -> None:
-    """Lists of several blocks, where a document's postings may span two blocks."""
+def test_gains_add_up_in_lists_of_several_blocks(router: str) -> None:
+    """A document's postings may span two blocks."""
     world = World(router, "int8", 8, "int8" if router != "bm25" else None, SEED, count=400)
     with built(world, [world.documents()]) as index:
         searcher = index.searcher(threads=1)

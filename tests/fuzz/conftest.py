@@ -1,3 +1,3 @@
-"""The fuzzer is a program, not a test: importing it would start it."""
+"""Exclude the fuzzer, which is a program: importing it would start it."""
 
 collect_ignore = ["fuzz_text.py"]

@@ -1,4 +1,4 @@
-"""Feeds atheris' bytes to one text parser; run by test_text.py as a process of its own, for atheris ends it.
+"""Fuzz one text parser with atheris; run by test_text.py as a child process, because atheris exits.
 
 python fuzz_text.py corpus -max_total_time=30 corpus-folder
 """

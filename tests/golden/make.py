@@ -1,7 +1,7 @@
-"""Makes the golden indexes of the current format: `python -m tests.golden.make`, once for each format version.
+"""Make the golden indexes of the current format: `python -m tests.golden.make`.
 
-The files are committed. A later version must read them and give the rankings in `expected.json`; never make them again
-for a format that was released.
+The files are committed once per format version. Later versions must read them and give the rankings in
+`expected.json`, so never make them again for a released format.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ QUERIES = ["ant", "cat chases dog", "lazy bees", "zebra"]
 
 
 def text(folder: Path) -> None:
-    """bm25 with two segments, a deleted and a replaced document."""
-    with citadel.Index.create(folder, analyser="plain") as index:  # no stemmer, whose version would matter
+    """A bm25 index with two segments, a deleted and a replaced document."""
+    with citadel.Index.create(
+        folder, analyser="plain"
+    ) as index:  # no stemmer, because its version would matter
         for part in (range(6), range(6, 10)):
             index.add({"id": f"d{n}", "text": TEXTS[n], "title": f"T{n}", "year": 1900 + n} for n in part)
             index.commit()
@@ -39,14 +41,18 @@ def text(folder: Path) -> None:
 
 
 def vectors(folder: Path, codec: str) -> None:
-    """The dynamic router with a semantic field, two segments, a deleted document, probes, and for pq2 a codebook."""
+    """A dynamic index with a semantic field, two segments, a deletion, probes and a codebook (pq2)."""
     random = np.random.default_rng(2023)
     fields = {"lexical": citadel.Field(8, codec), "semantic": citadel.Field(4, "int8")}
     floors = (
-        mock.patch("citadel.index.writer.SAMPLE_FLOOR", 32),
+        mock.patch("citadel.index.spill.SAMPLE_FLOOR", 32),
         mock.patch("citadel.index.segment_writer.PROBE_FLOOR", 16),
     )
-    with floors[0], floors[1], citadel.Index.create(folder, fields=fields, fingerprint="golden", tau=0.1) as index:
+    with (
+        floors[0],
+        floors[1],
+        citadel.Index.create(folder, fields=fields, fingerprint="golden", tau=0.1) as index,
+    ):
         for part in (range(20), range(20, 30)):
             index.add_vectors([document(n, random) for n in part])
             index.commit()
@@ -66,7 +72,7 @@ def document(number: int, random: np.random.Generator) -> dict[str, Any]:
 
 
 def vector_query(number: int) -> dict[str, Any]:
-    """Numbers of a quarter each, the same on every machine."""
+    """Multiples of a quarter, which are exact on every machine."""
     random = np.random.default_rng(number)
     return {
         "keys": random.integers(0, 6, 3),
@@ -84,15 +90,17 @@ INDEXES: dict[str, Callable[[Path], None]] = {
 
 
 def rankings(name: str, folder: Path) -> list[list[tuple[str, float]]]:
-    """What the index answers to the golden queries."""
+    """The rankings of the golden queries."""
     searcher = citadel.Index.open(folder).searcher(threads=1)
     if name == "bm25":
-        found = [searcher.search(query, k=5) for query in QUERIES]
+        results = [searcher.search(query, k=5) for query in QUERIES]
     else:
         modes = ("exact", "rerank", "off")
-        found = [searcher.search_vectors(**vector_query(n), k=5, semantic_mode=m) for n in range(3) for m in modes]
-        found.append(searcher.search_vectors(**vector_query(3), k=5, tau=1.5))
-    return [list(zip(hits.ids, hits.scores, strict=True)) for hits in found]
+        results = [
+            searcher.search_vectors(**vector_query(n), k=5, semantic_mode=m) for n in range(3) for m in modes
+        ]
+        results.append(searcher.search_vectors(**vector_query(3), k=5, tau=1.5))
+    return [list(zip(hits.ids, hits.scores, strict=True)) for hits in results]
 
 
 def main() -> None:
@@ -104,7 +112,7 @@ def main() -> None:
         for old in sorted((FOLDER / name).glob("gen.*"))[:-1]:
             old.unlink()
         expected[name] = rankings(name, FOLDER / name)
-    lines = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in expected.items()]
+    lines = [f" {json.dumps(name)}: {json.dumps(results)}" for name, results in expected.items()]
     (FOLDER / "expected.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -1,4 +1,4 @@
-"""An index of every released format is read, with the same rankings; one from the future names both versions."""
+"""Indexes of every released format give the same rankings; newer formats are refused."""
 
 from __future__ import annotations
 
@@ -16,39 +16,43 @@ from citadel.index.container import FORMAT
 from tests.golden import make
 
 HERE = Path(__file__).parent
-FORMATS = [1]
+FORMATS = [1, 2]
 CASES = [(version, name) for version in FORMATS for name in ("bm25", "int8", "pq2")]
 
 
 def expected(version: int) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((HERE / f"format-{version}" / "expected.json").read_text())
-    return found
+    rankings: dict[str, Any] = json.loads((HERE / f"format-{version}" / "expected.json").read_text())
+    return rankings
 
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy: opening must not need to write, but a test may."""
+    """A copy that a test may change."""
     version, name = request.param
     return Path(shutil.copytree(HERE / f"format-{version}" / name, tmp_path / name))
 
 
-def test_every_format_is_here() -> None:
-    assert sorted(int(path.name[7:]) for path in HERE.glob("format-*")) == FORMATS == list(range(1, FORMAT + 1))
+def test_every_format_has_golden_files() -> None:
+    assert (
+        sorted(int(path.name[7:]) for path in HERE.glob("format-*")) == FORMATS == list(range(1, FORMAT + 1))
+    )
     assert {name for _, name in CASES} == set(make.INDEXES)
 
 
 @pytest.mark.parametrize(("version", "name"), CASES)
-def test_same_rankings(version: int, name: str) -> None:
-    """The same ids in the same order; a later engine may round scores in another way."""
-    found, wanted = make.rankings(name, HERE / f"format-{version}" / name), expected(version)[name]
-    assert [[id for id, _ in ranking] for ranking in found] == [[id for id, _ in ranking] for ranking in wanted]
-    scores = [score for ranking in found for _, score in ranking]
+def test_rankings_are_unchanged(version: int, name: str) -> None:
+    """Ids and order are equal; a later engine may round scores differently."""
+    rankings, wanted = make.rankings(name, HERE / f"format-{version}" / name), expected(version)[name]
+    assert [[id for id, _ in ranking] for ranking in rankings] == [
+        [id for id, _ in ranking] for ranking in wanted
+    ]
+    scores = [score for ranking in rankings for _, score in ranking]
     assert scores == pytest.approx([score for ranking in wanted for _, score in ranking], rel=1e-6, abs=1e-3)
     assert len(scores) > 5
 
 
 @pytest.mark.parametrize("folder", CASES, indirect=True)
-def test_whole_and_still_writable(folder: Path) -> None:
+def test_golden_index_passes_check_and_is_writable(folder: Path) -> None:
     with citadel.Index.open(folder) as index:
         index.check(deep=True)
         before = len(index)
@@ -59,7 +63,7 @@ def test_whole_and_still_writable(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [(1, "bm25")], indirect=True)
-def test_documents_come_back(folder: Path) -> None:
+def test_documents_are_unchanged(folder: Path) -> None:
     index = citadel.Index.open(folder)
     assert index.get("d2") is None
     assert index.get("d6") == citadel.Document("d6", "A fox meets a cat", metadata={"year": 2023})
@@ -72,7 +76,7 @@ BOTH_NUMBERS = rf"format {FUTURE}, .*format {FORMAT}"
 
 @pytest.mark.parametrize("folder", [(1, "bm25")], indirect=True)
 @pytest.mark.parametrize("all_new", [True, False])
-def test_a_manifest_from_the_future(all_new: bool, folder: Path) -> None:
+def test_manifest_of_newer_format_is_refused(all_new: bool, folder: Path) -> None:
     path = max(folder.glob("gen.*"))
     old = {} if all_new else json.loads(path.read_bytes().split(b"\n")[0])
     line = json.dumps(old | {"format": FUTURE}).encode()
@@ -84,7 +88,7 @@ def test_a_manifest_from_the_future(all_new: bool, folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", [(1, "pq2")], indirect=True)
 @pytest.mark.parametrize("prefix", ["seg-", "del-", "codebook-"])
-def test_a_file_from_the_future(prefix: str, folder: Path) -> None:
+def test_file_of_newer_format_is_refused(prefix: str, folder: Path) -> None:
     path = next(folder.glob(f"{prefix}*"))
     data = bytearray(path.read_bytes())
     data[12:16] = struct.pack("<I", FUTURE)
@@ -95,5 +99,8 @@ def test_a_file_from_the_future(prefix: str, folder: Path) -> None:
     assert caught.value.file == path.name
 
 
-def test_the_golden_files_stay_small() -> None:
-    assert sum(path.stat().st_size for path in HERE.rglob("*") if path.is_file() and path.suffix != ".pyc") < 300_000
+def test_golden_files_are_small() -> None:
+    assert (
+        sum(path.stat().st_size for path in HERE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+        < 300_000
+    )

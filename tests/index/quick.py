@@ -1,4 +1,4 @@
-"""A storage for tests that need no durability: nothing is synced."""
+"""A storage for tests that need no durability."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from citadel.index.storage import FolderStorage, Output
 
 
 class Quick(FolderStorage):
-    """A folder whose files need not survive a power cut."""
+    """A folder that is never synced."""
 
     def create(self, name: str) -> Output:
         output = super().create(name)

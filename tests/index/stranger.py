@@ -1,4 +1,4 @@
-"""A reader of `.cit` files written from docs/reference/file-format.md alone: struct and loops, nothing of citadel."""
+"""An independent reader of `.cit` files, written from docs/reference/file-format.md only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 
 NAMES = {
     1: "META", 2: "ID_OFFSETS", 3: "ID_BYTES", 4: "ID_HASHES", 5: "ID_NUMBERS",
-    8: "KEYS", 9: "LIST_STARTS", 10: "BLOCK_STARTS", 11: "BLOCK_DOCUMENTS", 12: "BLOCK_OFFSETS", 13: "PACKED_DOCUMENTS",
-    14: "WEIGHTS", 15: "CODES", 16: "SCALES", 17: "VALUES", 18: "TERM_OFFSETS", 19: "TERM_BYTES", 20: "LENGTHS",
-    21: "COUNT_OFFSETS", 22: "PACKED_COUNTS",
-    24: "SEMANTIC_CODES", 25: "SEMANTIC_SCALES", 26: "PROBE_CENTROIDS", 27: "PROBE_STARTS", 28: "PROBE_DOCUMENTS",
+    8: "KEYS", 9: "LIST_STARTS", 10: "BLOCK_STARTS", 11: "BLOCK_DOCUMENTS", 12: "BLOCK_OFFSETS",
+    13: "PACKED_DOCUMENTS", 14: "WEIGHTS", 15: "CODES", 16: "SCALES", 17: "VALUES",
+    18: "TERM_OFFSETS", 19: "TERM_BYTES", 20: "LENGTHS", 21: "COUNT_OFFSETS", 22: "PACKED_COUNTS",
+    24: "SEMANTIC_CODES", 25: "SEMANTIC_SCALES",
+    26: "PROBE_CENTROIDS", 27: "PROBE_STARTS", 28: "PROBE_DOCUMENTS",
     32: "SEGMENTS", 33: "DELETED_STARTS", 34: "DELETED_DOCUMENTS",
     35: "TERM_STARTS", 36: "TERM_RANKS", 37: "TERM_COUNTS", 38: "REMOVED_LENGTHS",
     40: "CENTROIDS", 41: "SCALE_KEYS", 42: "KEY_SCALES",
+    48: "COLUMN_FIELDS", 49: "COLUMN_DATA",
 }  # fmt: skip
 
 
@@ -30,8 +32,8 @@ def crc32c(data: bytes) -> int:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a section stands."""
+class Extent:
+    """Position of a section in the file."""
 
     offset: int
     length: int
@@ -43,7 +45,7 @@ class Place:
 
 
 class File:
-    """A `.cit` file, its header, table and footer taken apart."""
+    """A `.cit` file with parsed header, table and footer."""
 
     def __init__(self, path: Path) -> None:
         self.data = path.read_bytes()
@@ -57,18 +59,20 @@ class File:
         self.table_offset, self.table_length, table_crc = struct.unpack_from("<QQI", footer)
         table = self.data[self.table_offset : self.table_offset + self.table_length]
         assert crc32c(table) == table_crc
-        self.places = {}
+        self.extents = {}
         for i in range(self.count):
             kind, offset, length, first = struct.unpack_from("<I4xQQQ", table, 32 * i)
-            self.places[NAMES[kind]] = Place(offset, length, first)
-        self.crcs = struct.unpack_from(f"<{(self.table_length - 32 * self.count) // 4}I", table, 32 * self.count)
+            self.extents[NAMES[kind]] = Extent(offset, length, first)
+        self.crcs = struct.unpack_from(
+            f"<{(self.table_length - 32 * self.count) // 4}I", table, 32 * self.count
+        )
 
     def section(self, name: str) -> bytes:
-        """The bytes of a section, each started 1 MiB checked."""
-        place = self.places[name]
-        data = self.data[place.offset : place.end]
+        """The bytes of a section, with every block's CRC checked."""
+        extent = self.extents[name]
+        data = self.data[extent.offset : extent.end]
         for i, start in enumerate(range(0, len(data), 1 << 20)):
-            assert crc32c(data[start : start + (1 << 20)]) == self.crcs[place.first_crc + i], name
+            assert crc32c(data[start : start + (1 << 20)]) == self.crcs[extent.first_crc + i], name
         return data
 
     def numbers(self, name: str, code: str) -> tuple[Any, ...]:
@@ -77,16 +81,16 @@ class File:
 
     @property
     def meta(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.section("META"))
-        return found
+        meta: dict[str, Any] = json.loads(self.section("META"))
+        return meta
 
 
 def bits(data: bytes, offset: int, first: int, count: int) -> int:
-    """`count` bits from bit `first` behind a byte, counted from the lowest bit of the first byte."""
+    """`count` bits from bit `first` after byte `offset`, least significant bit first."""
     value = 0
     for i in range(count):
-        place = 8 * offset + first + i
-        value |= (data[place >> 3] >> (place & 7) & 1) << i
+        position = 8 * offset + first + i
+        value |= (data[position >> 3] >> (position & 7) & 1) << i
     return value
 
 
@@ -94,7 +98,7 @@ def lists(file: File) -> list[list[int]]:
     """The document numbers of every list."""
     starts, block_starts = file.numbers("LIST_STARTS", "Q"), file.numbers("BLOCK_STARTS", "Q")
     firsts, entries = file.numbers("BLOCK_DOCUMENTS", "I"), file.numbers("BLOCK_OFFSETS", "Q")
-    packed, found = file.section("PACKED_DOCUMENTS"), []
+    packed, lists = file.section("PACKED_DOCUMENTS"), []
     for i in range(len(starts) - 1):
         left, numbers = starts[i + 1] - starts[i], []
         for block in range(block_starts[i], block_starts[i + 1]):
@@ -104,29 +108,31 @@ def lists(file: File) -> list[list[int]]:
                 document += bits(packed, entry & (1 << 56) - 1, delta * (entry >> 56), entry >> 56)
                 numbers.append(document)
             left -= min(left, 128)
-        found.append(numbers)
-    return found
+        lists.append(numbers)
+    return lists
 
 
 def counts(file: File) -> list[int]:
     """The tf of every posting of a bm25 segment."""
     starts, entries = file.numbers("LIST_STARTS", "Q"), file.numbers("COUNT_OFFSETS", "Q")
-    packed, found, block = file.section("PACKED_COUNTS"), [], 0
+    packed, counts, block = file.section("PACKED_COUNTS"), [], 0
     for i in range(len(starts) - 1):
         for first in range(starts[i], starts[i + 1], 128):
             entry = entries[block]
             offset, width = entry & (1 << 56) - 1, entry >> 56
-            places = range(min(128, starts[i + 1] - first))
-            found += [1 + bits(packed, offset, place * width, width) for place in places]
+            positions = range(min(128, starts[i + 1] - first))
+            counts += [1 + bits(packed, offset, position * width, width) for position in positions]
             block += 1
-    return found
+    return counts
 
 
 def texts(file: File, offsets: str, octets: str) -> list[str]:
-    places, data = file.numbers(offsets, "Q"), file.section(octets)
-    return [data[places[i] : places[i + 1]].decode() for i in range(len(places) - 1)]
+    starts, data = file.numbers(offsets, "Q"), file.section(octets)
+    return [data[starts[i] : starts[i + 1]].decode() for i in range(len(starts) - 1)]
 
 
 def int8_vectors(file: File, dimension: int, prefix: str = "") -> list[list[float]]:
     codes, scales = file.numbers(f"{prefix}CODES", "b"), file.numbers(f"{prefix}SCALES", "e")
-    return [[code * scales[i] for code in codes[i * dimension : (i + 1) * dimension]] for i in range(len(scales))]
+    return [
+        [code * scales[i] for code in codes[i * dimension : (i + 1) * dimension]] for i in range(len(scales))
+    ]

@@ -1,4 +1,4 @@
-"""What waits for a segment, and documents that are too large for the memory bound."""
+"""The write buffer, and documents that are too large for the memory bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from citadel.types import Document
 from tests.index.quick import Quick
 
 BM25 = Settings(router="bm25", fingerprint="plain", analyser="plain")
-MEMORY = 1 << 20  # a document may take 8 MB under any bound
+MEMORY = 1 << 20  # a document may take 8 MB even under this bound
 
 
 def words(count: int, first: int = 0) -> list[str]:
@@ -24,7 +24,7 @@ def words(count: int, first: int = 0) -> list[str]:
 @pytest.mark.parametrize(
     "text", ["x " * 1_200_000, " ".join(words(60_000))], ids=["a long text", "many distinct words"]
 )
-def test_a_document_too_large_for_the_bound_is_refused(text: str, tmp_path: Path) -> None:
+def test_document_larger_than_memory_bound_is_refused(text: str, tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path), analyser="plain", memory=MEMORY)
     with pytest.raises(citadel.DocumentTooLargeError, match=r"'big' of .* million characters .*--memory"):
         index.add([{"id": "a", "text": "ant"}, {"id": "big", "text": text}])
@@ -34,13 +34,13 @@ def test_a_document_too_large_for_the_bound_is_refused(text: str, tmp_path: Path
     assert index.stats()["lists"] == 4
 
 
-def test_the_same_document_fits_a_larger_bound(tmp_path: Path) -> None:
+def test_larger_memory_bound_accepts_document(tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path), analyser="plain", memory=128 << 20)
     index.add([{"id": "big", "text": " ".join(words(60_000))}])
     assert index.commit().searcher().search("w59999").ids == ["big"]
 
 
-def test_a_refused_document_is_not_read_to_its_end() -> None:
+def test_refused_document_is_not_read_to_its_end() -> None:
     read = 0
 
     def windows() -> Iterator[list[str]]:
@@ -58,8 +58,8 @@ def test_a_refused_document_is_not_read_to_its_end() -> None:
     assert (buffer.bytes, len(buffer), list(buffer._terms)) == (before, 1, ["ant"])
 
 
-def test_a_long_document_has_the_postings_of_short_ones(tmp_path: Path) -> None:
-    text = " ".join(f"word{number % 997}" for number in range(40_000))  # read in windows, staged by itself
+def test_long_document_shares_lists_with_short_ones(tmp_path: Path) -> None:
+    text = " ".join(f"word{number % 997}" for number in range(40_000))  # analysed in windows, staged alone
     index = citadel.Index.create(Quick(tmp_path), analyser="plain")
     documents = {"a": "word5", "long": text, "b": "word5 word5"}
     index.add([{"id": id, "text": text} for id, text in documents.items()])
@@ -70,7 +70,7 @@ def test_a_long_document_has_the_postings_of_short_ones(tmp_path: Path) -> None:
     assert segment.lengths.tolist() == [1, 40_000, 2]
 
 
-def test_metadata_wait_as_json_only() -> None:
+def test_buffered_metadata_are_json_only() -> None:
     buffer = Buffer(BM25, None, None)
     buffer.add_terms(Document("a", "ant", metadata={"numbers": list(range(100))}), [["ant"]])
     assert dict(buffer.documents[0].metadata) == {}

@@ -1,4 +1,4 @@
-"""check and repair: what is whole, and going back to it only when asked."""
+"""Check generations, and return to an older one only by repair."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.index.quick import Quick
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Quick:
-    """Three commits: of "a", then "b", then "a" deleted; the last two generations are kept."""
-    found = Quick(tmp_path / "i")
-    index = citadel.Index.create(found, analyser="plain")
+    """Three commits: add "a…", add "b", delete "a0"; the last two generations are kept."""
+    storage = Quick(tmp_path / "i")
+    index = citadel.Index.create(storage, analyser="plain")
     index.add([{"id": f"a{n}", "text": "ant"} for n in range(9)])
     index.commit()
     index.add([{"id": "b", "text": "bee"}])
     index.commit()
     index.delete(["a0"])
     index.commit()
-    return found
+    return storage
 
 
 def spoil(path: Path, byte: int = 70) -> None:
@@ -33,13 +33,13 @@ def spoil(path: Path, byte: int = 70) -> None:
     path.write_bytes(data)
 
 
-def test_both_kept_generations_are_whole(storage: Quick) -> None:
+def test_kept_generations_pass_deep_check(storage: Quick) -> None:
     assert generations(storage) == whole_generations(storage) == [3, 4]
 
 
 @pytest.mark.parametrize("pattern", ["gen.00000004", "del-*.cit"])
-def test_damage_of_the_newest_is_an_error_until_repair(pattern: str, storage: Quick) -> None:
-    """An older generation is never served in its place by itself."""
+def test_damaged_newest_generation_raises_until_repaired(pattern: str, storage: Quick) -> None:
+    """An older generation is never used without a repair."""
     spoil(next(storage.path.glob(pattern)))
     with pytest.raises(citadel.CorruptIndexError):
         citadel.Index.open(storage).check(deep=True)
@@ -54,7 +54,7 @@ def test_damage_of_the_newest_is_an_error_until_repair(pattern: str, storage: Qu
     assert len(index.commit()) == 9
 
 
-def test_damage_of_both_cannot_be_repaired(storage: Quick) -> None:
+def test_repair_fails_when_all_manifests_are_damaged(storage: Quick) -> None:
     for path in storage.path.glob("gen.*"):
         spoil(path)
     with pytest.raises(citadel.CorruptIndexError, match="no document can be saved"):
@@ -62,11 +62,11 @@ def test_damage_of_both_cannot_be_repaired(storage: Quick) -> None:
     assert generations(storage) == [3, 4]
 
 
-def test_a_whole_index_is_left_as_it_is(storage: Quick) -> None:
+def test_repair_leaves_intact_index_unchanged(storage: Quick) -> None:
     assert (repair(storage).action, generations(storage)) == ("none", [3, 4])
 
 
-def test_progress_names_the_files(storage: Quick) -> None:
+def test_progress_reports_file_names(storage: Quick) -> None:
     from citadel.index.check import check
 
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""A document is checked once on its way from a corpus into an index."""
+"""A document is checked exactly once when it is added."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from citadel import api
 from citadel.api import Index
 from citadel.cli.support.corpus_feed import TextFeed
+from citadel.index import changes
 from citadel.progress import Progress
 from citadel.text import parse
 from citadel.types import Document
@@ -24,12 +24,12 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ids.append(document.id)
         return check(document)
 
-    for module in (parse, api):
+    for module in (parse, changes):
         monkeypatch.setattr(module, "check_document", counted)
     return ids
 
 
-def test_from_a_corpus(tmp_path: Path, checked: list[str]) -> None:
+def test_corpus_documents_are_checked_once(tmp_path: Path, checked: list[str]) -> None:
     (tmp_path / "c.tsv").write_text("d1\tone\nd2\ttwo\n")
     index = Index.create(tmp_path / "index", model="bm25")
     feed = TextFeed(str(tmp_path / "c.tsv"), "c.tsv", None, "fail")
@@ -38,7 +38,11 @@ def test_from_a_corpus(tmp_path: Path, checked: list[str]) -> None:
     assert checked == ["d1", "d2"]
 
 
-@pytest.mark.parametrize("item", [{"id": "d1", "text": "one"}, Document("d1", "one")], ids=["dict", "Document"])
-def test_from_python(item: Document | dict[str, str], tmp_path: Path, checked: list[str]) -> None:
+@pytest.mark.parametrize(
+    "item", [{"id": "d1", "text": "one"}, Document("d1", "one")], ids=["dict", "Document"]
+)
+def test_added_documents_are_checked_once(
+    item: Document | dict[str, str], tmp_path: Path, checked: list[str]
+) -> None:
     Index.create(tmp_path / "index", model="bm25").add([item])
     assert checked == ["d1"]

@@ -1,4 +1,4 @@
-"""Deleted documents and the counts they take away, summed window by window."""
+"""Deleted documents and the term counts that they subtract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.index.quick import Quick
 
 
 @given(st.lists(st.sets(st.integers(0, 1000)), max_size=4), st.integers(0, 1000))
-def test_a_number_set_is_a_set(parts: list[set[int]], number: int) -> None:
+def test_number_set_behaves_like_a_set(parts: list[set[int]], number: int) -> None:
     numbers = NumberSet()
     for part in parts:
         numbers = numbers.union(part)
@@ -26,7 +26,7 @@ def test_a_number_set_is_a_set(parts: list[set[int]], number: int) -> None:
     assert (number in numbers) == (number in expected)
 
 
-def test_counts_are_summed_over_all_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_term_counts_are_summed_over_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deletion, "WINDOW", 4)
     generator, counts = np.random.default_rng(3), TermCounts(Quick(tmp_path), 11)
     expected = np.zeros(11, np.int64)
@@ -35,12 +35,14 @@ def test_counts_are_summed_over_all_windows(tmp_path: Path, monkeypatch: pytest.
         amounts = generator.integers(1, 9, len(ranks))
         counts.add(ranks, amounts)
         expected[ranks] += amounts
-    found_ranks, found_counts = counts.totals()
-    assert found_ranks.tolist() == np.flatnonzero(expected).tolist()
-    assert found_counts.tolist() == expected[expected > 0].tolist()
+    counted, totals = counts.totals()
+    assert counted.tolist() == np.flatnonzero(expected).tolist()
+    assert totals.tolist() == expected[expected > 0].tolist()
 
 
-def test_deletions_are_looked_up_in_small_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletions_in_small_lookups_equal_a_fresh_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(deletion, "_TERMS_PER_LOOKUP", 3)
     documents = [{"id": f"d{n}", "text": f"all word{n % 5} word{n % 7}"} for n in range(40)]
     deleted = [f"d{n}" for n in range(0, 40, 3)]
@@ -61,7 +63,7 @@ def test_deletions_are_looked_up_in_small_groups(tmp_path: Path, monkeypatch: py
         assert [(hit.id, hit.score) for hit in index.searcher().search("all word1 word2", k=40)] == expected
 
 
-def test_a_segment_that_lacks_a_term_is_damaged(tmp_path: Path) -> None:
+def test_deleting_raises_when_segment_lacks_a_term(tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path), analyser="plain")
     index.add([{"id": "a", "text": "ant bee"}])
     index.commit().delete(["a"])

@@ -1,4 +1,4 @@
-"""Columns and spools hold what was appended, whatever the sizes of the pieces."""
+"""Columns and spools return what was appended."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.watched import Fail, WatchedStorage
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30))
-def test_pieces_come_back_in_order(sizes: list[int]) -> None:
+def test_column_returns_pieces_in_order(sizes: list[int]) -> None:
     check(sizes)
 
 
-def test_where_the_system_cannot_move_pages_they_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_column_copies_pages_without_mremap(monkeypatch: pytest.MonkeyPatch) -> None:
     class Fixed(mmap.mmap):
         def resize(self, newsize: int) -> None:
             raise SystemError("mmap: resizing not available--no mremap()")
@@ -42,16 +42,16 @@ def check(sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[], [0, 3], [5, 100_000, 1, 200_000, 7], [300_000]])
-def test_a_spool_gives_back_what_was_appended(sizes: list[int], tmp_path: Path) -> None:
+def test_spool_returns_appended_values(sizes: list[int], tmp_path: Path) -> None:
     spool, values = Spool(Quick(tmp_path), np.uint32), np.arange(sum(sizes), dtype=np.uint32)
     for part in np.split(values, np.cumsum(sizes)[:-1]) if sizes else []:
         spool.append(part)
     assert spool.values().dtype == np.uint32
     assert np.array_equal(spool.values(), values)
-    assert list(tmp_path.iterdir()) == []  # its file has no name
+    assert list(tmp_path.iterdir()) == []  # its file is anonymous
 
 
-def test_a_long_spool_is_not_held_in_memory(tmp_path: Path) -> None:
+def test_long_spool_uses_a_file(tmp_path: Path) -> None:
     spool = Spool(Quick(tmp_path), np.uint64)
     for _ in range(40):
         spool.append(np.zeros(10_000, np.uint64))
@@ -59,7 +59,7 @@ def test_a_long_spool_is_not_held_in_memory(tmp_path: Path) -> None:
     assert isinstance(spool.values().base.obj, mmap.mmap)  # type: ignore[union-attr]
 
 
-def test_a_spool_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
+def test_spool_raises_on_full_disk(tmp_path: Path) -> None:
     spool = Spool(WatchedStorage(Quick(tmp_path), Fail(1, errno.ENOSPC, ("scratch",))), np.uint64)
     with pytest.raises(OSError, match="No space"):
         spool.append(np.zeros(100_000, np.uint64))

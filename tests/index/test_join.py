@@ -1,4 +1,4 @@
-"""The names of all segments' lists in one order, whatever the size of the windows."""
+"""Joining the list names of several segments, with windows of any size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.index.quick import Quick
 
 
 class Lists:
-    """The names of a segment's lists, without the segment."""
+    """A stub of a segment that has list names only."""
 
     def __init__(self, terms: list[bytes] | None = None, keys: list[int] | None = None) -> None:
         self.meta = mock.Mock(kind="bm25" if keys is None else "vectors")
@@ -60,13 +60,13 @@ def check(segments: list[Lists], parts: list[Any], window: int) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 2, 9])
-def test_names_that_do_not_rise_are_damage(window: int) -> None:
+def test_unsorted_names_raise(window: int) -> None:
     for segment in (Lists(terms=[b"a", b"c", b"b"]), Lists(keys=[1, 3, 3])):
         with pytest.raises(citadel.CorruptIndexError, match="not sorted"):
             list(join_names([segment], window))  # type: ignore[list-item]
 
 
-def test_no_change_reads_all_terms_at_once(tmp_path: Path) -> None:
+def test_changes_never_read_all_terms_at_once(tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path), analyser="plain")
     with mock.patch.object(Segment, "terms", property(lambda _: pytest.fail("all terms were read"))):
         for number in range(8):

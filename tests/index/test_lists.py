@@ -1,4 +1,4 @@
-"""Ids sorted by hash in groups, as if they were sorted whole."""
+"""Sorting id hashes in groups equals sorting them at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from citadel.index.growable import Spool
 from tests.index.quick import Quick
 
 
-@pytest.mark.parametrize(("count", "limit"), [(0, 8), (1, 8), (8, 8), (500, 64), (500, 1 << 17), (70_000, 1 << 14)])
+@pytest.mark.parametrize(
+    ("count", "limit"), [(0, 8), (1, 8), (8, 8), (500, 64), (500, 1 << 17), (70_000, 1 << 14)]
+)
 def test_hashes_are_sorted_in_groups(count: int, limit: int, tmp_path: Path) -> None:
     hashes = np.random.default_rng(count).integers(0, 1 << 64, count, np.uint64)
     hashes[count // 2 :] = hashes[: count - count // 2]  # equal hashes keep the order of their documents

@@ -1,4 +1,4 @@
-"""Merging: which segments, and that nothing is lost on the way."""
+"""Choosing segments to merge, and merging without loss."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tests.support.watched import WatchedStorage
         ([1] * 5, (0, 0)),
         ([1] * 6, (0, 6)),
         ([40, 1, 1, 1, 1, 1, 1], (1, 7)),
-        ([1, 1, 1, 40, 1, 1, 1], (0, 0)),  # a larger one between them: only neighbours are merged
+        ([1, 1, 1, 40, 1, 1, 1], (0, 0)),  # a larger one in between: only adjacent segments are merged
         ([7] * 6, (0, 6)),
     ],
 )
-def test_choose(live: list[int], chosen: tuple[int, int]) -> None:
-    found = choose_merge(live, live)
-    assert (found.start, found.stop) == chosen
+def test_choose_merge(live: list[int], chosen: tuple[int, int]) -> None:
+    merged = choose_merge(live, live)
+    assert (merged.start, merged.stop) == chosen
 
 
-def test_many_deletions_rewrite_a_segment() -> None:
+def test_segment_with_many_deletions_is_rewritten() -> None:
     assert choose_merge([10], [8]) == slice(0, 0)
     assert choose_merge([10], [6]) == slice(0, 1)
 
 
-def test_few_segments_after_many_commits(tmp_path: Path) -> None:
+def test_many_commits_leave_few_segments(tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path / "i"), analyser="plain")
     for n in range(150):
         index.add([{"id": f"d{n}", "text": f"word{n % 7} all"}])
@@ -48,7 +48,7 @@ def test_few_segments_after_many_commits(tmp_path: Path) -> None:
     index.check(deep=True)
 
 
-def test_a_term_all_of_whose_documents_went_is_gone(tmp_path: Path) -> None:
+def test_merge_drops_terms_without_documents(tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path / "i"), analyser="plain")
     index.add([{"id": "a", "text": "ant"}, {"id": "b", "text": "bee"}, {"id": "c", "text": "bee cat"}])
     index.commit().delete(["a"])
@@ -57,7 +57,7 @@ def test_a_term_all_of_whose_documents_went_is_gone(tmp_path: Path) -> None:
     index.check(deep=True)
 
 
-def test_merging_nothing(tmp_path: Path) -> None:
+def test_merging_an_empty_index(tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path / "i"), analyser="plain")
     assert len(index.merge()) == 0
     index.add([{"id": "a", "text": "ant"}])
@@ -67,16 +67,18 @@ def test_merging_nothing(tmp_path: Path) -> None:
     assert len(index.commit()) == 1
 
 
-def test_pq_comes_when_there_are_enough_vectors(tmp_path: Path) -> None:
-    """int8 until then; a merge brings the older segment to the codebook, and its documents stay the nearest."""
+def test_pq_is_used_once_there_are_enough_vectors(tmp_path: Path) -> None:
+    """Before that, int8; a merge re-encodes older segments, and rankings stay the same."""
     random = np.random.default_rng(0)
     vectors = random.normal(size=(60, 8)).astype(np.float32)
-    with mock.patch("citadel.index.writer.SAMPLE_FLOOR", 50):
+    with mock.patch("citadel.index.spill.SAMPLE_FLOOR", 50):
         index = citadel.Index.create(
             Quick(tmp_path / "i"), fields={"lexical": citadel.Field(8, "pq2")}, fingerprint="x"
         )
         for start, codecs in ((0, ["int8"]), (30, ["int8", "pq2"])):
-            index.add_vectors([{"id": f"d{n}", "keys": [1], "vectors": [vectors[n]]} for n in range(start, start + 30)])
+            index.add_vectors(
+                [{"id": f"d{n}", "keys": [1], "vectors": [vectors[n]]} for n in range(start, start + 30)]
+            )
             assert index.commit().stats()["codecs"] == codecs
         assert index.merge().stats()["codecs"] == ["pq2"]
         nearest = [index.searcher().search_vectors(keys=[1], vectors=[v], k=1).ids[0] for v in vectors]
@@ -86,23 +88,26 @@ def test_pq_comes_when_there_are_enough_vectors(tmp_path: Path) -> None:
         assert index.stats()["codecs"] == ["pq2"]
 
 
-def test_a_pq_segment_without_postings(tmp_path: Path) -> None:
-    """The sample was large enough, but its documents went before the commit."""
-    with mock.patch("citadel.index.writer.SAMPLE_FLOOR", 1):
+def test_pq_segment_without_postings(tmp_path: Path) -> None:
+    """The sample was large enough, but its documents were deleted before the commit."""
+    with mock.patch("citadel.index.spill.SAMPLE_FLOOR", 1):
         index = citadel.Index.create(
             Quick(tmp_path / "i"), fields={"lexical": citadel.Field(4, "pq2")}, fingerprint="x"
         )
         index.add_vectors(
-            [{"id": "gone", "keys": [1], "vectors": [[1, 2, 3, 4]]}, {"id": "empty", "keys": [], "vectors": []}]
+            [
+                {"id": "gone", "keys": [1], "vectors": [[1, 2, 3, 4]]},
+                {"id": "empty", "keys": [], "vectors": []},
+            ]
         )
         index.delete(["gone"])
         assert len(index.commit()) == 1
         index.check(deep=True)
 
 
-def test_sparse_has_no_codebook_whatever_its_codec(tmp_path: Path) -> None:
+def test_sparse_field_never_has_a_codebook(tmp_path: Path) -> None:
     fields = {"lexical": citadel.Field(0, "pq2")}
-    with mock.patch("citadel.index.writer.SAMPLE_FLOOR", 1):
+    with mock.patch("citadel.index.spill.SAMPLE_FLOOR", 1):
         index = citadel.Index.create(Quick(tmp_path / "i"), fields=fields, router="sparse", fingerprint="x")
         for name in "ab":
             index.add_vectors([{"id": name, "keys": [1], "weights": [2.0]}])
@@ -131,7 +136,7 @@ def vectors(count: int, first: int = 0) -> list[dict[str, Any]]:
 
 
 class Watched(Quick):
-    """A folder that says how much room it has."""
+    """A folder with a given amount of free space."""
 
     free: int | None = None
 
@@ -157,7 +162,7 @@ def folder_bytes(folder: Path) -> int:
 
 @pytest.mark.parametrize("kind", ["text", "vectors"])
 @pytest.mark.parametrize("deleted", [0, 3_000])
-def test_the_disk_space_of_a_merge_is_known_before(kind: str, deleted: int, tmp_path: Path) -> None:
+def test_merge_space_bounds_the_disk_space_of_a_merge(kind: str, deleted: int, tmp_path: Path) -> None:
     sizes: list[int] = []
     storage = WatchedStorage(Quick(tmp_path), lambda _: sizes.append(folder_bytes(tmp_path)))
     index = two_segments(storage, kind)
@@ -172,7 +177,7 @@ def test_the_disk_space_of_a_merge_is_known_before(kind: str, deleted: int, tmp_
     assert index.merge_space() == 0
 
 
-def test_a_merge_without_disk_space_is_refused_before_it_writes(tmp_path: Path) -> None:
+def test_merge_without_disk_space_raises_before_writing(tmp_path: Path) -> None:
     storage = Watched(tmp_path)
     index = two_segments(storage, "text")
     files, storage.free = sorted(tmp_path.iterdir()), 500_000
@@ -186,11 +191,13 @@ def test_a_merge_without_disk_space_is_refused_before_it_writes(tmp_path: Path) 
     assert index.merge().stats()["segments"] == 1
 
 
-def test_where_the_system_does_not_tell_a_merge_is_tried(tmp_path: Path) -> None:
+def test_merge_is_tried_when_free_space_is_unknown(tmp_path: Path) -> None:
     assert two_segments(Watched(tmp_path), "text").merge().stats()["segments"] == 1
 
 
-def test_an_automatic_merge_without_space_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_automatic_merge_is_postponed_without_disk_space(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     storage = Watched(tmp_path)
     index = citadel.Index.create(storage, analyser="plain")
     storage.free = 0
@@ -198,24 +205,24 @@ def test_an_automatic_merge_without_space_waits(tmp_path: Path, caplog: pytest.L
         for n in range(7):
             index.add(texts(1, n))
             index.commit()
-    assert "merging has to wait" in caplog.text
+    assert "merging is postponed" in caplog.text
     assert (index.stats()["segments"], len(index)) == (7, 7)
     storage.free = None
     index.add(texts(1, 7))
     assert index.commit().stats()["segments"] < 7
 
 
-def test_spills_without_disk_space_stay_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_spills_are_not_merged_without_disk_space(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     storage = Watched(tmp_path)
     index = citadel.Index.create(storage, analyser="plain", memory=4096)
     storage.free = 0
     with caplog.at_level(logging.WARNING, "citadel"):
         index.add(texts(12))
         index.commit()
-    assert "merging has to wait" in caplog.text
+    assert "merging is postponed" in caplog.text
     assert len(index.searcher().search("all", k=20)) == 12
 
 
-def test_a_folder_knows_its_free_space(tmp_path: Path) -> None:
+def test_folder_storage_reports_free_space(tmp_path: Path) -> None:
     assert (Quick(tmp_path).free_space() or 0) > 0
     assert Quick(tmp_path / "nothing").free_space() is None

@@ -1,4 +1,4 @@
-"""The arrays of an .npz file: rows come out as they went in, and whatever is wrong with a file is an InputError."""
+"""Arrays of an .npz file are read back exactly; damaged files raise InputError."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(path: Path, *members: tuple[str, bytes], method: int = zipfile.ZIP_STO
 
 
 def read(path: Path) -> list[int]:
-    """All that can be wrong with a file is found by these three calls."""
+    """Open, check and read: together these detect all damage."""
     with open_npz(str(path), ["keys"]) as npz:
         npz.check()
         numbers: list[int] = npz.read("keys").tolist()
@@ -51,12 +51,14 @@ def read(path: Path) -> list[int]:
 
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
-DTYPES = st.sampled_from([np.dtype(code) for code in ("<f4", ">f4", "<f2", "<i8", ">u2", "|b1", "<U3", "|S2")])
+DTYPES = st.sampled_from(
+    [np.dtype(code) for code in ("<f4", ">f4", "<f2", "<i8", ">u2", "|b1", "<U3", "|S2")]
+)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), order=st.sampled_from("CF"), compressed=st.booleans())
-def test_rows_come_out_as_they_went_in(tmp_path: Path, data: st.DataObject, order: Any, compressed: bool) -> None:
+def test_rows_round_trip(tmp_path: Path, data: st.DataObject, order: Any, compressed: bool) -> None:
     array = np.asarray(data.draw(arrays.arrays(DTYPES, SHAPES)), order=order)
     (np.savez_compressed if compressed else np.savez)(tmp_path / "x.npz", keys=array)
     with open_npz(str(tmp_path / "x.npz"), ["keys"]) as npz:
@@ -69,7 +71,7 @@ def test_rows_come_out_as_they_went_in(tmp_path: Path, data: st.DataObject, orde
     assert b"".join(part.tobytes() for part in parts) == array.tobytes()
 
 
-def test_a_file_larger_than_a_block(tmp_path: Path) -> None:
+def test_file_larger_than_a_block(tmp_path: Path) -> None:
     numbers = np.arange(200_000).reshape(-1, 2)  # 1.6 MB: more than one read
     np.savez_compressed(tmp_path / "x.npz", c=numbers, f=np.asfortranarray(numbers))
     with open_npz(str(tmp_path / "x.npz"), ["c", "f"]) as npz:
@@ -80,9 +82,13 @@ def test_a_file_larger_than_a_block(tmp_path: Path) -> None:
             assert (rows.take(40_000) == numbers[60_000:]).all()
 
 
-def test_arrays_that_nobody_asked_for_are_not_looked_at(tmp_path: Path) -> None:
+def test_other_arrays_are_ignored(tmp_path: Path) -> None:
     assert read(write(tmp_path / "x.npz", ("keys.npy", npy(KEYS)), ("notes.txt", b"by hand"))) == [3, 7, 7]
-    assert read(write(tmp_path / "y.npz", ("keys", npy(KEYS)))) == [3, 7, 7]  # numpy takes a name without .npy too
+    assert read(write(tmp_path / "y.npz", ("keys", npy(KEYS)))) == [
+        3,
+        7,
+        7,
+    ]  # numpy also accepts a name without .npy
 
 
 HEADERS: dict[str, bytes] = {
@@ -104,12 +110,14 @@ HEADERS: dict[str, bytes] = {
     "a header of 4 GB": b"\x93NUMPY\x02\x00\xff\xff\xff\xff{}",
     "a long header": header(b"{'descr': '<u4', 'fortran_order': False, 'shape': (3,)}" + b" " * 20_000),
     "deep nesting": header(b"(" * 5_000),
-    "a later version": header(b"{'descr': '<u4', 'fortran_order': False, 'shape': (3,)}", version=b"\x03\x00"),
+    "a later version": header(
+        b"{'descr': '<u4', 'fortran_order': False, 'shape': (3,)}", version=b"\x03\x00"
+    ),
 }
 
 
 @pytest.mark.parametrize("content", HEADERS.values(), ids=HEADERS)
-def test_an_array_that_is_none_is_refused_by_its_header(content: bytes, tmp_path: Path) -> None:
+def test_invalid_array_header_is_refused(content: bytes, tmp_path: Path) -> None:
     path = write(tmp_path / "x.npz", ("keys.npy", content))
     with pytest.raises(InputError) as caught, open_npz(str(path), ["keys"]):
         pytest.fail("the header was taken")
@@ -117,7 +125,7 @@ def test_an_array_that_is_none_is_refused_by_its_header(content: bytes, tmp_path
     assert "\n" not in str(caught.value)
 
 
-def test_an_array_that_stands_twice(tmp_path: Path) -> None:
+def test_duplicate_array_is_refused(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         path = write(tmp_path / "x.npz", ("keys.npy", npy(KEYS)), ("keys.npy", npy(KEYS)))
     with pytest.raises(InputError, match="the array keys occurs twice"):
@@ -127,20 +135,21 @@ def test_an_array_that_stands_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_method_that_decompresses_without_bound(method: int, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"keys\.npy is encrypted, or compressed as numpy never does"):
+def test_unsupported_compression_is_refused(method: int, tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"keys\.npy is encrypted or compressed in a way that numpy does not use"
+    ):
         read(write(tmp_path / "x.npz", ("keys.npy", npy(KEYS)), method=method))
 
 
-def patched(content: bytes, mark: bytes, place: int, new: bytes) -> bytes:
-    """The archive with bytes changed, counted from the last `mark` on."""
-    start = content.rindex(mark) + place
+def patched(content: bytes, mark: bytes, position: int, new: bytes) -> bytes:
+    """The archive with bytes replaced at an offset from the last `mark`."""
+    start = content.rindex(mark) + position
     return content[:start] + new + content[start + len(new) :]
 
 
-DIRECTORY = (
-    b"PK\x01\x02"  # an entry of the directory at the end; in it stand at 8 the flags, at 16 the CRC, at 24 the size
-)
+# An entry of the central directory: flags at 8, CRC at 16, size at 24.
+DIRECTORY = b"PK\x01\x02"
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "cut off": lambda content: content[: len(content) // 2],
     "its end is cut off": lambda content: content[:-1],
@@ -148,7 +157,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "wrong CRC": lambda content: patched(content, DIRECTORY, 16, b"\1\2\3\4"),
     "encrypted": lambda content: patched(content, DIRECTORY, 8, b"\1"),
     "a size that is not its own": lambda content: patched(content, DIRECTORY, 24, b"\0\0\0\x10"),
-    "a place outside of the file": lambda content: patched(content, DIRECTORY, 42, b"\xff\xff\xff\x0f"),
+    "an offset outside of the file": lambda content: patched(content, DIRECTORY, 42, b"\xff\xff\xff\x0f"),
     "other bytes": lambda content: content[:300] + b"\xff\xfe\xfd\xfc" + content[304:],
     "nothing but the end": lambda content: content[content.rindex(b"PK\x05\x06") :],
 }
@@ -156,7 +165,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_archive(damage: str, method: int, tmp_path: Path) -> None:
+def test_damaged_archive_is_refused(damage: str, method: int, tmp_path: Path) -> None:
     numbers = np.random.default_rng(0).integers(0, 1 << 31, 200)
     path = write(tmp_path / "x.npz", ("keys.npy", npy(numbers)), method=method)
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
@@ -164,7 +173,7 @@ def test_a_damaged_archive(damage: str, method: int, tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
+def test_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.npz", ("keys.npy", npy(np.arange(100_000))))
     with open_npz(str(path), ["keys"]) as npz:
         npz.check()
@@ -176,13 +185,15 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_changed_bytes_are_refused_or_harmless(seed: int, tmp_path: Path) -> None:
+def test_changed_bytes_are_refused_or_harmless(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
-    whole = write(tmp_path / "x.npz", ("keys.npy", npy(KEYS)), method=zipfile.ZIP_DEFLATED * (seed % 2)).read_bytes()
+    whole = write(
+        tmp_path / "x.npz", ("keys.npy", npy(KEYS)), method=zipfile.ZIP_DEFLATED * (seed % 2)
+    ).read_bytes()
     for _ in range(200):
         changed = bytearray(whole)
-        for place in random.integers(0, len(whole), random.integers(1, 4)):
-            changed[place] = random.integers(256)
+        for position in random.integers(0, len(whole), random.integers(1, 4)):
+            changed[position] = random.integers(256)
         (tmp_path / "x.npz").write_bytes(changed)
         with contextlib.suppress(InputError), open_npz(str(tmp_path / "x.npz"), ["keys"]) as npz:
             npz.check()

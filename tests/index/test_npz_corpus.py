@@ -1,4 +1,4 @@
-"""A corpus of vectors in an .npz file: the same documents whatever the memory, and what is wrong is found first."""
+"""A corpus of vectors in an .npz file: slices of any size, and errors before the first slice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from citadel.types import VectorBatch
 from tests.index.quick import Quick
 
 SETTINGS = vector_settings({"lexical": 4, "semantic": 2}, None, "x", None)
-# Document d1 has tokens under keys 3 and 7, d2 none, d3 one under 7.
+# Document d1 has postings with keys 3 and 7, d2 none, d3 one with key 7.
 ARRAYS: dict[str, Any] = {
     "ids": np.array(["d1", "d2", "d3"]),
     "offsets": np.array([0, 2, 2, 3]),
@@ -34,28 +34,32 @@ ARRAYS: dict[str, Any] = {
 
 
 def save(path: Path, **change: Any) -> Path:
-    """The arrays with some of them changed; None leaves one out."""
+    """Save the arrays with changes; None drops one."""
     arrays = {name: array for name, array in (ARRAYS | change).items() if array is not None}
     np.savez(path, **arrays)
     return path
 
 
 def joined(path: Path, memory: int) -> tuple[list[VectorBatch], dict[str, Any]]:
-    """All batches of a file, and what they hold together."""
-    found = list(batches(path, SETTINGS, memory))
-    return found, {
-        "documents": [document for batch in found for document in batch.documents],
-        "lengths": np.concatenate([np.diff(batch.offsets) for batch in found]).tolist(),
+    """The batches of a file, and their concatenated contents."""
+    parts = list(batches(path, SETTINGS, memory))
+    return parts, {
+        "documents": [document for batch in parts for document in batch.documents],
+        "lengths": np.concatenate([np.diff(batch.offsets) for batch in parts]).tolist(),
         **{
-            name: np.concatenate([getattr(batch, name) for batch in found]).tolist()
+            name: np.concatenate([getattr(batch, name) for batch in parts]).tolist()
             for name in ("keys", "weights", "vectors", "semantic")
         },
     }
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=30), size=st.integers(1, 600), block=st.integers(1, 40))
-def test_slices_of_any_size_hold_the_same(
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    size=st.integers(1, 600),
+    block=st.integers(1, 40),
+)
+def test_slices_of_any_size_have_the_same_contents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lengths: list[int], size: int, block: int
 ) -> None:
     postings, documents = sum(lengths), len(lengths)
@@ -74,18 +78,18 @@ def test_slices_of_any_size_hold_the_same(
     monkeypatch.setattr(npz_corpus, "slice_bytes", lambda memory: size)
     monkeypatch.setattr(npz_corpus, "_DOCUMENT_BYTES", 1)
     monkeypatch.setattr(npz_corpus, "_OFFSETS_PER_BLOCK", block)
-    found, together = joined(path, 0)
+    parts, together = joined(path, 0)
     assert [document.id for document in together["documents"]] == [str(number) for number in range(documents)]
     assert together["lengths"] == lengths
     assert together["keys"] == list(range(postings))
     assert together["weights"] == [1.0] * postings
     assert together["vectors"] == numbers[:postings].tolist()
     assert together["semantic"] == numbers[:documents, :2].tolist()
-    posting = max(8 + 2 + 16, 4 * 4 + 8)  # bytes in the file, and at least in fp32
-    assert all(len(batch) == 1 or batch.offsets[-1] * posting <= size for batch in found)
+    posting = max(8 + 2 + 16, 4 * 4 + 8)  # bytes per posting, at least as in fp32
+    assert all(len(batch) == 1 or batch.offsets[-1] * posting <= size for batch in parts)
 
 
-def test_a_slice_follows_the_memory(tmp_path: Path) -> None:
+def test_slice_size_follows_memory_bound(tmp_path: Path) -> None:
     postings = 40_000  # of 16 + 8 bytes: 960 kB
     path = save(
         tmp_path / "c.npz",
@@ -104,17 +108,19 @@ def test_a_slice_follows_the_memory(tmp_path: Path) -> None:
     assert same == wanted
 
 
-def test_several_keys_a_token(tmp_path: Path) -> None:
+def test_several_keys_per_token(tmp_path: Path) -> None:
     keys, weights = np.array([[3, 4], [7, 8], [7, 9]]), np.array([[1, 0.5], [1, 0.5], [2, 1]])
     for order in (np.ascontiguousarray, np.asfortranarray):
-        path = save(tmp_path / "c.npz", offsets=np.array([0, 4, 4, 6]), keys=order(keys), weights=order(weights))
+        path = save(
+            tmp_path / "c.npz", offsets=np.array([0, 4, 4, 6]), keys=order(keys), weights=order(weights)
+        )
         _, together = joined(path, 0)
         assert together["keys"] == [3, 4, 7, 8, 7, 9]
         assert together["weights"] == [1, 0.5, 1, 0.5, 2, 1]
         assert together["vectors"] == np.repeat(np.eye(3, 4), 2, axis=0).tolist()
 
 
-def test_ids_as_bytes_are_utf_8(tmp_path: Path) -> None:
+def test_byte_ids_are_utf_8(tmp_path: Path) -> None:
     _, together = joined(save(tmp_path / "c.npz", ids=np.array(["ä".encode(), b"b", b"c"])), 0)
     assert [document.id for document in together["documents"]] == ["ä", "b", "c"]
 
@@ -129,8 +135,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"semantic": None}, "semantic vector is missing"),
     ({"keys": None}, "keys are missing"),
     ({"vectors": None}, "vectors are missing"),
-    ({"weights": np.ones(2)}, "3 keys, 2 weights, 3 vectors do not go together"),
-    ({"vectors": np.eye(2, 4)}, "3 keys, 3 weights, 2 vectors do not go together"),
+    ({"weights": np.ones(2)}, "3 keys, 2 weights, 3 vectors differ in length"),
+    ({"vectors": np.eye(2, 4)}, "3 keys, 3 weights, 2 vectors differ in length"),
     ({"vectors": np.eye(3, 5)}, "vectors have dimension 5, the index has 4"),
     ({"vectors": np.array([["a"] * 4] * 3)}, "vectors cannot be read as numbers"),
     ({"offsets": None}, "offsets must rise from 0 to 3 in 4 whole numbers"),
@@ -152,13 +158,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"keys": np.array([3.0, 7.0, 7.5])}, "keys cannot be read as numbers"),
     ({"ids": np.array(["d1", "", "d3"])}, "document 2: the id is empty"),
     ({"ids": np.array(["d1", b"\xff", "d3"], "S")}, "ids cannot be read as text"),
-    ({"texts": np.array([97, 0x110000, 98], np.uint32).view("<U1")}, "a text holds what is no letter"),
+    ({"texts": np.array([97, 0x110000, 98], np.uint32).view("<U1")}, "a string holds an invalid code point"),
     ({"texts": np.array(["a", "\ud800", "b"])}, "document 2: text holds half a surrogate pair"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG)
-def test_arrays_that_do_not_go_together(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_inconsistent_arrays_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = save(tmp_path / "c.npz", **change)
     with pytest.raises(InputError, match=message) as caught:
         next(batches(path, SETTINGS, 0))
@@ -174,16 +180,14 @@ NUMBERS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), NUMBERS)
-def test_numbers_that_cannot_be_stored_name_their_document(
-    change: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_unstorable_numbers_name_their_document(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     index = Index.create(Quick(tmp_path / "idx"), fields={"lexical": 4, "semantic": 2}, fingerprint="x")
     with pytest.raises(InputError, match=message):
         index.add_vectors(save(tmp_path / "c.npz", **change))
     assert len(index.commit()) == 0
 
 
-def test_a_document_that_memory_cannot_hold(tmp_path: Path) -> None:
+def test_document_larger_than_memory_is_refused(tmp_path: Path) -> None:
     postings = 800_000  # of 24 bytes: 19 MB
     path = save(
         tmp_path / "c.npz",
@@ -192,13 +196,15 @@ def test_a_document_that_memory_cannot_hold(tmp_path: Path) -> None:
         weights=None,
         vectors=np.zeros((postings, 4), np.float32),
     )
-    with pytest.raises(ResourceError, match=r"document 2 takes 18 MB, .* is 16 MB; give more memory") as caught:
+    with pytest.raises(
+        ResourceError, match=r"document 2 takes 18 MB, .* is 16 MB; give more memory"
+    ) as caught:
         next(read_slices(str(path), SETTINGS, 32 << 20))
     assert caught.value.exit_code == 6
     assert len(list(read_slices(str(path), SETTINGS, 128 << 20))) == 3
 
 
-def test_a_file_without_documents(tmp_path: Path) -> None:
+def test_file_without_documents(tmp_path: Path) -> None:
     empty = {name: array[:0] for name, array in ARRAYS.items()} | {"offsets": np.array([0])}
     assert list(batches(save(tmp_path / "c.npz", **empty), SETTINGS, 0)) == []
     with pytest.raises(InputError, match="keys are missing"):
@@ -206,8 +212,12 @@ def test_a_file_without_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("router", ["all_to_all", "sparse", "none"])
-def test_arrays_that_a_router_does_not_use_may_have_any_length(router: str, tmp_path: Path) -> None:
-    unused = {"all_to_all": ["keys", "weights"], "sparse": ["vectors"], "none": ["keys", "weights", "vectors"]}[router]
+def test_unused_arrays_may_have_any_length(router: str, tmp_path: Path) -> None:
+    unused = {
+        "all_to_all": ["keys", "weights"],
+        "sparse": ["vectors"],
+        "none": ["keys", "weights", "vectors"],
+    }[router]
     change: dict[str, Any] = dict.fromkeys(unused, np.zeros((7, 2)))
     lexical = {"all_to_all": {"lexical": 4}, "sparse": {"lexical": 0}, "none": {}}[router]
     chosen = vector_settings({**lexical, "semantic": 2}, router, "x", None)

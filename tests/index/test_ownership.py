@@ -1,4 +1,4 @@
-"""A writer whose folder or lock is not its own any more is refused and changes nobody's bytes."""
+"""A writer that lost its folder or lock is refused and changes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from citadel import Index, OwnershipError
-from citadel.index.storage import LOCK, FolderStorage
+from citadel.index.folder_lock import LOCK
+from citadel.index.storage import FolderStorage
 from tests.support.contents import orphans
 
 Change = Callable[[Index], object]
@@ -99,7 +100,7 @@ def _release_holders() -> Iterator[None]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder that belong to an index; none where there is no folder."""
+    """The index files of a folder; empty if there is no folder."""
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
     return {name: (folder / name).read_bytes() for name in names if name.startswith("gen.")}
 
@@ -107,7 +108,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("disturb", DISTURBANCES)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("end", ENDS)
-def test_nobody_but_the_owner_publishes(tmp_path: Path, change: str, end: str, disturb: Disturb) -> None:
+def test_writer_without_ownership_cannot_commit(
+    tmp_path: Path, change: str, end: str, disturb: Disturb
+) -> None:
     folder = tmp_path / "live"
     build(folder, "first words")
     index = Index.open(folder, memory=60_000)
@@ -119,12 +122,12 @@ def test_nobody_but_the_owner_publishes(tmp_path: Path, change: str, end: str, d
     assert (contents(folder), contents(other or folder)) == before
     if disturb is removed:
         assert not folder.exists()
-    for place in {path for path in (folder, other) if path is not None and path.is_dir()}:
-        Index.open(place).check(deep=True)
+    for present in {path for path in (folder, other) if path is not None and path.is_dir()}:
+        Index.open(present).check(deep=True)
 
 
 @pytest.mark.parametrize("disturb", [replaced, overtaken, replaced_by_a_copy])
-def test_the_new_owner_goes_on(tmp_path: Path, disturb: Disturb) -> None:
+def test_new_owner_can_write(tmp_path: Path, disturb: Disturb) -> None:
     folder = tmp_path / "live"
     build(folder, "first words")
     index = Index.open(folder)
@@ -141,7 +144,7 @@ def test_the_new_owner_goes_on(tmp_path: Path, disturb: Disturb) -> None:
     assert orphans(FolderStorage(folder)) == set()
 
 
-def test_a_second_writer_holding_a_new_lock_commits_whole(tmp_path: Path) -> None:
+def test_second_writer_with_new_lock_can_commit(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     build(folder, "first words")
     first = Index.open(folder, memory=60_000)
@@ -154,7 +157,7 @@ def test_a_second_writer_holding_a_new_lock_commits_whole(tmp_path: Path) -> Non
     Index.open(folder).check(deep=True)
 
 
-def test_a_refused_writer_keeps_nothing_and_can_write_again(tmp_path: Path) -> None:
+def test_refused_writer_drops_changes_and_can_write_again(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     build(folder, "first words")
     index = Index.open(folder)
@@ -167,7 +170,7 @@ def test_a_refused_writer_keeps_nothing_and_can_write_again(tmp_path: Path) -> N
     assert len(index.commit()) == 3
 
 
-def test_a_moved_folder_can_be_moved_back(tmp_path: Path) -> None:
+def test_commit_after_folder_is_moved_back(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     build(folder, "first words")
     index = Index.open(folder)
@@ -182,7 +185,7 @@ def test_a_moved_folder_can_be_moved_back(tmp_path: Path) -> None:
     assert len(index.commit()) == 3
 
 
-def test_a_relative_path_means_the_folder_it_meant_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_survives_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("here", "there"):
         build(tmp_path / name / "idx", name)
     monkeypatch.chdir(tmp_path / "here")
@@ -195,7 +198,7 @@ def test_a_relative_path_means_the_folder_it_meant_at_first(tmp_path: Path, monk
     assert index.get("mine") is not None
 
 
-def test_a_reader_that_refreshes_follows_the_path(tmp_path: Path) -> None:
+def test_refresh_follows_the_path(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     build(folder, "first words")
     index = Index.open(folder)
@@ -207,7 +210,7 @@ def test_a_reader_that_refreshes_follows_the_path(tmp_path: Path) -> None:
     assert len(index.commit()) == 3
 
 
-def test_a_taken_generation_is_never_replaced(tmp_path: Path) -> None:
+def test_existing_generation_is_never_replaced(tmp_path: Path) -> None:
     storage = FolderStorage(tmp_path)
     for name, data in (("old", b"1"), ("new", b"2")):
         output = storage.create(name)
@@ -219,9 +222,7 @@ def test_a_taken_generation_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "new").read_bytes() == b"2"
 
 
-def test_without_hard_links_a_taken_name_is_refused_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_existing_name_is_refused_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*args: object, **options: object) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -235,7 +236,7 @@ def test_without_hard_links_a_taken_name_is_refused_all_the_same(
         storage.rename("a", "b")
 
 
-def test_parents_of_a_new_folder_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parents_of_new_folder_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[int, frozenset[str]]] = []
     fsync = os.fsync
 
@@ -252,7 +253,7 @@ def test_parents_of_a_new_folder_are_synced(tmp_path: Path, monkeypatch: pytest.
         assert any(number == inode and child in names for number, names in synced), f"{parent} was not synced"
 
 
-def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
     import fcntl
 

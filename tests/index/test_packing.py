@@ -1,4 +1,4 @@
-"""Packed document numbers: what the native packer writes, the numpy reader reads."""
+"""The numpy reader unpacks what the native packer writes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from citadel import _native
 from citadel.index.packing import block_sizes, unpack_documents, unpack_values
 
 
-def test_a_block_by_hand() -> None:
-    """5, 6, 6, 9 are deltas 1, 0, 3 of two bits each: 01, 00, 11 from the lowest bit on."""
+def test_unpack_hand_computed_block() -> None:
+    """5, 6, 6, 9 have deltas 1, 0, 3 of two bits each: 01, 00, 11, lowest bit first."""
     firsts, offsets, packed = _native.pack(np.array([5, 6, 6, 9], np.uint32), np.array([0, 4], np.uint64))
     assert firsts.tolist() == [5]
     assert (int(offsets[0]) >> 56, int(offsets[0]) & 0xFF, int(offsets[1]) & 0xFF) == (2, 0, 1)
@@ -20,7 +20,17 @@ def test_a_block_by_hand() -> None:
 
 
 def test_block_sizes() -> None:
-    assert block_sizes(np.array([0, 1, 128, 129, 256, 300])).tolist() == [1, 128, 128, 1, 128, 128, 128, 128, 44]
+    assert block_sizes(np.array([0, 1, 128, 129, 256, 300])).tolist() == [
+        1,
+        128,
+        128,
+        1,
+        128,
+        128,
+        128,
+        128,
+        44,
+    ]
 
 
 LISTS = st.lists(st.lists(st.integers(0, (1 << 32) - 1), min_size=1, max_size=300).map(sorted), max_size=4)

@@ -1,4 +1,4 @@
-"""Codecs, with numbers that can be checked by hand."""
+"""Codecs, against hand-computed values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from citadel.index.quantize import decode, encode, weight_steps
 
 
 def test_int8_by_hand() -> None:
-    """The largest number is 127 steps; the step is the fp16 number at or just above it over 127."""
+    """The largest number is 127 steps; the step is rounded up to fp16."""
     coded = encode("int8", np.array([[127.0, -63.5, 0.6, 0.0]], np.float32))
     assert (coded.codes.tolist(), coded.scales.tolist()) == ([[127, -64, 1, 0]], [1.0])  # type: ignore[union-attr]
     assert decode(coded).tolist() == [[127.0, -64.0, 1.0, 0.0]]
 
 
-def test_a_zero_vector() -> None:
+def test_zero_vector() -> None:
     coded = encode("int8", np.zeros((2, 3), np.float32))
     assert decode(coded).tolist() == [[0.0] * 3] * 2
 
@@ -34,7 +34,7 @@ def test_int8_is_within_half_a_step(values: list[float]) -> None:
 
 
 def test_pq_by_hand() -> None:
-    """Two sub-vectors of two dimensions; key 5 has scale 2, so its vector is halved before the nearest is sought."""
+    """Two sub-vectors of two dimensions; key 5 has scale 2, so its vector is halved first."""
     centroids = np.full((2, 256, 2), 1000.0, np.float32)
     centroids[:, 3], centroids[:, 7] = [1, 0], [0, 1]
     book = Codebook(centroids, np.array([5], np.uint32), np.array([2.0], np.float32), 1.0)
@@ -44,7 +44,7 @@ def test_pq_by_hand() -> None:
     assert decode(coded, keys, book).tolist() == [[2.0, 0.0, 0.0, 2.0], [0.0, 1.0, 1.0, 0.0]]
 
 
-def test_a_codebook_of_few_distinct_vectors_keeps_them() -> None:
+def test_codebook_reproduces_few_distinct_vectors() -> None:
     vectors = np.repeat(np.eye(8, dtype=np.float32), 40, axis=0)
     keys = np.tile(np.array([1, 2], np.uint32), 160)
     book = train(vectors, keys, subvector=4)
@@ -53,8 +53,8 @@ def test_a_codebook_of_few_distinct_vectors_keeps_them() -> None:
 
 
 @given(st.integers(0, 254), st.sampled_from([0.02, 0.01, 0.05]), st.integers(-2, 2))
-def test_weight_steps_say_what_tau_says(steps: int, step: float, ulps: int) -> None:
-    """A weight at or next to m steps: the code is above m exactly when the weight is above τ = m · step."""
+def test_weight_codes_agree_with_tau(steps: int, step: float, ulps: int) -> None:
+    """The code is above m exactly when the weight is above τ = m · step."""
     tau = np.float32(steps * step)
     weight = tau
     for _ in range(abs(ulps)):
@@ -63,6 +63,8 @@ def test_weight_steps_say_what_tau_says(steps: int, step: float, ulps: int) -> N
     assert (code > steps) == bool(weight > tau)
 
 
-@pytest.mark.parametrize(("weight", "code"), [(0.0, 0), (0.01, 1), (0.02, 1), (0.021, 2), (5.09, 255), (99.0, 255)])
+@pytest.mark.parametrize(
+    ("weight", "code"), [(0.0, 0), (0.01, 1), (0.02, 1), (0.021, 2), (5.09, 255), (99.0, 255)]
+)
 def test_weight_steps_by_hand(weight: float, code: int) -> None:
     assert weight_steps(np.array([weight], np.float32), 0.02).tolist() == [code]

@@ -1,16 +1,22 @@
-"""Repair keeps every document that can be read, lists the others, and asks before it loses one."""
+"""Repair keeps every readable document, lists the others, and needs consent to lose one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import citadel
-from citadel.errors import CorruptIndexError, RepairLossError
+from citadel.encode.batches import encoded_batches
+from citadel.encode.encoder import Encoder
+from citadel.errors import CorruptIndexError, FingerprintError, RepairLossError
 from citadel.index.manifest import generations
-from citadel.index.repair import plan_repair, repair
+from citadel.index.repair import EncodeDocuments, plan_repair, repair
+from citadel.text.analyser import get_analyser
+from citadel.types import Document, VectorBatch
 from tests.index.quick import Quick
+from tests.support.models import ModelFolder
 
 WORDS = [f"word{n}" for n in range(40)]
 
@@ -27,6 +33,11 @@ def spoil(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
+def spoil_lists(storage: Quick) -> None:
+    (path,) = storage.path.glob("seg-*")
+    spoil(path, path.stat().st_size // 2)
+
+
 def spoil_document(storage: Quick, number: int) -> None:
     (path,) = storage.path.glob("docs-*")
     spoil(path, path.read_bytes().index(f"marker{number:04}".encode()))
@@ -34,12 +45,12 @@ def spoil_document(storage: Quick, number: int) -> None:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Quick:
-    made = Quick(tmp_path / "index")
-    build(made)
-    return made
+    storage = Quick(tmp_path / "index")
+    build(storage)
+    return storage
 
 
-def test_one_damaged_document_costs_one_document(storage: Quick) -> None:
+def test_one_damaged_document_loses_only_itself(storage: Quick) -> None:
     expected = citadel.Index.open(storage).searcher().search("word7", k=100).ids
     spoil_document(storage, 700)
     with pytest.raises(RepairLossError, match=r"keeps 1,399 documents and loses 1: d0700; .* --yes"):
@@ -56,11 +67,10 @@ def test_one_damaged_document_costs_one_document(storage: Quick) -> None:
     assert len(index.commit()) == 1400
 
 
-def test_damaged_lists_are_built_again_from_the_texts(storage: Quick) -> None:
+def test_damaged_lists_are_rebuilt_from_texts(storage: Quick) -> None:
     before = citadel.Index.open(storage).searcher().search("word7 marker0007", k=50)
     expected = [(hit.id, hit.score) for hit in before]
-    (path,) = storage.path.glob("seg-*")
-    spoil(path, path.stat().st_size // 2)
+    spoil_lists(storage)
     assert repair(storage).lost == 0
     index = citadel.Index.open(storage)
     index.check(deep=True)
@@ -71,14 +81,14 @@ def test_deleted_documents_stay_deleted(storage: Quick) -> None:
     index = citadel.Index.open(storage)
     index.delete(["d0001", "d0002"])
     index.commit()
-    spoil_document(storage, 2)  # of a deleted document: nothing is lost
+    spoil_document(storage, 2)
     assert repair(storage).lost == 0
     index = citadel.Index.open(storage)
     index.check(deep=True)
     assert (len(index), "d0001" in index) == (1398, False)
 
 
-def test_nothing_to_save_is_refused(tmp_path: Path) -> None:
+def test_repair_fails_when_no_document_is_readable(tmp_path: Path) -> None:
     storage = Quick(tmp_path / "index")
     build(storage)
     for pattern in ("docs-*", "seg-*"):
@@ -90,7 +100,7 @@ def test_nothing_to_save_is_refused(tmp_path: Path) -> None:
     assert generations(storage) == before
 
 
-def test_vectors_of_a_damaged_segment_are_lost_and_listed(tmp_path: Path) -> None:
+def test_given_vectors_of_damaged_lists_are_lost_and_listed(tmp_path: Path) -> None:
     storage = Quick(tmp_path / "index")
     index = citadel.Index.create(storage, fields={"lexical": 4}, fingerprint="x")
     for id in "ab":
@@ -101,12 +111,12 @@ def test_vectors_of_a_damaged_segment_are_lost_and_listed(tmp_path: Path) -> Non
     plan = plan_repair(storage)
     assert (plan.action, plan.kept, plan.lost_ids) == ("rewrite", 1, ("b",))
     repair(storage, accept_loss=True)
-    assert [hit.id for hit in citadel.Index.open(storage).searcher().search_vectors([1], [1.0], [[1.0, 0, 0, 0]])] == [
-        "a"
-    ]
+    assert [
+        hit.id for hit in citadel.Index.open(storage).searcher().search_vectors([1], [1.0], [[1.0, 0, 0, 0]])
+    ] == ["a"]
 
 
-def test_a_merge_that_was_damaged_returns_to_the_same_documents(tmp_path: Path) -> None:
+def test_damaged_merge_returns_to_previous_generation(tmp_path: Path) -> None:
     storage = Quick(tmp_path / "index")
     index = citadel.Index.create(storage, fields={"lexical": 4}, fingerprint="x")
     for n in range(6):  # the sixth commit merges
@@ -117,3 +127,122 @@ def test_a_merge_that_was_damaged_returns_to_the_same_documents(tmp_path: Path) 
     plan = repair(storage)
     assert (plan.action, plan.lost) == ("return", 0)
     assert len(citadel.Index.open(storage)) == 6
+
+
+# ---- lists rebuilt with a model --------------------------------------------------------------------------
+
+
+TEXTS = ["einstein proposed relativity in physics", "darwin proposed evolution", "a history of rome"]
+QUERY = "who proposed relativity"
+
+
+def model_index(storage: Quick, folder: Path, texts: list[str]) -> list[tuple[str, float]]:
+    """Build an index with a model, damage its lists, and return its hits from before the damage."""
+    index = citadel.Index.create(storage, model=folder)
+    index.add({"id": f"d{n}", "text": text} for n, text in enumerate(texts))
+    expected = hits_of(index.commit(), len(texts))
+    spoil_lists(storage)
+    return expected
+
+
+def hits_of(index: citadel.Index, k: int) -> list[tuple[str, float]]:
+    return [(hit.id, hit.score) for hit in index.searcher().search(QUERY, k=k)]
+
+
+def encoder_of(folder: Path, memory: int = 1 << 28) -> EncodeDocuments:
+    encoder = Encoder(folder)
+    return lambda documents: encoded_batches(documents, encoder, memory, lambda name, count: None)
+
+
+@pytest.mark.parametrize("router", ["dynamic", "none"])
+def test_model_rebuilds_damaged_lists(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
+    storage, folder = Quick(tmp_path / "index"), tiny_model(router)
+    expected = model_index(storage, folder, TEXTS)
+    plan = repair(storage, encode=encoder_of(folder))
+    assert (plan.action, plan.kept, plan.lost) == ("rewrite", 3, 0)
+    index = citadel.Index.open(storage, model=folder)
+    index.check(deep=True)
+    assert hits_of(index, 3) == expected
+    assert [index.get(f"d{n}") for n in range(3)] == [Document(f"d{n}", text) for n, text in enumerate(TEXTS)]
+
+
+def test_deleted_and_unreadable_documents_are_not_encoded(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    storage, folder = Quick(tmp_path / "index"), tiny_model()
+    index = citadel.Index.create(storage, model=folder)
+    index.add({"id": f"d{n}", "text": f"rome marker{n:04}"} for n in range(5))
+    index.commit().delete(["d1"])
+    index.commit()
+    spoil_lists(storage)
+    spoil_document(storage, 3)
+    encoded, encode = list[str](), encoder_of(folder)
+
+    def recorded(documents: Iterable[Document]) -> Iterator[VectorBatch]:
+        for batch in encode(documents):
+            encoded.extend(document.id for document in batch.documents)
+            yield batch
+
+    assert repair(storage, accept_loss=True, encode=recorded).kept == 3
+    assert encoded == ["d0", "d2", "d4"]
+    index = citadel.Index.open(storage, model=folder)
+    index.check(deep=True)
+    assert [id for id in ("d0", "d1", "d2", "d3", "d4") if id in index] == encoded
+
+
+def test_without_its_model_damaged_lists_are_lost(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    storage = Quick(tmp_path / "index")
+    model_index(storage, tiny_model(), TEXTS)
+    plan = plan_repair(storage)
+    assert (plan.action, plan.lost, sorted(plan.lost_ids)) == ("impossible", 3, ["d0", "d1", "d2"])
+
+
+def test_rebuilding_with_a_model_keeps_the_memory_bound(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    storage, folder, memory = Quick(tmp_path / "index"), tiny_model(), 1 << 20
+    expected = model_index(storage, folder, [f"{TEXTS[n % 3]} {'x ' * 4000}" for n in range(200)])
+    assert repair(storage, encode=encoder_of(folder, memory), memory=memory).lost == 0
+    index = citadel.Index.open(storage, model=folder)
+    index.check(deep=True)
+    assert len(index._snapshot.segments) > 2
+    rebuilt = dict(hits_of(index, 200))
+    assert rebuilt == pytest.approx(dict(expected), rel=1e-5)
+
+
+# ---- lists rebuilt with an analyser ------------------------------------------------------------------------
+
+
+def change_analyser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behave like a machine whose stemmer makes other terms."""
+    monkeypatch.setitem(vars(get_analyser("plain")), "fingerprint", "plain-1-00000000")
+
+
+def test_other_analyser_does_not_rebuild_lists(storage: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil_lists(storage)
+    change_analyser(monkeypatch)
+    before = {name: storage.map(name).tobytes() for name in storage.names()}
+    with pytest.raises(
+        FingerprintError, match=r"this machine has plain-1-00000000; install the same PyStemmer"
+    ):
+        repair(storage, accept_loss=True)
+    assert {name: storage.map(name).tobytes() for name in storage.names()} == before
+
+
+def test_other_analyser_is_accepted_while_lists_are_whole(
+    storage: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil_document(storage, 700)
+    change_analyser(monkeypatch)
+    assert repair(storage, accept_loss=True).kept == 1399
+
+
+def test_rebuilding_from_texts_keeps_the_memory_bound(tmp_path: Path) -> None:
+    storage, memory = Quick(tmp_path / "index"), 4 << 20
+    index = citadel.Index.create(storage, analyser="plain")
+    index.add({"id": f"d{n}", "text": f"marker{n} " + "word " * 20_000} for n in range(60))  # 100 kB each
+    index.commit()
+    spoil_lists(storage)
+    assert repair(storage, memory=memory).lost == 0
+    index = citadel.Index.open(storage)
+    index.check(deep=True)
+    segments = index._snapshot.segments
+    assert len(segments) > 2
+    assert all(100_000 * segment.documents <= memory // 2 for segment in segments)
+    assert [index.searcher().search(f"marker{n}").ids for n in (0, 59)] == [["d0"], ["d59"]]

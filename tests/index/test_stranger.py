@@ -1,4 +1,4 @@
-"""docs/reference/file-format.md suffices to read an index: a reader written from it finds the same postings."""
+"""A reader written from docs/reference/file-format.md reads the same postings."""
 
 from __future__ import annotations
 
@@ -19,22 +19,29 @@ from tests.index.quick import Quick
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_names_are_those_of_the_specification() -> None:
-    """Every "number NAME" of the tables in docs/reference/file-format.md is known to the reader, and no other."""
+def test_reader_knows_the_documented_sections() -> None:
+    """The reader has every "number NAME" of the tables in docs/reference/file-format.md, and no other."""
     text = (ROOT / "docs" / "reference" / "file-format.md").read_text()
-    found = {int(number): name for number, name in re.findall(r"\b(\d{1,2}) ([A-Z]+(?:_[A-Z]+)*)\b", text)}
-    assert {number: name for number, name in found.items() if number in stranger.NAMES} == stranger.NAMES
+    documented = {
+        int(number): name for number, name in re.findall(r"\b(\d{1,2}) ([A-Z]+(?:_[A-Z]+)*)\b", text)
+    }
+    assert {number: name for number, name in documented.items() if number in stranger.NAMES} == stranger.NAMES
 
 
 @pytest.fixture
 def vectors(tmp_path: Path) -> Path:
-    """300 documents with one posting or none under key 9, two under key 2 for every third."""
+    """300 documents: one posting or none with key 9; every third has two with key 2."""
     random = np.random.default_rng(5)
     fields = {"lexical": citadel.Field(3, "int8"), "semantic": citadel.Field(2, "int8")}
     with citadel.Index.create(Quick(tmp_path / "i"), fields=fields, fingerprint="by hand") as index:
         for n in range(300):
             keys = [9] * (n % 7 != 0) + [2, 2] * (n % 3 == 0)
-            document: dict[str, Any] = {"id": f"d{n}", "keys": keys, "weights": [0.5] * len(keys), "text": f"text {n}"}
+            document: dict[str, Any] = {
+                "id": f"d{n}",
+                "keys": keys,
+                "weights": [0.5] * len(keys),
+                "text": f"text {n}",
+            }
             document |= {"vectors": random.normal(size=(len(keys), 3)).round(3), "semantic": [n, -1.0]}
             index.add_vectors([document])
         index.commit()
@@ -51,7 +58,8 @@ def test_manifest(vectors: Path) -> None:
     assert (check.decode(), end) == (f"{stranger.crc32c(line):08x}", b"")
     data = json.loads(line)
     assert set(data) == {
-        "format", "index", "generation", "settings", "segments", "deletions", "deleted", "codebook", "counts", "build",
+        "format", "index", "generation", "settings", "segments",
+        "deletions", "deleted", "codebook", "counts", "build",
     }  # fmt: skip
     (record,) = data["segments"]
     assert (record["documents"], record["postings"]) == (300, 257 + 200)
@@ -62,7 +70,7 @@ def test_manifest(vectors: Path) -> None:
 
 def test_lists(vectors: Path) -> None:
     file = segment(vectors)
-    assert (file.kind, file.version, file.meta["kind"], file.meta["documents"]) == (1, 1, "vectors", 300)
+    assert (file.kind, file.version, file.meta["kind"], file.meta["documents"]) == (1, 2, "vectors", 300)
     assert file.numbers("KEYS", "I") == (2, 9)
     two, nine = stranger.lists(file)
     assert two == [n for n in range(300) if n % 3 == 0 for _ in range(2)]
@@ -72,7 +80,7 @@ def test_lists(vectors: Path) -> None:
 
 
 def test_vectors(vectors: Path) -> None:
-    """Stored is w'·v in int8: each number within half a step of it."""
+    """Stored vectors are w'·v in int8, within half a step."""
     file, random = segment(vectors), np.random.default_rng(5)
     given: dict[int, list[np.ndarray]] = {2: [], 9: []}
     for n in range(300):
@@ -92,18 +100,20 @@ def test_ids(vectors: Path) -> None:
     assert names == [f"d{n}" for n in range(300)]
     hashes, numbers = file.numbers("ID_HASHES", "Q"), file.numbers("ID_NUMBERS", "I")
     assert list(hashes) == sorted(hashes)
-    for found, number in zip(hashes, numbers, strict=True):
+    for hashed, number in zip(hashes, numbers, strict=True):
         digest = hashlib.blake2b(names[number].encode(), digest_size=8).digest()
-        assert int.from_bytes(digest, "little") == found
+        assert int.from_bytes(digest, "little") == hashed
 
 
 def test_documents(vectors: Path) -> None:
     (path,) = vectors.glob("docs-*")
     connection = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
-    (index_id, file_id, version), = connection.execute("SELECT index_id, file_id, format FROM citadel")  # fmt: skip
+    [row] = connection.execute("SELECT index_id, file_id, format FROM citadel")
     file = segment(vectors)
-    assert (index_id, file_id, version) == (file.index_id, path.name[5:-7], 1)
-    for number, *texts, crc in connection.execute("SELECT number, id, title, text, metadata, crc FROM documents"):
+    assert row == (file.index_id, path.name[5:-7], 2)
+    for number, *texts, crc in connection.execute(
+        "SELECT number, id, title, text, metadata, crc FROM documents"
+    ):
         assert crc == stranger.crc32c("\0".join([str(number), *texts]).encode())
     connection.close()
 
@@ -111,7 +121,11 @@ def test_documents(vectors: Path) -> None:
 def test_bm25_and_tombstones(tmp_path: Path) -> None:
     with citadel.Index.create(Quick(tmp_path / "i"), analyser="plain") as index:
         index.add(
-            [{"id": "a", "text": "bee ant bee"}, {"id": "b", "text": "ant"}, {"id": "c", "text": "cat bee bee bee bee"}]
+            [
+                {"id": "a", "text": "bee ant bee"},
+                {"id": "b", "text": "ant"},
+                {"id": "c", "text": "cat bee bee bee bee"},
+            ]
         )
         index.add([{"id": f"x{n}", "text": "ox"} for n in range(8)])
         index.commit().delete(["a"])
@@ -121,18 +135,25 @@ def test_bm25_and_tombstones(tmp_path: Path) -> None:
     assert stranger.lists(file)[:3] == [[0, 1], [0, 2], [2]]
     assert stranger.counts(file)[:5] == [1, 1, 2, 4, 1]
     assert file.numbers("LENGTHS", "I") == (3, 1, 5, *[1] * 8)
-    gone = stranger.File(next((tmp_path / "i").glob("del-*")))
-    assert (gone.kind, gone.meta, gone.section("SEGMENTS").hex()) == (2, {"documents": 1}, file.file_id)
-    assert (gone.numbers("DELETED_STARTS", "Q"), gone.numbers("DELETED_DOCUMENTS", "I")) == ((0, 1), (0,))
-    assert (gone.numbers("TERM_RANKS", "I"), gone.numbers("TERM_COUNTS", "I")) == ((0, 1), (1, 1))
-    assert gone.numbers("REMOVED_LENGTHS", "Q") == (3,)
+    tombstones = stranger.File(next((tmp_path / "i").glob("del-*")))
+    assert (tombstones.kind, tombstones.meta, tombstones.section("SEGMENTS").hex()) == (
+        2,
+        {"documents": 1},
+        file.file_id,
+    )
+    assert (tombstones.numbers("DELETED_STARTS", "Q"), tombstones.numbers("DELETED_DOCUMENTS", "I")) == (
+        (0, 1),
+        (0,),
+    )
+    assert (tombstones.numbers("TERM_RANKS", "I"), tombstones.numbers("TERM_COUNTS", "I")) == ((0, 1), (1, 1))
+    assert tombstones.numbers("REMOVED_LENGTHS", "Q") == (3,)
 
 
 def test_sections_are_aligned_and_padded_with_zeros(vectors: Path) -> None:
     file = segment(vectors)
-    places = sorted(file.places.values(), key=lambda place: place.offset)
-    assert [place.offset % 64 for place in places] == [0] * len(places)
+    extents = sorted(file.extents.values(), key=lambda extent: extent.offset)
+    assert [extent.offset % 64 for extent in extents] == [0] * len(extents)
     end = 64
-    for place in places:
-        assert set(file.data[end : place.offset]) <= {0} and place.offset - end < 64
-        end = place.end
+    for extent in extents:
+        assert set(file.data[end : extent.offset]) <= {0} and extent.offset - end < 64
+        end = extent.end

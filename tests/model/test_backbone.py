@@ -1,4 +1,4 @@
-"""Our encoder says what transformers' encoders say, for every family, from every kind of checkpoint folder."""
+"""Our backbone agrees with transformers for every model family and kind of checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra [train] brings it")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: the extra [train] brings it"
+)
 
 from citadel.encode.config import BackboneConfig, ModelConfig  # noqa: E402
 from citadel.model.backbone import Backbone, attention_bias  # noqa: E402
@@ -25,7 +27,14 @@ SHAPE = {
     "max_position_embeddings": 20,
     "initializer_range": 0.3,
 }
-DISTIL = {"vocab_size": VOCABULARY, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "initializer_range": 0.3}
+DISTIL = {
+    "vocab_size": VOCABULARY,
+    "dim": 16,
+    "n_layers": 2,
+    "n_heads": 4,
+    "hidden_dim": 24,
+    "initializer_range": 0.3,
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", SHAPE),
     "roberta": ("Roberta", SHAPE | {"pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
@@ -36,10 +45,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def theirs(family: str, head: str = "Model", **changes: Any) -> Any:
-    """A random model of a family; norms and biases are random too, or a test would not see them swapped."""
+    """A random model of a family; norms and biases are random too, so that swapping them is noticed."""
     prefix, shape = FAMILIES[family]
     torch.manual_seed(0)
-    model = getattr(transformers, prefix + head)(getattr(transformers, f"{prefix}Config")(**shape | changes)).eval()
+    model = getattr(transformers, prefix + head)(
+        getattr(transformers, f"{prefix}Config")(**shape | changes)
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -54,9 +65,11 @@ def saved(model: Any, folder: Path, **options: Any) -> Path:
 
 
 def ours(folder: Path, router: str = "none") -> Citadel:
-    """Our model with those weights."""
+    """Our model with the same weights."""
     dimension = 4 if router == "dynamic" else 0
-    config = ModelConfig(router, BackboneConfig(), token_dimension=dimension, semantic_dimension=4, cls_id=1, sep_id=2)
+    config = ModelConfig(
+        router, BackboneConfig(), token_dimension=dimension, semantic_dimension=4, cls_id=1, sep_id=2
+    )
     return new_model(config, str(folder))[0].eval()
 
 
@@ -69,27 +82,27 @@ def texts(family: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_hidden_states_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+def test_hidden_states_equal_transformers(family: str, tmp_path: Path) -> None:
     model = theirs(family)
     ids, mask = texts(family)
     with torch.no_grad():
         wanted = model(input_ids=ids, attention_mask=mask).last_hidden_state
-        found = ours(saved(model, tmp_path))(ids, mask)
-    there = mask.bool()
-    torch.testing.assert_close(found[there], wanted[there], atol=2e-5, rtol=1e-4)
-    assert wanted[there].std() > 0.5
+        actual = ours(saved(model, tmp_path))(ids, mask)
+    valid = mask.bool()
+    torch.testing.assert_close(actual[valid], wanted[valid], atol=2e-5, rtol=1e-4)
+    assert wanted[valid].std() > 0.5
 
 
-def test_an_activation_of_relu_is_kept(tmp_path: Path) -> None:
+def test_relu_activation(tmp_path: Path) -> None:
     model = theirs("bert", hidden_act="relu")
     ids, mask = texts("bert")
     with torch.no_grad():
         wanted = model(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()]
-        found = ours(saved(model, tmp_path))(ids, mask)[mask.bool()]
-    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=1e-4)
+        actual = ours(saved(model, tmp_path))(ids, mask)[mask.bool()]
+    torch.testing.assert_close(actual, wanted, atol=2e-5, rtol=1e-4)
 
 
-def test_a_sharded_checkpoint_is_the_same(tmp_path: Path) -> None:
+def test_sharded_checkpoint(tmp_path: Path) -> None:
     model = theirs("bert")
     one = ours(saved(model, tmp_path / "one")).state_dict()
     folder = saved(model, tmp_path / "many", max_shard_size="4KB")
@@ -101,19 +114,19 @@ def test_a_sharded_checkpoint_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_mlm_head_becomes_the_router(family: str, tmp_path: Path) -> None:
+def test_mlm_head_becomes_the_router(family: str, tmp_path: Path) -> None:
     model = theirs(family, "ForMaskedLM")
     ids, mask = texts(family)
     mine = ours(saved(model, tmp_path), "dynamic")
     assert mine.router is not None
     with torch.no_grad():
         wanted = model(input_ids=ids, attention_mask=mask).logits
-        found = mine.router(mine(ids, mask)) @ mine.embeddings.word.T + mine.router.bias
-    there = mask.bool()
-    torch.testing.assert_close(found[there], wanted[there], atol=5e-5, rtol=1e-4)
+        actual = mine.router(mine(ids, mask)) @ mine.embeddings.word.T + mine.router.bias
+    valid = mask.bool()
+    torch.testing.assert_close(actual[valid], wanted[valid], atol=5e-5, rtol=1e-4)
 
 
-def test_what_is_padded_does_not_matter() -> None:
+def test_padding_does_not_change_hidden_states() -> None:
     torch.manual_seed(0)
     tiny = BackboneConfig(vocabulary=20, hidden=8, layers=2, heads=2, intermediate=16, positions=16)
     model = Backbone(tiny).double()
@@ -123,9 +136,11 @@ def test_what_is_padded_does_not_matter() -> None:
     torch.testing.assert_close(padded[:, :3], alone)
 
 
-def test_bf16_runs_on_fp32_weights_and_is_near() -> None:
+def test_bf16_forward_is_close_to_fp32() -> None:
     torch.manual_seed(0)
-    model = Backbone(BackboneConfig(vocabulary=20, hidden=8, layers=1, heads=2, intermediate=16, positions=16))
+    model = Backbone(
+        BackboneConfig(vocabulary=20, hidden=8, layers=1, heads=2, intermediate=16, positions=16)
+    )
     ids = torch.tensor([[1, 2, 3]])
     half = model(ids, torch.ones_like(ids), torch.bfloat16)
     assert half.dtype == torch.bfloat16 and model.embeddings.word.dtype == torch.float32

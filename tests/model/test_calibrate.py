@@ -7,7 +7,7 @@ from citadel.model.forward import router_states
 from tests.support.models import tiny_config, tiny_state
 
 
-def test_the_span_holds_the_states_of_a_text_it_has_not_seen() -> None:
+def test_span_contains_the_states_of_another_text() -> None:
     config = tiny_config("dynamic")
     state = tiny_state(config)
     low, high = router_span(config, state)
@@ -15,7 +15,7 @@ def test_the_span_holds_the_states_of_a_text_it_has_not_seen() -> None:
     assert low < states.min() < 0 < states.max() < high
 
 
-def test_a_norm_that_gives_one_number_sets_the_span() -> None:
+def test_constant_states_determine_the_span() -> None:
     config = tiny_config("dynamic")
     state = dict(tiny_state(config))
     state["router.norm.weight"] = np.zeros_like(state["router.norm.weight"])

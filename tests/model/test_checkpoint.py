@@ -1,4 +1,4 @@
-"""A checkpoint folder gives back the model it was made of, and says what is wrong with it."""
+"""Saving and loading checkpoint folders, and errors of damaged ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, tokenizer: Path) -> Path:
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_there_and_back(router: str, tmp_path: Path, tokenizer: Path) -> None:
+def test_save_and_load(router: str, tmp_path: Path, tokenizer: Path) -> None:
     model = tiny_citadel(router).float()
     save_model(model, tmp_path / "model", tokenizer)
     again = load_model(tmp_path / "model")
@@ -40,7 +40,7 @@ def test_there_and_back(router: str, tmp_path: Path, tokenizer: Path) -> None:
         assert torch.equal(again.state_dict()[name], tensor), name
 
 
-def test_an_exported_model_gives_its_weights(tiny_model) -> None:
+def test_exported_model_can_be_loaded(tiny_model) -> None:
     from tests.support.models import tiny_state
 
     model = load_model(tiny_model("dynamic", "fp32"))
@@ -54,7 +54,7 @@ def test_saving_in_place_keeps_the_tokenizer(folder: Path) -> None:
     assert (folder / "tokenizer.json").read_bytes() == before
 
 
-def test_a_tensor_is_missing_unknown_or_of_another_shape(folder: Path) -> None:
+def test_missing_unknown_and_misshapen_tensors_are_errors(folder: Path) -> None:
     file = folder / "model.safetensors"
     whole = load_file(file)
     cases = {
@@ -69,28 +69,30 @@ def test_a_tensor_is_missing_unknown_or_of_another_shape(folder: Path) -> None:
         assert words in str(caught.value) and str(file) in str(caught.value)
 
 
-def test_weights_that_are_cut(folder: Path) -> None:
+def test_truncated_weights_are_an_error(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(InputError, match="cannot be read as safetensors"):
         load_model(folder)
 
 
-def test_no_weights_at_all(folder: Path) -> None:
+def test_missing_weights_are_an_error(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"neither model\.safetensors nor model\.onnx"):
         load_model(folder)
 
 
-def test_pickled_weights(folder: Path) -> None:
+def test_pickled_weights_are_rejected(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "model.pt")
     with pytest.raises(InputError, match="pickled"):
         load_model(folder)
 
 
-def test_lengths_are_cut_to_what_the_backbone_takes(tmp_path: Path, tokenizer: Path) -> None:
+def test_lengths_are_limited_by_the_backbone(tmp_path: Path, tokenizer: Path) -> None:
     write_backbone(tmp_path, 30, np.random.default_rng(0))
-    config = ModelConfig("dynamic", BackboneConfig(), document_length=512, query_length=32, cls_id=1, sep_id=2)
+    config = ModelConfig(
+        "dynamic", BackboneConfig(), document_length=512, query_length=32, cls_id=1, sep_id=2
+    )
     model, folder = new_model(config, str(tmp_path))
     assert (model.config.document_length, model.config.query_length, folder) == (64, 32, tmp_path)
     assert model.config.backbone.vocabulary == 30

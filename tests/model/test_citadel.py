@@ -1,4 +1,4 @@
-"""The model's heads: which a router has, what they say, and that learning or not gives the same texts."""
+"""The model's heads and their outputs for each router."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ PARTS = {
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_a_router_has_its_parts_and_no_others(router: str) -> None:
+def test_outputs_per_router(router: str) -> None:
     model = tiny_citadel(router)
-    found = model.encode(*tiny_texts(model, 3, 0), dtype=torch.float64)
-    assert set(found.tensors()) - {"routed"} == PARTS[router]
+    encoded = model.encode(*tiny_texts(model, 3, 0), dtype=torch.float64)
+    assert set(encoded.tensors()) - {"routed"} == PARTS[router]
 
 
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("query", [False, True])
-def test_encoding_without_learning_says_the_same(router: str, query: bool) -> None:
+def test_encoding_without_learning_gives_the_same_outputs(router: str, query: bool) -> None:
     model = tiny_citadel(router)
     inputs = tiny_texts(model, 3, 0, query=query)
     whole = model.encode(*inputs, query=query, dtype=torch.float64).tensors()
@@ -37,31 +37,33 @@ def test_encoding_without_learning_says_the_same(router: str, query: bool) -> No
         torch.testing.assert_close(tensor, whole[name], msg=name)
 
 
-def test_queries_have_k_keys_and_documents_l() -> None:
+def test_number_of_keys() -> None:
     model = tiny_citadel("dynamic", query_keys=2, document_keys=3)
     inputs = tiny_texts(model, 2, 0)
     for query, keys in ((True, 2), (False, 3)):
-        found = model.encode(*inputs, query=query, dtype=torch.float64)
-        assert found.keys is not None and found.keys.shape[-1] == keys
+        encoded = model.encode(*inputs, query=query, dtype=torch.float64)
+        assert encoded.keys is not None and encoded.keys.shape[-1] == keys
 
 
-def test_what_is_not_routed_has_neither_weight_nor_vector() -> None:
+def test_unrouted_tokens_have_zero_weights_and_vectors() -> None:
     model = tiny_citadel("dynamic", route_separator=False, route_punctuation=False)
     inputs = tiny_texts(model, 4, 0)
-    silent = ~inputs.routed
-    assert silent[:, 0].all() and (inputs.ids[inputs.routed] > 8).all()  # neither special tokens nor marks
-    found = model.encode(*inputs, dtype=torch.float64)
-    assert found.weights is not None and found.vectors is not None
-    assert found.weights[silent].eq(0).all() and found.vectors[silent].eq(0).all()
-    assert found.weights[inputs.routed].gt(0).any()
+    unrouted = ~inputs.routed
+    assert (
+        unrouted[:, 0].all() and (inputs.ids[inputs.routed] > 8).all()
+    )  # neither special tokens nor punctuation
+    encoded = model.encode(*inputs, dtype=torch.float64)
+    assert encoded.weights is not None and encoded.vectors is not None
+    assert encoded.weights[unrouted].eq(0).all() and encoded.vectors[unrouted].eq(0).all()
+    assert encoded.weights[inputs.routed].gt(0).any()
 
 
 def test_all_to_all_has_unit_vectors() -> None:
     model = tiny_citadel("all_to_all")
     inputs = tiny_texts(model, 2, 0)
-    found = model.encode(*inputs, dtype=torch.float64)
-    assert found.vectors is not None
-    torch.testing.assert_close(found.vectors.norm(dim=-1), inputs.routed.double())
+    encoded = model.encode(*inputs, dtype=torch.float64)
+    assert encoded.vectors is not None
+    torch.testing.assert_close(encoded.vectors.norm(dim=-1), inputs.routed.double())
 
 
 def test_colbert_queries_are_padded_with_masks() -> None:
@@ -79,8 +81,7 @@ def test_pooling(pooling: str) -> None:
     assert model.pool(hidden, torch.tensor([[1, 1, 0]])).tolist() == wanted
 
 
-def test_a_text_of_all_widths_is_the_same() -> None:
-    """What stands beside a text in its batch does not change it."""
+def test_encoding_does_not_depend_on_the_batch() -> None:
     model = tiny_citadel("dynamic")
     inputs = tiny_texts(model, 4, 3)
     alone = model.encode(*inputs.rows(slice(2, 3)), dtype=torch.float64)
@@ -91,20 +92,20 @@ def test_a_text_of_all_widths_is_the_same() -> None:
     torch.testing.assert_close(beside.pooled[2:3], alone.pooled)
 
 
-def test_bf16_gives_fp32_encodings() -> None:
+def test_bf16_outputs_are_fp32() -> None:
     model = tiny_citadel("dynamic").float()
-    found = model.encode(*tiny_texts(model, 2, 0), dtype=torch.bfloat16)
-    floats = {name: tensor.dtype for name, tensor in found.tensors().items() if tensor.is_floating_point()}
+    encoded = model.encode(*tiny_texts(model, 2, 0), dtype=torch.bfloat16)
+    floats = {name: tensor.dtype for name, tensor in encoded.tensors().items() if tensor.is_floating_point()}
     assert set(floats.values()) == {torch.float32}
 
 
-def test_a_fresh_router_head_is_the_identity() -> None:
+def test_new_router_head_is_the_identity() -> None:
     model = Citadel(tiny_config("dynamic"))
     assert model.router is not None
     assert torch.equal(model.router.dense.weight, torch.eye(32)) and model.router.bias.eq(0).all()
 
 
-def test_weights_kept_in_the_precision_of_a_forward_change_nothing() -> None:
+def test_keep_in_does_not_change_outputs() -> None:
     model = tiny_citadel("none")
     ids, mask, routed = tiny_texts(model, 3, 0)
     before = model.encode(ids, mask, routed, dtype=torch.bfloat16).semantic
@@ -112,4 +113,7 @@ def test_weights_kept_in_the_precision_of_a_forward_change_nothing() -> None:
     after = model.encode(ids, mask, routed, dtype=torch.bfloat16).semantic
     assert before is not None and after is not None and torch.equal(before, after)
     kept = {name for name, tensor in model.named_parameters() if tensor.dtype == torch.bfloat16}
-    assert {"layers.0.attention.qkv.weight", "embeddings.norm.weight"} <= kept and "embeddings.word" not in kept
+    assert {
+        "layers.0.attention.qkv.weight",
+        "embeddings.norm.weight",
+    } <= kept and "embeddings.word" not in kept

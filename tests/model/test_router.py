@@ -1,4 +1,4 @@
-"""The chunked router against the plain formula, values and gradients, in float64; and its kernels against it."""
+"""The chunked router and its kernels against the plain formula: values and gradients."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ WITH_GRADIENT = ("weights", "pooled", "mass", "l1")
 
 
 def plain(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int) -> Routed:
-    """The routing formulas, with all of z at once."""
+    """The routing formulas on all of z at once."""
     z = x @ word.T + bias  # [n, T, V]
-    lives = routed[..., None]
-    phi = torch.log1p(z.relu()) * lives
-    weights, found = phi.topk(keys, -1)
-    mass = (z.softmax(-1) * lives).sum((0, 1))
-    return Routed(weights, found, phi.amax(1), mass, phi.sum(), (phi > 0).sum())
+    mask = routed[..., None]
+    phi = torch.log1p(z.relu()) * mask
+    weights, actual = phi.topk(keys, -1)
+    mass = (z.softmax(-1) * mask).sum((0, 1))
+    return Routed(weights, actual, phi.amax(1), mass, phi.sum(), (phi > 0).sum())
 
 
 def world(
@@ -40,10 +40,10 @@ def world(
     return x, word, bias, torch.rand(n, length) > 0.3
 
 
-def pulled(found: Routed, seed: int) -> Tensor:
-    """A number that depends on every output that has a gradient."""
+def weighted_sum(actual: Routed, seed: int) -> Tensor:
+    """A scalar that depends on every output with a gradient."""
     generator = torch.Generator().manual_seed(seed)
-    pulls = [getattr(found, name) for name in WITH_GRADIENT]
+    pulls = [getattr(actual, name) for name in WITH_GRADIENT]
     terms = [(t * torch.randn(t.shape, dtype=t.dtype, generator=generator)).sum() for t in pulls]
     return torch.stack(terms).sum()
 
@@ -58,18 +58,20 @@ def pulled(found: Routed, seed: int) -> Tensor:
     chunk=st.sampled_from([1, 2000, 1 << 20]),
     shift=st.sampled_from([0.0, 4.0]),
 )
-def test_values_and_gradients(
+def test_values_and_gradients_equal_the_plain_formula(
     seed: int, n: int, length: int, vocabulary: int, keys: int, chunk: int, shift: float
 ) -> None:
     x, word, bias, routed = world(seed, n, length, 4, vocabulary, shift)
-    wanted, found = plain(x, word, bias, routed, keys), route(x, word, bias, routed, keys, chunk)
+    wanted, actual = plain(x, word, bias, routed, keys), route(x, word, bias, routed, keys, chunk)
     for name in (*WITH_GRADIENT, "active"):
-        torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
-    lives = wanted.weights > 0
-    assert torch.equal(found.keys[lives], wanted.keys[lives])
+        torch.testing.assert_close(getattr(actual, name), getattr(wanted, name))
+    mask = wanted.weights > 0
+    assert torch.equal(actual.keys[mask], wanted.keys[mask])
     inputs = (x, word, bias)
     for one, other in zip(
-        torch.autograd.grad(pulled(found, seed), inputs), torch.autograd.grad(pulled(wanted, seed), inputs), strict=True
+        torch.autograd.grad(weighted_sum(actual, seed), inputs),
+        torch.autograd.grad(weighted_sum(wanted, seed), inputs),
+        strict=True,
     ):
         torch.testing.assert_close(one, other)
 
@@ -79,28 +81,28 @@ def test_gradcheck() -> None:
     routed = torch.tensor([[True, True], [True, False]])
 
     def differentiable(x: Tensor, word: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-        found = route(x, word, bias, routed, 2, chunk=1)
-        return tuple(getattr(found, name) for name in WITH_GRADIENT)
+        actual = route(x, word, bias, routed, 2, chunk=1)
+        return tuple(getattr(actual, name) for name in WITH_GRADIENT)
 
     z = (x @ word.T + bias)[routed].detach()
-    assert z.abs().min() > 1e-3 and torch.pdist(z.flatten()[:, None]).min() > 1e-4  # no tie, nothing at the edge
+    assert z.abs().min() > 1e-3 and torch.pdist(z.flatten()[:, None]).min() > 1e-4  # no ties, none near 0
     assert torch.autograd.gradcheck(differentiable, (x, word, bias))
 
 
-def test_by_hand() -> None:
+def test_small_example() -> None:
     word, bias = torch.eye(3), torch.tensor([0.0, 0.0, 1.0])
     x = torch.tensor([[[3.0, -1.0, 0.0], [1.0, 7.0, 9.0]]])  # the second token is not routed
-    found = route(x, word, bias, torch.tensor([[True, False]]), keys=2)
+    actual = route(x, word, bias, torch.tensor([[True, False]]), keys=2)
     log = torch.log
     four, two = log(torch.tensor(4.0)), log(torch.tensor(2.0))
-    torch.testing.assert_close(found.weights, torch.stack([torch.stack([four, two]), torch.zeros(2)])[None])
-    assert found.keys[0, 0].tolist() == [0, 2] and int(found.active) == 2
-    torch.testing.assert_close(found.pooled, torch.stack([four, torch.tensor(0.0), two])[None])
-    torch.testing.assert_close(found.l1, four + two)
-    torch.testing.assert_close(found.mass, torch.tensor([3.0, -1.0, 1.0]).softmax(-1))
+    torch.testing.assert_close(actual.weights, torch.stack([torch.stack([four, two]), torch.zeros(2)])[None])
+    assert actual.keys[0, 0].tolist() == [0, 2] and int(actual.active) == 2
+    torch.testing.assert_close(actual.pooled, torch.stack([four, torch.tensor(0.0), two])[None])
+    torch.testing.assert_close(actual.l1, four + two)
+    torch.testing.assert_close(actual.mass, torch.tensor([3.0, -1.0, 1.0]).softmax(-1))
 
 
-def test_nothing_of_the_size_of_z_is_kept() -> None:
+def test_z_is_not_saved_for_backward() -> None:
     n, length, vocabulary = 6, 8, 5 * GROUP
     x, word, bias, routed = world(0, n, length, 4, vocabulary, 0.0)
     sizes: list[int] = []
@@ -110,13 +112,13 @@ def test_nothing_of_the_size_of_z_is_kept() -> None:
         return kept
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
-        found = route(x, word, bias, routed, 5, chunk=1)
+        actual = route(x, word, bias, routed, 5, chunk=1)
     assert sizes and max(sizes) <= n * vocabulary < n * length * vocabulary
-    assert found.weights.requires_grad
+    assert actual.weights.requires_grad
 
 
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
-def test_the_top_keys_alone_are_the_same(chunk: int) -> None:
+def test_route_top_equals_route(chunk: int) -> None:
     x, word, bias, routed = world(1, 5, 6, 4, 300, 2.0)
     wanted = route(x, word, bias, routed, 5, chunk=1 << 20)
     weights, keys = route_top(x, word, bias, routed, 5, chunk)
@@ -127,11 +129,11 @@ def test_the_top_keys_alone_are_the_same(chunk: int) -> None:
 def test_bf16_sums_in_fp32() -> None:
     x, word, bias, routed = (t.detach() for t in world(2, 3, 4, 8, 200, 0.0))
     half = [t.bfloat16() for t in (x, word, bias)]
-    found = route(half[0], half[1], half[2], routed, 5)
-    assert {found.weights.dtype, found.pooled.dtype, found.mass.dtype, found.l1.dtype} == {torch.float32}
+    actual = route(half[0], half[1], half[2], routed, 5)
+    assert {actual.weights.dtype, actual.pooled.dtype, actual.mass.dtype, actual.l1.dtype} == {torch.float32}
     wanted = plain(half[0].float(), half[1].float(), half[2].float(), routed, 5)
-    torch.testing.assert_close(found.l1, wanted.l1, rtol=0.01, atol=0.1)
-    torch.testing.assert_close(found.pooled, wanted.pooled, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(actual.l1, wanted.l1, rtol=0.01, atol=0.1)
+    torch.testing.assert_close(actual.pooled, wanted.pooled, rtol=0.02, atol=0.02)
 
 
 KERNELS = """
@@ -144,41 +146,47 @@ for dtype in (torch.float32, torch.bfloat16):
     routed = torch.rand(3, 5) > 0.3
     routed[0] = False  # a text without any routed token
     routed[1, 1] = True
-    found, wanted = router_triton.reduce(z, routed), router._reduce_plain(z, routed)
-    for name, one, other in zip(router._Reduced._fields, found, wanted):
-        if name == "place":
+    actual, wanted = router_triton.reduce(z, routed), router._reduce_plain(z, routed)
+    for name, one, other in zip(router._Reduced._fields, actual, wanted):
+        if name == "argmax":
             continue
         torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-4, msg=f"{dtype} {name}")
-    present = routed.any(1)  # which token gave Φ: of equal ones either may be named
-    at = [z.float()[present].gather(1, named[present][:, None].long()) for named in (found[1], wanted.argmax)]
-    torch.testing.assert_close(*at)
-    pulls = (wanted.lse, found[1].int(), torch.randn(3, 2304), torch.randn(2304), torch.tensor(0.7))
+    present = routed.any(1)  # tied tokens may differ in argmax, but not in value
+    tokens = (actual[1], wanted.argmax)
+    best = [z.float()[present].gather(1, argmax[present][:, None].long()) for argmax in tokens]
+    torch.testing.assert_close(*best)
+    pulls = (wanted.lse, actual[1].int(), torch.randn(3, 2304), torch.randn(2304), torch.tensor(0.7))
     other = router._to_logits_plain(z, routed, *pulls)
     one = router_triton.to_logits(z.clone(), routed, *pulls)
-    torch.testing.assert_close(one.float(), other.float(), rtol=1e-2, atol=1e-2 if dtype == torch.bfloat16 else 1e-5)
+    torch.testing.assert_close(one.float(), other.float(), rtol=1e-2, atol=1e-2 if dtype == torch.bfloat16
+    else 1e-5)
 print("equal")
 """
 
 
-def test_the_kernels_in_the_interpreter() -> None:
+def test_kernels_in_the_interpreter() -> None:
     if find_spec("triton") is None:
         pytest.skip("triton is not installed here")
     command = [sys.executable, "-c", KERNELS]
     variables = environment() | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.stdout == "equal\n", ended.stderr
+    process = subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert process.stdout == "equal\n", process.stderr
 
 
-@pytest.mark.parametrize("most", [1, 5])
+@pytest.mark.parametrize("num_keys", [1, 5])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_equal_logits_are_ordered_by_lower_key(dtype: torch.dtype, most: int) -> None:
-    """Logits of a few whole numbers, so that every token has ties, across groups too."""
+def test_ties_are_ordered_by_lower_key(dtype: torch.dtype, num_keys: int) -> None:
+    """Small integer logits give every token ties, also across groups."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randint(-2, 3, (4, 6, 3), generator=draw).to(dtype)
     word = torch.randint(-2, 3, (500, 3), generator=draw).to(dtype)
-    found = route(x, word, torch.zeros(500, dtype=dtype), torch.ones(4, 6, dtype=torch.bool), most, chunk=500 * 6)
+    actual = route(
+        x, word, torch.zeros(500, dtype=dtype), torch.ones(4, 6, dtype=torch.bool), num_keys, chunk=500 * 6
+    )
     phi = torch.log1p((x @ word.T).float().relu())  # [4, 6, 500]
     for keys, weights, row in zip(
-        found.keys.flatten(0, 1), found.weights.flatten(0, 1), phi.flatten(0, 1), strict=True
+        actual.keys.flatten(0, 1), actual.weights.flatten(0, 1), phi.flatten(0, 1), strict=True
     ):
-        assert keys[weights > 0].tolist() == top_keys(row.numpy(), most).tolist()
+        assert keys[weights > 0].tolist() == top_keys(row.numpy(), num_keys).tolist()

@@ -1,4 +1,4 @@
-"""The training score is the formula of routing/formula.py, for every router; all its ways agree with a plain loop."""
+"""The training score equals routing/formula.py for every router, and all its methods agree."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-# -- the heart: the oracle of the index engine on what the model says of each token ----------------------------------
+# Comparison with the oracle
 
 
 def plain_texts(model: Citadel, inputs: Inputs, encoded: EncodedTexts) -> list[TokenVectors]:
-    """What an encoder without any routing would give: token ids, vectors, dense φ, semantic vector."""
+    """Encoder outputs before routing: token ids, vectors, dense φ, semantic vector."""
     hidden = model(inputs.ids, inputs.mask, torch.float64)
     phi = None
     if model.router is not None:
-        phi = torch.log1p((model.router(hidden) @ model.embeddings.word.T + model.router.bias).relu())  # [n, T, V]
+        phi = torch.log1p(
+            (model.router(hidden) @ model.embeddings.word.T + model.router.bias).relu()
+        )  # [n, T, V]
     vectors = None if model.token is None else model.token(hidden)  # [n, T, d]
     texts = []
-    for row, there in enumerate(inputs.routed):
+    for row, mask in enumerate(inputs.routed):
         texts.append(
             TokenVectors(
-                inputs.ids[row, there].numpy().astype(np.uint32),
-                None if vectors is None else numbers(vectors[row, there]),
-                None if phi is None else numbers(phi[row, there]),
+                inputs.ids[row, mask].numpy().astype(np.uint32),
+                None if vectors is None else numbers(vectors[row, mask]),
+                None if phi is None else numbers(phi[row, mask]),
                 None if encoded.semantic is None else numbers(encoded.semantic[row]),
             )
         )
@@ -64,26 +66,34 @@ def oracle(model: Citadel, queries: list[TokenVectors], passages: list[TokenVect
         options |= {"query_keys": config.query_keys, "document_keys": config.document_keys}
     router = get_router(config.router, **options)
     routed = [router.route_document(text) for text in passages]
-    asked = [router.route_query(text) for text in queries]
-    return torch.tensor([[score(q, d, router.floor) or 0.0 for d in routed] for q in asked], dtype=torch.float64)
+    query_inputs = [router.route_query(text) for text in queries]
+    return torch.tensor(
+        [[score(q, d, router.floor) or 0.0 for d in routed] for q in query_inputs], dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize("router", CHANGES)
 @settings(max_examples=12)
-@given(seed=st.integers(0, 1 << 20), query_keys=st.sampled_from([1, 2]), quiet=st.sampled_from([0.0, 2.5, 9.0]))
-def test_it_is_the_score_of_the_index_engine(router: str, seed: int, query_keys: int, quiet: float) -> None:
-    model = tiny_citadel(router, seed, quiet, query_keys=query_keys, route_separator=bool(seed % 2), **CHANGES[router])
-    asked, given_ = tiny_texts(model, 3, seed, query=True), tiny_texts(model, 4, seed + 1)
+@given(
+    seed=st.integers(0, 1 << 20), query_keys=st.sampled_from([1, 2]), quiet=st.sampled_from([0.0, 2.5, 9.0])
+)
+def test_score_equals_the_formula(router: str, seed: int, query_keys: int, quiet: float) -> None:
+    model = tiny_citadel(
+        router, seed, quiet, query_keys=query_keys, route_separator=bool(seed % 2), **CHANGES[router]
+    )
+    query_inputs, passage_inputs = tiny_texts(model, 3, seed, query=True), tiny_texts(model, 4, seed + 1)
     with torch.no_grad():
-        queries = model.encode(*asked, query=True, dtype=torch.float64)
-        passages = model.encode(*given_, dtype=torch.float64)
-        found = model.score(queries, passages)
-        wanted = oracle(model, plain_texts(model, asked, queries), plain_texts(model, given_, passages))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        queries = model.encode(*query_inputs, query=True, dtype=torch.float64)
+        passages = model.encode(*passage_inputs, dtype=torch.float64)
+        actual = model.score(queries, passages)
+        wanted = oracle(
+            model, plain_texts(model, query_inputs, queries), plain_texts(model, passage_inputs, passages)
+        )
+    torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_the_cases_above_are_not_empty() -> None:
-    """Quiet models leave some query tokens without a key, and none leaves all of them; words repeat in a text."""
+def test_random_texts_cover_the_cases() -> None:
+    """Some query tokens have no key, some do; words repeat in a text, and texts are padded."""
     model = tiny_citadel("dynamic", 0, 2.5)
     inputs = tiny_texts(model, 20, 0, query=True)
     weights = model.encode(*inputs, query=True, dtype=torch.float64).weights
@@ -91,12 +101,13 @@ def test_the_cases_above_are_not_empty() -> None:
     live = weights[..., 0][inputs.routed] > 0
     assert live.any() and not live.all()
     repeated = [
-        row[there].unique().numel() < int(there.sum()) for row, there in zip(inputs.ids, inputs.routed, strict=True)
+        row[mask].unique().numel() < int(mask.sum())
+        for row, mask in zip(inputs.ids, inputs.routed, strict=True)
     ]
     assert any(repeated) and bool((inputs.mask == 0).any())
 
 
-# -- the ways to compute it ------------------------------------------------------------------------------------------
+# Methods of computation
 
 
 def random_batch(n: int, length: int, keys: int, seed: int, vocabulary: int = 6) -> RoutedBatch:
@@ -108,7 +119,7 @@ def random_batch(n: int, length: int, keys: int, seed: int, vocabulary: int = 6)
 
 
 def plain(query: RoutedBatch, passages: RoutedBatch, floor: bool) -> Tensor:
-    """Eq. 5 as loops."""
+    """Eq. 5 as plain loops."""
     rows = [
         torch.stack([_one(query, q, passages, d, floor) for d in range(len(passages.keys))])
         for q in range(len(query.keys))
@@ -122,7 +133,9 @@ def _one(query: RoutedBatch, q: int, passages: RoutedBatch, d: int, floor: bool)
         if query.weights[q, i, k] <= 0:
             continue
         products = [
-            query.weights[q, i, k] * passages.weights[d, j, m] * (query.vectors[q, i] @ passages.vectors[d, j])
+            query.weights[q, i, k]
+            * passages.weights[d, j, m]
+            * (query.vectors[q, i] @ passages.vectors[d, j])
             for j, m in np.ndindex(passages.keys.shape[1:])
             if passages.keys[d, j, m] == query.keys[q, i, k] and passages.weights[d, j, m] > 0
         ]
@@ -132,38 +145,42 @@ def _one(query: RoutedBatch, q: int, passages: RoutedBatch, d: int, floor: bool)
     return total
 
 
-def same(one: Tensor, other: Tensor, query: RoutedBatch, passages: RoutedBatch) -> None:
+def assert_same_scores_and_gradients(
+    one: Tensor, other: Tensor, query: RoutedBatch, passages: RoutedBatch
+) -> None:
     """Equal scores and equal gradients."""
     torch.testing.assert_close(one, other)
     pull = torch.randn(one.shape, dtype=one.dtype, generator=torch.Generator().manual_seed(0))
     inputs = (query.weights, query.vectors, passages.weights, passages.vectors)
-    for found, wanted in zip(
-        torch.autograd.grad((one * pull).sum(), inputs), torch.autograd.grad((other * pull).sum(), inputs), strict=True
+    for actual, wanted in zip(
+        torch.autograd.grad((one * pull).sum(), inputs),
+        torch.autograd.grad((other * pull).sum(), inputs),
+        strict=True,
     ):
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(actual, wanted)
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("way", ["join", "join in parts", "dense", "dense in parts", "no floor"])
-def test_every_way_is_the_plain_loop(way: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["join", "join in parts", "dense", "dense in parts", "no floor"])
+def test_every_method_equals_the_plain_loop(method: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     query, passages = random_batch(3, 4, 2, seed), random_batch(5, 6, 3, seed + 100)
-    if "parts" in way:
+    if "parts" in method:
         monkeypatch.setattr(module, "MAX_PAIRS", 3)
-    taken: list[int] = []
+    dense_calls: list[int] = []
     dense = module._dense
 
     def noted(*args: Any) -> Tensor:
-        taken.append(1)
+        dense_calls.append(1)
         return dense(*args)
 
     monkeypatch.setattr(module, "_dense", noted)
-    monkeypatch.setattr(module, "_dense_cost", lambda *_: 0 if "dense" in way else 1 << 40)
-    found = lexical_score(query, passages, floor=way != "no floor")
-    assert bool(taken) == ("dense" in way)
-    same(found, plain(query, passages, way != "no floor"), query, passages)
+    monkeypatch.setattr(module, "_dense_cost", lambda *_: 0 if "dense" in method else 1 << 40)
+    actual = lexical_score(query, passages, floor=method != "no floor")
+    assert bool(dense_calls) == ("dense" in method)
+    assert_same_scores_and_gradients(actual, plain(query, passages, method != "no floor"), query, passages)
 
 
-def test_parts_are_cut_at_the_limit() -> None:
+def test_parts_are_split_at_the_limit() -> None:
     runs = torch.tensor([2, 2, 2, 0, 9, 1])
     parts = module._parts(runs, 4, int(runs.sum()))
     assert [int(runs[part].sum()) for part in parts] == [2, 4, 9, 1] and parts[-1].stop == len(runs)
@@ -171,7 +188,7 @@ def test_parts_are_cut_at_the_limit() -> None:
 
 
 @pytest.mark.parametrize("dead", ["query", "passages", "both", "no key in common"])
-def test_nothing_meets(dead: str) -> None:
+def test_no_match_scores_zero(dead: str) -> None:
     query, passages = random_batch(2, 3, 1, 0), random_batch(3, 2, 1, 1)
     if dead in ("query", "both"):
         query = query._replace(weights=torch.zeros_like(query.weights).requires_grad_())
@@ -183,29 +200,36 @@ def test_nothing_meets(dead: str) -> None:
     assert scores.tolist() == [[0.0] * 3] * 2
 
 
-def test_a_negative_best_match_counts_nothing() -> None:
-    query = RoutedBatch(torch.tensor([[[7], [8]]]), torch.tensor([[[2.0], [1.0]]]), torch.tensor([[[1.0], [1.0]]]))
-    passages = RoutedBatch(torch.tensor([[[7], [8]]]), torch.tensor([[[3.0], [1.0]]]), torch.tensor([[[4.0], [-5.0]]]))
+def test_negative_best_match_scores_zero() -> None:
+    query = RoutedBatch(
+        torch.tensor([[[7], [8]]]), torch.tensor([[[2.0], [1.0]]]), torch.tensor([[[1.0], [1.0]]])
+    )
+    passages = RoutedBatch(
+        torch.tensor([[[7], [8]]]), torch.tensor([[[3.0], [1.0]]]), torch.tensor([[[4.0], [-5.0]]])
+    )
     assert lexical_score(query, passages).item() == 24  # 2 · 3 · 4, and 0 for the second token
     assert lexical_score(query, passages, floor=False).item() == 19
 
 
 @pytest.mark.parametrize("step", [1, 2, 64])
-def test_all_to_all_is_the_plain_loop(step: int) -> None:
+def test_all_to_all_equals_the_plain_loop(step: int) -> None:
     torch.manual_seed(0)
     q = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     d = torch.randn(5, 6, 4, dtype=torch.float64, requires_grad=True)
-    lives, present = torch.rand(2, 3) > 0.3, torch.rand(5, 6) > 0.4
+    mask, present = torch.rand(2, 3) > 0.3, torch.rand(5, 6) > 0.4
     present[0] = False  # a passage without tokens
-    lives[0], lives[1] = torch.tensor([True, False, True]), False  # a query with a silent token, one without any
-    found = all_to_all_score(q, lives, d, present, step)
+    mask[0], mask[1] = (
+        torch.tensor([True, False, True]),
+        False,
+    )  # a query with a silent token, one without any
+    actual = all_to_all_score(q, mask, d, present, step)
     wanted = torch.stack(
-        [torch.stack([_cosines(q[b][lives[b]], d[p][present[p]]) for p in range(5)]) for b in range(2)]
+        [torch.stack([_cosines(q[b][mask[b]], d[p][present[p]]) for p in range(5)]) for b in range(2)]
     )
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(actual, wanted)
     pull = torch.randn(2, 5, dtype=torch.float64)
     for one, other in zip(
-        torch.autograd.grad((found * pull).sum(), (q, d)),
+        torch.autograd.grad((actual * pull).sum(), (q, d)),
         torch.autograd.grad((wanted * pull).sum(), (q, d)),
         strict=True,
     ):
@@ -218,7 +242,7 @@ def _cosines(query: Tensor, passage: Tensor) -> Tensor:
     return (query @ passage.T).amax(1).sum()
 
 
-def test_encoded_parts_join_to_the_whole() -> None:
+def test_joined_parts_equal_the_whole_batch() -> None:
     model = tiny_citadel("dynamic")
     inputs = tiny_texts(model, 5, 0)
     short = inputs.rows(slice(0, 1))

@@ -1,4 +1,4 @@
-"""A slow engine in plain loops, written from docs/reference/file-format.md and native/README.md."""
+"""A reference engine in plain loops, written from docs/reference/file-format.md and native/README.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Posting:
 
 @dataclass
 class Data:
-    """One segment before it is packed; `lists` by key, in document order."""
+    """A segment before packing; `lists` maps keys to postings in document order."""
 
     documents: int
     kind: str
@@ -38,7 +38,7 @@ class Data:
     lengths: np.ndarray | None = None
     centroids: np.ndarray | None = None  # [S, 256, sub]
     key_scales: dict[int, float] = field(default_factory=dict)
-    probe: np.ndarray | None = None  # [C, s]: the documents go to the nearest
+    probe: np.ndarray | None = None  # [C, s]; each document belongs to the nearest
     has_weights: bool = True
 
     @property
@@ -66,13 +66,19 @@ def lexical_sections(data: Data) -> list[tuple[str, np.ndarray, np.ndarray]]:
     blocks = np.cumsum([0] + [-(-len(data.lists[key]) // 128) for key in keys]).astype(np.uint64)
     numbers = np.array([posting.document for posting in data.postings], np.uint32)
     firsts, offsets, packed = _native.pack(numbers, starts)
-    out = [section("LIST_STARTS", starts), section("BLOCK_STARTS", blocks), section("BLOCK_DOCUMENTS", firsts)]
+    out = [
+        section("LIST_STARTS", starts),
+        section("BLOCK_STARTS", blocks),
+        section("BLOCK_DOCUMENTS", firsts),
+    ]
     out += [section("BLOCK_OFFSETS", offsets), section("PACKED_DOCUMENTS", packed)]
     if data.kind == "bm25":
         counts = np.array([posting.payload for posting in data.postings], np.uint32)
         terms = [b"term%04d" % key for key in keys]
         ends = np.cumsum([0] + [len(term) for term in terms]).astype(np.uint64)
-        for name, array in zip(("COUNT_OFFSETS", "PACKED_COUNTS"), _native.pack_counts(counts, starts), strict=True):
+        for name, array in zip(
+            ("COUNT_OFFSETS", "PACKED_COUNTS"), _native.pack_counts(counts, starts), strict=True
+        ):
             out.append(section(name, array))
         out += [
             section("LENGTHS", data.lengths),
@@ -109,7 +115,9 @@ def semantic_sections(data: Data) -> list[tuple[str, np.ndarray, np.ndarray]]:
     if data.probe is not None:
         lists = probe_lists(data)
         out.append(section("PROBE_CENTROIDS", data.probe))
-        out.append(section("PROBE_STARTS", np.cumsum([0] + [len(numbers) for numbers in lists]).astype(np.uint64)))
+        out.append(
+            section("PROBE_STARTS", np.cumsum([0] + [len(numbers) for numbers in lists]).astype(np.uint64))
+        )
         out.append(section("PROBE_DOCUMENTS", np.concatenate(lists).astype(np.uint32)))
     return out
 
@@ -136,7 +144,6 @@ def build(data: Data, parts: Any = None) -> _native.Segment:
         scales = np.array([data.key_scales[key] for key in sorted(data.key_scales)], f32)
         codebook = _native.Codebook(data.centroids, keys, scales, 0.5)
     width = 0 if data.semantic is None else data.semantic.shape[1]
-    wanted = sections(data) if parts is None else parts
     return _native.Segment(
         "seg",
         data.documents,
@@ -145,7 +152,7 @@ def build(data: Data, parts: Any = None) -> _native.Segment:
         data.codec,
         width,
         data.semantic_codec,
-        wanted,
+        sections(data) if parts is None else parts,
         bitmap(data),
         codebook,
     )
@@ -170,7 +177,7 @@ def fp16_dot(x: np.ndarray, stored: np.ndarray) -> np.float32:
     return f32(lanes[0])
 
 
-TINY = np.finfo(np.float32).tiny  # below it a step has too few bits to count in
+TINY = np.finfo(np.float32).tiny  # a smaller step is subnormal and too imprecise
 
 
 def pq_dot(x: np.ndarray, stored: np.ndarray, centroids: np.ndarray, scale: np.float32) -> np.float32:
@@ -178,7 +185,11 @@ def pq_dot(x: np.ndarray, stored: np.ndarray, centroids: np.ndarray, scale: np.f
     parts = zip(x.reshape(len(codes), -1), centroids, strict=True)
     table = [reduce(add, (part * centroid_rows).T) for part, centroid_rows in parts]  # [S, 256]
     step = f32(reduce(add, [np.abs(row).max() for row in table]) / f32(32767 - len(codes)))
-    total = sum(int(np.rint(row[code] / step)) for row, code in zip(table, codes, strict=True)) if step >= TINY else 0
+    total = (
+        sum(int(np.rint(row[code] / step)) for row, code in zip(table, codes, strict=True))
+        if step >= TINY
+        else 0
+    )
     return f32(f32(f32(total) * step) * scale)
 
 
@@ -199,12 +210,17 @@ def posting_score(data: Data, key: int, posting: Posting, query: Any, token: int
 
 
 def token_scores(data: Data, query: Any, floor: bool, weight_floor: int) -> dict[int, np.float32]:
-    """The token part of every document that met a posting."""
+    """The token score of every matching document."""
     totals: dict[int, np.float32] = {}
     for token, key in enumerate(query.keys):
         best: dict[int, np.float32] = {}
         for posting in data.lists.get(key, []):
-            if weight_floor > 0 and data.has_weights and data.kind != "bm25" and posting.weight <= weight_floor:
+            if (
+                weight_floor > 0
+                and data.has_weights
+                and data.kind != "bm25"
+                and posting.weight <= weight_floor
+            ):
                 continue
             score = posting_score(data, key, posting, query, token)
             best[posting.document] = max(score, best.get(posting.document, score))
@@ -247,15 +263,19 @@ def live(parts: list[Data]) -> list[tuple[int, int, Data]]:
 
 
 def slow_search(parts, query, k, semantic="off", candidates=1000, probes=1000, weight_floor=0, floor=True):
-    tokens, whole, near = {}, {}, set()
-    by_part = {id(data): token_scores(data, query, floor, weight_floor) for data in parts}
-    by_meaning = {id(data): semantic_scores(data, query.semantic) for data in parts if semantic != "off"}
-    near_part = {id(data): set(probed(data, query.semantic, probes)) for data in parts if semantic == "rerank"}
+    tokens, totals, near = {}, {}, set()
+    tokens_by_part = {id(data): token_scores(data, query, floor, weight_floor) for data in parts}
+    semantic_by_part = {
+        id(data): semantic_scores(data, query.semantic) for data in parts if semantic != "off"
+    }
+    near_part = {
+        id(data): set(probed(data, query.semantic, probes)) for data in parts if semantic == "rerank"
+    }
     for number, n, data in live(parts):
-        if n in by_part[id(data)]:
-            tokens[number] = by_part[id(data)][n]
+        if n in tokens_by_part[id(data)]:
+            tokens[number] = tokens_by_part[id(data)][n]
         if semantic != "off":
-            whole[number] = f32(tokens.get(number, f32(0)) + by_meaning[id(data)][n])
+            totals[number] = f32(tokens.get(number, f32(0)) + semantic_by_part[id(data)][n])
         if semantic == "rerank" and n in near_part[id(data)]:
             near.add(number)
     if semantic == "off":
@@ -263,8 +283,8 @@ def slow_search(parts, query, k, semantic="off", candidates=1000, probes=1000, w
     if semantic == "rerank" and any(key in data.lists for key in query.keys for data in parts):
         chosen = {n for n, _ in rank(tokens, candidates)} | near
         if len(chosen) >= min(k, len(live(parts))):
-            return rank({n: whole[n] for n in chosen}, k)
-    return rank(whole, k)
+            return rank({n: totals[n] for n in chosen}, k)
+    return rank(totals, k)
 
 
 def fast_search(parts, query, k, floor=True, **options):
@@ -282,13 +302,13 @@ def native_query(snapshot: _native.Snapshot, parts: list[Data], query: Any) -> _
 
 @pytest.fixture(scope="session")
 def slow() -> SimpleNamespace:
-    """The functions above, under one name."""
+    """The functions of this module, for tests in other modules."""
     return SimpleNamespace(**{k: v for k, v in globals().items() if callable(v)})
 
 
 @pytest.fixture
 def every_instruction_set():
-    """Calls a function under each instruction set the machine has; puts the first choice back."""
+    """Call a function under each instruction set of this machine."""
     before = _native.instruction_set()
 
     def call(function):

@@ -1,4 +1,4 @@
-"""What the engine says when it cannot answer, and that threads and batches change nothing."""
+"""Errors of the engine; results do not depend on threads and batches."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def small(slow):
     return slow.Data(3, "sparse", lists)
 
 
-def test_a_ranking_checked_by_hand(slow):
+def test_ranking_by_hand(slow):
     numbers, scores, dots = slow.fast_search([small(slow), small(slow)], TWO_TOKENS, 10, floor=False)
-    assert numbers.tolist() == [0, 2, 3, 5]  # equal scores by lower number, the second segment's documents from 3
+    assert numbers.tolist() == [0, 2, 3, 5]  # ties by lower number; the second segment starts at 3
     assert scores.tolist() == [1.0, 1.0, 1.0, 1.0]
     assert dots == 6
 
 
-def test_keys_and_lengths(slow):
+def test_key_lookup_and_list_lengths(slow):
     snapshot = _native.Snapshot([slow.build(small(slow))], False, 0.0, 0.0)
     lists = snapshot.find_keys(np.array([9, 5, 4], np.uint32))
     assert lists.tolist() == [[1, -1, 0]]
@@ -43,8 +43,10 @@ def test_keys_and_lengths(slow):
     assert snapshot.find_terms([b"x"]).tolist() == [[-1]]
 
 
-@pytest.mark.parametrize("name", ["KEYS", "LIST_STARTS", "BLOCK_OFFSETS", "PACKED_DOCUMENTS", "VALUES", "WEIGHTS"])
-def test_a_flipped_bit_names_file_and_section(slow, name):
+@pytest.mark.parametrize(
+    "name", ["KEYS", "LIST_STARTS", "BLOCK_OFFSETS", "PACKED_DOCUMENTS", "VALUES", "WEIGHTS"]
+)
+def test_flipped_bit_is_reported_with_file_and_section(slow, name):
     data = small(slow)
     parts = []
     for section, array, crcs in slow.sections(data):
@@ -64,17 +66,19 @@ def test_a_flipped_bit_names_file_and_section(slow, name):
     assert "checksum" in problem
 
 
-def test_a_missing_or_short_section(slow):
+def test_missing_or_short_section_is_corrupt(slow):
     data = small(slow)
     whole = slow.sections(data)
     with pytest.raises(_native.CorruptError, match="seg\tVALUES\tis missing"):
         slow.build(data, [part for part in whole if part[0] != "VALUES"])
-    short = [slow.section("VALUES", np.zeros(2, np.float16)) if part[0] == "VALUES" else part for part in whole]
+    short = [
+        slow.section("VALUES", np.zeros(2, np.float16)) if part[0] == "VALUES" else part for part in whole
+    ]
     with pytest.raises(_native.CorruptError, match="seg\tVALUES\thas 4 bytes, not 6"):
         slow.build(data, short)
 
 
-def test_a_cancelled_search_stops_and_leaves_no_trace(slow):
+def test_cancelled_search_raises_and_the_next_one_works(slow):
     data = small(slow)
     snapshot = _native.Snapshot([slow.build(data)], False, 0.0, 0.0)
     query = slow.native_query(snapshot, [data], TWO_TOKENS)
@@ -87,7 +91,7 @@ def test_a_cancelled_search_stops_and_leaves_no_trace(slow):
     assert snapshot.search(query, 3)[1].tolist() == before
 
 
-def test_queries_that_do_not_fit(slow):
+def test_mismatched_queries_are_rejected(slow):
     data = small(slow)
     snapshot = _native.Snapshot([slow.build(data)], False, 0.0, 0.0)
     ones = np.ones(1, np.float32)
@@ -102,23 +106,29 @@ def test_queries_that_do_not_fit(slow):
 
 
 def big(slow):
-    """Three lists of 150,000 postings: enough that one query is shared among threads."""
+    """Three lists of 150,000 postings: enough for one query to use several threads."""
     rng = np.random.default_rng(6)
     lists = {}
     for key in (4, 9, 12):
         numbers = np.sort(rng.integers(0, 200_000, 150_000))
-        lists[key] = [slow.Posting(int(n), 1, float(v)) for n, v in zip(numbers, rng.random(150_000), strict=True)]
+        lists[key] = [
+            slow.Posting(int(n), 1, float(v)) for n, v in zip(numbers, rng.random(150_000), strict=True)
+        ]
     return slow.Data(200_000, "sparse", lists)
 
 
-def test_threads_and_batches_change_nothing(slow):
+def test_threads_and_batches_return_the_same_results(slow):
     data = big(slow)
     snapshot = _native.Snapshot([slow.build(data), slow.build(small(slow))], False, 0.0, 0.0)
     lists = snapshot.find_keys(np.array([4, 9, 12], np.uint32))
     queries = [_native.Query(lists, np.array([w, 1, 0.5], np.float32), None, None) for w in (1.0, 2.0, 3.0)]
     alone = [snapshot.search(query, 300) for query in queries]
     shared = [snapshot.search(query, 300, threads=2) for query in queries]
-    for other in (shared, snapshot.search_batch(queries, 300), snapshot.search_batch(queries, 300, threads=2)):
+    for other in (
+        shared,
+        snapshot.search_batch(queries, 300),
+        snapshot.search_batch(queries, 300, threads=2),
+    ):
         for (numbers, scores, dots), (n, s, d) in zip(alone, other, strict=True):
             assert numbers.tolist() == n.tolist()
             assert scores.tobytes() == s.tobytes()
@@ -135,10 +145,12 @@ def test_threads_and_batches_change_nothing(slow):
     assert from_threads == [alone[0][1].tobytes()] * 4
 
 
-def test_an_unknown_instruction_set_is_an_error_at_first_use():
+def test_unknown_instruction_set_is_an_error_at_first_use():
     code = "from citadel import _native; print('imported'); _native.instruction_set()"
     environment = {**os.environ, "CITADEL_ISA": "avx9", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
     assert done.stdout == "imported\n"
     assert "ValueError: instruction set 'avx9' cannot be used: this machine has portable" in done.stderr
     with pytest.raises(ValueError, match="avx9"):

@@ -1,4 +1,4 @@
-"""Each router through `score.py` equals its textbook formula, written here once more in plain Python."""
+"""The score of each router equals its textbook formula in plain Python."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def dot(left: np.ndarray, right: np.ndarray) -> float:
     return math.fsum(float(a) * float(b) for a, b in zip(left, right, strict=True))
 
 
-def close(found: float | None, expected: float | None) -> bool:
-    if found is None or expected is None:
-        return found is expected
-    return math.isclose(found, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+def close(actual: float | None, expected: float | None) -> bool:
+    if actual is None or expected is None:
+        return actual is expected
+    return math.isclose(actual, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-# ---- DPR ---------------------------------------------------------------------------------------------------------
+# DPR
 
 
 @given(texts(), texts())
@@ -41,7 +41,7 @@ def test_none_is_dpr(query: Text, document: Text) -> None:
     assert close(routed_score("none", query, document), dot(query.semantic, document.semantic))
 
 
-# ---- ColBERT -----------------------------------------------------------------------------------------------------
+# ColBERT
 
 
 def cosine(left: np.ndarray, right: np.ndarray) -> float:
@@ -60,16 +60,18 @@ def test_all_to_all_is_colbert(query: Text, document: Text) -> None:
     assert close(routed_score("all_to_all", query, document), colbert(query, document))
 
 
-# ---- COIL --------------------------------------------------------------------------------------------------------
+# COIL
 
 
 def coil(query: Text, document: Text) -> float | None:
-    total, met = 0.0, False
+    total, matched = 0.0, False
     for key, q in zip(query.token_ids, query.vectors, strict=True):
-        products = [dot(q, d) for other, d in zip(document.token_ids, document.vectors, strict=True) if other == key]
+        products = [
+            dot(q, d) for other, d in zip(document.token_ids, document.vectors, strict=True) if other == key
+        ]
         total += max(0.0, *products) if products else 0.0
-        met = met or bool(products)
-    return total if met else None
+        matched = matched or bool(products)
+    return total if matched else None
 
 
 @given(texts(), texts())
@@ -83,17 +85,17 @@ def test_static_is_coil_full(query: Text, document: Text) -> None:
     assert close(routed_score("static", query, document), expected)
 
 
-# ---- CITADEL -----------------------------------------------------------------------------------------------------
+# CITADEL
 
 
-def top(phi: np.ndarray, most: int) -> list[tuple[int, float]]:
-    """All keys by falling φ, equal ones by rising key; the first `most`, then the gate w > 0."""
-    ranked = sorted(((-float(weight), key) for key, weight in enumerate(phi)))[:most]
+def top(phi: np.ndarray, limit: int) -> list[tuple[int, float]]:
+    """The first `limit` keys by descending φ, then ascending key, with φ > 0."""
+    ranked = sorted(((-float(weight), key) for key, weight in enumerate(phi)))[:limit]
     return [(key, -negated) for negated, key in ranked if negated < 0]
 
 
 def citadel(query: Text, document: Text, K: int, L: int, tau: float) -> float | None:
-    total, met = 0.0, False
+    total, matched = 0.0, False
     for i in range(len(query)):
         for key, w_q in top(query.activations[i], K):
             products = [
@@ -103,14 +105,14 @@ def citadel(query: Text, document: Text, K: int, L: int, tau: float) -> float | 
                 if other == key and w_d > tau
             ]
             total += max(0.0, *products) if products else 0.0
-            met = met or bool(products)
-    return total if met else None
+            matched = matched or bool(products)
+    return total if matched else None
 
 
 @given(texts(), texts(), st.integers(1, 3), st.integers(1, KEYS), st.sampled_from([0.0, 0.5, 1.0, 1.5]))
 def test_dynamic_is_citadel(query: Text, document: Text, K: int, L: int, tau: float) -> None:
-    found = routed_score("dynamic", query, document, semantic=False, query_keys=K, document_keys=L, tau=tau)
-    assert close(found, citadel(query, document, K, L, tau))
+    actual = routed_score("dynamic", query, document, semantic=False, query_keys=K, document_keys=L, tau=tau)
+    assert close(actual, citadel(query, document, K, L, tau))
 
 
 @given(texts(), texts())
@@ -119,7 +121,7 @@ def test_dynamic_adds_the_semantic_part(query: Text, document: Text) -> None:
     assert close(routed_score("dynamic", query, document), expected)
 
 
-# ---- SPLADE ------------------------------------------------------------------------------------------------------
+# SPLADE
 
 
 def pooled(text: Text) -> list[float]:
@@ -136,10 +138,12 @@ def test_sparse_is_splade(query: Text, document: Text) -> None:
     assert close(routed_score("sparse", query, document), splade(query, document))
 
 
-# ---- BM25 --------------------------------------------------------------------------------------------------------
+# BM25
 
 
-def lucene(query: list[int], document: list[int], collection: list[list[int]], k1: float, b: float) -> float | None:
+def lucene(
+    query: list[int], document: list[int], collection: list[list[int]], k1: float, b: float
+) -> float | None:
     counts, average = Counter(document), sum(map(len, collection)) / len(collection)
     total = 0.0
     for term in query:
@@ -153,18 +157,24 @@ def lucene(query: list[int], document: list[int], collection: list[list[int]], k
 ids = st.lists(st.integers(0, KEYS), max_size=8)
 
 
-@given(ids, st.lists(ids, min_size=1, max_size=5), st.sampled_from([(0.9, 0.4), (1.2, 0.75), (0.0, 0.0), (2.0, 1.0)]))
-def test_bm25_is_lucene(query: list[int], collection: list[list[int]], constants: tuple[float, float]) -> None:
+@given(
+    ids,
+    st.lists(ids, min_size=1, max_size=5),
+    st.sampled_from([(0.9, 0.4), (1.2, 0.75), (0.0, 0.0), (2.0, 1.0)]),
+)
+def test_bm25_is_lucene(
+    query: list[int], collection: list[list[int]], constants: tuple[float, float]
+) -> None:
     k1, b = constants
     given_texts = [TokenVectors(np.array(text, np.uint32)) for text in collection]
-    asked = TokenVectors(np.array(query, np.uint32))
+    query_text = TokenVectors(np.array(query, np.uint32))
     counted = Collection.of(given_texts)
     for text, document in zip(collection, given_texts, strict=True):
-        found = routed_score("bm25", asked, document, collection=counted, k1=k1, b=b)
-        assert close(found, lucene(query, text, collection, k1, b))
+        actual = routed_score("bm25", query_text, document, collection=counted, k1=k1, b=b)
+        assert close(actual, lucene(query, text, collection, k1, b))
 
 
-def test_the_comparison_sees_a_missing_score() -> None:
+def test_close_distinguishes_a_missing_score() -> None:
     assert not close(None, 0.0)
     assert not close(1.0, 1.001)
     assert close(None, None)

@@ -1,4 +1,4 @@
-"""Small random texts with every input a router may ask for."""
+"""Small random texts with the inputs of every router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The family's table from measurements written by hand."""
+"""The table of all systems, from measurements written by hand."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from citadel.paper.record import QUERIES, Measurement, beside, write_measurement
 def keep(folder: Path, system: str, values: list[float], products: float, **changes: Any) -> Path:
     file = folder / f"{system}.json"
     mean = round(sum(values) / len(values), 6)
-    named = {f"q{place}": value for place, value in enumerate(values, 1)}
-    given: dict[str, Any] = {
+    named = {f"q{number}": value for number, value in enumerate(values, 1)}
+    defaults: dict[str, Any] = {
         "documents": 10,
         "queries": len(values),
         "measures": {"nDCG@10": mean},
@@ -29,24 +29,24 @@ def keep(folder: Path, system: str, values: list[float], products: float, **chan
         "settings": {"router": "static", "engine": "native"},
         "machine": {"date": "2026-11-15"},
     }
-    write_measurement(file, Measurement(system, "tiny", **{**given, **changes}))
+    write_measurement(file, Measurement(system, "tiny", **{**defaults, **changes}))
     beside(file, QUERIES).write_text(json.dumps({"measures": {"nDCG@10": named}}))
     return file
 
 
-def test_rows_stand_in_the_papers_order_with_p_against_citadel(tmp_path: Path) -> None:
+def test_rows_in_paper_order_with_p_values(tmp_path: Path) -> None:
     keep(tmp_path, "CITADEL", [0.5, 0.7, 0.9], 100)
     keep(tmp_path, "ColBERT", [0.4, 0.5, 0.6], 10_100)
     keep(tmp_path, "mine", [0.5, 0.7, 0.9], 100)
     lines = family_table(read_folder(tmp_path)).splitlines()
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines[4:7]] == ["ColBERT", "CITADEL", "mine"]
-    # 0.2 better with deviation 0.1 over three queries: t = 2√3, p = 0.074
+    # A difference of 0.2 with deviation 0.1 over three queries: t = 2√3, p = 0.074
     assert lines[4] == "| ColBERT | 0.5000 | 0.074 | – | – | 10,100 | 60 | 100 | 2,193 |"
     assert lines[5] == "| CITADEL | 0.7000 | – | – | – | 100 | 60 | 100 | 2,193 |"
     assert lines[6].split(" | ")[2] == "1.000"
 
 
-def test_the_claim_is_shown_or_refuted(tmp_path: Path) -> None:
+def test_claim_holds_or_does_not_hold(tmp_path: Path) -> None:
     keep(tmp_path, "CITADEL", [0.5, 0.7, 0.9], 100)
     colbert = keep(tmp_path, "ColBERT", [0.4, 0.5, 0.6], 10_100)
     assert "1/101 of its dot products" in family_table(read_folder(tmp_path))
@@ -57,13 +57,13 @@ def test_the_claim_is_shown_or_refuted(tmp_path: Path) -> None:
     assert "does not hold here" in family_table(read_folder(tmp_path))
 
 
-def test_what_was_not_measured_prints_a_dash(tmp_path: Path) -> None:
+def test_missing_values_are_dashes(tmp_path: Path) -> None:
     keep(tmp_path, "DPR-128", [0.5, 0.5], 10, measures={}, stages={}, postings=0, list_sizes=[], bytes=0)
     assert "| DPR-128 | – | – | – | – | – | – | – | – |" in family_table(read_folder(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ('{"system": "x", "collection": "c", "format": 2}', "not a measurement of format 1"),
         ('{"system": "x", "collection": "c", "format": 1}', "incomplete measurement"),
@@ -71,13 +71,13 @@ def test_what_was_not_measured_prints_a_dash(tmp_path: Path) -> None:
         ("{", "cannot be read as JSON"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path: Path, text: str, says: str) -> None:
+def test_bad_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(InputError, match=rf"x\.json: .*{says}"):
+    with pytest.raises(InputError, match=rf"x\.json: .*{message}"):
         read_folder(tmp_path)
 
 
-def test_a_folder_without_measurements_says_so(tmp_path: Path) -> None:
+def test_folder_without_measurements(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(InputError, match="no measurement below this folder"):
         read_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""`citadel measure`: a tiny model of each router on three documents, through the engine and through torch alone."""
+"""`citadel measure`: a tiny model per router on three documents, with the engine and with torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from citadel.errors import CitadelError, InputError, UsageError
 from citadel.eval.datasets import Dataset, beir_folder
 from citadel.paper import run
+from citadel.paper.engine import EngineSystem
 from citadel.paper.record import QUERIES, RUN, Measurement, beside, read_measurement
 from citadel.paper.run import fill, measure
 from citadel.paper.system import SystemSpec
@@ -47,40 +48,53 @@ def measured(spec: SystemSpec, out: Path) -> Measurement:
 
 
 @pytest.mark.parametrize("router", sorted(ROUTERS))
-def test_torch_alone_says_what_the_engine_says(tmp_path: Path, router: str) -> None:
+def test_torch_measures_match_the_engine(tmp_path: Path, router: str) -> None:
     folder = str(checkpoint(tmp_path, router))
     engine = measured(SystemSpec(folder, codecs=("fp16",), k=3), tmp_path / "engine.json")
-    exact = measured(SystemSpec(folder, codecs=("fp16",), k=3, engine="torch", device="cpu"), tmp_path / "exact.json")
-    for name in ("measures", "stages", "postings", "list_sizes", "active_keys", "config", "documents", "queries"):
+    exact = measured(
+        SystemSpec(folder, codecs=("fp16",), k=3, engine="torch", device="cpu"), tmp_path / "exact.json"
+    )
+    for name in (
+        "measures",
+        "stages",
+        "postings",
+        "list_sizes",
+        "active_keys",
+        "config",
+        "documents",
+        "queries",
+    ):
         assert getattr(engine, name) == getattr(exact, name), name
     assert (engine.settings["engine"], exact.settings["engine"]) == ("native", "torch-exact")
 
 
 @pytest.mark.parametrize("codec", ["fp16", "int8"])
 @pytest.mark.parametrize("router", sorted(ROUTERS))
-def test_computed_bytes_are_those_of_the_index(tmp_path: Path, router: str, codec: str) -> None:
+def test_computed_bytes_match_the_index(tmp_path: Path, router: str, codec: str) -> None:
     folder = str(checkpoint(tmp_path, router))
     engine = measured(SystemSpec(folder, codecs=(codec,)), tmp_path / "engine.json")
-    exact = measured(SystemSpec(folder, codecs=(codec,), engine="torch", device="cpu"), tmp_path / "exact.json")
+    exact = measured(
+        SystemSpec(folder, codecs=(codec,), engine="torch", device="cpu"), tmp_path / "exact.json"
+    )
     assert engine.bytes == exact.bytes > 0
 
 
-def test_products_are_those_of_the_lists_and_the_semantic_scan(tmp_path: Path) -> None:
-    found = measured(SystemSpec(str(checkpoint(tmp_path, "dynamic"))), tmp_path / "m.json")
-    stages = found.stages
+def test_dot_products_are_token_and_semantic_products(tmp_path: Path) -> None:
+    record = measured(SystemSpec(str(checkpoint(tmp_path, "dynamic"))), tmp_path / "m.json")
+    stages = record.stages
     assert stages["semantic_products"] == 3
     assert stages["dot_products"] == stages["token_products"] + 3
-    assert sum(size * lists for size, lists in found.list_sizes) == found.postings
+    assert sum(size * lists for size, lists in record.list_sizes) == record.postings
 
 
-def test_every_posting_is_a_live_key_of_a_token(tmp_path: Path) -> None:
-    found = measured(SystemSpec(str(checkpoint(tmp_path, "dynamic"))), tmp_path / "m.json")
-    assert found.settings["tau"] == 0.2
-    assert sum(keys * tokens for keys, tokens in enumerate(found.active_keys["0.2"])) == found.postings
-    assert len({sum(counts) for counts in found.active_keys.values()}) == 1  # every τ counts every token
+def test_active_keys_sum_to_the_postings(tmp_path: Path) -> None:
+    record = measured(SystemSpec(str(checkpoint(tmp_path, "dynamic"))), tmp_path / "m.json")
+    assert record.settings["tau"] == 0.2
+    assert sum(keys * tokens for keys, tokens in enumerate(record.active_keys["0.2"])) == record.postings
+    assert len({sum(counts) for counts in record.active_keys.values()}) == 1  # every τ counts every token
 
 
-def test_each_setting_is_varied_alone_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_each_variant_has_its_own_file(tmp_path: Path) -> None:
     spec = SystemSpec(str(checkpoint(tmp_path, "dynamic")), taus=(0.2, 1.0), codecs=("int8", "fp16"))
     files = measure(spec, DATASET, tmp_path / "m.json")
     assert [file.name for file in files] == [
@@ -91,30 +105,30 @@ def test_each_setting_is_varied_alone_in_a_file_of_its_own(tmp_path: Path) -> No
     assert wide.bytes > low.bytes
 
 
-def test_run_and_values_of_each_query_stand_beside_it(tmp_path: Path) -> None:
-    found = measured(SystemSpec("bm25", name="BM25"), tmp_path / "bm25.json")
-    assert (found.system, found.queries, found.measures["nDCG@10"]) == ("BM25", 2, 1.0)
+def test_run_and_per_query_values_are_written(tmp_path: Path) -> None:
+    record = measured(SystemSpec("bm25", name="BM25"), tmp_path / "bm25.json")
+    assert (record.system, record.queries, record.measures["nDCG@10"]) == ("BM25", 2, 1.0)
     kept = json.loads(beside(tmp_path / "bm25.json", QUERIES).read_text())
     assert kept["measures"]["R@100"] == {"q1": 1.0, "q2": 1.0}
     assert kept["dot_products"] == {"q1": 4, "q2": 1}  # proposed 3 and relativity 1; evolution 1
     assert beside(tmp_path / "bm25.json", RUN).read_bytes()[:6] == b"\xfd7zXZ\x00"
 
 
-def test_what_is_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_measurement_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure(SystemSpec("bm25"), DATASET, tmp_path / "bm25.json")
     monkeypatch.setattr(run, "_measure", lambda *_: pytest.fail("measured again"))
     measure(SystemSpec("bm25"), DATASET, tmp_path / "bm25.json")
 
 
-def test_other_settings_in_the_same_file_are_refused(tmp_path: Path) -> None:
+def test_file_with_other_settings_is_rejected(tmp_path: Path) -> None:
     measure(SystemSpec("bm25"), DATASET, tmp_path / "bm25.json")
     with pytest.raises(InputError, match="other settings"):
         measure(SystemSpec("bm25", k=10), DATASET, tmp_path / "bm25.json")
 
 
-def test_measures_can_be_filled_in_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as here:
-        here.setattr(run, "judge", lambda *_: {})  # as where ir-measures is not installed
+def test_fill_adds_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "judge", lambda *_: {})  # as if ir-measures were not installed
         assert measured(SystemSpec("bm25"), tmp_path / "bm25.json").measures == {}
     assert fill(tmp_path / "bm25.json", DATASET).measures["nDCG@10"] == 1.0
     assert read_measurement(tmp_path / "bm25.json").measures["R@100"] == 1.0
@@ -123,33 +137,48 @@ def test_measures_can_be_filled_in_later(tmp_path: Path, monkeypatch: pytest.Mon
         fill(tmp_path / "bm25.json", replace(DATASET, name="other"))
 
 
-def test_a_document_that_is_the_query_is_dropped(tmp_path: Path) -> None:
-    own = replace(DATASET, queries={"d2": "darwin proposed evolution"}, qrels={"d2": {"d3": 1}}, drop_same_id=True)
+def test_document_with_the_query_id_is_dropped(tmp_path: Path) -> None:
+    own = replace(
+        DATASET, queries={"d2": "darwin proposed evolution"}, qrels={"d2": {"d3": 1}}, drop_same_id=True
+    )
     [file] = measure(SystemSpec("bm25", k=2), own, tmp_path / "m.json")
-    assert read_measurement(file).measures["RR@10"] == 1.0  # d2 itself stood before d3
+    assert read_measurement(file).measures["RR@10"] == 1.0  # d2 itself would be ranked first
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "message"),
     [
         (SystemSpec("bm25", k=0), "depth from 1 to 1000"),
         (SystemSpec("bm25", engine="gpu"), "unknown engine"),
-        (SystemSpec("bm25", engine="torch"), "through the engine"),
+        (SystemSpec("bm25", engine="torch"), "needs the native engine"),
         (SystemSpec("no-such-folder"), "no such model"),
     ],
 )
-def test_what_cannot_be_measured_says_why(tmp_path: Path, spec: SystemSpec, says: str) -> None:
-    with pytest.raises(CitadelError, match=says):
+def test_invalid_spec_is_rejected(tmp_path: Path, spec: SystemSpec, message: str) -> None:
+    with pytest.raises(CitadelError, match=message):
         measure(spec, DATASET, tmp_path / "m.json")
 
 
-def test_tau_is_for_the_dynamic_router(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["query", "document"])
+def test_id_with_white_space_is_rejected_before_indexing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EngineSystem, "add", lambda *_: pytest.fail("documents were indexed"))
+    changed = {
+        "query": replace(DATASET, queries={"q 1": "evolution"}, qrels={"q 1": {"d1": 1}}),
+        "document": replace(DATASET, documents=lambda: iter([*DOCUMENTS, Document("d 4", "rome")])),
+    }
+    with pytest.raises(InputError, match="does not fit a TREC run"):
+        measure(SystemSpec("bm25"), changed[name], tmp_path / "m.json")
+
+
+def test_tau_needs_the_dynamic_router(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="dynamic router"):
         measure(SystemSpec(str(checkpoint(tmp_path, "static")), taus=(0.5,)), DATASET, tmp_path / "m.json")
 
 
-def test_vectors_of_a_checkpoint_are_those_of_the_formulas(tmp_path: Path) -> None:
-    """Texts of different lengths in one padded batch give what each gives alone."""
+def test_checkpoint_vectors_do_not_depend_on_padding(tmp_path: Path) -> None:
+    """Texts of different lengths in one padded batch are encoded as if alone."""
     from citadel.model.texts import TorchTexts
 
     texts = TorchTexts(checkpoint(tmp_path, "dynamic"), "cpu", tau=0.0)
@@ -161,15 +190,15 @@ def test_vectors_of_a_checkpoint_are_those_of_the_formulas(tmp_path: Path) -> No
         np.testing.assert_allclose(alone.vectors, together.vectors, atol=1e-5)
 
 
-def test_a_bare_machine_measures_with_torch_and_fills_in_later(tmp_path: Path) -> None:
-    """No engine, ONNX Runtime, ir-measures, stemmer or zstd: runs and counts are written all the same."""
+def test_measure_with_torch_only(tmp_path: Path) -> None:
+    """Without engine, ONNX Runtime, ir-measures, stemmer and zstd, runs and counts are written."""
     folder = checkpoint(tmp_path, "dynamic")
     beir = tmp_path / "tiny"
     (beir / "qrels").mkdir(parents=True)
     rows = [{"_id": document.id, "title": document.title, "text": document.text} for document in DOCUMENTS]
     (beir / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = [{"_id": id, "text": text} for id, text in DATASET.queries.items()]
-    (beir / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    queries = [{"_id": id, "text": text} for id, text in DATASET.queries.items()]
+    (beir / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t2\n")
     absent = [
         "citadel._native",
@@ -196,19 +225,21 @@ def test_a_bare_machine_measures_with_torch_and_fills_in_later(tmp_path: Path) -
     assert (filled.measures, filled.stages) == (engine.measures, engine.stages)
 
 
-def test_latency_goes_into_the_measurement(tmp_path: Path) -> None:
+def test_latency_is_recorded(tmp_path: Path) -> None:
     folder = str(checkpoint(tmp_path, "dynamic"))
-    found = measured(SystemSpec(folder, timed=2, device="cpu"), tmp_path / "m.json").latency
-    assert found["queries"] == 2 and found["traffic"]["semantic_products"] == 3
-    assert {"encode", "token retrieval", "sort", "ids", "whole"} <= set(found["milliseconds"])
+    latency = measured(SystemSpec(folder, timed=2, device="cpu"), tmp_path / "m.json").latency
+    assert latency["queries"] == 2 and latency["traffic"]["semantic_products"] == 3
+    assert {"encode", "token retrieval", "sort", "ids", "whole"} <= set(latency["milliseconds"])
     assert measured(SystemSpec("bm25", timed=2), tmp_path / "b.json").latency == {}
-    several = measure(SystemSpec(folder, taus=(0.0, 0.1), timed=2, device="cpu"), DATASET, tmp_path / "s.json")
-    stages = [read_measurement(file).latency["milliseconds"] for file in several]  # alike, so that they compare
+    several = measure(
+        SystemSpec(folder, taus=(0.0, 0.1), timed=2, device="cpu"), DATASET, tmp_path / "s.json"
+    )
+    stages = [read_measurement(file).latency["milliseconds"] for file in several]
     assert len(stages) == 2 and not any("encode" in each for each in stages)
 
 
-def test_a_codec_without_vectors_enough_says_how_it_was_stored(tmp_path: Path) -> None:
-    found = measured(
+def test_note_when_pq_has_too_few_vectors(tmp_path: Path) -> None:
+    record = measured(
         SystemSpec(str(checkpoint(tmp_path, "dynamic")), codecs=("pq2",), device="cpu"), tmp_path / "m.json"
     )
-    assert found.note == "stored as int8: too few vectors to train pq2 from"
+    assert record.note == "stored as int8: too few vectors to train pq2"

@@ -27,18 +27,20 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def measured(tmp_path: Path) -> Path:
-    """One collection with two systems, of which one has a run."""
+    """One collection with two systems, one of them with a run."""
     folder = tmp_path / "measured" / "tiny"
     folder.mkdir(parents=True)
     for name in ("BM25", "CITADEL"):
         record = Measurement(name, "tiny", 10, 2, measures={"nDCG@10": 0.5})
         write_measurement(folder / f"{name.lower()}.json", record)
-        (folder / f"{name.lower()}.queries.json").write_text('{"measures": {"nDCG@10": {"q1": 0.25, "q2": 0.75}}}')
+        (folder / f"{name.lower()}.queries.json").write_text(
+            '{"measures": {"nDCG@10": {"q1": 0.25, "q2": 0.75}}}'
+        )
     (folder / "bm25.run.xz").write_bytes(lzma.compress(b"q1 Q0 d1 1 2.0 bm25\n"))
     return tmp_path / "measured"
 
 
-def test_unpacking_gives_the_files_back(measured: Path, tmp_path: Path) -> None:
+def test_unpack_restores_the_files(measured: Path, tmp_path: Path) -> None:
     written = write_packs(measured, tmp_path / "packs")
     assert [pack.name for pack in written] == ["tiny.tar.xz", "tiny-runs-1.tar.xz"]
     unpack(tmp_path / "packs", tmp_path / "back")
@@ -61,21 +63,23 @@ def test_runs_are_split_by_size(measured: Path, tmp_path: Path, monkeypatch: pyt
     assert names == ["tiny.tar.xz", "tiny-runs-1.tar.xz", "tiny-runs-2.tar.xz"]
 
 
-def test_a_report_reads_packs_like_files(measured: Path, tmp_path: Path) -> None:
+def test_report_reads_packs_like_files(measured: Path, tmp_path: Path) -> None:
     write_packs(measured, tmp_path / "packs")
     assert family_table(read_folder(tmp_path / "packs")) == family_table(read_folder(measured))
     assert "CITADEL" in family_table(read_folder(tmp_path / "packs"))
 
 
-def test_files_win_over_packs(measured: Path, tmp_path: Path) -> None:
+def test_files_override_packs(measured: Path, tmp_path: Path) -> None:
     write_packs(measured, measured)
-    write_measurement(measured / "tiny" / "bm25.json", Measurement("BM25", "tiny", 10, 2, measures={"nDCG@10": 0.9}))
+    write_measurement(
+        measured / "tiny" / "bm25.json", Measurement("BM25", "tiny", 10, 2, measures={"nDCG@10": 0.9})
+    )
     (bm25,) = [each for each in read_folder(measured) if each.record.system == "BM25"]
     assert bm25.record.measures["nDCG@10"] == 0.9
 
 
 @pytest.mark.parametrize("kind", ["cut short", "not an archive", "link", "outside", "too large"])
-def test_a_bad_pack_is_one_sentence(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_pack_is_an_error(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:xz") as archive:
         entry = tarfile.TarInfo("../outside.json" if kind == "outside" else "tiny/bm25.json")
@@ -94,15 +98,16 @@ def test_a_bad_pack_is_one_sentence(kind: str, tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "outside.json").exists()
 
 
-def test_kept_packs_are_few_and_small() -> None:
+def test_committed_packs_are_few_and_small() -> None:
     kept = [*packs_in(BENCHMARKS), *packs_in(BENCHMARKS / "measured")]
     assert 5 <= len(kept) <= 12
     assert all(pack.stat().st_size < 1_000_000 for pack in kept)
 
 
-def test_kept_measurements_hold_the_family() -> None:
-    found = read_folder(BENCHMARKS / "measured")
-    assert {each.record.collection for each in found} == {"cranfield", "scifact", "vaswani"}
-    assert {"BM25", "DPR-384", "ColBERT", "CITADEL", "CITADEL+"} <= {each.record.system for each in found}
-    assert all(each.record.measures for each in found)
+def test_committed_measurements_cover_the_family() -> None:
+    measurements = read_folder(BENCHMARKS / "measured")
+    assert {each.record.collection for each in measurements} == {"cranfield", "scifact", "vaswani"}
+    systems = {each.record.system for each in measurements}
+    assert {"BM25", "DPR-384", "ColBERT", "CITADEL", "CITADEL+"} <= systems
+    assert all(each.record.measures for each in measurements)
     assert (unpacked(BENCHMARKS) / "family" / "citadel" / "train.toml").is_file()

@@ -1,4 +1,4 @@
-"""Random small collections for every router and codec, with the queries to ask of them."""
+"""Random small collections and queries for every router and codec."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEP = 0.02
 
 @dataclass(frozen=True)
 class World:
-    """Documents and queries of one router; `tied` ones hold few distinct numbers, so that scores are often equal."""
+    """Documents and queries of one router; scores of `tied` worlds are often equal."""
 
     router: str
     codec: str = "int8"
@@ -48,19 +48,19 @@ class World:
 
     def document(self, number: int, version: int = 0) -> dict[str, Any]:
         random = np.random.default_rng((self.seed, number, version))
-        found: dict[str, Any] = {"id": f"d{number}", "text": ""}
+        document: dict[str, Any] = {"id": f"d{number}", "text": ""}
         if self.router == "bm25":
-            return found | {"text": " ".join(random.choice(WORDS, random.integers(0, 9)))}
+            return document | {"text": " ".join(random.choice(WORDS, random.integers(0, 9)))}
         postings = int(random.integers(0, 9))
         if self.router not in ("all_to_all", "none"):
-            found["keys"] = random.integers(0, 4, postings)
+            document["keys"] = random.integers(0, 4, postings)
         if self.router in ("dynamic", "sparse"):
-            found["weights"] = (random.integers(1, 120, postings) * STEP).astype(np.float32)
+            document["weights"] = (random.integers(1, 120, postings) * STEP).astype(np.float32)
         if self.has_vectors:
-            found["vectors"] = self._numbers(random, postings, self.dimension)
+            document["vectors"] = self._numbers(random, postings, self.dimension)
         if self.semantic or self.router == "none":
-            found["semantic"] = self._numbers(random, 5)
-        return found
+            document["semantic"] = self._numbers(random, 5)
+        return document
 
     def documents(self) -> list[dict[str, Any]]:
         return [self.document(number) for number in range(self.count)]
@@ -70,15 +70,17 @@ class World:
         if self.router == "bm25":
             return {"query": " ".join(random.choice((*WORDS, "zebra"), random.integers(1, 6)))}
         tokens = int(random.integers(0, 5))
-        found: dict[str, Any] = {}
+        query: dict[str, Any] = {}
         if self.router != "none":
-            found["keys"] = random.integers(0, 5, tokens) if self.router != "all_to_all" else np.zeros(tokens, np.int64)
-            found["weights"] = (random.integers(1, 9, tokens) / 4).astype(np.float32)
+            query["keys"] = (
+                random.integers(0, 5, tokens) if self.router != "all_to_all" else np.zeros(tokens, np.int64)
+            )
+            query["weights"] = (random.integers(1, 9, tokens) / 4).astype(np.float32)
         if self.has_vectors:
-            found["vectors"] = self._numbers(random, tokens, self.dimension)
+            query["vectors"] = self._numbers(random, tokens, self.dimension)
         if self.semantic or self.router == "none":
-            found["semantic"] = self._numbers(random, 5)
-        return found
+            query["semantic"] = self._numbers(random, 5)
+        return query
 
     def queries(self) -> list[dict[str, Any]]:
         return [self.query(number) for number in range(3)]
@@ -100,13 +102,17 @@ class World:
     def add(self, index: citadel.Index, documents: Sequence[dict[str, Any]]) -> None:
         index.add(documents) if self.router == "bm25" else index.add_vectors(documents)
 
-    def search(self, searcher: Searcher, query: dict[str, Any], k: int = 1000, **options: Any) -> citadel.Hits:
+    def search(
+        self, searcher: Searcher, query: dict[str, Any], k: int = 1000, **options: Any
+    ) -> citadel.Hits:
         return (
-            searcher.search(**query, k=k) if self.router == "bm25" else searcher.search_vectors(**query, k=k, **options)
+            searcher.search(**query, k=k, filter=options.get("filter"))
+            if self.router == "bm25"
+            else searcher.search_vectors(**query, k=k, **options)
         )
 
     def routed(self, document: dict[str, Any]) -> RoutedTokens:
-        """A document or query as the formula takes it."""
+        """Convert a document or query to the input of the formula."""
         vectors, semantic = document.get("vectors"), document.get("semantic")
         count = len(vectors) if vectors is not None else len(document.get("keys", ()))
         return RoutedTokens(
@@ -121,10 +127,10 @@ class World:
 def built(
     world: World, batches: Sequence[Sequence[dict[str, Any]]], tau: float | None = None
 ) -> Iterator[citadel.Index]:
-    """An index with one commit a batch; small enough floors that codebooks and probes come into being."""
+    """An index with one commit per batch; low thresholds enable codebooks and probes."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch("citadel.index.writer.SAMPLE_FLOOR", 1),
+        mock.patch("citadel.index.spill.SAMPLE_FLOOR", 1),
         mock.patch("citadel.index.segment_writer.PROBE_FLOOR", 9),
         mock.patch("citadel.index.merge.CHUNK", 128),
         world.create(Quick(Path(folder) / "index"), tau) as index,
@@ -139,22 +145,29 @@ Answer = list[tuple[list[str], list[float]]]
 
 
 def answers(
-    world: World, index: citadel.Index, k: int = 1000, engine: str = "native", threads: int = 1, **options: Any
+    world: World,
+    index: citadel.Index,
+    k: int = 1000,
+    engine: str = "native",
+    threads: int = 1,
+    **options: Any,
 ) -> Answer:
-    """The ids and scores of every query in every mode."""
-    searcher, found = index.searcher(engine=engine, threads=threads), []
+    """Ids and scores of every query in every mode."""
+    searcher, results = index.searcher(engine=engine, threads=threads), []
     for query in world.queries():
         for mode in world.modes if world.router != "bm25" else ("off",):
             hits = world.search(
                 searcher, query, k, **({} if world.router == "bm25" else {"semantic_mode": mode}), **options
             )
-            found.append((hits.ids, hits.scores))
-    return found
+            results.append((hits.ids, hits.scores))
+    return results
 
 
 def up_to_ties(answer: Answer) -> list[list[tuple[float, str]]]:
-    """The same answer, with equal scores in the order of their ids."""
-    return [sorted(zip(scores, ids, strict=True), key=lambda pair: (-pair[0], pair[1])) for ids, scores in answer]
+    """The same answer with tied hits ordered by id."""
+    return [
+        sorted(zip(scores, ids, strict=True), key=lambda pair: (-pair[0], pair[1])) for ids, scores in answer
+    ]
 
 
 def bare_options(k: int, mode: str, candidates: int) -> Options:
@@ -162,8 +175,8 @@ def bare_options(k: int, mode: str, candidates: int) -> Options:
 
 
 def plan(snapshot: Snapshot, query: dict[str, Any]) -> Plan:
-    given = {name: query.get(name) for name in ("keys", "weights", "vectors", "semantic")}
-    return plan_vectors(snapshot.settings, **given)
+    parts = {name: query.get(name) for name in ("keys", "weights", "vectors", "semantic")}
+    return plan_vectors(snapshot.settings, **parts)
 
 
 @st.composite
@@ -178,5 +191,11 @@ def worlds(
     dimension = draw(st.sampled_from(DIMENSIONS if codec in ("fp16", "int8") else (8, 32)))
     semantic = draw(st.sampled_from(semantics)) if router not in ("bm25", "none") else None
     return World(
-        router, codec, dimension, semantic, draw(st.integers(0, 1 << 30)), draw(st.integers(1, 24)), draw(st.booleans())
+        router,
+        codec,
+        dimension,
+        semantic,
+        draw(st.integers(0, 1 << 30)),
+        draw(st.integers(1, 24)),
+        draw(st.booleans()),
     )

@@ -1,4 +1,4 @@
-"""The formula on data small enough to check by hand."""
+"""The score formula on small examples."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def routed(
 DOCUMENT = routed([(1, 2.0, [1, 0]), (1, 1.0, [0, 3]), (2, 1.0, [-1, 0])])
 
 
-def test_weights_multiply_and_the_best_token_of_a_key_counts() -> None:
+def test_best_weighted_product_under_a_key_counts() -> None:
     query = routed([(1, 0.5, [1, 1])])
     assert score(query, DOCUMENT, floor=False) == 1.5  # max(0.5 · 2 · 1, 0.5 · 1 · 3)
 
 
-def test_every_row_of_the_query_adds_its_own_maximum() -> None:
+def test_every_query_row_adds_its_maximum() -> None:
     query = routed([(1, 1.0, [1, 0]), (1, 1.0, [0, 1])])
     assert score(query, DOCUMENT, floor=False) == 5.0  # 2 + 3
 
 
-def test_a_token_under_several_keys_meets_each_of_them() -> None:
+def test_token_with_several_keys_matches_under_each() -> None:
     query = routed([(1, 1.0, [1, 0]), (2, 1.0, [1, 0])])
     assert score(query, DOCUMENT, floor=False) == 1.0  # 2 - 1
     assert score(query, DOCUMENT, floor=True) == 2.0  # the floor acts on each row, before the sum
 
 
-def test_a_floored_match_is_a_score_of_zero_and_no_match_is_none() -> None:
+def test_floored_match_scores_zero_and_no_match_none() -> None:
     assert score(routed([(2, 1.0, [1, 0])]), DOCUMENT, floor=True) == 0.0
     assert score(routed([(3, 1.0, [1, 0])]), DOCUMENT, floor=True) is None
     assert score(routed([]), DOCUMENT, floor=True) is None
@@ -51,7 +51,7 @@ def test_the_semantic_part_is_added_without_a_floor() -> None:
     assert score(query, document, floor=True) == -1.0
 
 
-def test_a_semantic_vector_on_one_side_alone_counts_nothing() -> None:
+def test_semantic_vector_on_one_side_is_ignored() -> None:
     assert score(routed([], [1, 2]), DOCUMENT, floor=True) is None
 
 
@@ -60,7 +60,7 @@ def test_sums_are_exact_in_float64() -> None:
     assert score(query, routed([(1, 1.0, [1, 0])]), floor=False) == 33554433
 
 
-def test_rank_orders_by_score_then_number_and_leaves_out_documents_without_score() -> None:
+def test_rank_orders_by_score_then_number() -> None:
     query = routed([(1, 1.0, [1, 0])])
     weak, strong, none = (routed([(key, 1.0, [value, 0])]) for key, value in ((1, 1), (1, 2), (9, 5)))
     documents = [weak, none, strong, weak]
@@ -70,14 +70,14 @@ def test_rank_orders_by_score_then_number_and_leaves_out_documents_without_score
     assert rank(query, [], floor=True, k=3) == []
 
 
-def test_rank_refuses_a_negative_k() -> None:
+def test_rank_rejects_negative_k() -> None:
     with pytest.raises(UsageError, match="k is -1"):
         rank(DOCUMENT, [], floor=True, k=-1)
 
 
-def test_sides_that_do_not_fit_are_named() -> None:
+def test_mismatched_vectors_are_errors() -> None:
     bare = RoutedTokens(np.array([1], np.uint32), np.array([1], np.float32))
     with pytest.raises(UsageError, match="token vectors"):
         score(bare, DOCUMENT, floor=True)
-    with pytest.raises(InputError, match="dimension 3 meets one of 2"):
+    with pytest.raises(InputError, match="dimensions 3 and 2 do not match"):
         score(routed([(1, 1.0, [1, 0, 0])], width=3), DOCUMENT, floor=True)

@@ -1,4 +1,4 @@
-"""What each router does with a text a reader can route by hand."""
+"""Each router on a small example."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rows(routed: RoutedTokens) -> list[tuple[int, int, float]]:
     return list(zip(routed.tokens.tolist(), routed.keys.tolist(), routed.weights.tolist(), strict=True))
 
 
-def test_none_keeps_the_semantic_vector_alone() -> None:
+def test_none_keeps_only_the_semantic_vector() -> None:
     routed = get_router("none").route_document(TEXT)
     assert len(routed) == 0
     assert routed.semantic is not None
@@ -53,11 +53,11 @@ def test_static_uses_the_tokens_own_ids() -> None:
     assert routed.vectors.tolist() == [[3, 4], [0, 0], [0, -2]]
 
 
-def test_dynamic_query_takes_the_best_key_and_the_lower_of_equal_ones() -> None:
+def test_dynamic_query_takes_the_best_key() -> None:
     assert rows(get_router("dynamic").route_query(TEXT)) == [(0, 1, 2.0), (2, 0, 3.0)]
 
 
-def test_dynamic_document_takes_several_keys_and_repeats_the_vector() -> None:
+def test_dynamic_document_takes_several_keys() -> None:
     routed = get_router("dynamic", document_keys=2).route_document(TEXT)
     assert rows(routed) == [(0, 1, 2.0), (0, 2, 2.0), (2, 0, 3.0), (2, 1, 0.5)]
     assert routed.vectors is not None
@@ -85,7 +85,7 @@ def test_sparse_takes_the_maximum_over_tokens() -> None:
 
 
 @pytest.mark.parametrize("name", ROUTERS)
-def test_a_text_without_tokens_has_no_rows(name: str) -> None:
+def test_text_without_tokens_has_no_rows(name: str) -> None:
     empty = TokenVectors(
         np.empty(0, np.uint32),
         np.empty((0, 2), np.float32),
@@ -97,7 +97,7 @@ def test_a_text_without_tokens_has_no_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ROUTERS)
-def test_rows_are_as_the_types_promise(name: str) -> None:
+def test_rows_match_the_router_attributes(name: str) -> None:
     router = get_router(name)
     for routed in (router.route_query(TEXT), router.route_document(TEXT)):
         assert (routed.keys.dtype.name, routed.weights.dtype.name) == ("uint32", "float32")
@@ -107,7 +107,7 @@ def test_rows_are_as_the_types_promise(name: str) -> None:
         assert routed.tokens is None or (np.diff(routed.tokens.astype(int)) >= 0).all()
 
 
-def test_what_the_fast_paths_ask() -> None:
+def test_kind_and_floor() -> None:
     kinds = {name: get_router(name).kind for name in ROUTERS}
     assert kinds == {
         "all_to_all": "vectors", "bm25": "bm25", "dynamic": "vectors",
@@ -117,30 +117,30 @@ def test_what_the_fast_paths_ask() -> None:
 
 
 @pytest.mark.parametrize("name", ["static", "dynamic", "all_to_all", "sparse", "none"])
-def test_missing_input_is_named(name: str) -> None:
+def test_missing_input_error_names_the_router(name: str) -> None:
     with pytest.raises(UsageError, match=name):
         get_router(name).route_document(TokenVectors(np.array([1], np.uint32)))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_none_are_refused(bad: float) -> None:
+def test_nan_and_infinity_are_rejected(bad: float) -> None:
     one = np.array([1], np.uint32)
-    spoiled, whole = np.array([[bad]], np.float32), np.ones((1, 1), np.float32)
+    invalid, valid = np.array([[bad]], np.float32), np.ones((1, 1), np.float32)
     with pytest.raises(InputError, match="token vectors hold NaN or infinity"):
-        get_router("static").route_query(TokenVectors(one, spoiled))
+        get_router("static").route_query(TokenVectors(one, invalid))
     with pytest.raises(InputError, match="activations"):
-        get_router("dynamic").route_document(TokenVectors(one, whole, spoiled))
+        get_router("dynamic").route_document(TokenVectors(one, valid, invalid))
     with pytest.raises(InputError, match="semantic vector"):
-        get_router("none").route_document(TokenVectors(one, semantic=spoiled[0]))
+        get_router("none").route_document(TokenVectors(one, semantic=invalid[0]))
 
 
-def test_rows_that_do_not_fit_the_tokens_are_refused() -> None:
-    with pytest.raises(InputError, match=r"shape \(3, 2\) do not fit 1 tokens"):
+def test_wrong_number_of_rows_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"shape \(3, 2\) do not match 1 tokens"):
         get_router("static").route_query(TokenVectors(np.array([1], np.uint32), np.ones((3, 2), np.float32)))
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "message"),
     [
         ("collbert", {}, "unknown router 'collbert'"),
         ("static", {"tau": 1.0}, "no option 'tau'"),
@@ -153,10 +153,10 @@ def test_rows_that_do_not_fit_the_tokens_are_refused() -> None:
         ("bm25", {"b": 1.5}, "b 1.5"),
     ],
 )
-def test_options_that_cannot_be_meant(name: str, options: dict[str, object], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_invalid_options_are_usage_errors(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         get_router(name, **options)
 
 
-def test_every_router_has_its_name() -> None:
+def test_router_names() -> None:
     assert [get_router(name).name for name in ROUTERS] == list(ROUTERS)

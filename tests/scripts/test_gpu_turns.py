@@ -1,4 +1,4 @@
-"""The ratio to the paper's pipeline in benchmarks/gpu.py."""
+"""Timing in turn with the paper's pipeline, as in benchmarks/gpu.py."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def plan(key: int) -> Plan:
 @pytest.mark.parametrize(
     ("size", "order"), [(1, "ours 1 paper 1 ours 2 paper 2"), (2, "ours 1 ours 2 paper 1 paper 2")]
 )
-def test_both_take_the_same_queries_in_turns_after_a_warm_up(size: int, order: str) -> None:
-    seen: list[str] = []
+def test_both_search_the_same_queries_in_turn_after_a_warm_up(size: int, order: str) -> None:
+    searches: list[str] = []
 
-    def asked(who: str) -> gpu_turns.SearchOne:
-        return lambda one: seen.append(f"{who} {one.keys[0]}")
+    def recorder(who: str) -> gpu_turns.SearchOne:
+        return lambda one: searches.append(f"{who} {one.keys[0]}")
 
-    ours, paper = gpu_turns.in_turn(asked("ours"), asked("paper"), [plan(1), plan(2)], CPU, size)
-    assert " ".join(seen) == "ours 1 paper 1 ours 2 paper 2 " + order
+    ours, paper = gpu_turns.in_turn(recorder("ours"), recorder("paper"), [plan(1), plan(2)], CPU, size)
+    assert " ".join(searches) == "ours 1 paper 1 ours 2 paper 2 " + order
     assert len(ours) == len(paper) == 2
 
 
-def test_the_ratio_is_of_the_medians_taken_in_turn() -> None:
-    found = gpu_turns.Times([0.001, 0.002, 0.003], [0.002, 0.004, 0.009], [0.04, 0.008, 0.02]).figures()
-    assert found == pytest.approx(
+def test_ratio_of_the_medians_in_turn() -> None:
+    figures = gpu_turns.Times([0.001, 0.002, 0.003], [0.002, 0.004, 0.009], [0.04, 0.008, 0.02]).figures()
+    assert figures == pytest.approx(
         {"p50_ms": 2, "p95_ms": 2.9, "turn_p50_ms": 4, "turn_p95_ms": 8.5, "paper_ms": 20, "times_paper": 5}
     )
     assert set(gpu_turns.Times([0.001]).figures()) == {"p50_ms", "p95_ms"}

@@ -1,4 +1,4 @@
-"""benchmarks/peers on two documents: our own script, and the messages of peers that cannot run."""
+"""benchmarks/peers on two documents: citadel's script, and peers that cannot run."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def task(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_our_own_bm25(task: Path) -> None:
-    found = peers.run_one("with_citadel.py", "bm25", task, sys.executable)
-    assert found["ranked"] == [[1]]
-    cells = peers.row(found, task, "")
+def test_citadel_bm25(task: Path) -> None:
+    result = peers.run_one("with_citadel.py", "bm25", task, sys.executable)
+    assert result["ranked"] == [[1]]
+    cells = peers.row(result, task, "")
     assert cells[:3] == ["citadel bm25", 1.0, "–"] and cells[-1] == ""
 
 
@@ -40,18 +40,18 @@ def test_our_own_bm25(task: Path) -> None:
     ("script", "argument"),
     [("with_faiss.py", ""), ("with_seismic.py", ""), ("with_lancedb.py", ""), ("with_qdrant.py", "exact")],
 )
-def test_a_peer_that_cannot_run_says_why(task: Path, script: str, argument: str) -> None:
-    found = peers.run_one(script, argument, task, sys.executable)
-    assert "No module named" in found["unable"] or "vectors: give prepare.py" in found["unable"]
-    assert peers.row(found, task, "colbert")[-1] == found["unable"]
+def test_peer_that_cannot_run_reports_why(task: Path, script: str, argument: str) -> None:
+    result = peers.run_one(script, argument, task, sys.executable)
+    assert "No module named" in result["unable"] or "vectors: give prepare.py" in result["unable"]
+    assert peers.row(result, task, "colbert")[-1] == result["unable"]
 
 
-def test_overlap_counts_the_exact_ten(task: Path) -> None:
+def test_overlap_with_the_exact_top_10(task: Path) -> None:
     assert peers.overlap([[0]], task, "colbert") == 0.5
     assert peers.overlap([[0, 1]], task, "colbert") == 1.0
 
 
-def test_max_sim_by_hand() -> None:
+def test_max_sim_small_example() -> None:
     rows: Any = harness.Rows(
         np.array([0, 2, 2, 3]),
         np.zeros(3, np.uint32),
@@ -64,7 +64,7 @@ def test_max_sim_by_hand() -> None:
     assert harness.top(np.array([1.0, 2.0, 2.0])) == [1, 2, 0]
 
 
-def test_sparse_exact_by_hand(task: Path) -> None:
+def test_sparse_exact_small_example(task: Path) -> None:
     sides = {"documents": ([0, 1, 3], [7, 7, 9], [1.0, 2.0, 5.0]), "queries": ([0, 1], [7], [2.0])}
     for side, (offsets, keys, weights) in sides.items():
         arrays: dict[str, Any] = {
@@ -76,7 +76,7 @@ def test_sparse_exact_by_hand(task: Path) -> None:
     assert prepare.sparse_exact(harness.Task(task)) == [[1, 0]]  # 2·2 and 2·1
 
 
-def test_one_command_prepares_a_family(
+def test_prepare_a_family(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="torch is not installed: the extra [train]")
@@ -89,15 +89,18 @@ def test_one_command_prepares_a_family(
     (beir / "corpus.jsonl").write_text('{"_id": "d1", "text": "rome"}\n{"_id": "d2", "text": "newton"}\n')
     (beir / "queries.jsonl").write_text('{"_id": "q1", "text": "newton"}\n')
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td2\t1\n")
-    monkeypatch.setattr(sys, "argv", ["prepare.py", str(beir), str(out), "--family", str(tmp_path / "family")])
+    monkeypatch.setattr(
+        sys, "argv", ["prepare.py", str(beir), str(out), "--family", str(tmp_path / "family")]
+    )
     prepare.main()
     assert capsys.readouterr().out.count("texts in") == 6  # three models, two sides
-    assert json.loads((out / "exact.json").read_text())["colbert"] == [[1, 0]]  # [CLS] newton [SEP] meets itself
+    # The query equals the text of d2.
+    assert json.loads((out / "exact.json").read_text())["colbert"] == [[1, 0]]
     task = harness.Task(out)
     assert task.routed("citadel", "documents").weights.min() > 1.0  # the tiny model's τ
     assert peers.models_of(out)["citadel"]["tau"] == 1.0
     prepare.main()
-    assert "texts in" not in capsys.readouterr().out  # the same models: kept
+    assert "texts in" not in capsys.readouterr().out  # nothing to do for the same models
     write_checkpoint(tmp_path / "family" / "splade", tiny_config("static"))
     with pytest.raises(SystemExit, match="its router is static; --splade needs sparse"):
         prepare.main()

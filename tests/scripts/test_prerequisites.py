@@ -15,8 +15,10 @@ SHELL = shutil.which("sh") or "/bin/sh"
 
 def check(python: str, path: Path, **environment: str) -> tuple[int, list[str]]:
     command = [SHELL, str(SCRIPT), python]
-    done = subprocess.run(command, env={"PATH": str(path), **environment}, capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr.splitlines()
+    process = subprocess.run(
+        command, env={"PATH": str(path), **environment}, capture_output=True, text=True, check=False
+    )
+    return process.returncode, process.stderr.splitlines()
 
 
 def script(folder: Path, name: str, body: str) -> str:
@@ -31,11 +33,11 @@ def compiler(tmp_path: Path) -> str:
     return script(tmp_path, "compiler", "exit 0")
 
 
-def test_nothing_is_said_where_all_is_there(tmp_path, compiler):
+def test_no_output_if_nothing_is_missing(tmp_path, compiler):
     assert check(sys.executable, tmp_path, CXX=compiler) == (0, [])
 
 
-def test_an_empty_machine_hears_of_python_and_compiler(tmp_path):
+def test_missing_python_and_compiler_are_reported(tmp_path):
     code, (python, compiler) = check("python3", tmp_path)
     assert code == 1
     assert "python3 is missing" in python
@@ -43,7 +45,7 @@ def test_an_empty_machine_hears_of_python_and_compiler(tmp_path):
     assert "apt install g++" in compiler
 
 
-def test_an_old_python_is_named(tmp_path, compiler):
+def test_old_python_is_reported(tmp_path, compiler):
     old = script(tmp_path, "python3", "exit 1")
     code, (message,) = check(old, tmp_path, CXX=compiler)
     assert code == 1
@@ -51,17 +53,20 @@ def test_an_old_python_is_named(tmp_path, compiler):
 
 
 @pytest.mark.parametrize(
-    ("part", "lie", "package"), [("ensurepip", "exit 1", "python3-venv"), ("sysconfig", "echo /nowhere", "python3-dev")]
+    ("part", "response", "package"),
+    [("ensurepip", "exit 1", "python3-venv"), ("sysconfig", "echo /nowhere", "python3-dev")],
 )
-def test_a_python_without_a_part_is_named_with_the_package(tmp_path, compiler, part, lie, package):
-    python = script(tmp_path, "python3", f'case "$*" in *{part}*) {lie};; *) exec {sys.executable} "$@";; esac')
+def test_missing_python_module_is_reported_with_its_package(tmp_path, compiler, part, response, package):
+    python = script(
+        tmp_path, "python3", f'case "$*" in *{part}*) {response};; *) exec {sys.executable} "$@";; esac'
+    )
     code, (message,) = check(python, tmp_path, CXX=compiler)
     assert code == 1
     assert f"apt install {package}" in message
 
 
-def test_an_old_compiler_is_named(tmp_path):
+def test_old_compiler_is_reported(tmp_path):
     old = script(tmp_path, "compiler", "exit 1")
     code, (message,) = check(sys.executable, tmp_path, CXX=old)
     assert code == 1
-    assert "does not know C++20" in message
+    assert "does not support C++20" in message

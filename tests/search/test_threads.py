@@ -17,11 +17,13 @@ from tests.property.worlds import World, answers, built
 
 
 @pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[citadel.Index]:
-    """One list of 40,000 vectors; a query of 20,000 tokens makes 800 million products of it."""
+def long_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[citadel.Index]:
+    """One list of 40,000 vectors; a query of 20,000 tokens needs 800 million dot products."""
     random = np.random.default_rng(1)
     folder = tmp_path_factory.mktemp("long") / "i"
-    with citadel.Index.create(Quick(folder), fields={"lexical": 8}, router="all_to_all", fingerprint="x") as index:
+    with citadel.Index.create(
+        Quick(folder), fields={"lexical": 8}, router="all_to_all", fingerprint="x"
+    ) as index:
         vectors = random.normal(size=(40_000, 8)).astype(np.float32)
         ids = [f"d{n}" for n in range(4000)]
         index.add_vectors({"ids": ids, "offsets": np.arange(0, 40_001, 10), "vectors": vectors})
@@ -32,9 +34,9 @@ def query(tokens: int) -> np.ndarray:
     return np.random.default_rng(2).normal(size=(tokens, 8)).astype(np.float32)
 
 
-def test_a_long_search_is_stopped_from_another_thread(long: citadel.Index) -> None:
+def test_search_can_be_cancelled_from_another_thread(long_index: citadel.Index) -> None:
     """The timer's thread could not run if the search kept the GIL."""
-    searcher, cancel = long.searcher(threads=1), Cancel()
+    searcher, cancel = long_index.searcher(threads=1), Cancel()
     before = searcher.search_vectors(vectors=query(3), k=5)
     timer = threading.Timer(0.05, cancel.set)
     timer.start()
@@ -45,9 +47,9 @@ def test_a_long_search_is_stopped_from_another_thread(long: citadel.Index) -> No
     assert (again.ids, again.scores) == (before.ids, before.scores)
 
 
-def test_a_flag_set_before_the_search(long: citadel.Index) -> None:
+def test_cancelled_flag_stops_the_search_at_once(long_index: citadel.Index) -> None:
     cancel = Cancel()
-    searcher = long.searcher()
+    searcher = long_index.searcher()
     assert len(searcher.search_vectors(vectors=query(3), cancel=cancel)) == 10
     cancel.set()
     with pytest.raises(citadel.Cancelled):
@@ -55,23 +57,23 @@ def test_a_flag_set_before_the_search(long: citadel.Index) -> None:
 
 
 @pytest.mark.parametrize("router", ["bm25", "dynamic"])
-def test_one_searcher_in_many_threads(router: str) -> None:
+def test_threads_can_share_a_searcher(router: str) -> None:
     world = World(router, "int8", 8, None if router == "bm25" else "int8", seed=3, count=120)
     with built(world, [world.documents()[:80], world.documents()[80:]]) as index:
-        searcher, truth = index.searcher(threads=2), answers(world, index)
+        searcher, expected = index.searcher(threads=2), answers(world, index)
 
-        def ask(number: int) -> tuple[list[str], list[float], list[str]]:
+        def search(number: int) -> tuple[list[str], list[float], list[str]]:
             hits = world.search(searcher, world.query(number % 3))
             return hits.ids, hits.scores, [hit.document.id for hit in hits]
 
         with ThreadPoolExecutor(6) as pool:
-            found = list(pool.map(ask, range(120)))
-    for number, (ids, scores, documents) in enumerate(found):
-        assert (ids, scores) == truth[number % 3 * len(truth) // 3]
+            results = list(pool.map(search, range(120)))
+    for number, (ids, scores, documents) in enumerate(results):
+        assert (ids, scores) == expected[number % 3 * len(expected) // 3]
         assert documents == ids
 
 
-def test_a_searcher_keeps_its_generation(tmp_path: Path) -> None:
+def test_searcher_keeps_its_generation(tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path / "i"))
     index.add([{"id": "a", "text": "ant"}])
     old = index.commit().searcher()

@@ -19,11 +19,11 @@ from tests.support.serving import DOCUMENTS, TOKEN, Running, running, text_index
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Running]:
-    with running(text_index(tmp_path / "i")) as found:
-        yield found
+    with running(text_index(tmp_path / "i")) as serving:
+        yield serving
 
 
-def test_a_search_is_that_of_the_library(server: Running) -> None:
+def test_search_equals_the_library(server: Running) -> None:
     hits = server.client.search("who proposed relativity", k=2)
     truth = server.service.searcher.search("who proposed relativity", k=2)
     assert (hits.ids, hits.scores, hits.tau) == (truth.ids, truth.scores, truth.tau)
@@ -31,53 +31,54 @@ def test_a_search_is_that_of_the_library(server: Running) -> None:
     assert hits[0].title == "Relativity" and hits[0].metadata == {"year": 1905} and hits[0].rank == 1
 
 
-def test_a_search_tells_where_its_time_went(server: Running) -> None:
-    found = server.client.call("POST", "/v1/search", {"query": "physics", "k": 1, "documents": False})
+def test_search_reports_timings(server: Running) -> None:
+    answer = server.client.call("POST", "/v1/search", {"query": "physics", "k": 1, "documents": False})
     assert (
-        found["hits"] == [{"rank": 1, "id": "d1", "score": found["hits"][0]["score"]}] or found["hits"][0]["id"] == "d3"
+        answer["hits"] == [{"rank": 1, "id": "d1", "score": answer["hits"][0]["score"]}]
+        or answer["hits"][0]["id"] == "d3"
     )
-    assert found["generation"] == 2 and found["dot_products"] == 2
-    timings = found["timings"]
+    assert answer["generation"] == 2 and answer["dot_products"] == 2
+    timings = answer["timings"]
     parts = ("queue_ms", "encode_ms", "scan_ms", "documents_ms", "explain_ms")
     assert set(timings) == {*parts, "total_ms"}
     assert 0 < sum(timings[part] for part in parts) <= timings["total_ms"] + 0.01
 
 
-def test_a_batch_keeps_its_order_and_ids(server: Running) -> None:
+def test_batch_keeps_order_and_ids(server: Running) -> None:
     ranking = server.client.search_batch({"q2": "evolution", "q1": "gravity"}, k=1)
     assert ranking.trec("x").split()[::6] == ["q2", "q1"]
     assert [hits[0].id for _, hits in ranking] == ["d2", "d3"]
     assert [id for id, _ in server.client.search_batch(["evolution", "nothing at all"], k=1)] == ["1", "2"]
 
 
-def test_a_large_batch_goes_in_parts(tmp_path: Path) -> None:
+def test_large_batch_is_sent_in_parts(tmp_path: Path) -> None:
     with running(text_index(tmp_path / "i"), limits=Limits(batch=3, hits=20, k=10)) as server:
         queries = {f"q{n}": text for n, text in enumerate(["physics", "evolution", "zebra", "gravity"] * 2)}
         truth = server.service.searcher.search_batch(queries, k=10)
-        found = server.client.search_batch(queries, k=10)
-        assert found.trec() == truth.trec() and len(found) == 8
-        assert found.hits[0][0].document == truth.hits[0][0].document  # fetched on access
+        ranking = server.client.search_batch(queries, k=10)
+        assert ranking.trec() == truth.trec() and len(ranking) == 8
+        assert ranking.hits[0][0].document == truth.hits[0][0].document  # fetched on access
         assert len(server.client.search_batch([], k=10)) == 0
 
 
-def test_a_document_deleted_since(server: Running) -> None:
+def test_reading_a_hit_that_was_deleted_since(server: Running) -> None:
     hits = server.client.search("evolution", documents=False)
     server.client.delete(["d2"], commit=True)
     with pytest.raises(citadel.InputError, match="deleted since"):
         _ = hits[0].text
 
 
-def test_nothing_found_is_no_error(server: Running) -> None:
+def test_no_hits_is_not_an_error(server: Running) -> None:
     assert list(server.client.search("zebra")) == []
     assert server.client.search("physics", k=0).ids == []
 
 
-def test_a_document_is_given_back(server: Running) -> None:
+def test_get_returns_the_document(server: Running) -> None:
     assert server.client.get("d1") == server.service.searcher.snapshot.get("d1")
     assert server.client.get("d 4/&") is None
 
 
-def test_changes_wait_for_their_commit(server: Running) -> None:
+def test_changes_are_visible_after_commit(server: Running) -> None:
     client = server.client
     assert client.add([{"id": "d4", "text": "Curie proposed radioactivity."}]) == 1
     assert client.get("d4") is None and client.search("radioactivity").ids == []
@@ -89,19 +90,19 @@ def test_changes_wait_for_their_commit(server: Running) -> None:
     assert client.get("d4") is None and len(client) == 3
 
 
-def test_documents_are_taken_all_or_none(server: Running) -> None:
+def test_add_is_all_or_nothing(server: Running) -> None:
     with pytest.raises(citadel.InputError, match=r"documents\.1: .*none was added"):
         server.client.add([{"id": "d5", "text": "fine"}, {"id": "d6", "text": 7}], commit=True)
     assert server.client.get("d5") is None
     assert server.client.stats()["server"]["waiting"] == 0
 
 
-def test_an_id_that_is_there_is_replaced(server: Running) -> None:
+def test_existing_id_is_replaced(server: Running) -> None:
     server.client.add([{"id": "d2", "text": "Mendel proposed inheritance."}], commit=True)
     assert server.client.search("evolution").ids == [] and server.client.search("inheritance").ids == ["d2"]
 
 
-def test_stats_hold_what_the_page_needs(server: Running) -> None:
+def test_stats(server: Running) -> None:
     stats = server.client.stats()
     assert stats["index"]["documents"] == 3 and stats["index"]["postings"] == 11
     assert stats["list_sizes"] == [
@@ -140,9 +141,11 @@ def test_health_and_metrics(server: Running) -> None:
         ({"vectors": {"keys": [1]}}, 400, "usage", "search it with a text query"),
     ],
 )
-def test_invalid_requests_get_a_message(server: Running, body: object, status: int, code: str, words: str) -> None:
-    found, answer = server.post("/v1/search", body)
-    assert (found, answer["error"]["code"]) == (status, code)
+def test_invalid_requests_get_a_message(
+    server: Running, body: object, status: int, code: str, words: str
+) -> None:
+    actual, answer = server.post("/v1/search", body)
+    assert (actual, answer["error"]["code"]) == (status, code)
     assert words in answer["error"]["message"] and "\n" not in answer["error"]["message"]
 
 
@@ -152,7 +155,7 @@ def test_unknown_routes_and_methods(server: Running) -> None:
     assert (status, answer["error"]["code"]) == (405, "method")
 
 
-def test_the_clients_errors_are_those_of_the_library(server: Running) -> None:
+def test_client_raises_the_errors_of_the_library(server: Running) -> None:
     with pytest.raises(citadel.UsageError, match="this index's router is bm25"):
         server.client.search("x", tau=0.5)
     with pytest.raises(citadel.InputError, match="valid integer"):
@@ -162,7 +165,7 @@ def test_the_clients_errors_are_those_of_the_library(server: Running) -> None:
     assert (error.value.status, error.value.code) == (422, "limit")
 
 
-def test_a_client_without_a_server() -> None:
+def test_client_without_a_server() -> None:
     with pytest.raises(citadel.ResourceError, match="is the server running"):
         citadel.Client("http://127.0.0.1:9").search("x")
     with pytest.raises(citadel.UsageError, match="not the address"):
@@ -178,9 +181,11 @@ def test_given_vectors_over_http(tmp_path: Path) -> None:
         hits = server.client.search_vectors([7], [1.0], [[1, 0, 0, 0]], [0, 1])
         truth = server.service.searcher.search_vectors([7], [1.0], [[1, 0, 0, 0]], [0, 1])
         assert (hits.ids, hits.scores) == (truth.ids, truth.scores) == (["v2", "v1"], [2.0, 1.0])
-        ranking = server.client.search_vectors_batch({"q": {"keys": [9], "weights": [1.0], "vectors": [[0, 1, 0, 0]]}})
+        ranking = server.client.search_vectors_batch(
+            {"q": {"keys": [9], "weights": [1.0], "vectors": [[0, 1, 0, 0]]}}
+        )
         assert [(hit.id, hit.score) for _, hits in ranking for hit in hits] == [("v1", 0.5), ("v2", 0.5)]
-        with pytest.raises(citadel.UsageError, match="holds given vectors"):
+        with pytest.raises(citadel.UsageError, match="was built from vectors"):
             server.client.search("text")
         assert server.client.stats()["largest_keys"][0] == {"key": 7, "word": None, "postings": 2}
         assert TOKEN not in str(server.client.stats())
@@ -190,7 +195,10 @@ def test_given_vectors_over_http(tmp_path: Path) -> None:
     ("given", "words"),
     [
         ({"keys": [7], "weights": [1], "vectors": [[1, 0, 0, 0], [1]]}, "cannot be read as numbers"),
-        ({"keys": [7, 9], "weights": [1, 1], "vectors": [[1, 0, 0, 0], [1, 0, 0]]}, "cannot be read as numbers"),
+        (
+            {"keys": [7, 9], "weights": [1, 1], "vectors": [[1, 0, 0, 0], [1, 0, 0]]},
+            "cannot be read as numbers",
+        ),
         ({"keys": [7], "weights": [1], "vectors": [[1e300, 0, 0, 0]]}, "infinite"),
         ({"keys": [7], "weights": [1e300], "vectors": [[1, 0, 0, 0]]}, "infinite"),
         ({"keys": [7], "weights": [2], "vectors": [[3e38, 0, 0, 0]]}, "infinity"),
@@ -200,10 +208,12 @@ def test_given_vectors_over_http(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_vectors_get_a_message(tmp_path: Path, given: dict[str, Any], words: str) -> None:
-    """A numpy warning would be an error here."""
+    """Warnings of numpy are errors in tests."""
     fields = {"lexical": citadel.Field(dimension=4, codec="fp16"), "semantic": citadel.Field(2, "fp16")}
     index = citadel.Index.create(tmp_path / "v", fields=fields, fingerprint="x")
-    index.add_vectors([{"id": "v1", "keys": [7], "weights": [1.0], "vectors": [[9, 0, 0, 0]], "semantic": [9, 0]}])
+    index.add_vectors(
+        [{"id": "v1", "keys": [7], "weights": [1.0], "vectors": [[9, 0, 0, 0]], "semantic": [9, 0]}]
+    )
     with running(index.commit()) as server:
         for body in ({"vectors": given}, {"queries": [{"vectors": given}]}):
             status, answer = server.post("/v1/search/batch" if "queries" in body else "/v1/search", body)
@@ -211,7 +221,7 @@ def test_invalid_vectors_get_a_message(tmp_path: Path, given: dict[str, Any], wo
             assert words in answer["error"]["message"]
 
 
-def test_a_duplicate_key_is_named(server: Running) -> None:
+def test_duplicate_json_key_is_named(server: Running) -> None:
     _, answer = server.post("/v1/search", b'{"query": "x", "query": "y"}')
     assert "'query' occurs twice" in answer["error"]["message"]
     assert server.post("/v1/search", {"query": 'a "colon": here', "k": 1})[0] == 200
@@ -228,48 +238,52 @@ def test_a_duplicate_key_is_named(server: Running) -> None:
         ("", "no index", "no index"),
     ],
 )
-def test_a_message_without_the_folder(location: str, message: str, expected: str) -> None:
+def test_messages_do_not_name_the_index_folder(location: str, message: str, expected: str) -> None:
     assert str(as_server_error(citadel.ResourceError(message), location)) == expected
 
 
-# ---- explanations, and an index with a model -------------------------------------------------------------------------
+# ---- explanations, and an index with a model ---------------------------------------------------------------
 
 
-def test_an_explanation_is_that_of_the_library(server: Running) -> None:
+def test_explanation_equals_the_library(server: Running) -> None:
     query, searcher = "who proposed relativity", server.service.searcher
     assert server.client.explain(query, "d1") == as_json(searcher.explain(query, "d1").to_json())
     assert server.client.explain_text("Einstein proposed") == as_json(
         searcher.explain_text("Einstein proposed").to_json()
     )
-    found = server.client.call("POST", "/v1/search", {"query": query, "k": 2, "explain": True})
-    for hit in found["hits"]:
+    answer = server.client.call("POST", "/v1/search", {"query": query, "k": 2, "explain": True})
+    for hit in answer["hits"]:
         assert hit["explanation"] == as_json(searcher.explain(query, hit["id"]).to_json())
         assert hit["explanation"]["score"] == hit["score"]
 
 
-def test_what_cannot_be_explained(server: Running) -> None:
+def test_invalid_explain_requests(server: Running) -> None:
     status, answer = server.post("/v1/explain", {"query": "x", "id": "no such"})
     assert (status, answer["error"]["code"]) == (404, "not_found")
     status, answer = server.post("/v1/search", {"vectors": {"keys": [1]}, "explain": True})
-    assert (status, answer["error"]["code"]) == (422, "fields") and "only a text query" in answer["error"]["message"]
+    assert (status, answer["error"]["code"]) == (422, "fields") and "only a text query" in answer["error"][
+        "message"
+    ]
     assert server.post("/v1/search", {"query": "x", "k": 21, "explain": True})[0] == 422
 
 
-def test_an_index_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    """Concurrent queries are encoded in batches, with the same results."""
-    with citadel.Index.create(tmp_path / "m", model=tiny_model()) as made:
-        made.add(DOCUMENTS)
-        made.commit()
+def test_concurrent_queries_with_a_model(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    with citadel.Index.create(tmp_path / "m", model=tiny_model()) as index:
+        index.add(DOCUMENTS)
+        index.commit()
     with running(citadel.Index.open(tmp_path / "m", model=tiny_model(), threads=1), workers=1) as server:
-        truth = {query: server.service.searcher.search(query, k=3) for query in ("relativity", "physics", "evolution")}
+        truth = {
+            query: server.service.searcher.search(query, k=3)
+            for query in ("relativity", "physics", "evolution")
+        }
 
-        def ask(number: int) -> None:
+        def search(number: int) -> None:
             query = list(truth)[number % 3]
             hits = server.client.search(query, k=3)
             assert (hits.ids, hits.scores) == (truth[query].ids, truth[query].scores)
 
         with ThreadPoolExecutor(6) as pool:
-            list(pool.map(ask, range(30)))
+            list(pool.map(search, range(30)))
         stats = server.client.stats()
         assert stats["memory"]["model_bytes"] > 0 and str(tmp_path) not in str(stats)
         assert any(key["word"] for key in stats["largest_keys"])
@@ -285,7 +299,7 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-# ---- admission, empty queries, cut queries ---------------------------------------------------------------------------
+# ---- admission, empty queries, cut queries -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -313,7 +327,7 @@ def test_admission_is_checked_once_per_request(
     assert checks == [path]
 
 
-def test_a_full_queue_refuses_before_the_body_is_parsed(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_refuses_before_parsing_the_body(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pool, "is_full", property(lambda pool: True))
     status, answer = server.post("/v1/search", b"not JSON")
     assert (status, answer["error"]["code"]) == (503, "busy")
@@ -329,16 +343,18 @@ def test_a_full_queue_refuses_before_the_body_is_parsed(server: Running, monkeyp
         ("/v1/explain", lambda query: {"query": query, "id": "d1"}),
     ],
 )
-def test_an_empty_query_is_refused(server: Running, path: str, body: Callable[[str], object], query: str) -> None:
+def test_empty_query_is_refused(
+    server: Running, path: str, body: Callable[[str], object], query: str
+) -> None:
     status, answer = server.post(path, body(query))
     assert (status, answer["error"]["code"]) == (422, "fields")
     assert "query: the query is empty: send one word or more" in answer["error"]["message"]
 
 
-def test_a_cut_query_is_reported(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    with citadel.Index.create(tmp_path / "m", model=tiny_model()) as made:
-        made.add(DOCUMENTS)
-        made.commit()
+def test_cut_query_is_reported(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    with citadel.Index.create(tmp_path / "m", model=tiny_model()) as index:
+        index.add(DOCUMENTS)
+        index.commit()
     with running(citadel.Index.open(tmp_path / "m", model=tiny_model(), threads=1), workers=1) as server:
         length = server.service.searcher.encoder.config.query_length - 2
         whole, cut = " ".join(["physics"] * length), " ".join(["physics"] * (length + 1))
@@ -349,7 +365,7 @@ def test_a_cut_query_is_reported(tiny_model: Callable[..., Path], tmp_path: Path
         assert [hits.query_cut for _, hits in ranking] == [False, True]  # type: ignore[attr-defined]
 
 
-def test_a_bm25_query_is_never_cut(server: Running) -> None:
+def test_bm25_query_is_never_cut(server: Running) -> None:
     assert server.post("/v1/search", {"query": "physics " * 100})[1]["query_cut"] is False
 
 

@@ -13,6 +13,8 @@ import pytest
 import citadel
 from citadel.index.storage import FolderStorage
 from citadel.server.ledger import Ledger
+from tests.index.quick import Quick
+from tests.support.models import ModelFolder
 from tests.support.serving import TOKEN, Running, running, text_index
 from tests.support.watched import Fail, WatchedStorage
 
@@ -35,7 +37,7 @@ def post(server: Running, path: str, body: object) -> tuple[int, dict[str, Any]]
 
 
 def full_disk(server: Running, monkeypatch: pytest.MonkeyPatch, method: str, drop: bool = False) -> None:
-    """Let the next calls of a method of the index fail; with `drop`, nothing waits after such a failure."""
+    """Make a method of the index fail; with `drop`, the failure also drops all changes."""
 
     def fail(*_: object) -> None:
         if drop:
@@ -45,7 +47,7 @@ def full_disk(server: Running, monkeypatch: pytest.MonkeyPatch, method: str, dro
     monkeypatch.setattr(server.service.index, method, fail)
 
 
-def test_a_failed_add_leaves_the_changes_of_others(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_add_keeps_changes_of_other_clients(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     server.client.add([NEW])
     with monkeypatch.context() as broken:
         full_disk(server, broken, "add_checked")
@@ -56,7 +58,7 @@ def test_a_failed_add_leaves_the_changes_of_others(server: Running, monkeypatch:
     assert server.client.get("d4") is not None and server.client.get("d5") is None
 
 
-def test_a_large_add_on_a_full_disk_leaves_the_changes_of_others(tmp_path: Path) -> None:
+def test_large_add_on_a_full_disk_keeps_changes_of_other_clients(tmp_path: Path) -> None:
     text_index(tmp_path / "i").close()
     full = Fail(1 << 60, errno.ENOSPC, ("write",), forever=True)
     index = citadel.Index.open(WatchedStorage(FolderStorage(tmp_path / "i"), full), memory=100_000)
@@ -72,7 +74,7 @@ def test_a_large_add_on_a_full_disk_leaves_the_changes_of_others(tmp_path: Path)
         assert server.client.get("d4") is not None and server.client.get("large0") is None
 
 
-def test_a_moved_folder_is_409_and_the_new_index_stays(tmp_path: Path) -> None:
+def test_commit_fails_after_folder_moved(tmp_path: Path) -> None:
     live, new = tmp_path / "live", tmp_path / "new"
     text_index(new, [OTHER]).close()
     with running(text_index(live)) as server:
@@ -87,7 +89,7 @@ def test_a_moved_folder_is_409_and_the_new_index_stays(tmp_path: Path) -> None:
     citadel.Index.open(live).check(deep=True)
 
 
-def test_a_failure_that_dropped_everything_is_told_to_everybody(
+def test_failure_that_drops_all_changes_is_reported_to_every_client(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.client.add([NEW])
@@ -104,8 +106,9 @@ def test_a_failure_that_dropped_everything_is_told_to_everybody(
 
 
 @pytest.mark.parametrize("method", ["add", "delete", "commit"])
-def test_a_failed_commit_drops_what_waits(server: Running, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """Also that of the request that commits: it must not wait for the next one to commit it."""
+def test_failed_commit_drops_all_uncommitted_changes(
+    server: Running, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     server.client.add([NEW])
     second = another(server)
     calls = {
@@ -121,10 +124,11 @@ def test_a_failed_commit_drops_what_waits(server: Running, monkeypatch: pytest.M
     with pytest.raises(citadel.ChangesLostError):
         server.client.commit()
     server.client.add([{"id": "d6", "text": "later"}], commit=True)
-    assert [server.client.get(id) is not None for id in ("d1", "d4", "d5", "d6")] == [True, False, False, True]
+    present = [id for id in ("d1", "d4", "d5", "d6") if server.client.get(id) is not None]
+    assert present == ["d1", "d6"]
 
 
-def test_a_restart_between_add_and_commit_is_told(tmp_path: Path) -> None:
+def test_restart_between_add_and_commit_is_reported(tmp_path: Path) -> None:
     with running(text_index(tmp_path / "i")) as server:
         client, port = another(server), server.port
         client.add([NEW])
@@ -141,7 +145,7 @@ def test_a_restart_between_add_and_commit_is_told(tmp_path: Path) -> None:
         client.close()
 
 
-def test_an_add_that_commits_covers_earlier_changes(tmp_path: Path) -> None:
+def test_add_with_commit_covers_earlier_changes(tmp_path: Path) -> None:
     with running(text_index(tmp_path / "i")) as server:
         client, port = another(server), server.port
         client.add([NEW])
@@ -154,7 +158,7 @@ def test_an_add_that_commits_covers_earlier_changes(tmp_path: Path) -> None:
         client.close()
 
 
-def test_a_commit_of_another_client_covers_mine(server: Running) -> None:
+def test_commit_of_another_client_covers_mine(server: Running) -> None:
     server.client.add([NEW])
     second = another(server)
     second.add([OTHER])
@@ -163,7 +167,9 @@ def test_a_commit_of_another_client_covers_mine(server: Running) -> None:
     assert server.service.commits == 1 and server.client.get("d4") is not None
 
 
-def test_a_commit_whose_answer_was_lost_can_be_sent_again(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_can_be_repeated_after_a_lost_response(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client, call = server.client, server.client.call
     client.add([NEW])
 
@@ -178,7 +184,7 @@ def test_a_commit_whose_answer_was_lost_can_be_sent_again(server: Running, monke
     assert client.commit() == server.service.generation and server.service.commits == 1
 
 
-def test_changes_that_the_index_has_dropped(server: Running) -> None:
+def test_changes_dropped_by_the_index_are_lost(server: Running) -> None:
     for call in (server.client.commit, lambda: server.client.add([OTHER], commit=True)):
         server.client.add([NEW])
         server.service.index.rollback()
@@ -206,7 +212,7 @@ def test_tokens_over_http(server: Running) -> None:
         assert post(server, "/v1/commit", {"changes": wrong})[0] == 422, wrong
 
 
-def test_a_lost_token_commits_nothing(server: Running) -> None:
+def test_lost_token_commits_nothing(server: Running) -> None:
     server.client.add([NEW])
     assert post(server, "/v1/commit", {"changes": f"{'0' * 16}-1"})[0] == 409
     assert (server.service.commits, server.service.waiting) == (0, 1)
@@ -222,14 +228,15 @@ def test_commit_in_the_url(server: Running, flag: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["commit=", "commit=yes", "commit=1", "commit=true&commit=true"])
-def test_a_commit_in_the_url_that_is_no_flag(server: Running, query: str) -> None:
+def test_invalid_commit_flag_in_the_url(server: Running, query: str) -> None:
     status, answer = post(server, f"/v1/documents?{query}", {"documents": [NEW]})
-    assert (status, answer["error"]["code"]) == (422, "fields") and "?commit=true" in answer["error"]["message"]
+    assert (status, answer["error"]["code"]) == (422, "fields") and "?commit=true" in answer["error"][
+        "message"
+    ]
     assert server.service.waiting == 0
 
 
-def test_a_change_that_changes_nothing_can_be_committed(server: Running) -> None:
-    """Deleting unknown ids leaves nothing to commit, and nothing that could be lost."""
+def test_change_without_effect_can_be_committed(server: Running) -> None:
     assert server.client.delete(["unknown"]) == 0
     assert server.client.commit() == server.service.generation
     server.client.add([NEW])
@@ -248,6 +255,25 @@ def test_threads_share_a_client(server: Running) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(change, range(24)))
     assert len(server.client) == 3 + 24 and server.service.waiting == 0
+
+
+def test_add_reports_cut_documents(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    documents = [{"id": str(n), "text": "who " * 400 if n else "who"} for n in range(3)]
+    with running(citadel.Index.create(Quick(tmp_path / "i"), model=tiny_model()).commit()) as server:
+        limit = server.service.index.max_tokens
+        for body, cut in ((documents, 2), (documents[:1], 0)):
+            _, answer = post(server, "/v1/documents", {"documents": body})
+            assert answer["cut"] == {"documents": cut, "limit": limit}
+        with pytest.warns(citadel.TruncatedDocumentsWarning, match=f"longer than the {limit} tokens"):
+            added = server.client.add(documents)
+        assert (added, added.cut, added.limit) == (3, 2, limit)
+
+
+def test_add_without_a_model_cuts_nothing(server: Running) -> None:
+    _, answer = post(server, "/v1/documents", {"documents": [NEW]})
+    assert answer["cut"] == {"documents": 0, "limit": None}
+    added = server.client.add([OTHER])
+    assert (added, added.cut, added.limit) == (1, 0, None)
 
 
 def test_durable_changes_of_an_ended_epoch_are_not_lost() -> None:

@@ -1,4 +1,4 @@
-"""The GPU memory of a server, also under its former name."""
+"""`gpu_memory` of the server and its former name."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield serving
 
 
-def ask(server: Running, *hosts: str, version: str = "1.1", path: str = "/v1/search") -> tuple[int, str]:
+def search(server: Running, *hosts: str, version: str = "1.1", path: str = "/v1/search") -> tuple[int, str]:
     lines = "".join(f"Host: {host}\r\n" for host in hosts)
     head = f"POST {path} HTTP/{version}\r\n{lines}Content-Type: application/json\r\nConnection: close\r\n"
     status, answer = parsed(server.raw(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY))
@@ -32,45 +32,64 @@ def ask(server: Running, *hosts: str, version: str = "1.1", path: str = "/v1/sea
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "LOCALHOST:8080", "localhost.", "127.0.0.1:80", "127.9.9.9", "[::1]:8080", "search.example.org:443"],
+    [
+        "localhost",
+        "LOCALHOST:8080",
+        "localhost.",
+        "127.0.0.1:80",
+        "127.9.9.9",
+        "[::1]:8080",
+        "search.example.org:443",
+    ],
 )
-def test_its_own_names(server: Running, host: str) -> None:
-    assert ask(server, host) == (200, "")
+def test_own_names_are_accepted(server: Running, host: str) -> None:
+    assert search(server, host) == (200, "")
 
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example.com", "evil.example.com:8080", "localhost.evil.example.com", "10.0.0.7", "[2001:db8::1]", "127.1"],
+    [
+        "evil.example.com",
+        "evil.example.com:8080",
+        "localhost.evil.example.com",
+        "10.0.0.7",
+        "[2001:db8::1]",
+        "127.1",
+    ],
 )
-def test_a_foreign_name_is_misdirected(server: Running, host: str) -> None:
-    assert ask(server, host) == (421, "host")
-    assert ask(server, host, path="/v1/commit") == (421, "host")  # before the token
+def test_foreign_name_is_421(server: Running, host: str) -> None:
+    assert search(server, host) == (421, "host")
+    assert search(server, host, path="/v1/commit") == (421, "host")  # before the token
 
 
-@pytest.mark.parametrize("hosts", [[], ["localhost", "localhost"], [""], ["a b"], ["user@localhost"], ["[::1", "x"]])
-def test_a_request_has_one_host(server: Running, hosts: list[str]) -> None:
-    assert ask(server, *hosts) == (400, "host")
+@pytest.mark.parametrize(
+    "hosts", [[], ["localhost", "localhost"], [""], ["a b"], ["user@localhost"], ["[::1", "x"]]
+)
+def test_missing_duplicate_or_invalid_host_is_400(server: Running, hosts: list[str]) -> None:
+    assert search(server, *hosts) == (400, "host")
 
 
-def test_http_1_0_has_no_host(server: Running) -> None:
-    assert ask(server, version="1.0") == (200, "")
-    assert ask(server, "evil.example.com", version="1.0") == (421, "host")
+def test_http_1_0_may_omit_the_host(server: Running) -> None:
+    assert search(server, version="1.0") == (200, "")
+    assert search(server, "evil.example.com", version="1.0") == (421, "host")
 
 
-def test_every_route_has_the_check(server: Running) -> None:
+def test_every_route_checks_the_host(server: Running) -> None:
     for path in ("/", "/health/live", "/openapi.json", "/metrics"):
-        answer = server.raw(f"GET {path} HTTP/1.1\r\nHost: evil.example.com\r\nConnection: close\r\n\r\n".encode())
+        answer = server.raw(
+            f"GET {path} HTTP/1.1\r\nHost: evil.example.com\r\nConnection: close\r\n\r\n".encode()
+        )
         assert parsed(answer)[0] == 421 and b"x-request-id: " in answer
 
 
-def test_a_token_does_not_replace_it(tmp_path: Path) -> None:
+def test_host_is_checked_before_the_token(tmp_path: Path) -> None:
     with running(text_index(tmp_path / "i"), read_token="a read token for tests") as server:
-        assert ask(server, "evil.example.com") == (421, "host")
-        assert ask(server, "localhost") == (401, "token")
+        assert search(server, "evil.example.com") == (421, "host")
+        assert search(server, "localhost") == (401, "token")
 
 
 def test_listening_on_every_address() -> None:
-    """Its addresses are not known, and an address in the Host header is no name that could be made to point here."""
+    """Any address literal is accepted: it cannot be rebound."""
     for listens_on in ("0.0.0.0", "::", ""):
         hosts = Hosts(listens_on)
         assert hosts.accepts("10.0.0.7") and hosts.accepts("[2001:db8::1]") and hosts.accepts("localhost")
@@ -80,7 +99,7 @@ def test_listening_on_every_address() -> None:
 
 
 @pytest.mark.parametrize("name", ["http://x", "x:80", "x/y", "", "a b"])
-def test_a_host_name_that_is_none(name: str, tmp_path: Path) -> None:
+def test_invalid_host_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(citadel.UsageError, match="not a host name"):
         ServerConfig(host_names=(name,))
     assert host_name(name) != name
@@ -99,5 +118,5 @@ def test_names_from_the_command_line(tmp_path: Path, options: list[str], environ
         port = int(client.url.rpartition(":")[2])
         server = Running(client, None, None, port)  # type: ignore[arg-type]
         names = ("one.example", "two.example", "three.example")
-        assert [ask(server, name)[0] for name in names] == [200, 200, 421]
+        assert [search(server, name)[0] for name in names] == [200, 200, 421]
     assert in_process("serve", tmp_path / "i", "--port", 0, "--host-name", "http://x").code == 2

@@ -24,8 +24,8 @@ HEAD = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(text_index(tmp_path_factory.mktemp("limits") / "i"), limits=LIMITS) as found:
-        yield found
+    with running(text_index(tmp_path_factory.mktemp("limits") / "i"), limits=LIMITS) as serving:
+        yield serving
 
 
 def nested(depth: int) -> bytes:
@@ -102,9 +102,9 @@ BODIES: list[tuple[str, object, int, str]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "code"), BODIES)
-def test_a_body_beyond_the_limits(server: Running, path: str, body: object, status: int, code: str) -> None:
-    found, answer = server.post(path, body, Authorization=f"Bearer {TOKEN}")
-    assert (found, answer["error"]["code"]) == (status, code), answer
+def test_invalid_bodies(server: Running, path: str, body: object, status: int, code: str) -> None:
+    actual, answer = server.post(path, body, Authorization=f"Bearer {TOKEN}")
+    assert (actual, answer["error"]["code"]) == (status, code), answer
     assert set(answer) == {"error"} and answer["error"]["message"].count("\n") == 0
 
 
@@ -112,19 +112,24 @@ RAW: list[tuple[str, bytes, int, str]] = [
     ("no HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, "request"),
     ("another version", b"GET / HTTP/9.9\r\n\r\n", 400, "request"),
     ("two lengths", HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400, "request"),
-    ("length and chunks", HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "request"),
-    ("a length that is none", HEAD + b"Content-Length: -2\r\n\r\n{}", 400, "request"),
-    ("a length beyond all", HEAD + b"Content-Length: 99999999999999999999999\r\n\r\n{}", 400, "request"),
-    ("a chunk that is none", HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n", 400, "request"),
-    ("a long length", HEAD + b"Content-Length: 100001\r\nConnection: close\r\n\r\n", 413, "limit"),
+    (
+        "length and chunks",
+        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+        "request",
+    ),
+    ("negative length", HEAD + b"Content-Length: -2\r\n\r\n{}", 400, "request"),
+    ("length beyond 64 bits", HEAD + b"Content-Length: 99999999999999999999999\r\n\r\n{}", 400, "request"),
+    ("invalid chunk", HEAD + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n", 400, "request"),
+    ("length above the limit", HEAD + b"Content-Length: 100001\r\nConnection: close\r\n\r\n", 413, "limit"),
     (
         "long chunks",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + (b"8000\r\n" + b" " * 0x8000 + b"\r\n") * 4 + LAST,
         413,
         "limit",
     ),
-    ("a bomb", HEAD + CODED + BOMB, 415, "media_type"),
-    ("a form", HEAD.replace(b"json", b"xml") + CLOSE + b"Content-Length: 7\r\n\r\nquery=x", 415, "media_type"),
+    ("compressed body", HEAD + CODED + BOMB, 415, "media_type"),
+    ("XML", HEAD.replace(b"json", b"xml") + CLOSE + b"Content-Length: 7\r\n\r\nquery=x", 415, "media_type"),
     ("a long URL", b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414, "limit"),
     ("a URL without end", b"GET /" + b"x" * 50_000, 414, "limit"),
     ("many headers", b"GET / HTTP/1.1\r\n" + b"X-A: yyyyyyyy\r\n" * 4000 + b"\r\n", 431, "limit"),
@@ -136,48 +141,51 @@ RAW: list[tuple[str, bytes, int, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("request_bytes", "status", "code"), [case[1:] for case in RAW], ids=[case[0] for case in RAW])
-def test_what_is_refused_by_its_head(server: Running, request_bytes: bytes, status: int, code: str) -> None:
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"), [case[1:] for case in RAW], ids=[case[0] for case in RAW]
+)
+def test_invalid_http_requests(server: Running, request_bytes: bytes, status: int, code: str) -> None:
     raw = server.raw(request_bytes)
-    found, answer = parsed(raw)
-    assert (found, answer["error"]["code"]) == (status, code), answer
+    actual, answer = parsed(raw)
+    assert (actual, answer["error"]["code"]) == (status, code), answer
     assert f"x-request-id: {answer['error']['request_id']}\r\n".encode() in raw
 
 
-def test_refusals_leave_no_memory_behind(server: Running) -> None:
-    """50 MB that are refused by their length are read and dropped; memory before and after is about the same."""
+def test_refused_bodies_are_not_kept_in_memory(server: Running) -> None:
+    """Bodies of 50 MB are refused by their length, read and discarded."""
     server.post("/v1/search", {"query": "x"})
     before = resident_bytes()
     body = bytes(50 << 20)
-    mine = resident_bytes() - before
+    own = resident_bytes() - before
     for _ in range(2):
         assert server.post("/v1/search", body)[0] == 413
-    assert resident_bytes() - before < mine + (16 << 20)
+    assert resident_bytes() - before < own + (16 << 20)
 
 
-def test_a_refused_body_does_not_spoil_the_connection(server: Running) -> None:
-    """The rest of it is dropped, and the next request on the same connection is answered."""
+def test_connection_continues_after_a_refused_body(server: Running) -> None:
     large = HEAD + b"Content-Length: 200000\r\n\r\n" + b" " * 200_000
     small = HEAD + b"Content-Length: 14\r\nConnection: close\r\n\r\n" + b'{"query": "x"}'
     answer = server.raw(large + small)
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")] == [b"", b"413", b"200"]
 
 
-def test_a_body_of_the_largest_size_is_read(server: Running) -> None:
+def test_body_at_the_limit_is_accepted(server: Running) -> None:
     body = json.dumps({"query": "physics"}).encode().ljust(LIMITS.body_bytes)
     assert server.post("/v1/search", body)[0] == 200
 
 
-def test_long_documents_do_not_fill_the_memory(tmp_path: Path) -> None:
+def test_response_size_is_limited(tmp_path: Path) -> None:
     documents = [{"id": f"d{n}", "text": "physics " * 100} for n in range(120)]
     with running(text_index(tmp_path / "i", documents), limits=Limits(answer_characters=50_000)) as server:
         assert len(server.client.search("physics", k=50)) == 50
         status, answer = server.post("/v1/search", {"query": "physics", "k": 100})
-        assert (status, answer["error"]["code"]) == (422, "limit") and "documents: false" in answer["error"]["message"]
+        assert (status, answer["error"]["code"]) == (422, "limit") and "documents: false" in answer["error"][
+            "message"
+        ]
         assert len(server.client.search("physics", k=100, documents=False)) == 100
 
 
-def test_who_only_reads_sends_less(tmp_path: Path) -> None:
+def test_bodies_without_a_write_token_have_a_lower_limit(tmp_path: Path) -> None:
     with running(text_index(tmp_path / "i"), limits=Limits(body_bytes=10_000, query_bytes=1000)) as server:
         text = "x " * 1000
         assert server.post("/v1/search", {"query": text})[0] == 413

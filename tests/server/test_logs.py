@@ -18,13 +18,15 @@ from citadel.server.service import Service
 from tests.support.serving import TOKEN, parsed, running, text_index
 
 
-def test_a_request_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_request_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "citadel.server")
     with running(text_index(tmp_path / "i"), access_log=True) as server:
         server.post("/v1/search", {"query": "a secret question"}, **{"X-Request-Id": "mine-1"})
         server.post("/v1/delete", {"ids": ["d9"]}, Authorization=f"Bearer {TOKEN}")
         server.post("/v1/nothing/secret", {"query": "secret"})
-    lines = [json.loads(JsonLines().format(record)) for record in caplog.records if record.message == "request"]
+    lines = [
+        json.loads(JsonLines().format(record)) for record in caplog.records if record.message == "request"
+    ]
     assert [(line["route"], line["method"], line["status"]) for line in lines] == [
         ("/v1/search", "POST", 200),
         ("/v1/delete", "POST", 200),
@@ -35,16 +37,18 @@ def test_a_request_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert "secret" not in text and TOKEN not in text
 
 
-def test_a_request_that_is_no_http_is_one_line_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_http_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "citadel.server")
     with running(text_index(tmp_path / "i"), access_log=True) as server:
         status, answer = parsed(server.raw(b"secret\r\n\r\n"))
-    [line] = [json.loads(JsonLines().format(record)) for record in caplog.records if record.message == "refused"]
+    [line] = [
+        json.loads(JsonLines().format(record)) for record in caplog.records if record.message == "refused"
+    ]
     assert status == 400 and (line["status"], line["code"], line["client"]) == (400, "request", "127.0.0.1")
     assert line["request_id"] == answer["error"]["request_id"] and "secret" not in json.dumps(line)
 
 
-def test_a_request_cancelled_at_shutdown_gets_a_response(tmp_path: Path) -> None:
+def test_request_cancelled_at_shutdown_gets_a_response(tmp_path: Path) -> None:
 
     async def stopped(*_: Any) -> None:
         raise asyncio.CancelledError
@@ -56,14 +60,20 @@ def test_a_request_cancelled_at_shutdown_gets_a_response(tmp_path: Path) -> None
 
     service = Service(text_index(tmp_path / "i"), ServerConfig(access_log=False))
     middleware = RequestMiddleware(stopped, create_context(service), frozenset(), {})
-    scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "GET",
+        "path": "/",
+        "headers": [(b"host", b"localhost")],
+    }
     asyncio.run(middleware(scope, send, send))  # type: ignore[arg-type]
     service.close()
     assert sent[0]["status"] == 503 and b"x-request-id" in dict(sent[0]["headers"])
     assert json.loads(sent[1]["body"])["error"]["code"] == "stopping"
 
 
-def test_an_id_that_could_break_a_line_is_replaced(tmp_path: Path) -> None:
+def test_invalid_request_id_is_replaced(tmp_path: Path) -> None:
     with running(text_index(tmp_path / "i")) as server:
         for given in ("x" * 65, "a b", "<b>"):
             _, answer = server.post("/v1/search", {}, **{"X-Request-Id": given})
@@ -72,7 +82,7 @@ def test_an_id_that_could_break_a_line_is_replaced(tmp_path: Path) -> None:
         assert answer["error"]["request_id"] == "fine_1.2-3"
 
 
-def test_a_fault_of_ours_is_logged_whole_and_told_in_a_sentence(
+def test_internal_error_is_logged_with_traceback_and_hidden_from_clients(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(text_index(tmp_path / "i")) as server:

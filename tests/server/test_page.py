@@ -17,8 +17,8 @@ MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)> \u202egnp.exe\u2
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Running]:
     documents = [{"id": MARKUP.replace("\u2028", ""), "title": MARKUP, "text": MARKUP, MARKUP: MARKUP}]
-    with running(text_index(tmp_path / "i", documents)) as found:
-        yield found
+    with running(text_index(tmp_path / "i", documents)) as serving:
+        yield serving
 
 
 def get(server: Running, path: str, *headers: str) -> tuple[str, bytes]:
@@ -28,7 +28,7 @@ def get(server: Running, path: str, *headers: str) -> tuple[str, bytes]:
     return head.decode().lower(), body
 
 
-def test_the_page_may_load_nothing_but_itself(server: Running) -> None:
+def test_content_security_policy_of_every_file(server: Running) -> None:
     for path in page_files():
         head, body = get(server, path)
         assert head.startswith("http/1.1 200") and body
@@ -37,7 +37,7 @@ def test_the_page_may_load_nothing_but_itself(server: Running) -> None:
         assert ("content-type: text/html" in head) == (path == "/")
 
 
-def test_a_page_that_has_not_changed_is_not_sent_again(server: Running) -> None:
+def test_unchanged_file_is_304(server: Running) -> None:
     head, _ = get(server, "/")
     tag = next(line for line in head.splitlines() if line.startswith("etag:")).removeprefix("etag: ")
     head, body = get(server, "/", f"If-None-Match: {tag}")
@@ -45,13 +45,15 @@ def test_a_page_that_has_not_changed_is_not_sent_again(server: Running) -> None:
     assert "cache-control: no-cache" in head
 
 
-@pytest.mark.parametrize("path", ["/../etc/passwd", "/%2e%2e/app.py", "/page.py", "/page/index.html", "//", "/app.js/"])
-def test_no_other_file_is_ever_sent(server: Running, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/../etc/passwd", "/%2e%2e/app.py", "/page.py", "/page/index.html", "//", "/app.js/"]
+)
+def test_other_paths_are_not_served(server: Running, path: str) -> None:
     head, body = get(server, path)
     assert head.startswith(("http/1.1 404", "http/1.1 400")) and json.loads(body)["error"]
 
 
-def test_markup_comes_back_as_the_text_it_is(server: Running) -> None:
+def test_markup_is_returned_as_json_text(server: Running) -> None:
     hits = server.client.search("alert")
     assert hits[0].title == MARKUP and hits[0].metadata[MARKUP] == MARKUP
     body = json.dumps({"query": MARKUP, "k": 1}).encode()

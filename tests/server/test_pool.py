@@ -35,9 +35,9 @@ class Prepared(Searcher):
 
 @pytest.fixture
 def searcher(tmp_path: Path) -> Prepared:
-    found = Prepared(text_index(tmp_path / "i").searcher().snapshot)
-    found.calls = []
-    return found
+    searcher = Prepared(text_index(tmp_path / "i").searcher().snapshot)
+    searcher.calls = []
+    return searcher
 
 
 async def never() -> dict[str, Any]:
@@ -54,7 +54,7 @@ def in_pool(work: Callable[[Pool], Awaitable[Any]], workers: int = 1, max_waitin
         finally:
             pool.stop()
 
-    with ThreadPoolExecutor(1) as thread:  # a browser of other tests may have left a loop running in this one
+    with ThreadPoolExecutor(1) as thread:  # Playwright may have left an event loop running in this thread
         return thread.submit(lambda: asyncio.run(run())).result()
 
 
@@ -66,62 +66,62 @@ class Held:
     """A job that blocks its worker until released."""
 
     def __init__(self) -> None:
-        self.begun, self.go = threading.Event(), threading.Event()
+        self.started, self.go = threading.Event(), threading.Event()
 
     def run(self, job: PoolJob, queries: list[Any]) -> str:
-        self.begun.set()
+        self.started.set()
         assert self.go.wait(30)
         return "held"
 
 
-async def begun(held: Held) -> None:
-    while not held.begun.is_set():
+async def started(held: Held) -> None:
+    while not held.started.is_set():
         await asyncio.sleep(0.001)
 
 
-def behind(searcher: Prepared, texts: list[list[str]]) -> list[Any]:
+def run_behind(searcher: Prepared, texts: list[list[str]]) -> list[Any]:
     """Results of jobs that wait behind a held one."""
 
     async def work(pool: Pool) -> list[Any]:
         held = Held()
         first = asyncio.create_task(pool.answer(PoolJob(searcher, held.run), 30, never))
-        await begun(held)
+        await started(held)
         rest = [asyncio.create_task(pool.answer(PoolJob(searcher, echo, part), 30, never)) for part in texts]
         await asyncio.sleep(0.01)
         held.go.set()
         return [await first, *await asyncio.gather(*rest, return_exceptions=True)]
 
-    found: list[Any] = in_pool(work)
-    assert found[0] == "held"
-    return found[1:]
+    results: list[Any] = in_pool(work)
+    assert results[0] == "held"
+    return results[1:]
 
 
-def test_those_who_wait_are_encoded_together(searcher: Prepared) -> None:
-    assert behind(searcher, [["a"], ["b", "c"], [], ["d"]]) == [["A"], ["B", "C"], [], ["D"]]
+def test_waiting_queries_are_encoded_together(searcher: Prepared) -> None:
+    assert run_behind(searcher, [["a"], ["b", "c"], [], ["d"]]) == [["A"], ["B", "C"], [], ["D"]]
     assert searcher.calls == [["a", "b", "c", "d"]]
 
 
-def test_a_lone_query_waits_for_nobody(searcher: Prepared) -> None:
+def test_single_query_is_encoded_at_once(searcher: Prepared) -> None:
     assert in_pool(lambda pool: pool.answer(PoolJob(searcher, echo, ["a"]), 30, never)) == ["A"]
     assert searcher.calls == [["a"]]
 
 
-def test_one_bad_text_harms_no_neighbour(searcher: Prepared) -> None:
-    found = behind(searcher, [["a"], ["bad"], ["c"]])
-    assert found[0] == ["A"] and found[2] == ["C"]
-    assert isinstance(found[1], citadel.InputError)
+def test_bad_text_does_not_fail_its_batch(searcher: Prepared) -> None:
+    results = run_behind(searcher, [["a"], ["bad"], ["c"]])
+    assert results[0] == ["A"] and results[2] == ["C"]
+    assert isinstance(results[1], citadel.InputError)
 
 
-def test_no_more_than_some_texts_together(searcher: Prepared) -> None:
+def test_batch_size_is_limited(searcher: Prepared) -> None:
     texts = [str(number) for number in range(2 * MAX_BATCH_TEXTS + 3)]
-    assert behind(searcher, [[text] for text in texts]) == [[text] for text in texts]
+    assert run_behind(searcher, [[text] for text in texts]) == [[text] for text in texts]
     assert max(map(len, searcher.calls)) <= MAX_BATCH_TEXTS
     searcher.calls.clear()
-    assert behind(searcher, [texts]) == [texts]
+    assert run_behind(searcher, [texts]) == [texts]
     assert max(map(len, searcher.calls)) <= MAX_BATCH_TEXTS
 
 
-def test_a_failing_job_is_an_error_and_the_worker_lives(searcher: Prepared) -> None:
+def test_worker_survives_a_failing_job(searcher: Prepared) -> None:
     def fail(job: PoolJob, queries: list[Any]) -> None:
         raise ZeroDivisionError
 
@@ -133,11 +133,11 @@ def test_a_failing_job_is_an_error_and_the_worker_lives(searcher: Prepared) -> N
     assert in_pool(work) == ["A"]
 
 
-def test_a_full_queue_refuses(searcher: Prepared) -> None:
+def test_full_queue_refuses(searcher: Prepared) -> None:
     async def work(pool: Pool) -> int:
         held = Held()
         first = asyncio.create_task(pool.answer(PoolJob(searcher, held.run), 30, never))
-        await begun(held)
+        await started(held)
         waiting = [asyncio.create_task(pool.answer(PoolJob(searcher, echo), 30, never)) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(citadel.ServerError, match="too many requests are waiting") as error:
@@ -149,13 +149,13 @@ def test_a_full_queue_refuses(searcher: Prepared) -> None:
     assert in_pool(work, max_waiting=2) == 503
 
 
-def test_what_expired_while_it_waited_is_never_begun(searcher: Prepared) -> None:
+def test_job_that_expires_in_the_queue_never_starts(searcher: Prepared) -> None:
     ran: list[str] = []
 
     async def work(pool: Pool) -> None:
         held = Held()
         first = asyncio.create_task(pool.answer(PoolJob(searcher, held.run), 30, never))
-        await begun(held)
+        await started(held)
         with pytest.raises(citadel.ServerError, match=r"longer than 0\.01 seconds"):
             await pool.answer(PoolJob(searcher, lambda job, queries: ran.append("ran")), 0.01, never)
         held.go.set()
@@ -166,35 +166,35 @@ def test_what_expired_while_it_waited_is_never_begun(searcher: Prepared) -> None
     assert ran == []
 
 
-def test_nobody_waits_behind_something_long_while_a_worker_sleeps(searcher: Prepared) -> None:
-    """Short jobs go to one worker, and this pool has run only short ones before."""
+def test_short_jobs_do_not_wait_behind_a_long_one(searcher: Prepared) -> None:
+    """After short jobs, the pool uses one worker until jobs queue up."""
 
     async def work(pool: Pool) -> list[Any]:
         for _ in range(5):
             await pool.answer(PoolJob(searcher, echo), 30, never)
         held = Held()
         first = asyncio.create_task(pool.answer(PoolJob(searcher, held.run), 30, never))
-        await begun(held)
+        await started(held)
         rest = [pool.answer(PoolJob(searcher, echo, [text]), 30, never) for text in "abc"]
-        found: list[Any] = await asyncio.gather(*rest)  # while the first one is held
+        results: list[Any] = await asyncio.gather(*rest)  # while the first one is held
         held.go.set()
-        return [*found, await first]
+        return [*results, await first]
 
     assert in_pool(work, workers=2) == [["A"], ["B"], ["C"], "held"]
 
 
-def slowly(job: PoolJob, queries: list[Any]) -> None:
+def run_slowly(job: PoolJob, queries: list[Any]) -> None:
     """Longer than WATCH_AFTER, so that the pool watches for a disconnect."""
     time.sleep(3 * WATCH_AFTER)
 
 
-def badly(job: PoolJob, queries: list[Any]) -> None:
-    raise citadel.UsageError("an error knows the frames it came through")
+def run_and_fail(job: PoolJob, queries: list[Any]) -> None:
+    raise citadel.UsageError("refused")
 
 
-@pytest.mark.parametrize("run", [echo, slowly, badly])
-def test_nothing_holds_on_to_an_old_generation(tmp_path: Path, run: Run) -> None:
-    """Its deleted files may take gigabytes, and the garbage collector may run late."""
+@pytest.mark.parametrize("run", [echo, run_slowly, run_and_fail])
+def test_pool_releases_the_searcher_of_a_finished_job(tmp_path: Path, run: Run) -> None:
+    """Without the garbage collector: an old generation may hold gigabytes of deleted files."""
 
     async def work(pool: Pool) -> bool:
         searcher = text_index(tmp_path / "i").searcher()

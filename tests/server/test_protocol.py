@@ -12,22 +12,25 @@ from citadel.server.protocol import _ResponseTransport
 from tests.support.serving import Running, parsed, received, running, text_index
 
 BODY = b'{"query": "physics", "k": 1, "documents": false}'
-SEARCH = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(BODY)
+SEARCH = (
+    b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+    % len(BODY)
+)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(text_index(tmp_path_factory.mktemp("wire") / "i")) as found:
-        yield found
+    with running(text_index(tmp_path_factory.mktemp("wire") / "i")) as serving:
+        yield serving
 
 
-def test_a_head_without_a_body(server: Running) -> None:
+def test_head_request(server: Running) -> None:
     answer = server.raw(b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"\r\n\r\n")
     assert b"content-length: 0\r\n" not in answer and answer.count(b"\r\n\r\n") == 1
 
 
-def test_requests_sent_together_are_answered_in_their_order(server: Running) -> None:
+def test_pipelined_requests_are_answered_in_order(server: Running) -> None:
     one = SEARCH + b"X-Request-Id: r%d\r\n\r\n" + BODY
     last = b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Request-Id: r3\r\nConnection: close\r\n\r\n"
     answer = server.raw(one % 1 + one % 2 + last)
@@ -36,8 +39,8 @@ def test_requests_sent_together_are_answered_in_their_order(server: Running) -> 
     assert parsed(answer)[1]["hits"][0]["rank"] == 1 and answer.endswith(b'{"status":"live"}')
 
 
-def test_a_client_that_asks_before_it_sends(server: Running) -> None:
-    """100 Continue must not wait for an answer that waits for the body."""
+def test_expect_100_continue(server: Running) -> None:
+    """100 Continue is sent before the body arrives."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(SEARCH + b"Expect: 100-continue\r\nConnection: close\r\n\r\n")
         assert connection.recv(1 << 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -69,22 +72,22 @@ class Wire:
     ("method", "expected"),
     [("GET", [b"100", b"head|body", b"more", "end"]), ("HEAD", [b"100", b"head", b"body", b"more", "end"])],
 )
-def test_what_goes_out_together(method: str, expected: list[Any]) -> None:
+def test_head_and_body_are_written_together(method: str, expected: list[Any]) -> None:
     wire = Wire(method)
-    late = _ResponseTransport(wire)  # type: ignore[arg-type]
-    late.write(b"100")
+    transport = _ResponseTransport(wire)  # type: ignore[arg-type]
+    transport.write(b"100")
     wire.response_started = True
     for part in (b"head", b"body", b"more"):
-        late.write(part)
-    late.close()
+        transport.write(part)
+    transport.close()
     assert wire.calls == expected
 
 
-def test_a_head_whose_body_never_comes() -> None:
+def test_close_writes_a_head_without_body() -> None:
     wire = Wire("GET")
     wire.response_started = True
-    late = _ResponseTransport(wire)  # type: ignore[arg-type]
-    late.write(b"head")
+    transport = _ResponseTransport(wire)  # type: ignore[arg-type]
+    transport.write(b"head")
     assert wire.calls == []
-    late.close()
+    transport.close()
     assert wire.calls == [b"head", "end"]

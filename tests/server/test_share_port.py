@@ -12,32 +12,32 @@ from citadel.server.config import ServerConfig
 from tests.cli.conftest import in_process
 from tests.support.serving import TOKEN, command, text_index
 
-CONNECTIONS = 64  # that all of them reach one of two servers: once in 2^63
+CONNECTIONS = 64  # all reach the same of two servers with a probability of 2^-63
 
 
-def who_answers(url: str) -> set[int]:
+def responding_servers(url: str) -> set[int]:
     """The servers that respond, by their number of workers."""
-    found = set()
+    workers = set()
     for _ in range(CONNECTIONS):
         client = citadel.Client(url)
-        found.add(client.stats()["server"]["workers"])
+        workers.add(client.stats()["server"]["workers"])
         client.close()
-    return found
+    return workers
 
 
-def test_two_share_a_port_and_one_goes_on_alone(tmp_path: Path) -> None:
+def test_two_servers_share_a_port(tmp_path: Path) -> None:
     text_index(tmp_path / "i").close()
     read_only = {"CITADEL_WRITE_TOKEN": ""}
     with command(tmp_path / "i", "--share-port", "--workers", "1", **read_only) as (first, client):
         port = client.url.rpartition(":")[2]
-        assert in_process("serve", tmp_path / "i", "--port", port).code == 2  # it shares with those who share
+        assert in_process("serve", tmp_path / "i", "--port", port).code == 2  # without --share-port
         with command(tmp_path / "i", "--share-port", "--port", port, "--workers", "2", **read_only):
-            assert who_answers(client.url) == {1, 2}
+            assert responding_servers(client.url) == {1, 2}
             first.send_signal(signal.SIGTERM)
             assert first.wait(30) == 0
-            assert who_answers(client.url) == {2}
+            assert responding_servers(client.url) == {2}
 
 
-def test_a_writer_does_not_share() -> None:
+def test_writable_server_cannot_share_its_port() -> None:
     with pytest.raises(citadel.UsageError, match="on another port"):
         ServerConfig(share_port=True, write_token=TOKEN)

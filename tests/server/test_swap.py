@@ -18,7 +18,7 @@ from tests.cli.conftest import in_process
 from tests.conftest import NIGHT
 from tests.support.serving import DOCUMENTS, TOKEN, command, running, text_index, wait_until
 
-COMMITS = 200 if NIGHT else 15
+COMMITS = 40 if NIGHT else 15
 READERS = 4
 QUERY = json.dumps({"query": "physics", "k": 10}).encode()
 
@@ -30,7 +30,7 @@ def plain_search(connection: http.client.HTTPConnection) -> tuple[int, dict[str,
 
 
 class Reader:
-    """Asks again and again on one connection, without the client's second try; every answer is kept."""
+    """Searches in a loop without retries and records every response."""
 
     def __init__(self, port: int) -> None:
         self.answers: list[tuple[int, dict[str, Any]]] = []
@@ -47,7 +47,7 @@ class Reader:
                 break
             while not self._over.is_set():
                 self.answers.append(plain_search(connection))
-                if connection.sock is None:  # the server has said that it closes
+                if connection.sock is None:  # the server sent Connection: close
                     break
             connection.close()
 
@@ -56,12 +56,14 @@ class Reader:
 
 
 def while_reading(port: int, work: Callable[[list[Reader]], None]) -> list[Reader]:
-    """Readers before, during and after the work; what goes wrong in one of them is raised."""
+    """Search before, during and after the work; raise the error of a reader."""
     readers = [Reader(port) for _ in range(READERS)]
     with ThreadPoolExecutor(READERS) as pool:
         running_readers = [pool.submit(reader.run) for reader in readers]
         try:
-            wait_until(lambda: all(reader.answers for reader in readers) or any(r.done() for r in running_readers))
+            wait_until(
+                lambda: all(reader.answers for reader in readers) or any(r.done() for r in running_readers)
+            )
             work(readers)
         finally:
             for reader in readers:
@@ -71,8 +73,8 @@ def while_reading(port: int, work: Callable[[list[Reader]], None]) -> list[Reade
     return readers
 
 
-def test_commits_under_load_fail_nobody(tmp_path: Path) -> None:
-    """Commit n adds one document of physics: each answer has the hits of the generation it says it has."""
+def test_searches_succeed_during_commits(tmp_path: Path) -> None:
+    """Each commit adds a hit: a response has the hits of the generation it names."""
     with running(text_index(tmp_path / "i")) as server:
         first = server.service.generation
         hits = {first: 2}
@@ -93,14 +95,14 @@ def test_commits_under_load_fail_nobody(tmp_path: Path) -> None:
         assert max(answer["generation"] for _, answer in answers) > first
 
 
-def test_a_commit_is_seen_by_the_next_search(tmp_path: Path) -> None:
+def test_commit_is_visible_to_the_next_search(tmp_path: Path) -> None:
     with running(text_index(tmp_path / "i")) as server:
         for number in range(5):
             server.client.add([{"id": f"n{number}", "text": f"word{number}"}], commit=True)
             assert server.client.search(f"word{number}").ids == [f"n{number}"]
 
 
-def test_another_process_commits(tmp_path: Path) -> None:
+def test_commit_of_another_process_is_loaded(tmp_path: Path) -> None:
     with running(text_index(tmp_path / "i"), reload_seconds=0.05) as server:
         with citadel.Index.open(tmp_path / "i") as other:
             other.add([{"id": "d4", "text": "from elsewhere"}])
@@ -113,8 +115,10 @@ def test_another_process_commits(tmp_path: Path) -> None:
         assert server.client.search("mine").ids == ["d5"] and len(server.client) == 5
 
 
-def test_a_folder_with_a_short_name_garbles_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is called t, a letter that occurs in many messages."""
+def test_short_folder_name_is_not_replaced_within_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is named t, a letter that occurs in many messages."""
     monkeypatch.chdir(tmp_path)
     text_index(Path("t")).close()
     with command(Path("t")) as (_, client), citadel.Index.open("t") as other:
@@ -126,7 +130,7 @@ def test_a_folder_with_a_short_name_garbles_no_message(tmp_path: Path, monkeypat
         assert str(remote.value) == f"the index: {str(library.value).partition(': ')[2]}"
 
 
-def test_a_full_disk_is_told_and_nothing_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_drops_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(text_index(tmp_path / "i")) as server:
 
         def full() -> None:
@@ -147,20 +151,20 @@ def cut(data: bytes) -> bytes:
 
 
 def flip(data: bytes) -> bytes:
-    """One bit of a section's inside, which opening does not look at."""
+    """Flip a bit inside a section, which opening does not read."""
     offset = data.index(b"again")
     return data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
 
 
 def break_newest(folder: Path, how: Callable[[bytes], bytes] = cut, kind: str = "seg-*.cit") -> Path:
-    """Damage the newest file of a kind; which it was."""
+    """Damage the newest file of a kind and return its path."""
     newest = max(folder.glob(kind), key=lambda path: path.stat().st_mtime_ns)
     newest.write_bytes(how(newest.read_bytes()))
     return newest
 
 
 @pytest.mark.parametrize(("how", "kind"), [(cut, "seg-*.cit"), (flip, "seg-*.cit"), (flip, "docs-*.sqlite")])
-def test_a_broken_generation_is_not_served(tmp_path: Path, how: Callable[[bytes], bytes], kind: str) -> None:
+def test_damaged_generation_is_not_served(tmp_path: Path, how: Callable[[bytes], bytes], kind: str) -> None:
     text_index(tmp_path / "i").close()
     with command(tmp_path / "i", "--reload", "0") as (process, client):
         before = client.search("physics")
@@ -176,7 +180,7 @@ def test_a_broken_generation_is_not_served(tmp_path: Path, how: Callable[[bytes]
         assert newest.name not in str(client.stats()) and len(client) == len(DOCUMENTS)
 
 
-def test_start_on_a_broken_index(tmp_path: Path) -> None:
+def test_start_fails_on_a_damaged_index(tmp_path: Path) -> None:
     text_index(tmp_path / "i").close()
     break_newest(tmp_path / "i")
     done = in_process("serve", tmp_path / "i", "--port", 0)
@@ -184,7 +188,7 @@ def test_start_on_a_broken_index(tmp_path: Path) -> None:
     assert done.err.startswith("citadel: ") and len(done.err.splitlines()) == 1
 
 
-def test_start_on_nothing_or_a_taken_port(tmp_path: Path) -> None:
+def test_start_fails_without_index_or_on_a_used_port(tmp_path: Path) -> None:
     assert in_process("serve", tmp_path / "none", "--port", 0).code == 4
     with running(text_index(tmp_path / "i")) as server:
         done = in_process("serve", tmp_path / "i", "--port", server.port)
@@ -192,7 +196,7 @@ def test_start_on_nothing_or_a_taken_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_under_load_loses_no_answer(tmp_path: Path, stop: signal.Signals) -> None:
+def test_stop_under_load_loses_no_response(tmp_path: Path, stop: signal.Signals) -> None:
     text_index(tmp_path / "i").close()
     with command(tmp_path / "i", "--no-access-log") as (process, client):
 
@@ -205,7 +209,7 @@ def test_a_stop_under_load_loses_no_answer(tmp_path: Path, stop: signal.Signals)
         assert process.wait(30) == 0
 
 
-def test_what_was_not_committed_is_dropped_with_a_word(tmp_path: Path) -> None:
+def test_stop_drops_uncommitted_changes_and_releases_the_lock(tmp_path: Path) -> None:
     text_index(tmp_path / "i").close()
     with command(tmp_path / "i") as (process, client):
         client.add([{"id": "d9", "text": "never committed"}])
@@ -216,7 +220,7 @@ def test_what_was_not_committed_is_dropped_with_a_word(tmp_path: Path) -> None:
         index.add([{"id": "d9", "text": "the lock is free"}])
 
 
-def test_hangup_looks_for_a_new_generation(tmp_path: Path) -> None:
+def test_sighup_loads_a_new_generation(tmp_path: Path) -> None:
     text_index(tmp_path / "i").close()
     with command(tmp_path / "i", "--reload", "0") as (process, client):
         with citadel.Index.open(tmp_path / "i") as other:
@@ -230,7 +234,10 @@ def test_hangup_looks_for_a_new_generation(tmp_path: Path) -> None:
 def test_settings_from_flags_and_the_environment(tmp_path: Path) -> None:
     text_index(tmp_path / "i").close()
     read = "a read token for tests"
-    with command(tmp_path / "i", "--max-k", "7", CITADEL_MAX_BATCH="2", CITADEL_READ_TOKEN=read) as (_, client):
+    with command(tmp_path / "i", "--max-k", "7", CITADEL_MAX_BATCH="2", CITADEL_READ_TOKEN=read) as (
+        _,
+        client,
+    ):
         limits = client.stats()["server"]["limits"]
         assert (limits["k"], limits["batch"]) == (7, 2)
         with pytest.raises(citadel.ServerError, match="a read token is needed"):

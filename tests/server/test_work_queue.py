@@ -16,36 +16,36 @@ def sleeping(queue: WorkQueue[str]) -> int:
     return len(queue._sleepers)
 
 
-def test_first_come_first_served() -> None:
+def test_items_are_first_in_first_out() -> None:
     queue = WorkQueue[str](threads=1)
     for item in "abc":
         queue.put(item)
     assert [queue.get(), queue.get(), queue.get_nowait(), queue.get_nowait()] == ["a", "b", "c", None]
 
 
-def test_only_one_of_two_sleepers_is_woken() -> None:
+def test_put_wakes_one_sleeping_thread() -> None:
     queue = WorkQueue[str](threads=2)
     with ThreadPoolExecutor(2) as pool:
-        found = [pool.submit(queue.get) for _ in range(2)]
+        results = [pool.submit(queue.get) for _ in range(2)]
         wait_until(lambda: sleeping(queue) == 2)
-        assert queue.put("a", wake=False)  # all sleep, so one must be woken
+        assert queue.put("a", wake=False)  # all threads sleep, so it wakes one
         assert sleeping(queue) == 1
-        wait_until(lambda: any(one.done() for one in found))
-        assert not queue.put("b", wake=False)  # the other one counts as awake
+        wait_until(lambda: any(one.done() for one in results))
+        assert not queue.put("b", wake=False)  # one thread is awake
         assert sleeping(queue) == 1 and len(queue) == 1
         assert queue.wake() and sleeping(queue) == 0
-        assert {one.result(30) for one in found} == {"a", "b"}
-        assert not queue.wake()  # nothing is left to do
+        assert {one.result(30) for one in results} == {"a", "b"}
+        assert not queue.wake()  # the queue is empty
 
 
-def test_a_thread_that_is_awake_comes_for_what_nobody_was_woken_for() -> None:
+def test_awake_thread_takes_an_item_put_without_wake() -> None:
     queue = WorkQueue[str](threads=1)
     assert not queue.put("a", wake=False)
     assert queue.get() == "a"
 
 
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 4))
-def test_nothing_is_lost_and_nobody_sleeps_for_ever(helps: list[bool], threads: int) -> None:
+def test_no_item_is_lost_and_no_thread_sleeps_forever(wakes: list[bool], threads: int) -> None:
     queue, taken, lock = WorkQueue[int](threads), list[int](), threading.Lock()
 
     def work() -> None:
@@ -55,10 +55,10 @@ def test_nothing_is_lost_and_nobody_sleeps_for_ever(helps: list[bool], threads: 
 
     with ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(work) for _ in range(threads)]
-        for number, help in enumerate(helps):
-            queue.put(number, help)
+        for number, wake in enumerate(wakes):
+            queue.put(number, wake)
         for _ in range(threads):
             queue.put(-1)
         for one in running:
             one.result(30)
-    assert sorted(taken) == list(range(len(helps)))
+    assert sorted(taken) == list(range(len(wakes)))

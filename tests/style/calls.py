@@ -1,4 +1,4 @@
-"""Reads Python source as a tree: which modules a file imports and which functions it calls, by their full names."""
+"""Find imports and calls in Python source, by their full names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SOURCE = ROOT / "src" / "citadel"
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
-    """(line, name here, full name) of every import, inside functions too."""
+    """(line, local name, full name) of every import, also inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                here = alias.asname or alias.name.partition(".")[0]
-                yield node.lineno, here, alias.name if alias.asname else here
+                local = alias.asname or alias.name.partition(".")[0]
+                yield node.lineno, local, alias.name if alias.asname else local
                 yield node.lineno, "", alias.name
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
@@ -24,8 +24,8 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
-    """Every call with the full name of what it calls; a method of an unknown object is `?.name`."""
-    known = {here: full for _, here, full in imports(tree) if here}
+    """Every call with the full name of its function; a method of an unknown object is `?.name`."""
+    known = {local: full for _, local, full in imports(tree) if local}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield node, full_name(node.func, known)
@@ -37,5 +37,7 @@ def full_name(node: ast.expr, known: dict[str, str]) -> str:
     if not isinstance(node, ast.Attribute):
         return "?"
     holder = full_name(node.value, known)
-    is_module = isinstance(node.value, ast.Attribute) or (isinstance(node.value, ast.Name) and node.value.id in known)
+    is_module = isinstance(node.value, ast.Attribute) or (
+        isinstance(node.value, ast.Name) and node.value.id in known
+    )
     return f"{holder}.{node.attr}" if is_module and not holder.startswith("?") else f"?.{node.attr}"

@@ -1,4 +1,4 @@
-"""Dependence goes one way, heavy libraries stay away until they are asked for, and one file alone opens an index."""
+"""Import contracts hold, heavy libraries are imported lazily, and only storage opens index files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ LAZY = (
     "citadel.paper.exact",
     "citadel.model",
     "citadel.train",
-)  # imported by those who ask for them, never by others
+)  # imported on demand only
 
-# Every attempt is noted before any finder is asked, so the answer does not depend on what is installed.
-# An editable install has a finder that wins over PYTHONPATH; a planted package is found without it.
-PLANTED = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'ScikitBuild' not in type(f).__name__]\n"
+# Attempts are recorded before any finder runs, so that the result does not depend on what is installed.
+# The finder of an editable install wins over PYTHONPATH, so it is removed to import a planted package.
+PLANTED = (
+    "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'ScikitBuild' not in type(f).__name__]\n"
+)
 PROBE = """
 import importlib, pkgutil, sys
 
@@ -50,9 +52,9 @@ def heavy_imports(what: str, source: Path) -> list[str]:
     program = PROBE if source == SOURCE.parent else PLANTED + PROBE
     command = [sys.executable, "-c", program, ",".join(HEAVY), what, ",".join(LAZY)]
     environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split("imported:")[-1].split()
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split("imported:")[-1].split()
 
 
 def test_import_citadel_needs_no_heavy_library() -> None:
@@ -64,29 +66,36 @@ def test_no_module_of_the_core_imports_a_heavy_library() -> None:
 
 
 @pytest.mark.parametrize("line", ["import torch", "from onnxruntime import InferenceSession"])
-def test_a_planted_heavy_import_is_found(line: str, tmp_path: Path) -> None:
+def test_planted_heavy_import_is_detected(line: str, tmp_path: Path) -> None:
     package = tmp_path / "citadel"
     package.mkdir()
     (package / "__init__.py").write_text(f"try:\n    {line}\nexcept ImportError:\n    pass\n")
     assert heavy_imports("citadel", tmp_path)[0] in HEAVY
 
 
-# ---- layers ------------------------------------------------------------------------------------------------------
+# Import contracts
 
 
 def lint_imports(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("importlinter", reason="import-linter is not installed: `make setup`")
-    program = PLANTED + "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    program = (
+        PLANTED + "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    )
     shutil.copy(ROOT / "pyproject.toml", folder)
     environment = os.environ | {"PYTHONPATH": str(source)}
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
 
 
-def test_the_contracts_are_kept(tmp_path: Path) -> None:
-    done = lint_imports(SOURCE.parent, tmp_path)
-    assert done.returncode == 0, done.stdout
+def test_import_contracts_hold(tmp_path: Path) -> None:
+    process = lint_imports(SOURCE.parent, tmp_path)
+    assert process.returncode == 0, process.stdout
 
 
 @pytest.mark.parametrize(
@@ -99,32 +108,37 @@ def test_the_contracts_are_kept(tmp_path: Path) -> None:
     ],
 )
 def test_a_planted_import_breaks_a_contract(file: str, line: str, tmp_path: Path) -> None:
-    shutil.copytree(SOURCE, tmp_path / "src" / "citadel", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copytree(
+        SOURCE, tmp_path / "src" / "citadel", ignore=shutil.ignore_patterns("__pycache__", "*.so")
+    )
     planted = tmp_path / "src" / "citadel" / file
     planted.write_text(planted.read_text() + f"\n{line}\n")
-    done = lint_imports(tmp_path / "src", tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "BROKEN" in done.stdout
+    process = lint_imports(tmp_path / "src", tmp_path)
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert "BROKEN" in process.stdout
 
 
-# ---- the one seam to the disk ------------------------------------------------------------------------------------
+# Access to files
 
 OPENERS = {
-    "open", "io.open", "os.open", "mmap.mmap", "sqlite3.connect", "numpy.load", "numpy.fromfile", "numpy.memmap",
+    "open", "io.open", "os.open", "mmap.mmap", "sqlite3.connect",
+    "numpy.load", "numpy.fromfile", "numpy.memmap",
     "os.replace", "os.rename", "os.remove", "os.unlink", "os.truncate", "os.link", "os.symlink",
     "shutil.rmtree", "shutil.copy", "shutil.copyfile", "shutil.move",
-    "?.open", "?.read_bytes", "?.read_text", "?.write_bytes", "?.write_text", "?.unlink", "?.rename", "?.tofile",
+    "?.open", "?.read_bytes", "?.read_text", "?.write_bytes", "?.write_text", "?.unlink", "?.rename",
+    "?.tofile",
 }  # fmt: skip
 ALLOWED = {
     "index/storage.py": OPENERS,
+    "index/folder_lock.py": {"os.open"},  # LOCK, which holds no data
     "index/documents.py": {"sqlite3.connect", "?.open"},  # a scratch database, copied through the storage
-    "index/growable.py": {"mmap.mmap"},  # pages without a file
-    "index/npz.py": {"numpy.memmap", "?.open"},  # the caller's .npz, and a nameless file of the system's
+    "index/growable.py": {"mmap.mmap"},  # anonymous memory
+    "index/npz.py": {"numpy.memmap", "?.open"},  # the caller's .npz, and an anonymous temporary file
 }
 
 
 def opened_files(source: str) -> set[str]:
-    """What in this source opens, moves or removes files by itself."""
+    """Functions in this source that open, move or remove files without the storage."""
     return {name for call, name in calls(ast.parse(source)) if name in OPENERS and not asks_storage(call)}
 
 
@@ -133,13 +147,13 @@ def asks_storage(call: ast.Call) -> bool:
 
 
 def test_only_storage_opens_index_files() -> None:
-    found = {
+    opened = {
         str(path.relative_to(SOURCE)): opened_files(path.read_text())
         for folder in ("index", "search")
         for path in sorted((SOURCE / folder).rglob("*.py"))
     }
-    assert "index/storage.py" in found
-    beyond = {file: names - ALLOWED.get(file, set()) for file, names in found.items()}
+    assert "index/storage.py" in opened
+    beyond = {file: names - ALLOWED.get(file, set()) for file, names in opened.items()}
     assert {file: names for file, names in beyond.items() if names} == {}
 
 
@@ -147,15 +161,15 @@ def test_only_storage_opens_index_files() -> None:
     "planted",
     ["open(path)", "import os\nos.replace(a, b)", "path.read_bytes()", "import numpy as np\nnp.memmap(path)"],
 )
-def test_a_planted_opening_is_found(planted: str) -> None:
+def test_planted_open_is_detected(planted: str) -> None:
     assert opened_files(planted)
 
 
-def test_the_storage_itself_may_be_asked() -> None:
+def test_calls_to_storage_are_allowed() -> None:
     assert opened_files("self._storage.rename(a, b)\nstorage.open(name)") == set()
 
 
-# ---- doctests ----------------------------------------------------------------------------------------------------
+# Doctests
 
 
 def test_doctests_of_every_module_are_collected() -> None:

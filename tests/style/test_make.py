@@ -1,4 +1,4 @@
-"""The commands that run tests, as `make -n` prints them; and the marker that divides them."""
+"""The `make` targets that run tests, and the markers that select the tests."""
 
 from __future__ import annotations
 
@@ -13,31 +13,49 @@ SLOW = {"tests/crash", "tests/corrupt", "tests/fuzz", "tests/native/test_sanitiz
 
 
 def dry_run(*arguments: str) -> str:
-    """The pytest commands of one call of make."""
+    """The pytest commands that `make -n` prints."""
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    done = subprocess.run(["make", "-n", "JOBS=2", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    return "\n".join(line for line in done.stdout.splitlines() if "pytest" in line)
+    process = subprocess.run(
+        ["make", "-n", "JOBS=2", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return "\n".join(line for line in process.stdout.splitlines() if "pytest" in line)
 
 
-def test_make_test_leaves_slow_tests_out_and_test_slow_runs_them() -> None:
+def test_make_test_skips_slow_tests_and_test_slow_runs_them() -> None:
     assert '-m "not slow"' in dry_run("test")
     assert "-m slow" in dry_run("test-slow")
     ci = (ROOT / ".ci" / "run").read_text()
     assert "make test\n" in ci and "make test-slow\n" in ci
 
 
-def test_a_part_runs_alone_and_whole() -> None:
+def test_selected_folder_runs_with_its_slow_tests() -> None:
     command = dry_run("test", "T=tests/index")
     assert command.endswith("tests/index") and "-m" not in command
 
 
 def test_every_night_part_exists_and_has_a_time_limit() -> None:
-    lines = dry_run("night")
-    assert "timeout $" in lines or "timeout " in lines
-    makefile = (ROOT / "Makefile").read_text()
-    parts = makefile.split("NIGHT  :=")[1].split("\n\n")[0].replace("\\\n", " ").split()
-    assert len(parts) > 5 and [part for part in parts if not (ROOT / part).exists()] == []
+    parts = [word.split("=") for word in dry_run("night").split() if word.startswith("tests/")]
+    assert len(parts) > 5 and all(limit.endswith("m") for _, limit in parts)
+    assert [path for path, _ in parts if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("script", "summary", "code"),
+    [
+        ("exit 0", "night: 2 parts passed, 0 failed", 0),
+        ("case \"$*\" in *' b') exit 1 ;; esac", "night: 1 parts passed, 1 failed", 1),
+        ("exec sleep 60", "night: 0 parts passed, 2 failed", 1),
+    ],
+    ids=["all pass", "one fails", "time limit"],
+)
+def test_night_summary(tmp_path: Path, script: str, summary: str, code: int) -> None:
+    pytest_stub = tmp_path / "pytest"
+    pytest_stub.write_text(f"#!/bin/sh\n{script}\n")
+    pytest_stub.chmod(0o755)
+    command = ["sh", str(ROOT / "scripts" / "night.sh"), str(pytest_stub), "2", "a=0.5s", "b=0.5s"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout.splitlines()[-1], done.returncode) == (summary, code)
 
 
 def test_slow_tests_are_marked(pytestconfig: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""What workers share is made once."""
+"""Data shared by pytest workers is made once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_processes_make_a_folder_once(tmp_path: Path) -> None:
     assert [worker.wait(60) for worker in workers] == [0, 0, 0]
 
 
-def test_a_failure_is_tried_again(tmp_path: Path) -> None:
+def test_failure_is_retried(tmp_path: Path) -> None:
     def fail(folder: Path) -> None:
         raise ValueError
 
@@ -38,4 +38,4 @@ def test_a_failure_is_tried_again(tmp_path: Path) -> None:
         made_once(tmp_path / "shared", fail)
     assert made_once(tmp_path / "shared", lambda folder: (folder / "made").touch()) == tmp_path / "shared"
     assert (tmp_path / "shared" / "made").exists()
-    made_once(tmp_path / "shared", fail)  # made already
+    made_once(tmp_path / "shared", fail)  # not called again

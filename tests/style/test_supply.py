@@ -1,4 +1,4 @@
-"""Nothing that runs code from data, no shell, and no name of a place that only one machine has."""
+"""No code is run from data, no shell is used, and no machine-specific location is named."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ CALLS = {
 ONLY_FALSE = {"allow_pickle", "shell", "trust_remote_code"}
 LOADERS = {"__import__", "importlib.import_module"}
 
-# Written in pieces, so that this file does not name them itself.
-PLACES = [
+# Written in pieces, so that this file does not contain them itself.
+LOCATIONS = [
     *(re.escape(".".join(host)) for host in (
         ("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"), ("crates", "io"),
         ("anaconda", "org"), ("download", "pytorch", "org"), ("rubygems", "org"), ("docker", "io"),
@@ -49,11 +49,11 @@ PLACES = [
     r"(?<![\w./-])/" + r"work(?![\w-])",
     r"(?<!\w)\." + r"library(?!\w)",
 ]  # fmt: skip
-PLACE = re.compile("|".join(PLACES))
+LOCATION = re.compile("|".join(LOCATIONS))
 
 
 def code_offences(source: str) -> Iterator[tuple[int, str]]:
-    """(line, what) for everything in Python source that could run code it was not shipped with."""
+    """(line, what) of everything in Python source that could run code from elsewhere."""
     tree = ast.parse(source)
     for line, _, full in imports(tree):
         if full in MODULES or full.partition(".")[0] in MODULES:
@@ -63,11 +63,17 @@ def code_offences(source: str) -> Iterator[tuple[int, str]]:
             yield call.lineno, f"{name}()"
         if name in LOADERS and call.args and constant(call.args[0]) in MODULES:
             yield call.lineno, f"{name}({constant(call.args[0])!r})"
-        yield from ((call.lineno, f"{word.arg}=") for word in call.keywords if is_switch(word.arg, word.value))
+        yield from (
+            (call.lineno, f"{word.arg}=") for word in call.keywords if is_switch(word.arg, word.value)
+        )
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
             pairs = zip(node.keys, node.values, strict=True)
-            yield from ((node.lineno, f"{constant(key)!r}:") for key, value in pairs if is_switch(constant(key), value))
+            yield from (
+                (node.lineno, f"{constant(key)!r}:")
+                for key, value in pairs
+                if is_switch(constant(key), value)
+            )
 
 
 def constant(node: ast.expr | None) -> object:
@@ -78,31 +84,33 @@ def is_switch(name: object, value: ast.expr) -> bool:
     return name in ONLY_FALSE and constant(value) is not False
 
 
-def place_offences(text: str) -> Iterator[tuple[int, str]]:
+def location_offences(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), 1):
-        if found := PLACE.search(line):
-            yield number, found.group()
+        if match := LOCATION.search(line):
+            yield number, match.group()
 
 
 def files() -> list[Path]:
     inside = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))
-    found = [path for path in (*inside, *ROOT.iterdir()) if path.is_file() and path.suffix in TEXTS]
-    return sorted(path for path in found if not BUILT & set(path.relative_to(ROOT).parts))
+    texts = [path for path in (*inside, *ROOT.iterdir()) if path.is_file() and path.suffix in TEXTS]
+    return sorted(path for path in texts if not BUILT & set(path.relative_to(ROOT).parts))
 
 
 def test_no_code_from_data() -> None:
     python = [path for path in files() if path.suffix in (".py", ".pyi")]
     assert python
     assert [
-        f"{path.relative_to(ROOT)}:{line}: {what}" for path in python for line, what in code_offences(path.read_text())
+        f"{path.relative_to(ROOT)}:{line}: {what}"
+        for path in python
+        for line, what in code_offences(path.read_text())
     ] == []
 
 
-def test_no_place_that_only_one_machine_has() -> None:
+def test_no_machine_specific_location() -> None:
     assert [
         f"{path.relative_to(ROOT)}:{line}: {what}"
         for path in files()
-        for line, what in place_offences(path.read_text(errors="replace"))
+        for line, what in location_offences(path.read_text(errors="replace"))
     ] == []
 
 
@@ -134,7 +142,7 @@ def test_no_place_that_only_one_machine_has() -> None:
         "AutoModel.from_pretrained(name, trust_remote_code=True)",
     ],
 )
-def test_planted_code_is_found(offence: str) -> None:
+def test_planted_code_is_detected(offence: str) -> None:
     assert list(code_offences(offence))
 
 
@@ -151,21 +159,24 @@ def test_planted_code_is_found(offence: str) -> None:
         "text = 'eval(x)'",
     ],
 )
-def test_harmless_code_is_left_alone(harmless: str) -> None:
+def test_harmless_code_is_accepted(harmless: str) -> None:
     assert list(code_offences(harmless)) == []
 
 
 @pytest.mark.parametrize(
-    "place",
-    ["https://py" "pi.org/x", "files.python" "hosted.org", "../" "shared/data", "'/" "work/main'", "see ." "library/x"],
+    "location",
+    [
+        "https://py" "pi.org/x", "files.python" "hosted.org", "../" "shared/data", "'/" "work/main'",
+        "see ." "library/x",
+    ],
 )  # fmt: skip
-def test_planted_places_are_found(place: str) -> None:
-    assert list(place_offences(place))
+def test_planted_locations_are_detected(location: str) -> None:
+    assert list(location_offences(location))
 
 
 @pytest.mark.parametrize(
     "harmless",
     ["pip install citadel-ir", "/workers/2", "native/work.cpp", "a library", "citadel.api", "shared/data"],
 )
-def test_harmless_text_is_left_alone(harmless: str) -> None:
-    assert list(place_offences(harmless)) == []
+def test_harmless_text_is_accepted(harmless: str) -> None:
+    assert list(location_offences(harmless)) == []

@@ -1,4 +1,4 @@
-"""Four ways to get a commit wrong, as wrappers around a right storage. The crash harness must catch each of them."""
+"""Four storages with a broken commit protocol, each of which the crash tests must detect."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from tests.support.disk import MemoryDisk
 
 
 class NoFsync(MemoryDisk):
-    """Files get their names, but their bytes are never synced."""
+    """Files are renamed, but their bytes are never synced."""
 
     def create(self, name: str) -> Output:
         return Unsynced(super().create(name))
 
 
 class NoDirectoryFsync(MemoryDisk):
-    """Bytes are synced, the folder never is."""
+    """Bytes are synced, but the folder never is."""
 
     def sync(self) -> None:
         pass
 
 
 class ManifestInPlace(MemoryDisk):
-    """The manifest is written under its final name, so that a reader can meet half of it."""
+    """The manifest is written under its final name, so that a reader may see half of it."""
 
     def create(self, name: str) -> Output:
         return super().create(name.removesuffix(TEMPORARY) if name.startswith("gen.") else name)
@@ -32,7 +32,7 @@ class ManifestInPlace(MemoryDisk):
 
 
 class RenameBeforeFsync(MemoryDisk):
-    """A file gets its name first and is synced afterwards."""
+    """A file gets its final name before it is synced."""
 
     def create(self, name: str) -> Output:
         return NamedEarly(self, name, super().create(name))
@@ -53,7 +53,7 @@ class Unsynced:
 
 
 class NamedEarly:
-    """An output that takes its final name before it is synced."""
+    """An output that gets its final name before it is synced."""
 
     def __init__(self, disk: RenameBeforeFsync, name: str, output: Output) -> None:
         self._disk, self._name, self._output = disk, name, output

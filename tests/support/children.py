@@ -1,4 +1,4 @@
-"""Writers and readers in processes of their own."""
+"""Writers and readers in child processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment() -> dict[str, str]:
-    """The environment in which a child finds this very package and these tests."""
+    """Environment of a child process that imports this package and these tests."""
     source = Path(citadel.__file__).resolve().parents[1]
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(source), str(ROOT)]), "OPENBLAS_NUM_THREADS": "1"}
 
@@ -29,13 +29,13 @@ def start(module: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 class Nursery:
-    """A process that has imported everything and forks a writer for each order: a start costs milliseconds."""
+    """A process with all imports done that forks a writer per order, which takes milliseconds."""
 
     def __init__(self) -> None:
         self._process = start("tests.support.nursery")
 
     def run(self, **order: Any) -> dict[str, Any]:
-        """Fork a writer; what it acknowledged and how it ended."""
+        """Fork a writer; return what it acknowledged and its exit status."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()

@@ -1,16 +1,19 @@
-"""What an index holds, taken together so that two of them can be compared: documents and a ranking."""
+"""Contents of an index for comparison: its documents and a ranking."""
 
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from citadel import Index
+from citadel.errors import IndexNotFoundError
+from citadel.index.folder_lock import LOCK
 from citadel.index.manifest import generations, read_manifest
-from citadel.index.storage import LOCK, Storage
+from citadel.index.storage import Storage
 
 QUERY = "rome apple w1 w2"
 QUERY_VECTORS: dict[str, Any] = {
@@ -23,13 +26,13 @@ QUERY_VECTORS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Contents:
-    """All live documents, and what one query finds among them."""
+    """All live documents, and the ranking of one query."""
 
     documents: tuple[tuple[str, str], ...]  # (id, text), by id
     ranking: tuple[tuple[str, float], ...]
 
     def same(self, other: Contents) -> bool:
-        """Equal documents, equal order, and scores that differ by no more than the order of additions."""
+        """Whether documents and order are equal, and scores up to rounding."""
         return (
             self.documents == other.documents
             and [id for id, _ in self.ranking] == [id for id, _ in other.ranking]
@@ -41,7 +44,7 @@ class Contents:
 
 
 def ranking_of(index: Index) -> tuple[tuple[str, float], ...]:
-    """The whole ranking of the one query that all tests here ask."""
+    """The full ranking of the query that all these tests use."""
     searcher = index.searcher(threads=1)
     text = index.settings.router == "bm25"
     hits = searcher.search(QUERY, k=10_000) if text else searcher.search_vectors(**QUERY_VECTORS, k=10_000)
@@ -49,13 +52,25 @@ def ranking_of(index: Index) -> tuple[tuple[str, float], ...]:
 
 
 def contents_of(index: Index) -> Contents:
-    """Every live document, read from its segment, and the ranking."""
+    """All live documents, read from their segments, and the ranking."""
     snapshot = index._snapshot
-    found = [
-        document for segment in snapshot.segments for document in segment.store.get(snapshot.live_numbers(segment))
+    documents = [
+        document
+        for segment in snapshot.segments
+        for document in segment.store.get(snapshot.live_numbers(segment))
     ]
-    assert len(found) == len(index)
-    return Contents(tuple(sorted((document.id, document.text) for document in found)), ranking_of(index))
+    assert len(documents) == len(index)
+    return Contents(tuple(sorted((document.id, document.text) for document in documents)), ranking_of(index))
+
+
+def checked_contents(storage: Storage | str | os.PathLike[str]) -> Contents | None:
+    """The contents of an index after a deep check; None where there is no index."""
+    try:
+        index = Index.open(storage)
+        index.check(deep=True)
+        return contents_of(index)
+    except IndexNotFoundError:
+        return None
 
 
 def orphans(storage: Storage) -> set[str]:

@@ -1,4 +1,4 @@
-"""Every disk that a power cut could leave behind: what was not synced is lost, torn, zeroed or reordered."""
+"""Disk states after a power loss: unsynced changes are lost, torn, zeroed or reordered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.disk import Operation
 
 
 class Piece(NamedTuple):
-    """What is left of a file: its first `length` bytes, those from `zero` to `end` read as zeros."""
+    """What remains of a file: its first `length` bytes, of which `zero` … `end` − 1 are zeros."""
 
     file: int
     length: int
@@ -19,11 +19,11 @@ class Piece(NamedTuple):
 
 
 State = tuple[tuple[str, Piece], ...]  # (name, piece), sorted
-Effect = dict[str, int | None]  # what an operation on the folder does: name → file, or None where the name goes
+Effect = dict[str, int | None]  # of an operation on the folder: name → file, or None if it is removed
 
 
 class Crash(NamedTuple):
-    """A disk after a power cut, and how many acknowledgements had been given before it."""
+    """A disk after a power loss, and the number of acknowledgements before it."""
 
     state: State
     acknowledged: int
@@ -31,7 +31,7 @@ class Crash(NamedTuple):
 
 
 class Crashes:
-    """Walks through a log of operations and crashes after each."""
+    """Replays a log of operations and crashes after each."""
 
     def __init__(self, log: Sequence[Operation], generator: random.Random) -> None:
         self.log, self._random = log, generator
@@ -43,28 +43,28 @@ class Crashes:
         self._written: dict[int, int] = {}
         self._synced: dict[int, int] = {}
         self._names: dict[str, int] = {}  # durable
-        self._pending: list[Effect] = []  # not yet
+        self._pending: list[Effect] = []  # not yet durable
 
     def states(self, wanted: int) -> Iterator[Crash]:
-        """At least `wanted` states, each of them once, in as many walks as they take."""
+        """Yield at least `wanted` distinct states, over as many walks as needed."""
         while len(self._seen) < wanted:
             before = len(self._seen)
             yield from self._walk(max((wanted - before) // len(self.log), 1))
             if len(self._seen) == before:
-                return  # there are no more
+                return  # all states were seen
 
     def _walk(self, share: int) -> Iterator[Crash]:
-        """Crash after each operation; more often after those on names, where order matters."""
+        """Crash after each operation, more often after those on names, where order matters."""
         self._rewind()
         acknowledged = 0
-        for place, operation in enumerate(self.log):
+        for number, operation in enumerate(self.log):
             acknowledged += operation.kind == "acknowledge"
             self._apply(operation)
             for state in self._some(share if operation.kind == "write" else 5 * share):
-                yield Crash(state, acknowledged, place)
+                yield Crash(state, acknowledged, number)
 
     def data(self, state: State) -> dict[str, bytes]:
-        """The bytes of a state's files."""
+        """Contents of a state's files."""
         return {name: self._bytes(piece) for name, piece in state}
 
     def _bytes(self, piece: Piece) -> bytes:
@@ -72,10 +72,8 @@ class Crashes:
         return data[: piece.zero] + bytes(piece.end - piece.zero) + data[piece.end :] if piece.end else data
 
     def whole(self, piece: Piece) -> bool:
-        """Whether nothing of a file is missing."""
+        """Whether a file is complete."""
         return piece == Piece(piece.file, len(self.contents[piece.file]))
-
-    # -- the walk ----------------------------------------------------------------------------------------------------
 
     def _apply(self, operation: Operation) -> None:
         kind, file = operation.kind, operation.file
@@ -100,10 +98,8 @@ class Crashes:
             names |= effect
         return {name: file for name, file in names.items() if file is not None}
 
-    # -- states ------------------------------------------------------------------------------------------------------
-
     def _some(self, wanted: int) -> Iterator[State]:
-        """Up to `wanted` states that were not seen before."""
+        """Yield up to `wanted` states that were not seen before."""
         for chosen in self._choices(4 * wanted):
             names = self._named([effect for effect, keep in zip(self._pending, chosen, strict=True) if keep])
             state = tuple(sorted((name, self._piece(file)) for name, file in names.items()))
@@ -115,11 +111,11 @@ class Crashes:
                     return
 
     def _choices(self, tries: int) -> Iterator[Sequence[bool]]:
-        """Which of the pending effects reached the disk: all, none, in order, all but one, one alone, then any."""
+        """Masks of the pending effects on disk: all, prefixes, all but one, one, then random."""
         count = len(self._pending)
-        plain = [[place < kept for place in range(count)] for kept in range(count + 1)]
-        plain += [[place != lost for place in range(count)] for lost in range(count)]
-        plain += [[place == kept for place in range(count)] for kept in range(count)]
+        plain = [[i < kept for i in range(count)] for kept in range(count + 1)]
+        plain += [[i != lost for i in range(count)] for lost in range(count)]
+        plain += [[i == kept for i in range(count)] for kept in range(count)]
         self._random.shuffle(plain)
         yield [True] * count
         yield from plain[: tries // 2]
@@ -138,11 +134,11 @@ class Crashes:
 
 
 def _contents(log: Sequence[Operation]) -> dict[int, bytes]:
-    """All bytes that each file ever had."""
-    found: dict[int, bytearray] = {}
+    """All bytes written to each file."""
+    contents: dict[int, bytearray] = {}
     for operation in log:
         if operation.kind == "create":
-            found[operation.file] = bytearray()
+            contents[operation.file] = bytearray()
         elif operation.kind == "write":
-            found[operation.file] += operation.data
-    return {file: bytes(data) for file, data in found.items()}
+            contents[operation.file] += operation.data
+    return {file: bytes(data) for file, data in contents.items()}

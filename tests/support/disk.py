@@ -1,4 +1,4 @@
-"""A disk in memory that remembers what was made durable and what was not, operation by operation."""
+"""A storage in memory that logs every operation and tracks what is durable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.seeds import fast_folder
 
 
 class Operation(NamedTuple):
-    """One step of a workload. `file` is the file's number: names move, files do not."""
+    """One storage operation. `file` identifies a file, whose name may change."""
 
     kind: str  # create write fsync rename remove sync acknowledge
     file: int = -1
@@ -27,7 +27,7 @@ class Operation(NamedTuple):
 
 @dataclass
 class File:
-    """A file's bytes as a program sees them, and how many of them were synced."""
+    """A file's bytes, and how many of them are synced."""
 
     number: int
     data: bytearray
@@ -35,7 +35,7 @@ class File:
 
 
 class MemoryDisk:
-    """A storage in memory. What it starts with is durable; `log` holds every change since."""
+    """A storage in memory. Its initial files are durable; `log` has every change since."""
 
     location = "memory"
 
@@ -43,13 +43,12 @@ class MemoryDisk:
         self.log: list[Operation] = []
         self._numbers = iter(range(1 << 60))
         self.files = {
-            name: File(next(self._numbers), bytearray(data), len(data)) for name, data in (files or {}).items()
+            name: File(next(self._numbers), bytearray(data), len(data))
+            for name, data in (files or {}).items()
         }
         self._synced_names = dict(self.files)
         self.locked = False
-        self.free: int | None = None  # what it says of its free space
-
-    # -- the storage protocol ----------------------------------------------------------------------------------------
+        self.free: int | None = None  # result of free_space
 
     def make(self) -> None:
         pass
@@ -110,15 +109,15 @@ class MemoryDisk:
     def free_space(self) -> int | None:
         return self.free
 
-    # -- what the tests ask ------------------------------------------------------------------------------------------
-
     def acknowledge(self) -> None:
-        """The workload was told that its changes are durable."""
+        """Log that the workload's changes were acknowledged as durable."""
         self.log.append(Operation("acknowledge"))
 
     def synced_only(self) -> MemoryDisk:
-        """The disk after a power cut that takes everything it may take."""
-        return MemoryDisk({name: bytes(file.data[: file.synced]) for name, file in self._synced_names.items()})
+        """The disk after a power loss that drops everything not synced."""
+        return MemoryDisk(
+            {name: bytes(file.data[: file.synced]) for name, file in self._synced_names.items()}
+        )
 
 
 class MemoryOutput:
@@ -141,7 +140,7 @@ class MemoryOutput:
 
 
 class MemoryLock:
-    """A lock that dies with its disk."""
+    """A lock on a MemoryDisk."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk

@@ -1,4 +1,4 @@
-"""A hub on this machine: as much of its HTTP interface as a download asks for, over folders of files."""
+"""A local hub server with the part of the HTTP interface that downloads need."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub:
-    """Repositories by name, what was asked for, and where it listens."""
+    """Repositories by name, the requested paths, and the server's URL."""
 
     def __init__(self, repositories: dict[str, Path]) -> None:
-        self.repositories, self.asked = repositories, list[str]()
+        self.repositories, self.requests = repositories, list[str]()
         self.url = ""
 
     def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body for a path."""
-        self.asked.append(path)
+        self.requests.append(path)
         for name, folder in self.repositories.items():
             if path.startswith(f"/api/models/{name}/"):
                 return self._json(self._about(name, folder, path))
@@ -37,11 +37,13 @@ class Hub:
     def _about(self, name: str, folder: Path, path: str) -> object:
         files = sorted(folder.iterdir())
         if "/tree/" in path:
-            return [{"type": "file", "path": f.name, "size": f.stat().st_size, "oid": digest(f)} for f in files]
+            return [
+                {"type": "file", "path": f.name, "size": f.stat().st_size, "oid": digest(f)} for f in files
+            ]
         return {"id": name, "sha": REVISION, "siblings": [{"rfilename": file.name} for file in files]}
 
-    def _json(self, found: object) -> tuple[int, dict[str, str], bytes]:
-        return 200, {"Content-Type": "application/json"}, json.dumps(found).encode()
+    def _json(self, body: object) -> tuple[int, dict[str, str], bytes]:
+        return 200, {"Content-Type": "application/json"}, json.dumps(body).encode()
 
     def _file(self, file: Path) -> tuple[int, dict[str, str], bytes]:
         if not file.is_file():
@@ -50,10 +52,17 @@ class Hub:
 
 
 def settings(url: str, home: Path) -> dict[str, str]:
-    """The environment of a process that takes this hub for the real one."""
-    alone = {name: value for name, value in os.environ.items() if "proxy" not in name.lower() and name[:3] != "HF_"}
-    hub = {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    return alone | hub | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    """Environment of a process that uses this hub instead of the real one."""
+    others = {
+        name: value for name, value in os.environ.items() if "proxy" not in name.lower() and name[:3] != "HF_"
+    }
+    hub = {
+        "HF_ENDPOINT": url,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    return others | hub | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
 
 
 def digest(file: Path) -> str:
@@ -62,7 +71,7 @@ def digest(file: Path) -> str:
 
 @contextmanager
 def serve(repositories: dict[str, Path]) -> Iterator[Hub]:
-    """A hub on a free port, for as long as the block runs."""
+    """Run a hub on a free port."""
     hub = Hub(repositories)
 
     class Handler(BaseHTTPRequestHandler):
@@ -81,7 +90,7 @@ def serve(repositories: dict[str, Path]) -> Iterator[Hub]:
             self.do_GET()
 
         def log_message(self, *_: object) -> None:
-            """Nothing on standard error."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         hub.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""A tiny random model for tests: two layers of 32, some 200 tokens, a tokenizer made here."""
+"""A tiny random model for tests: two layers of 32, 200 tokens."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tiny_config(router: str = "dynamic", **changes: Any) -> ModelConfig:
 
 
 def tiny_state(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random tensors, large enough that tokens differ and norms near 1."""
+    """Random tensors, large enough that tokens differ; norm weights are near 1."""
     random = np.random.default_rng(seed)
     state = {}
     for name, shape in shapes(config).items():

@@ -1,4 +1,4 @@
-"""Forks writers that die on order: at the n-th storage call of a kind, or after some milliseconds."""
+"""Forks writers that are killed at the n-th storage call of a kind, or after some milliseconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.workload import CREATE, MEMORY, brief, endless
 
 
 def write(order: dict[str, Any], out: int) -> None:
-    """Do steps `first` … `last` − 1 (step 0 creates the index), and tell of each one that was acknowledged."""
+    """Run steps `first` … `last` − 1 (step 0 creates the index) and report each acknowledged one."""
     watcher = Kill(*order["kill"]) if order.get("kill") else Count()
     storage = WatchedStorage(FolderStorage(order["folder"]), watcher)
     os.write(out, b"started\n")
@@ -35,7 +35,7 @@ def write(order: dict[str, Any], out: int) -> None:
 
 
 def fork(order: dict[str, Any]) -> tuple[int, int]:
-    """A child that writes; its process id and the pipe it speaks through."""
+    """Fork a writer; return its process id and the pipe with its output."""
     read, out = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -50,15 +50,15 @@ def fork(order: dict[str, Any]) -> tuple[int, int]:
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
     pid, read = fork(order)
-    said = os.read(read, 8)  # "started\n"
+    output = os.read(read, 8)  # "started\n"
     if "milliseconds" in order:
         select.select([], [], [], order["milliseconds"] / 1000)
-        os.kill(pid, signal.SIGKILL)  # ours, and not yet waited for: the id cannot be another's
+        os.kill(pid, signal.SIGKILL)  # not yet waited for, so the id cannot have been reused
     while piece := os.read(read, 65_536):
-        said += piece
+        output += piece
     os.close(read)
     _, status = os.waitpid(pid, 0)
-    lines = said.decode().split("\n")[1:-1]
+    lines = output.decode().split("\n")[1:-1]
     calls = [json.loads(line[6:]) for line in lines if line.startswith("calls")]
     return {
         "acknowledged": [int(line) for line in lines if line.isdigit()],

@@ -1,4 +1,4 @@
-"""Work that all pytest workers share: done once per session, by whichever worker comes first."""
+"""Work that pytest workers share: done once per session, by the first worker that needs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """Fill a folder with `make` unless another process has; the others wait for it. A failure is not kept."""
+    """Fill a folder with `make` unless another process has; concurrent callers wait. Failures are retried."""
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = folder.with_name(f"{folder.name}.done")

@@ -1,4 +1,4 @@
-// Preloaded by a test: the n-th read of a file whose name holds a given text fails with EIO.
+// Preloaded by a test: the n-th read of a file with "/docs-" in its path fails with EIO.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

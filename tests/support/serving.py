@@ -1,4 +1,4 @@
-"""A real server on a free port: in a thread of this process, or as the command `citadel serve`."""
+"""A server on a free port, in a thread of this process or as the command `citadel serve`."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Running(NamedTuple):
 
     @property
     def taken(self) -> int:
-        """How many requests the workers have begun."""
+        """Number of requests that workers have started."""
         lines = self.server.context.metrics.text().decode().splitlines()
         name = 'citadel_search_seconds_count{stage="queue"} '
         return int(float(next(line for line in lines if line.startswith(name)).removeprefix(name)))
 
     def raw(self, request: bytes, seconds: float = 10.0) -> bytes:
-        """Bytes in, all bytes that come back until the server closes or says no more."""
+        """Send bytes; return everything the server sends until it closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as connection:
             connection.sendall(request)
             return received(connection)
 
     def post(self, path: str, body: object, **headers: str) -> tuple[int, dict[str, Any]]:
-        """Any body to any route: status and JSON."""
+        """POST any body to any route; return status and JSON."""
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         lines = {"Content-Type": "application/json", "Content-Length": str(len(payload))} | headers
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
@@ -65,7 +65,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def parsed(answer: bytes) -> tuple[int, dict[str, Any]]:
-    """Status and JSON of the first answer of several."""
+    """Status and JSON of the first response."""
     head, _, body = answer.partition(b"\r\n\r\n")
     length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
     return int(head.split()[1]), json.loads(body[: int(length.partition(b":")[2])])
@@ -78,7 +78,9 @@ def text_index(folder: Path, documents: Sequence[dict[str, Any]] = DOCUMENTS) ->
 
 
 @contextlib.contextmanager
-def running(index: citadel.Index, *, limits: Limits | None = None, port: int = 0, **settings: Any) -> Iterator[Running]:
+def running(
+    index: citadel.Index, *, limits: Limits | None = None, port: int = 0, **settings: Any
+) -> Iterator[Running]:
     """Serve an index from a thread, with a write token."""
     chosen: dict[str, Any] = {"write_token": TOKEN, "access_log": False, "reload_seconds": 0.0}
     chosen |= {"host_names": ("x", "test")} | settings
@@ -99,16 +101,18 @@ def running(index: citadel.Index, *, limits: Limits | None = None, port: int = 0
 
 
 def wait_until(condition: Any, seconds: float = 30.0) -> None:
-    """Look again and again; a server that never comes is a failure."""
+    """Poll until the condition holds; fail after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.01)
 
 
 @contextlib.contextmanager
-def command(index: Path, *options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], citadel.Client]]:
-    """`citadel serve INDEX` as a process of its own."""
+def command(
+    index: Path, *options: str, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], citadel.Client]]:
+    """Run `citadel serve INDEX` as a child process."""
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "citadel.cli", "serve", str(index), "--port", "0", *options],
         stderr=subprocess.PIPE,
@@ -117,7 +121,7 @@ def command(index: Path, *options: str, **environment: str) -> Iterator[tuple[su
     )
     assert process.stderr is not None
     first = process.stderr.readline()
-    reading = threading.Thread(target=process.stderr.read, daemon=True)  # a full pipe would stop the server
+    reading = threading.Thread(target=process.stderr.read, daemon=True)  # a full pipe would block the server
     reading.start()
     try:
         line = json.loads(first)

@@ -1,4 +1,4 @@
-"""Tiny torch models and texts for tests: random, in float64, small enough to check against loops."""
+"""Tiny random torch models in float64 and texts, small enough to compare with plain loops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PUNCTUATION = [VOCABULARY.index(mark) for mark in ".,!?"]
 
 
 def tiny_citadel(router: str = "dynamic", seed: int = 0, quiet: float = 0.0, **changes: Any) -> Citadel:
-    """A random model in float64; `quiet` is taken from every logit, so that some tokens have no key."""
+    """A random model in float64; `quiet` is subtracted from every logit, so that some tokens have no key."""
     config = tiny_config(router, **changes)
     model = Citadel(config)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in tiny_state(config, seed).items()})
@@ -27,7 +27,7 @@ def tiny_citadel(router: str = "dynamic", seed: int = 0, quiet: float = 0.0, **c
 
 
 def tiny_texts(model: Citadel, count: int, seed: int, longest: int = 7, query: bool = False) -> Inputs:
-    """Texts of few words, which therefore repeat: [CLS] words [SEP], padded to the longest."""
+    """Texts from a small vocabulary, so that words repeat: [CLS] words [SEP], padded to the longest."""
     config, rng = model.config, np.random.default_rng(seed)
     lengths = rng.integers(1, longest + 1, count)
     ids = np.full((count, int(lengths.max()) + 2), config.pad_id, np.int64)

@@ -1,6 +1,6 @@
-"""A process that has imported torch and forks a training run for each order, which may be killed as it writes.
+"""A process with torch imported that forks training runs, which may be killed while they write.
 
-An order is a line of JSON: the config's file, the folder, and how to die; the answer says how each process ended.
+A line of JSON lists orders (config file, output folder, when to kill the run); the response lists exit codes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # else each fork would load it anew, for two seconds
+import torch._dynamo  # otherwise every fork would spend two seconds on importing it
 import torch.utils.tensorboard
 
 from citadel.errors import CitadelError
@@ -26,13 +26,13 @@ from citadel.train.loop import train
 
 
 class Death:
-    """Counts the calls that write, and kills the process at one of them: 0 never comes."""
+    """Counts calls that write and kills the process at call number `at`; 0 never kills."""
 
     def __init__(self, at: int) -> None:
         self.at, self.calls = at, 0
 
     def watch(self, owner: Any, name: str, halves: str = "") -> None:
-        """Count a function's calls; `halves` names how its half-done work looks: a file cut in the middle."""
+        """Count a function's calls; with `halves` a killed call leaves its file half written."""
         whole = getattr(owner, name)
 
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -55,7 +55,7 @@ def prepare(order: dict[str, Any]) -> Death:
     death.watch(shutil, "copyfile", "cut")
     for owner, name in ((os, "fsync"), (os, "replace"), (shutil, "rmtree")):
         death.watch(owner, name)
-    if "stop" in order:  # right after so many checkpoints were written
+    if "stop" in order:  # kill right after this number of checkpoints
         death_after(order["stop"])
     return death
 
@@ -74,7 +74,7 @@ def death_after(checkpoints: int) -> None:
 
 
 def run(order: dict[str, Any]) -> int:
-    """Train in this process; its exit code. The number of writing calls goes into a file."""
+    """Train in this process and return the exit code; write the number of writing calls to a file."""
     torch.set_num_threads(1)
     os.environ |= order.get("environment", {})
     error = os.open(order["out"] + ".stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -93,7 +93,7 @@ def fork(order: dict[str, Any]) -> int:
     process = os.fork()
     if process:
         return process
-    code = 70  # of an error nobody expected
+    code = 70  # of an unexpected error
     try:
         code = run(order)
     except BaseException:
@@ -109,8 +109,8 @@ def main() -> None:
     for line in sys.stdin:
         orders = json.loads(line)
         processes = [fork(order) for order in orders]
-        ends = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
-        print(json.dumps(ends), flush=True)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+        print(json.dumps(codes), flush=True)
 
 
 if __name__ == "__main__":

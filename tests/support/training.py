@@ -1,4 +1,4 @@
-"""Tiny training runs in processes of their own."""
+"""Tiny training runs in child processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from citadel.train.config import TrainConfig
 from tests.support.children import start
 
 Configs = Callable[..., TrainConfig]
-TINY: dict[str, dict[str, Any]] = {  # logs each step and saves each, and lives through all of them
+TINY: dict[str, dict[str, Any]] = {  # logs and saves every step
     "model": {"token_dimension": 4, "semantic_dimension": 4, "query_length": 16, "document_length": 32},
     "optimizer": {"steps": 5, "batch": 2, "lr": 1e-3, "average": 0.5},
     "run": {"log_every": 1, "checkpoint_every": 1, "device": "cpu"},
@@ -21,23 +21,23 @@ TINY: dict[str, dict[str, Any]] = {  # logs each step and saves each, and lives 
 
 
 def tiny_run(config: Configs, **changes: dict[str, Any]) -> TrainConfig:
-    """A run of five steps over five passages, with some values changed."""
+    """Config of a run of five steps over five passages, with some values changed."""
     return config(**{name: TINY.get(name, {}) | changes.get(name, {}) for name in {*TINY, *changes}})
 
 
 class Trainer:
-    """Runs of a config in processes that are forked from one; see `tests.support.trainer`."""
+    """Client of the process in `tests.support.trainer`."""
 
     def __init__(self) -> None:
         self._process = start("tests.support.trainer")
 
     def run(self, *orders: dict[str, Any]) -> list[int]:
-        """How each of the processes that run side by side ended."""
+        """Run the orders concurrently; return the exit code of each."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(orders) + "\n")
         self._process.stdin.flush()
-        ends: list[int] = json.loads(self._process.stdout.readline())
-        return ends
+        codes: list[int] = json.loads(self._process.stdout.readline())
+        return codes
 
     def close(self) -> None:
         assert self._process.stdin and self._process.stdout
@@ -48,19 +48,19 @@ class Trainer:
 
 @cache
 def the_trainer() -> Trainer:
-    """One for all tests: its imports take seconds."""
+    """The trainer shared by all tests, because its imports take seconds."""
     trainer = Trainer()
     atexit.register(trainer.close)
     return trainer
 
 
 def order(config: TrainConfig, out: Path, **more: Any) -> dict[str, Any]:
-    """What to run, and how it is to die."""
+    """An order to run a config; `more` says when to kill the run."""
     file = out.parent / f"{out.name}.toml"
     file.write_text(config.to_toml())
     return {"config": str(file), "out": str(out), **more}
 
 
 def complaint(out: Path) -> str:
-    """What a run wrote to standard error."""
+    """Standard error of a run."""
     return Path(f"{out}.stderr").read_text()

@@ -1,4 +1,4 @@
-"""A storage that tells a watcher of each call before it is made; the watcher may fail it, or end the process."""
+"""A storage that reports each call to a watcher, which may fail the call or kill the process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READING = ("names", "map", "database")
 
 
 class WatchedStorage:
-    """Passes everything on to a storage, after telling the watcher what comes."""
+    """Calls the watcher, then the wrapped storage."""
 
     def __init__(self, inner: Storage, watcher: Watcher) -> None:
         self._inner, self._watcher, self.location = inner, watcher, inner.location
@@ -83,7 +83,7 @@ class WatchedOutput:
         try:
             self._watcher("write")
         except OSError:
-            self._inner.write(data[: len(data) // 2])  # a disk is full in the middle of a write
+            self._inner.write(data[: len(data) // 2])  # the disk fills up during the write
             raise
         self._inner.write(data)
 
@@ -103,7 +103,7 @@ class Count:
 
 
 class Fail(Count):
-    """Fails the k-th call of some kinds, once or from then on; `failed` says how often it did."""
+    """Fails the n-th call of some kinds, once or from then on; `failed` counts the failures."""
 
     def __init__(self, number: int, code: int, kinds: tuple[str, ...], forever: bool = False) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Fail(Count):
 
 
 class Kill(Count):
-    """Ends the process at the n-th call of a kind: no handler runs, no buffer is flushed."""
+    """Kills the process at the n-th call of a kind; no handler runs and no buffer is flushed."""
 
     def __init__(self, kind: str, number: int) -> None:
         super().__init__()

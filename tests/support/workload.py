@@ -1,4 +1,4 @@
-"""Changes to an index in small steps, each ended by a commit or a merge, for indexes of text and of given vectors."""
+"""Sequences of small changes to an index of text or vectors, each ended by a commit or a merge."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from citadel import Index
 from citadel.index.storage import Storage
 
-MEMORY = 4096  # bytes: some three documents, so that larger steps spill
+MEMORY = 4096  # bytes, about three documents, so that larger steps spill
 
 
 @dataclass(frozen=True)
 class Step:
-    """What happens between two acknowledgements: deletes, then adds, then a commit or a merge."""
+    """Deletes, then adds, then a commit or a merge."""
 
     add: tuple[tuple[str, str], ...] = ()  # (id, text)
     delete: tuple[str, ...] = ()
@@ -31,13 +31,13 @@ class Step:
         _ = index.merge() if self.merge else index.commit()
 
     def after(self, documents: dict[str, str]) -> dict[str, str]:
-        """The documents that are there when the step is done: the whole of what an index promises."""
+        """The documents of the index after this step."""
         kept = {id: text for id, text in documents.items() if id not in self.delete}
         return kept | dict(self.add)
 
 
 def vectors(id: str, text: str) -> dict[str, Any]:
-    """A document with vectors that follow from its text alone."""
+    """A document with vectors derived from its text."""
     numbers = random.Random(text)
     rows = [[round(numbers.uniform(-1, 1), 2) for _ in range(4)] for _ in range(3)]
     weights = [numbers.choice((0.5, 1.0, 1.5)) for _ in rows]
@@ -47,12 +47,12 @@ def vectors(id: str, text: str) -> dict[str, Any]:
 
 
 def create_text(storage: Storage | str) -> Index:
-    """An empty index for text."""
+    """Create an empty index for text."""
     return Index.create(storage, memory=MEMORY)
 
 
 def create_vectors(storage: Storage | str) -> Index:
-    """An empty index for given vectors, with both fields."""
+    """Create an empty index for vectors, with both fields."""
     return Index.create(storage, fields={"lexical": 4, "semantic": 2}, fingerprint="test", memory=MEMORY)
 
 
@@ -60,14 +60,13 @@ CREATE: dict[str, Callable[[Storage | str], Index]] = {"text": create_text, "vec
 
 
 def document(number: int, version: int = 0) -> tuple[str, str]:
-    """A small document; no two have the same terms in the same numbers."""
-    return f"d{number}", f"rome apple w{number % 4} w{version}" + " filler" * (
-        number % 5
-    ) + f" unique{number}x{version}"
+    """A small document; no two have the same term counts."""
+    filler = " filler" * (number % 5)
+    return f"d{number}", f"rome apple w{number % 4} w{version}{filler} unique{number}x{version}"
 
 
 def everything() -> list[Step]:
-    """Each kind of change: add, spill, replace, delete, merge by tiers, rewrite, merge, empty, fill again."""
+    """Every kind of change: add, spill, replace, delete, tiered merge, rewrite, merge, empty, refill."""
     return [
         Step(add=(document(0), document(1))),
         Step(add=(document(0, 1),)),
@@ -85,7 +84,7 @@ def everything() -> list[Step]:
 
 
 def brief() -> list[Step]:
-    """As little as spills, replaces, deletes, merges by tiers and merges."""
+    """A short sequence that spills, replaces, deletes and merges."""
     return [
         Step(add=(document(0), document(1))),
         Step(add=tuple(document(number) for number in range(1, 5))),
@@ -96,10 +95,11 @@ def brief() -> list[Step]:
 
 
 def endless() -> Iterator[Step]:
-    """Steps without end that keep an index at some hundred documents."""
+    """Endless steps that keep an index at about a hundred documents."""
     number = 0
     while True:
         size = 1 + number % 7
-        added = [document(place, number % 3) for place in range(number * 3 % 90, number * 3 % 90 + size)]
+        first = number * 3 % 90
+        added = [document(other, number % 3) for other in range(first, first + size)]
         yield Step(tuple(added), (f"d{number * 5 % 97}",), merge=number % 11 == 10)
         number += 1

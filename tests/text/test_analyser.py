@@ -1,4 +1,4 @@
-"""Which terms a text gives, where they stand in it, and that analysers can be shared and told apart."""
+"""Terms and offsets of a text, thread safety and fingerprints of analysers."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_plain(text: str, terms: list[str]) -> None:
     assert PLAIN.terms(text) == terms
 
 
-def test_there_are_thirty_three_stop_words_and_all_are_dropped() -> None:
+def test_all_33_stop_words_are_dropped() -> None:
     assert len(STOP_WORDS) == 33
     assert ENGLISH.terms(" ".join(sorted(STOP_WORDS))) == []
 
 
-def test_offsets_point_into_the_text_as_given() -> None:
+def test_offsets_refer_to_the_original_text() -> None:
     text = "Ａ cafe\u0301’s ﬁne İstanbul"
     tokens = PLAIN.tokens(text)
     assert [text[start:end] for start, end in tokens.offsets] == ["Ａ", "cafe\u0301’s", "ﬁne", "İstanbul"]
@@ -73,38 +73,43 @@ def test_offsets_point_into_the_text_as_given() -> None:
 
 @pytest.mark.parametrize("name", ANALYSERS)
 @given(text=TEXT)
-def test_tokens_are_the_terms_in_order_without_overlap(name: str, text: str) -> None:
+def test_tokens_are_ordered_and_do_not_overlap(name: str, text: str) -> None:
     tokens = get_analyser(name).tokens(text)
     assert list(tokens.texts) == get_analyser(name).terms(text)
     ends = [0, *(end for _, end in tokens.offsets)]
-    assert all(before <= start < end <= len(text) for before, (start, end) in zip(ends, tokens.offsets, strict=False))
+    assert all(
+        before <= start < end <= len(text) for before, (start, end) in zip(ends, tokens.offsets, strict=False)
+    )
     assert all(0 < len(term.encode()) <= 255 for term in tokens.texts)
 
 
 @given(text=TEXT)
-def test_a_text_and_its_composed_form_give_the_same_terms(text: str) -> None:
+def test_composed_and_decomposed_text_have_the_same_terms(text: str) -> None:
     assert PLAIN.terms(unicodedata.normalize("NFC", text)) == PLAIN.terms(unicodedata.normalize("NFD", text))
 
 
 @given(word=TEXT)
-def test_folding_twice_changes_nothing_more(word: str) -> None:
+def test_fold_is_idempotent(word: str) -> None:
     assert fold(fold(word)) == fold(word)
 
 
-def test_the_two_patterns_agree_on_ascii() -> None:
+def test_ascii_and_unicode_patterns_agree_on_ascii() -> None:
     text = "".join(map(chr, range(128))) + " don't 'tis x'' y'z's _a_"
     assert module._ASCII_WORDS.findall(text) == module._unicode_words().findall(text)
 
 
-def test_every_mark_of_unicode_is_known() -> None:
+def test_all_unicode_marks_are_in_the_scanned_ranges() -> None:
     outside = [*range(0x300), *range(0x20000, 0xE0100), *range(0xE01F0, 0x110000)]
     assert not any(unicodedata.category(chr(point)).startswith("M") for point in outside)
 
 
-def test_marks_and_word_characters_are_apart_so_that_matching_takes_linear_time() -> None:
+def test_marks_are_not_word_characters() -> None:
+    """Otherwise matching would not take linear time."""
     word = re.compile(r"\w")
     assert not any(
-        word.match(chr(point)) for point in range(0x110000) if unicodedata.category(chr(point)).startswith("M")
+        word.match(chr(point))
+        for point in range(0x110000)
+        if unicodedata.category(chr(point)).startswith("M")
     )
 
 
@@ -115,7 +120,7 @@ def test_long_terms_are_cut_between_characters() -> None:
     assert len(ENGLISH.terms("x" * 1_000_000)[0]) == 255
 
 
-def test_the_cache_is_bounded_and_holds_no_long_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_bounded_and_excludes_long_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CACHED_TERMS", 10)
     analyser = Analyser("tiny", str)
     assert analyser.terms(" ".join(f"w{i}" for i in range(25))) == [f"w{i}" for i in range(25)]
@@ -125,12 +130,12 @@ def test_the_cache_is_bounded_and_holds_no_long_words(monkeypatch: pytest.Monkey
     assert "y" * 100 not in analyser._cache
 
 
-def test_a_finisher_is_never_called_by_two_threads_at_once() -> None:
+def test_finish_is_never_called_concurrently() -> None:
     inside = threading.Lock()
 
     def finish(word: str) -> str:
         assert inside.acquire(blocking=False)
-        time.sleep(1e-5)  # lets another thread in, if any can
+        time.sleep(1e-5)  # give another thread the chance to enter
         inside.release()
         return word
 
@@ -140,32 +145,32 @@ def test_a_finisher_is_never_called_by_two_threads_at_once() -> None:
         assert list(pool.map(analyser.terms, texts)) == [text.split() for text in texts]
 
 
-def test_threads_that_share_an_analyser_get_the_terms_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CACHED_TERMS", 50)  # so that the stemmer is kept busy
+def test_shared_analyser_gives_the_same_terms_in_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CACHED_TERMS", 50)  # keeps the stemmer busy
     shared = Analyser("english", module._english())
     texts = [" ".join(PROBES[i:] + PROBES[:i]) for i in range(len(PROBES))]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(shared.terms, texts)) == [ENGLISH.terms(text) for text in texts]
 
 
-def test_fingerprints_tell_behaviours_apart_and_stay() -> None:
+def test_fingerprint_depends_on_behaviour() -> None:
     stemming = Analyser("english", lambda word: word.removesuffix("s"))
     assert len({ENGLISH.fingerprint, PLAIN.fingerprint, stemming.fingerprint}) == 3
     assert Analyser("english", module._english()).fingerprint == ENGLISH.fingerprint
     assert len(PROBES) >= 200
 
 
-def test_fingerprints_of_version_one_are_these() -> None:
-    """A change here means that older indexes are refused: raise VERSION and say so in the change log."""
+def test_fingerprints_of_version_1() -> None:
+    """A change here rejects older indexes: increment VERSION and mention it in the changelog."""
     assert (ENGLISH.fingerprint, PLAIN.fingerprint) == ("english-1-ace931c3", "plain-1-9dc99d36")
 
 
-def test_an_unknown_analyser_is_a_usage_error() -> None:
+def test_unknown_analyser_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="unknown analyser 'klingon': choose one of english, plain"):
         get_analyser("klingon")
 
 
-def test_without_pystemmer_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pystemmer_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "Stemmer", None)
     with pytest.raises(UsageError, match="the english analyser needs PyStemmer: run `pip install PyStemmer`"):
         module._english()

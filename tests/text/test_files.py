@@ -1,4 +1,4 @@
-"""Lines, their positions, and files that end too early or are damaged."""
+"""Lines and their positions; truncated and damaged files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(folder: Path, data: bytes, suffix: str = "") -> Path:
 
 
 def noise(size: int) -> bytes:
-    """Lines that do not compress, so that a cut-off file loses some."""
+    """Incompressible lines, so that a truncated file loses some."""
     return b"\n".join(b"%08x" % zlib.crc32(b"%d" % i) for i in range(size))
 
 
@@ -50,26 +50,30 @@ def test_lines_have_number_end_and_text(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_resuming_after_each_line_gives_the_rest_and_the_prefix_crc(tmp_path: Path, suffix: str) -> None:
+def test_resume_after_each_line(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path, THREE, suffix)
     everything = list(open_lines(path))
     for done, line in enumerate(everything, start=1):
         with open_lines(path, start=line.end) as lines:
-            assert (lines.number, lines.position, lines.crc) == (line.number, line.end, zlib.crc32(THREE[: line.end]))
+            assert (lines.number, lines.position, lines.crc) == (
+                line.number,
+                line.end,
+                zlib.crc32(THREE[: line.end]),
+            )
             assert list(lines) == everything[done:]
 
 
-def test_resuming_beyond_the_end_says_that_the_file_changed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"lines.txt: ends after 15 bytes, but 16 were read before"):
+def test_resume_beyond_the_end_fails(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"lines.txt: the file has changed: it ends after 15 bytes"):
         open_lines(write(tmp_path, THREE), start=16)
 
 
-def test_resuming_inside_a_line_says_that_the_file_changed(tmp_path: Path) -> None:
+def test_resume_inside_a_line_fails(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no line ends at byte 8"):
         open_lines(write(tmp_path, THREE), start=8)
 
 
-def test_a_last_line_that_grew_is_noticed(tmp_path: Path) -> None:
+def test_resume_fails_if_the_last_line_grew(tmp_path: Path) -> None:
     path = write(tmp_path, THREE)
     path.write_bytes(THREE + b" and more\n")
     with pytest.raises(InputError, match="no line ends at byte 15"):
@@ -77,7 +81,7 @@ def test_a_last_line_that_grew_is_noticed(tmp_path: Path) -> None:
 
 
 @given(data=st.lists(st.sampled_from([b"a", b"\r", b"\n", b"\0", b"\xff"]), max_size=40).map(b"".join))
-def test_joined_lines_are_the_file(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_lines_cover_the_file(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "joined.txt"
     path.write_bytes(data)
     lines = list(open_lines(path))
@@ -88,27 +92,29 @@ def test_joined_lines_are_the_file(tmp_path_factory: pytest.TempPathFactory, dat
 
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
-def test_a_cut_off_compressed_file_is_an_error_with_file_and_line(tmp_path: Path, suffix: str) -> None:
+def test_truncated_compressed_file_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path, noise(3000), suffix)
     whole = path.read_bytes()
     for length in (len(whole) - 1, len(whole) // 2, 7):
         path.write_bytes(whole[:length])
-        with pytest.raises(InputError, match=rf"lines.txt{suffix}:\d+: the compressed file ends too early"):
+        with pytest.raises(InputError, match=rf"lines.txt{suffix}:\d+: the compressed file is truncated"):
             list(open_lines(path))
 
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
-def test_a_damaged_compressed_file_is_an_error_with_file_and_line(tmp_path: Path, suffix: str) -> None:
+def test_damaged_compressed_file_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path, noise(3000), suffix)
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2 :] = b"\xff" * (len(damaged) - len(damaged) // 2)
     path.write_bytes(damaged)
-    with pytest.raises(InputError, match=rf"lines.txt{suffix}:\d+: the compressed file (is damaged|ends too early)"):
+    with pytest.raises(
+        InputError, match=rf"lines.txt{suffix}:\d+: the compressed file is (damaged|truncated)"
+    ):
         list(open_lines(path))
 
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
-def test_plain_text_under_a_compressed_name_is_an_error(tmp_path: Path, suffix: str) -> None:
+def test_plain_text_with_a_compressed_suffix_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"lines.txt{suffix}"
     path.write_bytes(THREE)
     with pytest.raises(InputError, match=rf"lines.txt{suffix}:1: "):
@@ -116,13 +122,13 @@ def test_plain_text_under_a_compressed_name_is_an_error(tmp_path: Path, suffix: 
 
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
-def test_several_frames_read_as_one(tmp_path: Path, suffix: str) -> None:
+def test_concatenated_frames(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"lines.txt{suffix}"
     path.write_bytes(COMPRESS[suffix](b"one\ntw") + COMPRESS[suffix](b"o\n"))
     assert [line.text for line in open_lines(path)] == [b"one", b"two"]
 
 
-def test_a_small_zstd_bomb_is_unfolded_piece_by_piece(tmp_path: Path) -> None:
+def test_zstd_bomb_is_decompressed_in_chunks(tmp_path: Path) -> None:
     path = write(tmp_path, b"\n" * 50_000_000, ".zst")
     tracemalloc.start()
     with files.open_lines(path) as lines:
@@ -132,7 +138,7 @@ def test_a_small_zstd_bomb_is_unfolded_piece_by_piece(tmp_path: Path) -> None:
     assert path.stat().st_size < 20_000 and peak < 8 << 20
 
 
-def test_a_line_at_the_limit_is_read_and_one_beyond_is_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_length_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MAX_LINE", 8)
     monkeypatch.setattr(files, "_CHUNK", 2)
     with open_lines(write(tmp_path, b"12345678\n123456789012\nnext")) as lines:
@@ -143,13 +149,13 @@ def test_a_line_at_the_limit_is_read_and_one_beyond_is_passed(tmp_path: Path, mo
         assert lines.crc == zlib.crc32(b"12345678\n123456789012\nnext")
 
 
-def test_missing_folder_and_unnameable_files_are_input_errors(tmp_path: Path) -> None:
+def test_missing_files_folders_and_invalid_names_are_input_errors(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.txt", tmp_path, "a\0b", "a\ud800b"):
         with pytest.raises(InputError, match=r"cannot be opened|not a file name"):
             open_lines(path)
 
 
-def test_standard_input_is_read_and_cannot_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_cannot_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(THREE)))
     lines = open_lines("-")
     assert [line.text for line in lines] == [b"one", b"", b"two", b"three"]
@@ -158,7 +164,7 @@ def test_standard_input_is_read_and_cannot_resume(monkeypatch: pytest.MonkeyPatc
         open_lines("-", start=1)
 
 
-def test_a_pipe_has_no_size(tmp_path: Path) -> None:
+def test_pipe_has_no_size(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, THREE)
     os.close(writing)
@@ -170,10 +176,10 @@ def test_a_pipe_has_no_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_progress_runs_up_to_the_size_on_disk(tmp_path: Path, suffix: str) -> None:
+def test_consumed_on_disk_ends_at_the_file_size(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path, noise(300_000 if suffix == "" else 30_000), suffix)
     with open_lines(path) as lines:
-        seen = [lines.consumed_on_disk for _ in lines]
+        progress = [lines.consumed_on_disk for _ in lines]
         assert lines.size == path.stat().st_size
-        assert seen == sorted(seen)
+        assert progress == sorted(progress)
         assert lines.consumed_on_disk == lines.size

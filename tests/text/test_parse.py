@@ -1,4 +1,4 @@
-"""Documents given as dicts from Python are held to the same rules as lines of a file."""
+"""Validation of documents given as Python dicts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from citadel.types import Document
         ({"id": 1 << 2000, "text": "a"}, "the id is longer"),
     ],
 )
-def test_dicts_from_python_are_checked_as_lines_are(fields: dict[str, object], reason: str) -> None:
+def test_invalid_dicts_are_rejected(fields: dict[str, object], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         make_document(fields)
 
 
-def test_a_document_that_holds_itself_is_refused() -> None:
+def test_self_referential_metadata_is_rejected() -> None:
     loop: list[object] = []
     loop.append(loop)
     with pytest.raises(InputError, match="nested deeper"):

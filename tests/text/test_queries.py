@@ -1,4 +1,4 @@
-"""Query files of each kind, and what is refused in them."""
+"""Query file formats and errors."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ def write(folder: Path, name: str, data: bytes) -> Path:
     return path
 
 
-def test_jsonl_queries_keep_their_order_and_leave_other_fields_out(tmp_path: Path) -> None:
+def test_jsonl_queries_keep_their_order(tmp_path: Path) -> None:
     lines = b'\xef\xbb\xbf{"_id": 2, "text": "b", "metadata": {}}\r\n\n{"id": "1", "text": ""}'
     assert read_queries(write(tmp_path, "q.jsonl", lines)) == [("2", "b"), ("1", "")]
 
 
 def test_tsv_queries(tmp_path: Path) -> None:
-    assert read_queries(write(tmp_path, "q.tsv", b"q1\twho is it\nq2\twhy")) == [("q1", "who is it"), ("q2", "why")]
+    assert read_queries(write(tmp_path, "q.tsv", b"q1\twho is it\nq2\twhy")) == [
+        ("q1", "who is it"),
+        ("q2", "why"),
+    ]
 
 
-def test_a_beir_folder_is_its_query_file(tmp_path: Path) -> None:
+def test_beir_folder(tmp_path: Path) -> None:
     write(tmp_path, "queries.jsonl", b'{"_id": "1", "text": "a"}')
     assert read_queries(tmp_path) == [("1", "a")]
 
 
-def test_an_empty_file_holds_no_queries(tmp_path: Path) -> None:
+def test_empty_file_has_no_queries(tmp_path: Path) -> None:
     assert read_queries(write(tmp_path, "q.tsv", b"")) == []
 
 
@@ -53,19 +56,21 @@ def test_an_empty_file_holds_no_queries(tmp_path: Path) -> None:
         (b"{", "not valid JSON"),
     ],
 )
-def test_a_bad_query_line_is_refused_with_file_line_and_reason(tmp_path: Path, line: bytes, reason: str) -> None:
+def test_bad_query_line_error_has_file_line_and_reason(tmp_path: Path, line: bytes, reason: str) -> None:
     path = write(tmp_path, "q.jsonl", b'{"id": "q1", "text": "a"}\n' + line)
     with pytest.raises(InputError, match=rf"q.jsonl:2: .*{reason}"):
         read_queries(path)
 
 
 @pytest.mark.parametrize("line", [b"q1", b"q1\ta\tb", b"\ta"])
-def test_a_tsv_query_has_two_columns(tmp_path: Path, line: bytes) -> None:
-    with pytest.raises(InputError, match=r"q.tsv:1: (\d tab-separated columns: write id, text|the id is empty)"):
+def test_tsv_query_needs_two_columns(tmp_path: Path, line: bytes) -> None:
+    with pytest.raises(
+        InputError, match=r"q.tsv:1: (\d tab-separated columns: write id, text|the id is empty)"
+    ):
         read_queries(write(tmp_path, "q.tsv", line))
 
 
 @given(st.text())
-def test_only_input_errors_leave_the_query_parser(line: str) -> None:
+def test_query_parser_raises_only_input_errors(line: str) -> None:
     with pytest.raises(InputError):
         parse_query(line)

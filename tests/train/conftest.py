@@ -1,4 +1,4 @@
-"""Five passages, a handful of pairs and a tiny random backbone, small enough to check by hand."""
+"""Fixtures: five passages, four pairs and a tiny random backbone, small enough to check by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAIRS = [
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, Any], str]:
-    """Write a text, or rows as JSONL, into a file; its path."""
+    """Write a text, or rows as JSONL, to a file and return its path."""
 
     def writer(name: str, content: Any) -> str:
         path = tmp_path / name
@@ -42,7 +42,7 @@ def write(tmp_path: Path) -> Callable[[str, Any], str]:
 
 @pytest.fixture
 def folder(write: Callable[[str, Any], str], tmp_path: Path) -> Path:
-    """The five passages and four pairs as files."""
+    """Folder with the five passages and four pairs."""
     write("passages.jsonl", [{"id": id, "source": f"s-{id}", "text": text} for id, text in TEXTS.items()])
     write("pairs.jsonl", [{"query": query, "positive": id, "kind": kind} for query, id, kind in PAIRS])
     return tmp_path
@@ -50,7 +50,7 @@ def folder(write: Callable[[str, Any], str], tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random BERT whose WordPiece vocabulary comes from the five passages."""
+    """Random BERT whose WordPiece vocabulary comes from the five passages."""
     pytest.importorskip("safetensors", reason="safetensors is not installed: `pip install citadel-ir[train]`")
     import numpy as np
 
@@ -65,15 +65,23 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config(folder: Path, backbone: Path) -> Callable[..., TrainConfig]:
-    """A config over the five passages; arguments are tables of changes."""
+    """Make a config over the five passages; arguments are tables of changes."""
 
     def maker(**changes: Mapping[str, Any]) -> TrainConfig:
-        tomli_w = pytest.importorskip("tomli_w", reason="tomli-w is not installed: `pip install citadel-ir[train]`")
+        tomli_w = pytest.importorskip(
+            "tomli_w", reason="tomli-w is not installed: `pip install citadel-ir[train]`"
+        )
         tables: dict[str, Any] = {
             "name": "tiny",
             "seed": 7,
             "model": {"backbone": str(backbone), "router": "dynamic"},
-            "data": {"folder": str(folder), "group": 3, "query_length": 12, "passage_length": 24, "held_out": False},
+            "data": {
+                "folder": str(folder),
+                "group": 3,
+                "query_length": 12,
+                "passage_length": 24,
+                "held_out": False,
+            },
             "optimizer": {"steps": 4, "batch": 2},
         }
         for name, change in changes.items():

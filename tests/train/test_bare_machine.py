@@ -1,4 +1,4 @@
-"""The training commands on a machine with torch and typer alone, as GPU machines often are."""
+"""Training commands on a machine with few packages besides torch and typer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ runpy.run_module("citadel", run_name="__main__")
 
 
 def run(hidden: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run `python -m citadel` where these packages are missing."""
+    """Run `python -m citadel` with these packages hidden."""
     command = [sys.executable, "-c", HIDE, hidden, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -41,7 +41,7 @@ def test_dense_mining_without_rich_and_the_engine(folder: Path, backbone: Path) 
     assert len([json.loads(line) for line in out.read_text().splitlines()]) == 4
 
 
-def test_without_typer_one_sentence_says_what_to_install() -> None:
+def test_missing_typer_says_what_to_install() -> None:
     done = run("typer", "train", "none.toml", "--out", "model")
     assert done.returncode == 2
     assert done.stderr == "citadel: the command line needs typer: run `pip install typer`\n"

@@ -1,4 +1,4 @@
-"""How the heads start: the router alive, the backbone untouched, the semantic vector worth something."""
+"""Initialisation of the heads: the router is active and the backbone unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import torch.nn.functional as F
 
 from citadel.errors import InputError
 from citadel.model.citadel import Citadel
-from citadel.train.calibrate import masked_token_loss, shift_logits, start_heads, start_semantic, start_token, warm_up
+from citadel.train.calibrate import (
+    masked_token_loss,
+    shift_logits,
+    start_heads,
+    start_semantic,
+    start_token,
+    warm_up,
+)
 from citadel.train.config_tables import RouterPart
 from citadel.train.data import Data, Examples
 from citadel.train.inputs import Inputs, Marker
@@ -34,7 +41,7 @@ def marker(model: Citadel) -> Marker:
 
 
 def data_of(model: Citadel, count: int = 64) -> Data:
-    """Passages whose words stand in a fixed order, so that a masked one can be told from its neighbours."""
+    """Passages of consecutive token ids, so that a masked one can be predicted from its neighbours."""
     rng, config = np.random.default_rng(0), model.config
     rows = [[config.cls_id, *range(w, w + 8), config.sep_id] for w in rng.integers(10, 60, count).tolist()]
     none = np.empty(0, np.int64)
@@ -45,23 +52,23 @@ def data_of(model: Citadel, count: int = 64) -> Data:
 
 
 def active(model: Citadel, inputs: Inputs) -> float:
-    found = model.encode(*inputs)
-    assert found.active is not None
-    return float(found.active) / float(inputs.routed.sum())
+    result = model.encode(*inputs)
+    assert result.active is not None
+    return float(result.active) / float(inputs.routed.sum())
 
 
-@pytest.mark.parametrize("wanted", [4, 8, 20])
-def test_about_so_many_keys_are_active_after_the_shift(model: Citadel, wanted: int) -> None:
+@pytest.mark.parametrize("expected", [4, 8, 20])
+def test_shift_sets_the_number_of_active_keys(model: Citadel, expected: int) -> None:
     inputs = tiny_texts(model, 40, 0)
     assert active(model, inputs) > 60
     assert model.router is not None
     before = model.router.bias.clone()
-    shift = shift_logits(model, inputs, wanted, FP32)
+    shift = shift_logits(model, inputs, expected, FP32)
     torch.testing.assert_close(before - model.router.bias, torch.full_like(before, shift))
-    assert wanted * 0.6 <= active(model, inputs) <= wanted * 1.6
+    assert expected * 0.6 <= active(model, inputs) <= expected * 1.6
 
 
-def test_warm_up_teaches_the_head_alone(model: Citadel, marker: Marker) -> None:
+def test_warm_up_trains_only_the_router(model: Citadel, marker: Marker) -> None:
     data = data_of(model)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     part = RouterPart(warm_up_batch=32, warm_up_lr=3e-3)
@@ -70,10 +77,14 @@ def test_warm_up_teaches_the_head_alone(model: Citadel, marker: Marker) -> None:
     assert last < first - 0.5
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]) != name.startswith("router."), name
-    assert all(parameter.grad is None for name, parameter in model.named_parameters() if not name.startswith("router."))
+    assert all(
+        parameter.grad is None
+        for name, parameter in model.named_parameters()
+        if not name.startswith("router.")
+    )
 
 
-def test_warm_up_is_the_same_by_seed(marker: Marker) -> None:
+def test_warm_up_is_deterministic(marker: Marker) -> None:
     part = RouterPart(warm_up_batch=8, warm_up_steps=3)
     losses = []
     for seed in (0, 0, 1):
@@ -95,28 +106,30 @@ def test_semantic_identity() -> None:
     assert torch.equal(model.semantic.weight, 3 * torch.eye(32)) and model.semantic.bias.eq(0).all()
 
 
-def test_identity_does_not_fit_a_wider_vector() -> None:
+def test_identity_needs_a_narrower_vector() -> None:
     with pytest.raises(InputError, match="semantic_dimension 33 is above 32"):
         start(tiny_citadel("none", semantic_dimension=33).float(), semantic_start="identity")
 
 
 def test_semantic_pca() -> None:
-    """The head gives centred, uncorrelated numbers, widest first."""
+    """The components are centred, uncorrelated and sorted by variance."""
     model = tiny_citadel("dynamic").float()
     inputs = start(model, semantic_start="pca")
     assert model.semantic is not None
-    found = model.encode(*inputs).semantic
-    assert found is not None
-    found = found.detach().double()
-    torch.testing.assert_close(found.mean(0), torch.zeros(16, dtype=torch.float64), atol=1e-4, rtol=0)
-    spread = found.T @ found / len(found)
+    result = model.encode(*inputs).semantic
+    assert result is not None
+    result = result.detach().double()
+    torch.testing.assert_close(result.mean(0), torch.zeros(16, dtype=torch.float64), atol=1e-4, rtol=0)
+    spread = result.T @ result / len(result)
     off = spread - torch.diag(spread.diag())
     assert off.abs().max() < 1e-4 * spread.diag().max()
     assert (spread.diag().diff() <= 1e-6).all() and spread.diag()[0] > 0
-    torch.testing.assert_close(model.semantic.weight @ model.semantic.weight.T, torch.eye(16), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        model.semantic.weight @ model.semantic.weight.T, torch.eye(16), atol=1e-5, rtol=0
+    )
 
 
-def test_a_random_start_is_only_scaled() -> None:
+def test_random_start_is_only_scaled() -> None:
     model = tiny_citadel("none").float()
     assert model.semantic is not None
     before = model.semantic.weight.clone()
@@ -124,17 +137,19 @@ def test_a_random_start_is_only_scaled() -> None:
     torch.testing.assert_close(model.semantic.weight, before * 0.5)
 
 
-def test_token_pca_has_vectors_of_about_length_1() -> None:
+def test_token_pca_gives_unit_vectors() -> None:
     model = tiny_citadel("dynamic").float()
     inputs = tiny_texts(model, 30, 0)
     start_token(model, lambda: inputs, RouterPart(token_start="pca", token_scale=2.0), FP32)
-    found = model.encode(*inputs).vectors
-    assert found is not None
-    assert found[inputs.routed].norm(dim=-1).mean().item() == pytest.approx(2.0, rel=1e-4)
+    result = model.encode(*inputs).vectors
+    assert result is not None
+    assert result[inputs.routed].norm(dim=-1).mean().item() == pytest.approx(2.0, rel=1e-4)
 
 
-def test_start_heads_does_it_all(model: Citadel, marker: Marker) -> None:
-    part = RouterPart(warm_up_steps=2, warm_up_batch=8, active_keys=6, semantic_start="pca", token_start="pca")
+def test_start_heads(model: Citadel, marker: Marker) -> None:
+    part = RouterPart(
+        warm_up_steps=2, warm_up_batch=8, active_keys=6, semantic_start="pca", token_start="pca"
+    )
     figures = start_heads(model, data_of(model), marker, part, 0, FP32)
     assert set(figures) == {"warm_up_loss", "shift"} and figures["shift"] != 0
     unrouted = tiny_citadel("none").float()
@@ -152,15 +167,16 @@ def test_masked_tokens_are_hidden_from_the_backbone(model: Citadel, monkeypatch:
 
     monkeypatch.setattr(model, "forward", noted)
     monkeypatch.setattr(F, "cross_entropy", lambda z, ids: torch.tensor(float(len(ids))))
-    asked = masked_token_loss(model, inputs, 0, FP32, RouterPart())  # how many tokens it asks for
+    predicted = masked_token_loss(model, inputs, 0, FP32, RouterPart())  # number of predicted tokens
     hidden = seen[0] != inputs.ids
     assert seen[0][hidden].eq(model.config.mask_id).all() and not (hidden & ~inputs.routed).any()
-    assert 0 < int(hidden.sum()) < asked < int(inputs.routed.sum())
+    assert 0 < int(hidden.sum()) < predicted < int(inputs.routed.sum())
     shown = RouterPart(warm_up_masked=0.0, warm_up_shown=1.0)
-    assert masked_token_loss(model, inputs, 0, FP32, shown) == int(inputs.routed.sum()) and seen[1].equal(inputs.ids)
+    assert masked_token_loss(model, inputs, 0, FP32, shown) == int(inputs.routed.sum())
+    assert seen[1].equal(inputs.ids)
 
 
 @pytest.mark.parametrize("shares", [(0.0, 0.0), (0.6, 0.5), (-0.1, 0.5)])
-def test_the_shares_of_warm_up_are_checked(shares: tuple[float, float]) -> None:
+def test_warm_up_shares_are_checked(shares: tuple[float, float]) -> None:
     with pytest.raises(InputError, match="warm_up_masked"):
         RouterPart(warm_up_masked=shares[0], warm_up_shown=shares[1])

@@ -1,4 +1,4 @@
-"""A config says what it says and nothing else: each wrong key or value is named."""
+"""Training configs: defaults, presets, fingerprints, and errors that name the key."""
 
 from __future__ import annotations
 
@@ -30,14 +30,19 @@ epochs = 2
 
 def test_values_and_defaults() -> None:
     config = parse_train_config(TEXT)
-    assert (config.name, config.seed, config.model.backbone, config.model.router) == ("demo", 3, "bert", "dynamic")
+    assert (config.name, config.seed, config.model.backbone, config.model.router) == (
+        "demo",
+        3,
+        "bert",
+        "dynamic",
+    )
     assert config.model.config(BackboneConfig(), name="x").tau == 0.9
     assert (config.data.group, config.data.query_length, config.data.passage_length) == (8, 32, 128)
     assert config.data.kinds == {"heading": 0.3, "long name": 0}
     assert config.data.margin == -math.inf
 
 
-def test_the_effective_config_says_the_same() -> None:
+def test_effective_config_round_trips() -> None:
     config = parse_train_config(TEXT)
     again = parse_train_config(config.to_toml())
     assert again.to_toml() == config.to_toml()
@@ -45,7 +50,7 @@ def test_the_effective_config_says_the_same() -> None:
     assert "group = 8" in config.to_toml()
 
 
-def test_what_decides_the_weights_decides_the_fingerprint() -> None:
+def test_fingerprint_covers_what_determines_the_weights() -> None:
     config = parse_train_config(TEXT)
     assert parse_train_config(TEXT + "[run]\nlog_every = 1\ndevice = 'cpu'").fingerprint == config.fingerprint
     assert parse_train_config(TEXT.replace("seed = 3", "seed = 4")).fingerprint != config.fingerprint
@@ -53,9 +58,14 @@ def test_what_decides_the_weights_decides_the_fingerprint() -> None:
     assert config.with_steps(5).fingerprint != config.fingerprint
 
 
-def test_a_preset_gives_way_to_what_is_given() -> None:
+def test_explicit_values_override_a_preset() -> None:
     released = parse_train_config(TEXT + "[loss]\npreset = 'released'\nbeta = 0.5").loss
-    assert (released.beta, released.l1, released.l1_sides, released.balance) == (0.5, "top-k", "passages", "top-k")
+    assert (released.beta, released.l1, released.l1_sides, released.balance) == (
+        0.5,
+        "top-k",
+        "passages",
+        "top-k",
+    )
     assert released.distill_router
     paper = parse_train_config(TEXT + "[loss]\npreset = 'paper'").loss
     assert (paper.alpha, paper.beta, paper.l1, paper.l1_sides, paper.balance) == (
@@ -105,7 +115,7 @@ def test_steps_from_epochs() -> None:
         (("seed = 3", "seed = "), "TOML"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(change: tuple[str, str], named: str) -> None:
+def test_error_names_the_key(change: tuple[str, str], named: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_train_config(TEXT.replace(*change), "run.toml")
     assert str(caught.value).startswith("run.toml: ")
@@ -113,12 +123,12 @@ def test_what_is_wrong_is_named(change: tuple[str, str], named: str) -> None:
     assert caught.value.exit_code == 4
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_config_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.toml: cannot be opened"):
         load_train_config(tmp_path / "none.toml")
 
 
-def test_the_data_folder_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_folder_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CITADEL_DATA", "/data")
     assert expand("$CITADEL_DATA/train") == expand("${CITADEL_DATA}/train") == "/data/train"
     assert expand("train") == "train"
@@ -126,7 +136,8 @@ def test_the_data_folder_is_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.toml"))
 TABLE = {
-    "dpr-128", "dpr-768", "splade", "splade-v2", "coil-tok", "coil-full", "colbert", "colbert-v2", "cocondenser",
+    "dpr-128", "dpr-768", "splade", "splade-v2", "coil-tok", "coil-full", "colbert", "colbert-v2",
+    "cocondenser",
     "citadel-tok", "citadel", "citadel-plus", "citadel-plus-noreg", "small-en", "smoke",
 }  # fmt: skip
 
@@ -136,17 +147,19 @@ def test_every_system_has_a_config() -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_can_be_read(path: Path) -> None:
+def test_config_is_valid(path: Path) -> None:
     config = load_train_config(path)
     assert config.name == path.stem
 
 
 TIME = re.compile(r"# Time: (under a minute|\d+ min|estimated [\d.]+ h on one H200)")
-TERMS = re.compile(r"estimated ([\d.]+) h .* ([\d.]+) M passages at ([\d,]+)/s \(gte-small\) × ([\d.]+) .* × ([\d.]+) ")
+TERMS = re.compile(
+    r"estimated ([\d.]+) h .* ([\d.]+) M passages at ([\d,]+)/s \(gte-small\) × ([\d.]+) .* × ([\d.]+) "
+)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_says_which_result_and_time_to_expect(path: Path) -> None:
+def test_config_states_expected_result_and_time(path: Path) -> None:
     first = path.read_text(encoding="utf-8").splitlines()[:3]
     assert all(line.startswith("#") for line in first[:2])
     assert any(re.search(r"Expected( on| \(|: )", line) for line in first)

@@ -1,4 +1,4 @@
-"""Training data kept from run to run: the same data without reading it again, and another file for anything else."""
+"""The data cache: equal data without reading the files again; one file per setting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCORED = [{"query": "lens", "positive": "d3", "passages": ["d3", "d4"], "scores"
 
 
 def plain(value: Any) -> Any:
-    """As lists, to compare by value."""
+    """Convert to lists, to compare by value."""
     if isinstance(value, Ragged):
         return [value[row].tolist() for row in range(len(value))]
     if isinstance(value, Data | Examples | ScoredLists):
@@ -42,8 +42,8 @@ def plain(value: Any) -> Any:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the configs whose data was read."""
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the configs whose data was read."""
     names: list[str] = []
 
     def counted(config: TrainConfig, *rest: Any) -> Data:
@@ -67,21 +67,25 @@ def load(config: TrainConfig) -> Data:
         {"scores": True, "kinds": {"term": 0.5}},
     ],
 )
-def test_kept_data_is_the_data(
-    change: dict[str, Any], config: Configs, write: Callable[[str, Any], str], tmp_path: Path, made: list[str]
+def test_cached_data_equals_data(
+    change: dict[str, Any],
+    config: Configs,
+    write: Callable[[str, Any], str],
+    tmp_path: Path,
+    reads: list[str],
 ) -> None:
     files = {"negatives": [{**MINED[0], "positive_score": 0.45, "dropped": ["d4"]}], "scores": SCORED}
     change = {key: write(f"{key}.jsonl", files[key]) if value is True and key in files else value
               for key, value in change.items()}  # fmt: skip
-    wanted = plain(load(config(data=change)))
+    expected = plain(load(config(data=change)))
     kept = config(data={**change, "cache": str(tmp_path / "kept")})
-    assert plain(load(kept)) == wanted
-    assert plain(load(kept)) == wanted
-    assert made == ["tiny", "tiny"] and len(list((tmp_path / "kept").glob("data-*.bin"))) == 1
+    assert plain(load(kept)) == expected
+    assert plain(load(kept)) == expected
+    assert reads == ["tiny", "tiny"] and len(list((tmp_path / "kept").glob("data-*.bin"))) == 1
 
 
-def test_whatever_decides_the_data_has_a_file_of_its_own(
-    config: Configs, write: Callable[[str, Any], str], folder: Path, made: list[str]
+def test_each_setting_that_determines_the_data_has_its_own_file(
+    config: Configs, write: Callable[[str, Any], str], folder: Path, reads: list[str]
 ) -> None:
     cache = {"cache": str(folder / "kept")}
     mined = write("negatives.jsonl", MINED)
@@ -94,16 +98,16 @@ def test_whatever_decides_the_data_has_a_file_of_its_own(
     with (folder / "pairs.jsonl").open("a") as file:
         file.write(json.dumps({"query": "heart", "positive": "d1", "kind": "term"}) + "\n")
     assert len(load(config(data=cache)).examples) == 5
-    assert len(made) == len(changes) + 2 == len(list((folder / "kept").glob("data-*.bin")))
+    assert len(reads) == len(changes) + 2 == len(list((folder / "kept").glob("data-*.bin")))
 
 
-def test_what_is_drawn_later_shares_a_file(config: Configs, folder: Path, made: list[str]) -> None:
+def test_sampling_settings_share_a_file(config: Configs, folder: Path, reads: list[str]) -> None:
     for change in ({}, {"group": 2}, {"crops": 0.5}):
         load(config(data={"cache": str(folder / "kept"), **change}))
-    assert made == ["tiny"]
+    assert reads == ["tiny"]
 
 
-def test_a_missing_file_and_a_damaged_one_are_named(config: Configs, folder: Path) -> None:
+def test_missing_and_damaged_files_are_errors(config: Configs, folder: Path) -> None:
     kept = config(data={"cache": str(folder / "kept")})
     load(kept)
     [file] = (folder / "kept").glob("data-*.bin")

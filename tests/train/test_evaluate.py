@@ -1,4 +1,4 @@
-"""Measures on ranks one can count, and evaluation on held-out pairs alone, against the plain formula."""
+"""Measures by hand, and evaluation on held-out pairs against the training score."""
 
 from __future__ import annotations
 
@@ -21,33 +21,19 @@ from citadel.train.tokens import load_tokenizer
 from tests.support.training import Configs
 
 WORDS = [
-    "heart",
-    "pumps",
-    "blood",
-    "virus",
-    "alive",
-    "host",
-    "cell",
-    "light",
-    "bends",
-    "lens",
-    "angle",
-    "glass",
-    "copper",
-    "heat",
-    "current",
-    "wood",
-]
+    "heart", "pumps", "blood", "virus", "alive", "host", "cell", "light",
+    "bends", "lens", "angle", "glass", "copper", "heat", "current", "wood",
+]  # fmt: skip
 
 
 def test_measures_by_hand() -> None:
-    found = measures(torch.tensor([1, 3, 11, 100, 101, 0]))
-    assert found["RR@10"] == pytest.approx((1 + 1 / 3) / 6)
-    assert found["nDCG@10"] == pytest.approx((1 + 1 / math.log2(4)) / 6)
-    assert found["R@100"] == pytest.approx(4 / 6)
+    result = measures(torch.tensor([1, 3, 11, 100, 101, 0]))
+    assert result["RR@10"] == pytest.approx((1 + 1 / 3) / 6)
+    assert result["nDCG@10"] == pytest.approx((1 + 1 / math.log2(4)) / 6)
+    assert result["R@100"] == pytest.approx(4 / 6)
 
 
-def test_rank_ten_counts_and_eleven_does_not() -> None:
+def test_cutoff_at_rank_ten() -> None:
     assert measures(torch.tensor([10]))["RR@10"] == pytest.approx(0.1)
     assert measures(torch.tensor([11])) == {"nDCG@10": 0.0, "RR@10": 0.0, "R@100": 1.0}
 
@@ -57,8 +43,8 @@ def test_rank_ten_counts_and_eleven_does_not() -> None:
     [
         ([7, 5], {7}, 1),
         ([5, 7], {7}, 2),
-        ([5, 7], {5, 7}, 1),  # another answer stands before it
-        ([4, 4, 3, 7], {7}, 3),  # a passage and its twin are one
+        ([5, 7], {5, 7}, 1),  # another answer comes first
+        ([4, 4, 3, 7], {7}, 3),  # a passage and its twin count once
         ([4, 3], {7}, 0),
         ([-1, -1, 7], {7}, 2),
         ([], {7}, 0),
@@ -70,13 +56,14 @@ def test_rank_of(top: list[int], answers: set[int], rank: int) -> None:
 
 @pytest.fixture
 def many(tmp_path: Path, backbone: Path, config: Configs) -> Any:
-    """Passages of which some are held out by the checksum of their ids."""
+    """300 passages, some of them held out by the checksum of their id."""
     rng = np.random.default_rng(0)
     ids = [f"p{number}" for number in range(300)]
     texts = [" ".join(rng.choice(WORDS, 6)) for _ in ids]
     rows = [{"id": id, "source": "s", "text": text} for id, text in zip(ids, texts, strict=True)]
     pairs = [
-        {"query": " ".join(text.split()[:3]), "positive": id, "kind": "k"} for id, text in zip(ids, texts, strict=True)
+        {"query": " ".join(text.split()[:3]), "positive": id, "kind": "k"}
+        for id, text in zip(ids, texts, strict=True)
     ]
     folder = tmp_path / "many"
     folder.mkdir()
@@ -103,23 +90,25 @@ def model_of() -> Callable[..., Any]:
     return maker
 
 
-def test_only_held_out_pairs_are_asked(many: Any) -> None:
+def test_held_out_and_training_pairs_are_disjoint(many: Any) -> None:
     held = [many.ids[row] for row in many.held_out.positive.tolist()]
     assert held and all(crc(id) % 100 == 0 for id in held)
     assert not any(crc(many.ids[row]) % 100 == 0 for row in many.examples.positive.tolist())
 
 
 @pytest.mark.parametrize("router", ["static", "dynamic", "none"])
-def test_it_is_the_rank_by_the_training_score(router: str, many: Any, model_of: Callable[..., Any]) -> None:
+def test_evaluation_ranks_by_the_training_score(router: str, many: Any, model_of: Callable[..., Any]) -> None:
     from citadel.train.tokens import pad
 
     model, marker = model_of(many, router)
-    found = evaluate(model, many, marker)
+    result = evaluate(model, many, marker)
     rows = [many.passages[row] for row in range(len(many.passages))]
     held = many.held_out
     with torch.no_grad():
-        asked = marker(*(torch.from_numpy(t) for t in pad([many.queries[int(q)] for q in held.query], 0)), query=True)
-        queries = model.encode(*asked, query=True)
+        marked = marker(
+            *(torch.from_numpy(t) for t in pad([many.queries[int(q)] for q in held.query], 0)), query=True
+        )
+        queries = model.encode(*marked, query=True)
         passages = model.encode(*marker(*(torch.from_numpy(t) for t in pad(rows, 0))))
         order = model.score(queries, passages).argsort(dim=1, descending=True, stable=True)
     ranks = []
@@ -127,12 +116,12 @@ def test_it_is_the_rank_by_the_training_score(router: str, many: Any, model_of: 
         top = [int(many.twin[passage]) for passage in row[:132]]
         others = set(many.known[int(held.query[number])].tolist())
         ranks.append(rank_of(int(many.twin[held.positive[number]]), top, others))
-    wanted = measures(torch.tensor(ranks))
-    assert {name: found[name] for name in wanted} == pytest.approx(wanted)
-    assert max(wanted.values()) > 0
+    expected = measures(torch.tensor(ranks))
+    assert {name: result[name] for name in expected} == pytest.approx(expected)
+    assert max(expected.values()) > 0
 
 
-def test_fewer_queries_and_none_at_all(many: Any, model_of: Callable[..., Any]) -> None:
+def test_limit_and_absence_of_queries(many: Any, model_of: Callable[..., Any]) -> None:
     from dataclasses import replace
 
     model, marker = model_of(many, "static")
@@ -141,30 +130,33 @@ def test_fewer_queries_and_none_at_all(many: Any, model_of: Callable[..., Any]) 
     assert evaluate(model, none, marker) == {}
 
 
-def test_tau_leaves_fewer_postings(many: Any, model_of: Callable[..., Any]) -> None:
+def test_higher_tau_leaves_fewer_postings(many: Any, model_of: Callable[..., Any]) -> None:
     model, marker = model_of(many, "dynamic")
-    assert evaluate(model, many, marker, tau=0.5)["postings"] < evaluate(model, many, marker, tau=0.0)["postings"]
+    assert (
+        evaluate(model, many, marker, tau=0.5)["postings"]
+        < evaluate(model, many, marker, tau=0.0)["postings"]
+    )
 
 
-def test_pairs_of_a_source_that_is_left_out_are_asked_too(many: Any, model_of: Callable[..., Any]) -> None:
+def test_unseen_sources_are_measured(many: Any, model_of: Callable[..., Any]) -> None:
     from dataclasses import replace
 
     model, marker = model_of(many, "static")
     assert not many.unseen and "unseen nDCG@10" not in evaluate(model, many, marker)
     first = many.held_out.some(np.arange(1))
-    found = evaluate(model, replace(many, unseen={"web": many.held_out, "book": first}), marker)
-    assert found["unseen web nDCG@10"] == found["nDCG@10"] and found["unseen web R@100"] == found["R@100"]
-    assert found["unseen nDCG@10"] == (found["unseen web nDCG@10"] + found["unseen book nDCG@10"]) / 2
+    result = evaluate(model, replace(many, unseen={"web": many.held_out, "book": first}), marker)
+    assert result["unseen web nDCG@10"] == result["nDCG@10"] and result["unseen web R@100"] == result["R@100"]
+    assert result["unseen nDCG@10"] == (result["unseen web nDCG@10"] + result["unseen book nDCG@10"]) / 2
 
 
 @pytest.mark.parametrize("router", ["static", "dynamic", "none"])
-def test_some_passages_at_a_time_give_what_all_at_once_give(
+def test_evaluation_does_not_depend_on_chunk_size(
     router: str, many: Any, model_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, marker = model_of(many, router)
     whole = evaluate(model, many, marker)
     monkeypatch.setattr("citadel.train.evaluate.PASSAGES", {"cpu": 7})
-    told: list[int] = []
-    found = evaluate(model, many, marker, meter=lambda *_: nullcontext(told.append))
-    assert found == pytest.approx(whole)
-    assert told == sorted(told) and told[0] == 7 and told[-1] == 300
+    progress: list[int] = []
+    result = evaluate(model, many, marker, meter=lambda *_: nullcontext(progress.append))
+    assert result == pytest.approx(whole)
+    assert progress == sorted(progress) and progress[0] == 7 and progress[-1] == 300

@@ -1,4 +1,4 @@
-"""Passages of like length together: the same texts in the same order, and the gradients of the whole batch."""
+"""Encoding by length keeps the order of the texts and the gradients of the batch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ LOSS = LossPart(alpha=0.3, beta=0.1, flops_query=0.2, flops_passage=0.1)
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Widths are not rounded up, so that parts of a tiny batch differ in width."""
+    """Do not round widths up, so that parts of a tiny batch differ in width."""
     monkeypatch.setattr(inputs, "PAD_TO", 1)
 
 
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("router", ROUTERS)
-def test_groups_change_nothing(router: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_by_length_gives_the_same_gradients(router: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_citadel(router, quiet=0.5)
     queries, passages = tiny_texts(model, 4, 0, query=True), tiny_texts(model, 8, 1)
-    found = []
+    results = []
     for groups in (1, 3):
         model.zero_grad(set_to_none=True)
         monkeypatch.setattr(inputs.encode_by_length, "__defaults__", (2,))
@@ -39,16 +39,18 @@ def test_groups_change_nothing(router: str, monkeypatch: pytest.MonkeyPatch) -> 
             torch.float64,
             groups=groups,
         )
-        found.append((outcome.loss, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
-    (whole, wanted), (loss, gradients) = found
+        results.append(
+            (outcome.loss, {name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        )
+    (whole, expected), (loss, gradients) = results
     torch.testing.assert_close(loss, whole)
-    assert set(gradients) == set(wanted) and any(gradient.abs().max() > 0 for gradient in wanted.values())
-    for name, gradient in wanted.items():
+    assert set(gradients) == set(expected) and any(gradient.abs().max() > 0 for gradient in expected.values())
+    for name, gradient in expected.items():
         torch.testing.assert_close(gradients[name], gradient, msg=name)
 
 
 @pytest.mark.usefixtures("narrow")
-def test_each_part_is_as_wide_as_its_longest_text() -> None:
+def test_part_is_as_wide_as_its_longest_text() -> None:
     mask = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]])
     ids = mask * torch.arange(1, 6)[:, None]
     shapes = []
@@ -57,13 +59,17 @@ def test_each_part_is_as_wide_as_its_longest_text() -> None:
         shapes.append(list(texts.ids.shape))
         return EncodedTexts(texts.routed, semantic=texts.ids[:, :1], l1=texts.ids.sum())
 
-    found = encode_by_length(Inputs(ids, mask, mask > 0), encode, groups=2, min_group=2)
+    result = encode_by_length(Inputs(ids, mask, mask > 0), encode, groups=2, min_group=2)
     assert shapes == [[3, 3], [2, 4]]
-    assert found.semantic is not None and found.semantic.flatten().tolist() == [1, 2, 3, 4, 5]
-    assert found.routed.tolist() == (mask > 0).tolist() and found.l1 is not None and int(found.l1) == int(ids.sum())
+    assert result.semantic is not None and result.semantic.flatten().tolist() == [1, 2, 3, 4, 5]
+    assert (
+        result.routed.tolist() == (mask > 0).tolist()
+        and result.l1 is not None
+        and int(result.l1) == int(ids.sum())
+    )
 
 
-def test_a_small_batch_stays_whole() -> None:
+def test_small_batch_is_not_split() -> None:
     model = tiny_citadel("dynamic")
     texts, seen = tiny_texts(model, 6, 1), []
 

@@ -1,4 +1,4 @@
-"""Mined and scored mined, read many lines at a time: by pair, whatever order and however many lines the file has."""
+"""Mined and scored files are read by pair, in any order and block size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INF = float("inf")
 
 @pytest.fixture(params=[1, 2, 512])
 def source(folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SourceData:
-    """The four pairs of the five passages; files are read so many lines at a time."""
+    """The four pairs, with files read in blocks of 1, 2 or 512 lines."""
     monkeypatch.setattr(mined, "PART", request.param)
     return read_source(DataPart(folder=str(folder)))
 
@@ -35,11 +35,11 @@ def line(query: str, positive: str, negatives: list[str], **more: Any) -> dict[s
 
 
 def ids(source: SourceData, table: Ragged, index: PairIndex) -> list[list[str]]:
-    """The lists of the source's pairs, in the source's order."""
+    """Ids in the lists of the source's pairs, in the source's order."""
     return [source.passages.ids.texts.some(table[row].tolist()) for row in index.row.tolist()]
 
 
-def test_lists_stand_by_their_pair(source: SourceData, write: Callable[[str, Any], str]) -> None:
+def test_lists_are_ordered_by_pair(source: SourceData, write: Callable[[str, Any], str]) -> None:
     file = write(
         "negatives.jsonl",
         [
@@ -47,16 +47,16 @@ def test_lists_stand_by_their_pair(source: SourceData, write: Callable[[str, Any
             line("what pumps blood", "d1", ["d2", "d3"], dropped=["d4"]),
             line("copper", "d1", ["d2"]),  # no such pair
             line("lens", "d3", []),
-            line("copper", "d4", ["d3", "d2", "d1"]),  # again: the last one counts
+            line("copper", "d4", ["d3", "d2", "d1"]),  # replaces the first line
         ],
     )
     index = PairIndex.of(source)
-    found = read_mined(file, source, index, -INF)
-    assert ids(source, found.negatives, index) == [["d2", "d3"], [], [], ["d3", "d2", "d1"]]
-    assert ids(source, found.dropped, index) == [["d4"], [], [], []]
+    lists = read_mined(file, source, index, -INF)
+    assert ids(source, lists.negatives, index) == [["d2", "d3"], [], [], ["d3", "d2", "d1"]]
+    assert ids(source, lists.dropped, index) == [["d4"], [], [], []]
 
 
-def test_the_margin_moves_what_scores_too_well_before_what_is_listed(
+def test_margin_drops_passages_before_those_already_dropped(
     source: SourceData, write: Callable[[str, Any], str]
 ) -> None:
     rows = [
@@ -64,27 +64,27 @@ def test_the_margin_moves_what_scores_too_well_before_what_is_listed(
         line("copper", "d4", ["d1", "d2"], scores=[0.2, 0.1], positive_score=None),
     ]
     index = PairIndex.of(source)
-    found = read_mined(write("negatives.jsonl", rows), source, index, 0.25)
-    assert ids(source, found.negatives, index) == [[], [], ["d4"], []]
-    assert ids(source, found.dropped, index) == [[], [], ["d1", "d2", "d5"], ["d1", "d2"]]
+    lists = read_mined(write("negatives.jsonl", rows), source, index, 0.25)
+    assert ids(source, lists.negatives, index) == [[], [], ["d4"], []]
+    assert ids(source, lists.dropped, index) == [[], [], ["d1", "d2", "d5"], ["d1", "d2"]]
 
 
-def test_scores_stay_with_their_passages(source: SourceData, write: Callable[[str, Any], str]) -> None:
+def test_scores_belong_to_their_passages(source: SourceData, write: Callable[[str, Any], str]) -> None:
     rows: list[dict[str, Any]] = [
         {"query": "lens", "positive": "d3", "passages": ["d3", "d1"], "scores": [2.5, -1]},
         {"query": "is a virus alive", "positive": "d2", "passages": ["d2"], "scores": [0.5]},
     ]
     index = PairIndex.of(source)
-    found = read_scored(write("scores.jsonl", rows), source, index)
-    assert ids(source, found.passages, index) == [[], ["d2"], ["d3", "d1"], []]
-    assert [found.scores[row].tolist() for row in index.row.tolist()] == [[], [0.5], [2.5, -1.0], []]
+    lists = read_scored(write("scores.jsonl", rows), source, index)
+    assert ids(source, lists.passages, index) == [[], ["d2"], ["d3", "d1"], []]
+    assert [lists.scores[row].tolist() for row in index.row.tolist()] == [[], [0.5], [2.5, -1.0], []]
     for wrong in (["d1", "d3"], []):
         rows[1] = {"query": "copper", "positive": "d4", "passages": wrong, "scores": [1.0] * len(wrong)}
         with pytest.raises(InputError, match=r"scores\.jsonl:2: the positive is not the first passage"):
             read_scored(write("scores.jsonl", rows), source, index)
 
 
-def test_an_unknown_id_is_told_with_its_line(source: SourceData, write: Callable[[str, Any], str]) -> None:
+def test_unknown_id_is_reported_with_its_line(source: SourceData, write: Callable[[str, Any], str]) -> None:
     rows = [line("lens", "d3", ["d1"]), line("copper", "d4", ["d1", "d9"])]
     with pytest.raises(InputError, match=r"negatives\.jsonl:2: the passage id 'd9' is not in the collection"):
         read_mined(write("negatives.jsonl", rows), source, PairIndex.of(source), -INF)
@@ -94,8 +94,9 @@ def test_an_unknown_id_is_told_with_its_line(source: SourceData, write: Callable
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=40), st.data())
-def test_gathered_rows_are_the_rows(rows: list[list[int]], data: st.DataObject) -> None:
-    places = data.draw(st.lists(st.integers(ABSENT, len(rows) - 1), min_size=1, max_size=5))
-    wanted = [[] if place == ABSENT else rows[place] for place in places]
-    values, lengths = mined._gathered(Ragged.of(rows), np.array(places))
-    assert values.tolist() == [value for row in wanted for value in row] and lengths == [len(row) for row in wanted]
+def test_gathered_rows_match_the_table(rows: list[list[int]], data: st.DataObject) -> None:
+    positions = data.draw(st.lists(st.integers(ABSENT, len(rows) - 1), min_size=1, max_size=5))
+    expected = [[] if position == ABSENT else rows[position] for position in positions]
+    values, lengths = mined._gathered(Ragged.of(rows), np.array(positions))
+    assert values.tolist() == [value for row in expected for value in row]
+    assert lengths == [len(row) for row in expected]

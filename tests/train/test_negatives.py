@@ -1,4 +1,4 @@
-"""Mining and scoring on five passages, with BM25, a random sentence encoder, and every router of a random model."""
+"""Mining and scoring on five passages with BM25, a random encoder and every router."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def part(folder: Path) -> DataPart:
 
 
 class Fixed:
-    """Ranks every passage with scores that a reader can check."""
+    """Ranks the passages with fixed scores."""
 
     def rank(self, query: Any, positive: Any, k: int) -> Iterator[RankedPassages]:
         for _ in query:
@@ -41,14 +41,14 @@ class Fixed:
 
 
 def mined(folder: Path, k: int, margin: float) -> dict[str, Any]:
-    """The line of "what pumps blood", whose positive d1 scores 7 and has d5 for a copy."""
+    """Mine "what pumps blood", whose positive d1 scores 7 and has the copy d5."""
     source = read_source(part(folder))
     lines = list(mined_lines(source, Fixed(), source.query[:1], source.positive[:1], k, margin))
-    found: dict[str, Any] = json.loads(lines[0])
-    return found
+    result: dict[str, Any] = json.loads(lines[0])
+    return result
 
 
-def test_known_positives_and_their_copies_are_no_negatives(folder: Path) -> None:
+def test_known_positives_and_their_copies_are_not_negatives(folder: Path) -> None:
     line = mined(folder, 2, -math.inf)
     assert line == {
         "query": "what pumps blood",
@@ -59,24 +59,28 @@ def test_known_positives_and_their_copies_are_no_negatives(folder: Path) -> None
     }
 
 
-def test_the_margin_drops_what_scores_too_well(folder: Path) -> None:
-    line = mined(folder, 9, 0.5)  # all above 6.5 are dropped
+def test_margin_drops_high_scoring_passages(folder: Path) -> None:
+    line = mined(folder, 9, 0.5)  # drops scores above 6.5
     assert (line["negatives"], line["scores"], line["dropped"]) == (["d3", "d4"], [6, 5], ["d2"])
     assert mined(folder, 9, 1.5)["negatives"] == ["d4"]
 
 
-def test_bm25_through_the_engine(folder: Path) -> None:
+def test_mine_with_bm25(folder: Path) -> None:
     out = folder / "negatives.jsonl"
     assert mine(part(folder), "bm25", out, k=3) == 4
-    found = rows(out)
-    assert [(row["query"], row["positive"]) for row in found] == [(query, id) for query, id, _ in PAIRS]
-    assert found[0]["negatives"] == []  # d1 and its copy d5 alone say "pumps" or "blood"
-    assert found[0]["positive_score"] > 0
-    assert sorted(path.name for path in folder.iterdir()) == ["negatives.jsonl", "pairs.jsonl", "passages.jsonl"]
+    result = rows(out)
+    assert [(row["query"], row["positive"]) for row in result] == [(query, id) for query, id, _ in PAIRS]
+    assert result[0]["negatives"] == []  # only d1 and its copy d5 contain "pumps" or "blood"
+    assert result[0]["positive_score"] > 0
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "negatives.jsonl",
+        "pairs.jsonl",
+        "passages.jsonl",
+    ]
 
 
-def test_a_sentence_encoder_through_torch(folder: Path, backbone: Path) -> None:
-    """The mined order is that of the cosines."""
+def test_mine_with_a_sentence_encoder(folder: Path, backbone: Path) -> None:
+    """Negatives are ordered by cosine."""
     out = folder / "negatives.jsonl"
     mine(part(folder), f"dense:{backbone}", out, k=3, device="cpu")
     for row in rows(out):
@@ -87,8 +91,10 @@ def test_a_sentence_encoder_through_torch(folder: Path, backbone: Path) -> None:
 
 
 @pytest.mark.parametrize("router", ["none", "static", "dynamic", "sparse", "all_to_all"])
-def test_torch_and_the_formula_rank_alike(router: str, folder: Path, backbone: Path, tmp_path: Path) -> None:
-    """Every router: what the torch encoder and search mine is what the model's own training score says."""
+def test_mined_scores_match_the_training_score(
+    router: str, folder: Path, backbone: Path, tmp_path: Path
+) -> None:
+    """The torch encoder and exact search agree with the training score for every router."""
     from citadel.encode.config import ModelConfig
     from citadel.model.checkpoint import load_model, new_model, save_model
     from citadel.model.encoder import TorchEncoder
@@ -123,17 +129,19 @@ def test_torch_and_the_formula_rank_alike(router: str, folder: Path, backbone: P
         with torch.no_grad():
             sides.append(loaded.encode(marked.ids, marked.mask, marked.routed, query=query))
     scores = loaded.score(*sides)  # [4, 5]
-    for place, row in enumerate(rows(out)):
-        listed = dict(zip(row["negatives"], row["scores"], strict=True)) | {row["positive"]: row["positive_score"]}
-        wanted = dict(zip(source.passages.ids.texts, scores[place].tolist(), strict=True))
+    for number, row in enumerate(rows(out)):
+        listed = dict(zip(row["negatives"], row["scores"], strict=True)) | {
+            row["positive"]: row["positive_score"]
+        }
+        expected = dict(zip(source.passages.ids.texts, scores[number].tolist(), strict=True))
         for id, value in listed.items():
             if value is not None:
-                assert value == pytest.approx(wanted[id], rel=1e-3, abs=1e-4)
+                assert value == pytest.approx(expected[id], rel=1e-3, abs=1e-4)
         assert row["scores"] == sorted(row["scores"], reverse=True)
     assert TorchEncoder(loaded, mark).encode([]).size == 0
 
 
-# ---- teachers --------------------------------------------------------------------------------------------------------
+# Teachers
 
 
 @pytest.fixture
@@ -147,25 +155,28 @@ def score(folder: Path, *options: str) -> int:
     return run(["score", "--passages", passages, "--out", out, "--device", "cpu", *options])
 
 
-def test_a_dense_teacher(folder: Path, backbone: Path, negatives: str) -> None:
-    """The teacher's scores are the cosines that mining with the same encoder finds."""
+def test_dense_teacher_scores_match_mining(folder: Path, backbone: Path, negatives: str) -> None:
+    """The teacher's scores are the cosines of mining with the same encoder."""
     mined_out = folder / "mined.jsonl"
     mine(part(folder), f"dense:{backbone}", mined_out, k=5, device="cpu")
     assert score(folder, "--kind", "dense", "--teacher", str(backbone), "--negatives", negatives) == 0
     (row,) = rows(folder / "scores.jsonl")
     assert row["passages"] == ["d1", "d2", "d3", "d4"] and row["positive"] == "d1"
     first = rows(mined_out)[0]
-    wanted = dict(zip(first["negatives"], first["scores"], strict=True)) | {"d1": first["positive_score"]}
-    assert row["scores"] == pytest.approx([wanted[id] for id in row["passages"]], abs=1e-4)
+    expected = dict(zip(first["negatives"], first["scores"], strict=True)) | {"d1": first["positive_score"]}
+    assert row["scores"] == pytest.approx([expected[id] for id in row["passages"]], abs=1e-4)
 
 
-def test_keep(folder: Path, backbone: Path, negatives: str) -> None:
-    assert score(folder, "--kind", "dense", "--teacher", str(backbone), "--negatives", negatives, "--keep", "2") == 0
+def test_keep_limits_passages_per_query(folder: Path, backbone: Path, negatives: str) -> None:
+    assert (
+        score(folder, "--kind", "dense", "--teacher", str(backbone), "--negatives", negatives, "--keep", "2")
+        == 0
+    )
     assert rows(folder / "scores.jsonl")[0]["passages"] == ["d1", "d2"]
 
 
-def test_a_teacher_fused_with_bm25(folder: Path, backbone: Path, negatives: str) -> None:
-    """Only d1 says "pumps" or "blood", so that BM25's z-scores over the four are √3 and thrice −1/√3."""
+def test_teacher_fused_with_bm25(folder: Path, backbone: Path, negatives: str) -> None:
+    """Only d1 has "pumps" or "blood", so the z-scores of BM25 are √3 and three times −1/√3."""
     options = ["--kind", "dense", "--teacher", str(backbone), "--negatives", negatives]
     assert score(folder, *options) == 0
     plain = rows(folder / "scores.jsonl")[0]["scores"]
@@ -189,8 +200,8 @@ def cross(backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_cross_encoder(folder: Path, cross: Path, negatives: str) -> None:
-    """Scored in a batch, each passage has the score it has alone."""
+def test_cross_encoder_scores_do_not_depend_on_the_batch(folder: Path, cross: Path, negatives: str) -> None:
+    """A passage has the same score in batches of different sizes."""
     assert score(folder, "--teacher", str(cross), "--negatives", negatives) == 0
     (row,) = rows(folder / "scores.jsonl")
     assert len(row["scores"]) == 4 and len(set(row["scores"])) == 4
@@ -198,18 +209,18 @@ def test_a_cross_encoder(folder: Path, cross: Path, negatives: str) -> None:
     assert rows(folder / "scores.jsonl")[0]["scores"] == pytest.approx(row["scores"][:2], abs=1e-5)
 
 
-def test_a_teacher_without_a_trained_head_is_refused(
+def test_teacher_without_a_trained_head_is_rejected(
     folder: Path, backbone: Path, negatives: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """transformers would give it a random one."""
+    """transformers would add a random head."""
     pytest.importorskip("transformers", reason="transformers is not installed")
     assert score(folder, "--teacher", str(backbone), "--negatives", negatives) == 4
     message = capsys.readouterr().err
-    assert "not a trained cross-encoder, it lacks" in message and message.count("\n") == 1
+    assert "not a trained cross-encoder" in message and message.count("\n") == 1
     assert not (folder / "scores.jsonl").exists()
 
 
-def test_a_teacher_with_three_outputs_is_refused(
+def test_teacher_with_three_outputs_is_rejected(
     folder: Path, cross: Path, negatives: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import transformers
@@ -221,7 +232,7 @@ def test_a_teacher_with_three_outputs_is_refused(
     assert "has 3 outputs" in capsys.readouterr().err
 
 
-def test_a_pickled_teacher_is_refused(
+def test_pickled_teacher_is_rejected(
     folder: Path, negatives: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pickled = tmp_path / "pickled"
@@ -233,10 +244,10 @@ def test_a_pickled_teacher_is_refused(
     assert not (folder / "scores.jsonl").exists()
 
 
-# ---- the command line ------------------------------------------------------------------------------------------------
+# Command line
 
 
-def test_mine_by_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mine_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(folder / "out.jsonl")
     files = ["--passages", str(folder / "passages.jsonl"), "--pairs", str(folder / "pairs.jsonl")]
     assert run(["mine", "--model", "bm25", *files, "--out", out, "-k", "2"]) == 0
@@ -256,7 +267,7 @@ def test_mine_by_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--model", "bm25", "--files", "--margin", "nan"], 2, "--margin nan"),
     ],
 )
-def test_bad_calls(
+def test_mine_rejects_bad_arguments(
     folder: Path, options: list[str], code: int, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "--files" in options:
@@ -270,35 +281,39 @@ def test_bad_calls(
     assert not (folder / "out.jsonl").exists()
 
 
-def test_nothing_half_written_when_a_teacher_fails(
+def test_failing_teacher_leaves_no_files(
     folder: Path, backbone: Path, negatives: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from citadel.train import distill
 
     def broken(self: Any, groups: Any) -> Any:
-        raise InputError("the teacher fell ill")
+        raise InputError("the teacher failed")
 
     monkeypatch.setattr(distill.DenseTeacher, "score", broken)
     assert score(folder, "--kind", "dense", "--teacher", str(backbone), "--negatives", negatives) == 4
-    assert sorted(path.name for path in folder.iterdir()) == ["negatives.jsonl", "pairs.jsonl", "passages.jsonl"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "negatives.jsonl",
+        "pairs.jsonl",
+        "passages.jsonl",
+    ]
 
 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ({"query": "x", "positive": "d1"}, "no query, positive and negatives"),
+        ({"query": "x", "positive": "d1"}, "query, positive or negatives is missing"),
         ({"query": "x", "positive": "d9", "negatives": []}, "'d9' is not in the collection"),
     ],
 )
-def test_bad_negatives(
+def test_bad_line_of_negatives(
     folder: Path, backbone: Path, write: Write, line: Any, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write("bad.jsonl", [line])
     assert score(folder, "--kind", "dense", "--teacher", str(backbone), "--negatives", file) == 4
-    assert f"bad.jsonl:1: {reason}" in capsys.readouterr().err.replace("the passage id ", "").replace("there are ", "")
+    assert f"bad.jsonl:1: {reason}" in capsys.readouterr().err.replace("the passage id ", "")
 
 
-def test_train_names_the_wrong_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_names_the_unknown_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "run.toml"
     config.write_text("[data]\ngruop = 3\n")
     assert run(["train", str(config), "--out", str(tmp_path / "out")]) == 4
@@ -307,7 +322,7 @@ def test_train_names_the_wrong_key(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "out").exists()
 
 
-def test_unknown_kind(folder: Path, backbone: Path, negatives: str) -> None:
+def test_unknown_kind_of_teacher(folder: Path, backbone: Path, negatives: str) -> None:
     from citadel.train.distill import score_negatives
 
     passages = read_source(part(folder)).passages

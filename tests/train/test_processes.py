@@ -1,4 +1,4 @@
-"""Two processes on a CPU train to the weights of one."""
+"""Two processes on a CPU train to the same weights as one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tiny(config: Configs) -> Configs:
 
 
 def two(one: dict[str, Any]) -> list[dict[str, Any]]:
-    """The same order for two processes that find each other on a free port."""
+    """The same run for two processes that connect through a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -38,17 +38,17 @@ def two(one: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def same_weights(out: Path, reference: Path) -> None:
-    found, wanted = (load_file(folder / "model.safetensors") for folder in (out, reference))
-    assert set(found) == set(wanted)
-    for name, tensor in wanted.items():
+    result, expected = (load_file(folder / "model.safetensors") for folder in (out, reference))
+    assert set(result) == set(expected)
+    for name, tensor in expected.items():
         if name.endswith("qkv.bias"):
-            # A key's bias moves all logits of a softmax alike: its gradient is 0 but for rounding, which Adam blows up.
+            # A key's bias shifts all logits of a softmax, so its gradient is noise, which Adam amplifies.
             third = len(tensor) // 3
-            found[name][third : 2 * third] = tensor[third : 2 * third]
-        # Adam makes a step of full size of any gradient: a wrong one would move a tensor by 1e-3. One number in
-        # thousands whose gradient is nearly 0 may differ by more than rounding, hence the mean.
-        apart = (found[name] - tensor).abs()
-        assert apart.mean() < 2e-6 and apart.max() < 5e-4, name
+            result[name][third : 2 * third] = tensor[third : 2 * third]
+        # Adam's steps do not depend on the size of a gradient: a wrong one would move a tensor by 1e-3. A few
+        # values with a gradient near 0 may differ by more than rounding, hence the mean.
+        difference = (result[name] - tensor).abs()
+        assert difference.mean() < 2e-6 and difference.max() < 5e-4, name
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def same_weights(out: Path, reference: Path) -> None:
     ],
     ids=["dynamic", "cached and accumulated", "all_to_all", "teacher"],
 )
-def test_two_are_as_one(
+def test_two_processes_match_one(
     changes: dict[str, dict[str, Any]], tiny: Configs, backbone: Path, trainer: Trainer, tmp_path: Path
 ) -> None:
     if "teacher" in changes.get("loss", {}):
@@ -80,15 +80,17 @@ def test_two_are_as_one(
     assert trainer.run(order(config, alone)) == [0], complaint(alone)
     assert trainer.run(*two(order(config, both))) == [0, 0], complaint(both)
     same_weights(both, alone)
-    records = [[json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()] for out in (alone, both)]
-    assert len(records[0]) == len(records[1])  # one process writes the log
+    records = [
+        [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()] for out in (alone, both)
+    ]
+    assert len(records[0]) == len(records[1])  # only one process logs
     for one, other in zip(*records, strict=True):
         if "loss" in one:
             assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
             assert other["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-4)
 
 
-def test_two_resume_what_one_began(tiny: Configs, trainer: Trainer, tmp_path: Path) -> None:
+def test_two_processes_resume_a_run_of_one(tiny: Configs, trainer: Trainer, tmp_path: Path) -> None:
     config = tiny(optimizer={"steps": 3})
     alone, both = tmp_path / "alone", tmp_path / "both"
     assert trainer.run(order(config, alone)) == [0], complaint(alone)
@@ -97,15 +99,17 @@ def test_two_resume_what_one_began(tiny: Configs, trainer: Trainer, tmp_path: Pa
     same_weights(both, alone)
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(tiny: Configs, trainer: Trainer, tmp_path: Path) -> None:
+def test_batch_not_divisible_by_processes_is_rejected(
+    tiny: Configs, trainer: Trainer, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     ends = trainer.run(*two(order(tiny(optimizer={"batch": 3}), out)))
     assert ends == [InputError.exit_code] * 2, complaint(out)
     assert "optimizer.batch 3 cannot be shared by 2 processes" in complaint(out) and not out.exists()
 
 
-def test_mpirun_names_its_processes_otherwise(tiny: Configs, trainer: Trainer, tmp_path: Path) -> None:
-    """As `accelerate launch --cpu --mpirun_hostfile FILE` starts them with Open MPI."""
+def test_mpirun_environment(tiny: Configs, trainer: Trainer, tmp_path: Path) -> None:
+    """Environment of `accelerate launch --cpu --mpirun_hostfile FILE` with Open MPI."""
     config, out = tiny(optimizer={"steps": 1}), tmp_path / "out"
     orders = two(order(config, out))
     for rank, one in enumerate(orders):
@@ -115,21 +119,21 @@ def test_mpirun_names_its_processes_otherwise(tiny: Configs, trainer: Trainer, t
         one["environment"] = port | sizes | ranks
     assert trainer.run(*orders) == [0, 0], complaint(out)
     records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records if "loss" in record] == [1]  # one process of them writes the log
+    assert [record["step"] for record in records if "loss" in record] == [1]  # only one process logs
 
 
-def test_a_lone_process_of_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `accelerate launch --cpu --num_processes 2` leaves in the environment of the one process it starts."""
+def test_accelerate_cpu_without_mpirun_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environment of the single process that `accelerate launch --cpu --num_processes 2` starts."""
     for name in SIZES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
     assert count_processes() == 1  # with --num_processes 1
     monkeypatch.setenv("MASTER_PORT", "29500")
-    with pytest.raises(UsageError, match=r"started one, as it does with --cpu .* use torchrun"):
+    with pytest.raises(UsageError, match=r"starts one process, .* use torchrun"):
         World("cpu")
 
 
-def test_one_process_needs_nothing() -> None:
+def test_single_process_world() -> None:
     world = World("cpu")
     texts = Inputs(*(torch.arange(4)[:, None] for _ in range(3)))
     assert (world.size, world.rank, world.leads) == (1, 0, True)

@@ -1,4 +1,4 @@
-"""The whole way on a CPU, by command: data, training, export, index, search. About half a minute on a free core."""
+"""The whole pipeline on a CPU by command line: data, training, export, index, search."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ SOURCE = ROOT / "src"
 
 
 def citadel(folder: Path, *arguments: str) -> str:
-    # One thread: on a busy machine two threads that wait for each other take longer than one that works.
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (SOURCE, ROOT)))}
+    # One thread: on a busy machine, threads that wait for each other are slower.
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, (SOURCE, ROOT))),
+    }
     command = [sys.executable, "-m", "citadel", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -42,15 +45,15 @@ def log(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
 
 
-def test_the_loss_falls_and_the_router_lives(trained: Path) -> None:
+def test_loss_falls_and_router_stays_healthy(trained: Path) -> None:
     steps = [row for row in log(trained) if "loss" in row]
     assert steps[-1]["loss"] < steps[0]["loss"] / 2
     assert all(row["largest_share"] < 0.3 and row["distinct_keys"] > 50 for row in steps)
     assert steps[-1]["queries_without_key"] < 0.2
 
 
-def test_search_finds_the_training_positives(trained: Path) -> None:
-    """Most positives among the first 10 of 300, where chance finds one in thirty."""
+def test_search_finds_training_positives(trained: Path) -> None:
+    """Most positives are among the top 10 of 300; by chance one in thirty is."""
     data = trained / "build" / "smoke"
     citadel(trained, "export", "run", "--out", "model", "--precision", "fp32")
     citadel(trained, "index", str(data / "passages.jsonl"), "index", "--model", "model")
@@ -59,6 +62,6 @@ def test_search_finds_the_training_positives(trained: Path) -> None:
     (trained / "queries.jsonl").write_text("".join(lines))
     query = ("--queries", "queries.jsonl", "-k", "10", "--json")
     answers = citadel(trained, "search", "index", "--model", "model", *query).splitlines()
-    found = [row["query_id"] in [hit["id"] for hit in row["hits"]] for row in map(json.loads, answers)]
-    assert len(found) == len(pairs)
-    assert sum(found) / len(found) > 0.7
+    result = [row["query_id"] in [hit["id"] for hit in row["hits"]] for row in map(json.loads, answers)]
+    assert len(result) == len(pairs)
+    assert sum(result) / len(result) > 0.7

@@ -1,4 +1,4 @@
-"""A checkpoint of a run: whole or not at all, checked when read, the newest good one taken."""
+"""Checkpoints of a run: atomic, checked when read; the newest intact one is restored."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def tokenizer(tmp_path: Path) -> Path:
 
 
 def pair(seed: int = 0) -> tuple[Citadel, torch.optim.Optimizer]:
-    """A model and an optimizer that has made a step."""
+    """Model and optimizer after one step."""
     model = tiny_citadel("dynamic", seed).float()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for number, parameter in enumerate(model.parameters()):
-        if number % 3:  # some parameters have no gradient, and so no state
+        if number % 3:  # parameters without a gradient have no state
             parameter.grad = torch.randn_like(parameter)
     optimizer.step()
     return model, optimizer
@@ -48,23 +48,27 @@ def write(out: Path, step: int, tokenizer: Path, seed: int = 0) -> tuple[Citadel
     return model, optimizer
 
 
-def test_there_and_back(tmp_path: Path, tokenizer: Path) -> None:
+def test_save_and_restore(tmp_path: Path, tokenizer: Path) -> None:
     model, optimizer = write(tmp_path / "out", 7, tokenizer)
     again, restored = fresh()
-    found = state.restore(tmp_path / "out", again, restored, "fingerprint")
-    assert found is not None and (found.step, found.averaged, found.folder.name) == (7, 3, "checkpoint-00000007")
+    checkpoint = state.restore(tmp_path / "out", again, restored, "fingerprint")
+    assert checkpoint is not None and (checkpoint.step, checkpoint.averaged, checkpoint.folder.name) == (
+        7,
+        3,
+        "checkpoint-00000007",
+    )
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor)
-        assert found.average is not None and torch.equal(found.average[name], tensor + 1)
+        assert checkpoint.average is not None and torch.equal(checkpoint.average[name], tensor + 1)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         was, now = optimizer.state.get(one, {}), restored.state.get(other, {})
         assert set(was) == set(now)
         assert all(torch.equal(was[part], now[part]) for part in was)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
-def test_a_fused_optimizer_goes_on_where_it_stopped(tmp_path: Path, tokenizer: Path) -> None:
-    """On CUDA the step counter must come back to the GPU."""
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_fused_optimizer_resumes_exactly(tmp_path: Path, tokenizer: Path) -> None:
+    """On CUDA the step counter must be restored to the GPU."""
     weights = []
     for stops in (False, True):
         model = tiny_citadel("dynamic").float().cuda()
@@ -83,42 +87,45 @@ def test_a_fused_optimizer_goes_on_where_it_stopped(tmp_path: Path, tokenizer: P
     assert torch.equal(weights[0], weights[1])
 
 
-def test_a_checkpoint_is_a_model(tmp_path: Path, tokenizer: Path) -> None:
+def test_checkpoint_loads_as_a_model(tmp_path: Path, tokenizer: Path) -> None:
     model, _ = write(tmp_path / "out", 7, tokenizer)
     again = load_model(tmp_path / "out" / "checkpoint-00000007")
     assert torch.equal(again.embeddings.word, model.embeddings.word)
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_restore_without_a_checkpoint(tmp_path: Path) -> None:
     assert state.restore(tmp_path, *fresh(), "fingerprint") is None
     assert "none" in state.last_checkpoint(tmp_path)
 
 
-def test_the_last_two_are_kept(tmp_path: Path, tokenizer: Path) -> None:
+def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path, tokenizer: Path) -> None:
     for step in (5, 10, 100, 1000):
         write(tmp_path / "out", step, tokenizer)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint-00000100", "checkpoint-00001000"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "checkpoint-00000100",
+        "checkpoint-00001000",
+    ]
     assert state.last_checkpoint(tmp_path / "out").endswith("checkpoint-00001000")
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "empty"])
 @pytest.mark.parametrize("name", [*FILES, "state.json"])
-def test_damage_is_seen_and_the_one_before_taken(
+def test_damaged_checkpoint_is_skipped(
     name: str, damage: str, tmp_path: Path, tokenizer: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = tmp_path / "out"
     before, _ = write(out, 1, tokenizer, seed=1)
     write(out, 2, tokenizer, seed=2)
-    spoil(out / "checkpoint-00000002" / name, damage)
+    damage_file(out / "checkpoint-00000002" / name, damage)
     model, optimizer = fresh()
     with caplog.at_level(logging.WARNING):
-        found = state.restore(out, model, optimizer, "fingerprint")
-    assert found is not None and found.step == 1
+        checkpoint = state.restore(out, model, optimizer, "fingerprint")
+    assert checkpoint is not None and checkpoint.step == 1
     assert torch.equal(model.embeddings.word, before.embeddings.word)
-    assert "checkpoint-00000002: damaged, passed over" in caplog.text
+    assert "checkpoint-00000002: damaged, skipped" in caplog.text
 
 
-def spoil(file: Path, damage: str) -> None:
+def damage_file(file: Path, damage: str) -> None:
     data = bytearray(file.read_bytes())
     if damage == "gone":
         return file.unlink()
@@ -129,42 +136,44 @@ def spoil(file: Path, damage: str) -> None:
     return None
 
 
-@pytest.mark.parametrize("text", ["[]", "null", '{"files": []}', '{"files": {}, "step": 1}', '{"files": {"../x": 0}}'])
-def test_a_state_that_is_none(text: str, tmp_path: Path, tokenizer: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["[]", "null", '{"files": []}', '{"files": {}, "step": 1}', '{"files": {"../x": 0}}']
+)
+def test_malformed_state_is_damage(text: str, tmp_path: Path, tokenizer: Path) -> None:
     write(tmp_path / "out", 1, tokenizer)
     (tmp_path / "out" / "checkpoint-00000001" / "state.json").write_text(text)
     assert state.restore(tmp_path / "out", *fresh(), "fingerprint") is None
 
 
-def test_a_state_that_leaves_out_a_file_is_no_proof(tmp_path: Path, tokenizer: Path) -> None:
+def test_state_without_checksums_is_damage(tmp_path: Path, tokenizer: Path) -> None:
     write(tmp_path / "out", 1, tokenizer)
     folder = tmp_path / "out" / "checkpoint-00000001"
-    found = json.loads((folder / "state.json").read_text())
-    assert set(found["files"]) == set(FILES)
-    found["files"] = {}
-    (folder / "state.json").write_text(json.dumps(found))
+    saved = json.loads((folder / "state.json").read_text())
+    assert set(saved["files"]) == set(FILES)
+    saved["files"] = {}
+    (folder / "state.json").write_text(json.dumps(saved))
     assert state.restore(tmp_path / "out", *fresh(), "fingerprint") is None
 
 
-def test_another_config(tmp_path: Path, tokenizer: Path) -> None:
+def test_restore_with_another_config_fails(tmp_path: Path, tokenizer: Path) -> None:
     write(tmp_path / "out", 1, tokenizer)
-    with pytest.raises(InputError, match="made with another config") as caught:
+    with pytest.raises(InputError, match="written with another config") as caught:
         state.restore(tmp_path / "out", *fresh(), "other")
     assert caught.value.exit_code == 4 and "checkpoint-00000001" in str(caught.value)
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path, tokenizer: Path) -> None:
+def test_leftover_temporary_checkpoint_is_removed(tmp_path: Path, tokenizer: Path) -> None:
     out = tmp_path / "out"
     write(out, 1, tokenizer)
     left = out / "checkpoint-00000002.abc.tmp"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half")
-    found = state.restore(out, *fresh(), "fingerprint")
-    assert found is not None and found.step == 1 and not left.exists()
+    checkpoint = state.restore(out, *fresh(), "fingerprint")
+    assert checkpoint is not None and checkpoint.step == 1 and not left.exists()
 
 
-def test_a_damaged_one_is_replaced(tmp_path: Path, tokenizer: Path) -> None:
+def test_save_replaces_a_damaged_checkpoint(tmp_path: Path, tokenizer: Path) -> None:
     write(tmp_path / "out", 1, tokenizer)
-    spoil(tmp_path / "out" / "checkpoint-00000001" / "model.safetensors", "cut")
+    damage_file(tmp_path / "out" / "checkpoint-00000001" / "model.safetensors", "cut")
     write(tmp_path / "out", 1, tokenizer)
     assert state.restore(tmp_path / "out", *fresh(), "fingerprint") is not None

@@ -1,4 +1,4 @@
-"""Gradient caching gives the gradients of the whole batch, for every router."""
+"""Gradient caching gives the gradients of the whole batch for every router."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def cost_of(model: Citadel) -> Callable[[EncodedTexts, EncodedTexts], dict[str, 
     return lambda q, p: objective(model, q, p, Labels(2, teacher=TEACHER), LOSS, 1.0)
 
 
-def gradients(model: Citadel, queries: Inputs, passages: Inputs, cache: int) -> tuple[Outcome, dict[str, Tensor]]:
+def gradients(
+    model: Citadel, queries: Inputs, passages: Inputs, cache: int
+) -> tuple[Outcome, dict[str, Tensor]]:
     model.zero_grad(set_to_none=True)
     outcome = forward_backward(model, queries, passages, cost_of(model), torch.float64, cache)
     return outcome, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
@@ -32,23 +34,23 @@ def gradients(model: Citadel, queries: Inputs, passages: Inputs, cache: int) -> 
 
 @pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("cache", [1, 2, 4, 5])
-def test_caching_changes_nothing(router: str, cache: int) -> None:
+def test_gradient_caching_gives_the_same_gradients(router: str, cache: int) -> None:
     model = tiny_citadel(router, quiet=0.5)
     queries, passages = tiny_texts(model, 3, 0, query=True), tiny_texts(model, 6, 1)
-    whole, wanted = gradients(model, queries, passages, 0)
-    cached, found = gradients(model, queries, passages, cache)
+    whole, expected = gradients(model, queries, passages, 0)
+    cached, result = gradients(model, queries, passages, cache)
     torch.testing.assert_close(cached.loss, whole.loss)
-    assert set(cached.terms) == set(whole.terms) and set(found) == set(wanted)
-    assert any(gradient.abs().max() > 0 for gradient in wanted.values())
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, msg=name)
+    assert set(cached.terms) == set(whole.terms) and set(result) == set(expected)
+    assert any(gradient.abs().max() > 0 for gradient in expected.values())
+    for name, gradient in expected.items():
+        torch.testing.assert_close(result[name], gradient, msg=name)
 
 
-def test_micro_batches_of_other_lengths() -> None:
-    """Parts that were padded less than the whole are joined to it."""
+def test_gradient_caching_with_micro_batches_of_different_width() -> None:
+    """Micro-batches are padded to their own width."""
     model = tiny_citadel("dynamic")
     queries, passages = tiny_texts(model, 3, 0, query=True), tiny_texts(model, 6, 1)
-    _, wanted = gradients(model, queries, passages, 0)
+    _, expected = gradients(model, queries, passages, 0)
     widths = passages.mask.sum(1)
     rows = Inputs.rows
 
@@ -59,12 +61,12 @@ def test_micro_batches_of_other_lengths() -> None:
             return Inputs(*(column[:, :width] for column in some))
 
     assert widths.min() < widths.max()
-    _, found = gradients(model, queries, Short(*passages), 2)
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, msg=name)
+    _, result = gradients(model, queries, Short(*passages), 2)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(result[name], gradient, msg=name)
 
 
-def test_gradients_are_added_to_those_that_are_there() -> None:
+def test_gradients_accumulate() -> None:
     model = tiny_citadel("dynamic")
     queries, passages = tiny_texts(model, 3, 0, query=True), tiny_texts(model, 6, 1)
     _, once = gradients(model, queries, passages, 2)
@@ -75,9 +77,13 @@ def test_gradients_are_added_to_those_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("cache", [0, 2])
-def test_the_outcome_holds_no_graph(cache: int) -> None:
+def test_outcome_holds_no_graph(cache: int) -> None:
     model = tiny_citadel("dynamic")
     outcome, _ = gradients(model, tiny_texts(model, 3, 0, query=True), tiny_texts(model, 6, 1), cache)
-    kept = [*outcome.terms.values(), *outcome.queries.tensors().values(), *outcome.passages.tensors().values()]
+    kept = [
+        *outcome.terms.values(),
+        *outcome.queries.tensors().values(),
+        *outcome.passages.tensors().values(),
+    ]
     assert not any(tensor.requires_grad for tensor in (outcome.loss, *kept))
     assert outcome.loss.item() == pytest.approx(sum(term.item() for term in outcome.terms.values()))

@@ -1,4 +1,4 @@
-"""Lookup of ids by hash agrees with a dict."""
+"""Look-up of ids by hash agrees with a dict."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=5)
 
 
 @given(st.lists(TEXT, min_size=1, unique=True), st.lists(TEXT))
-def test_rows_of_ids(known: list[str], asked: list[str]) -> None:
+def test_id_index_matches_a_dict(known: list[str], queried: list[str]) -> None:
     rows = {id: row for row, id in enumerate(known)}
-    assert IdIndex(TextStore(known)).rows([*known, *asked]).tolist() == [
-        rows.get(id, ABSENT) for id in [*known, *asked]
+    assert IdIndex(TextStore(known)).rows([*known, *queried]).tolist() == [
+        rows.get(id, ABSENT) for id in [*known, *queried]
     ]
 
 
 @given(st.lists(TEXT, min_size=1))
-def test_the_first_repeated_id(ids: list[str]) -> None:
-    wanted = next((row for row, id in enumerate(ids) if id in ids[:row]), ABSENT)
-    assert IdIndex(TextStore(ids)).repeated() == wanted
+def test_first_repeated_id(ids: list[str]) -> None:
+    expected = next((row for row, id in enumerate(ids) if id in ids[:row]), ABSENT)
+    assert IdIndex(TextStore(ids)).repeated() == expected
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1))
-def test_twins(rows: list[list[int]]) -> None:
+def test_twins_are_first_equal_rows(rows: list[list[int]]) -> None:
     assert twins(Ragged.of(rows)).tolist() == [rows.index(row) for row in rows]

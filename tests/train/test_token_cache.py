@@ -1,4 +1,4 @@
-"""Token ids kept from run to run: the same ids, another file for anything else, and no damage goes unseen."""
+"""The token cache: equal ids, one file per input, and detection of damage."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def keep(folder: Path, texts: list[str] | None = None, length: int = 5) -> Ragge
 
 
 @pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many texts were tokenised, each time."""
+def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of texts tokenised, per call."""
     counts: list[int] = []
 
     def counted(texts: TextStore, *rest: Any) -> Ragged:
@@ -44,28 +44,31 @@ def once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_the_second_run_reads_what_the_first_wrote(tmp_path: Path, once: list[int]) -> None:
+def test_second_run_reads_the_cache(tmp_path: Path, tokenised: list[int]) -> None:
     first = rows(keep(tmp_path / "kept"))
     assert rows(keep(tmp_path / "kept")) == first and [len(row) for row in first] == [4, 2, 5]
-    assert once == [3] and len(list((tmp_path / "kept").iterdir())) == 1
+    assert tokenised == [3] and len(list((tmp_path / "kept").iterdir())) == 1
 
 
-def test_other_texts_lengths_and_tokenizers_have_files_of_their_own(tmp_path: Path, once: list[int]) -> None:
+def test_cache_file_depends_on_texts_length_and_tokenizer(tmp_path: Path, tokenised: list[int]) -> None:
     keep(tmp_path)
     keep(tmp_path, length=4)
     keep(tmp_path, ["newton gravit", "y", *TEXTS[1:]])
-    keep(tmp_path, ["newton ", "gravity", TEXTS[2]])  # the same letters, other ends
+    keep(tmp_path, ["newton ", "gravity", TEXTS[2]])  # the same characters, other boundaries
     other = tiny_tokenizer()
     other.add_tokens(["newtonian"])
     token_cache.cached_tokens(str(tmp_path), TextStore(TEXTS), other, 5)
-    assert once == [3, 3, 4, 3, 3] and len(list(tmp_path.iterdir())) == 5
+    assert tokenised == [3, 3, 4, 3, 3] and len(list(tmp_path.iterdir())) == 5
 
 
-def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
+def test_any_damaged_byte_is_detected(tmp_path: Path) -> None:
     keep(tmp_path)
     [file] = tmp_path.iterdir()
     whole = file.read_bytes()
-    damaged = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
+    damaged = [
+        whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]
+        for position in range(len(whole))
+    ]
     for contents in [*damaged, *(whole[:end] for end in range(len(whole))), whole + b"\0"]:
         file.write_bytes(contents)
         with pytest.raises(InputError, match=r"tokens-\w+\.bin: the cache file is damaged: delete it"):
@@ -75,7 +78,7 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, ResourceError), (errno.EIO, InputError)])
-def test_nothing_half_written_stays(
+def test_failed_write_leaves_no_file(
     code: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -87,14 +90,16 @@ def test_nothing_half_written_stays(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_with_kept_tokens_is_the_run_without(
-    config: Configs, backbone: Path, tmp_path: Path, once: list[int]
+def test_cached_tokens_equal_tokens(
+    config: Configs, backbone: Path, tmp_path: Path, tokenised: list[int]
 ) -> None:
     plain, kept = config(), config(data={"cache": str(tmp_path / "kept")})
-    wanted = load_data(plain, load_tokenizer(backbone))
+    expected = load_data(plain, load_tokenizer(backbone))
     for _ in range(2):
         tokenizer = load_tokenizer(backbone)
-        found = load_data(kept, tokenizer)
-        assert rows(found.passages) == rows(wanted.passages) and rows(found.queries) == rows(wanted.queries)
-        assert found.twin.tolist() == wanted.twin.tolist()
-    assert once == [5, 4, 5, 4] and plain.fingerprint == kept.fingerprint
+        result = load_data(kept, tokenizer)
+        assert rows(result.passages) == rows(expected.passages) and rows(result.queries) == rows(
+            expected.queries
+        )
+        assert result.twin.tolist() == expected.twin.tolist()
+    assert tokenised == [5, 4, 5, 4] and plain.fingerprint == kept.fingerprint

@@ -1,4 +1,4 @@
-// Unaligned little-endian loads and checked arithmetic: sections come from files and may be hostile.
+// Unaligned little-endian loads and overflow-safe arithmetic for untrusted section data.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,7 @@ inline T load(const std::uint8_t* bytes, std::size_t index) {
   return load<T>(bytes + index * sizeof(T));
 }
 
-// a · b, or the largest number when that does not fit: no section is so long, so a comparison of sizes fails.
+// a · b, or UINT64_MAX on overflow, which no section size equals.
 inline std::uint64_t saturating_product(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;

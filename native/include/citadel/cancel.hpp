@@ -1,4 +1,4 @@
-// A flag that one thread sets and a running search polls.
+// A cancellation flag: one thread sets it, a running search polls it.
 #pragma once
 
 #include <atomic>

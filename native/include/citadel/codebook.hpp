@@ -1,4 +1,4 @@
-// A product quantiser: centroids of each sub-vector and a scale for each key.
+// A product quantizer: centroids per sub-vector and a scale per key.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +23,9 @@ class Codebook {
   const float* centroids() const { return centroids_.data(); }  // [S, sub, 256]
 
   float scale(std::uint32_t key) const {
-    const auto found = std::lower_bound(scale_keys_.begin(), scale_keys_.end(), key);
-    const bool known = found != scale_keys_.end() && *found == key;
-    return known ? key_scales_[static_cast<std::size_t>(found - scale_keys_.begin())] : global_scale_;
+    const auto it = std::lower_bound(scale_keys_.begin(), scale_keys_.end(), key);
+    const bool known = it != scale_keys_.end() && *it == key;
+    return known ? key_scales_[static_cast<std::size_t>(it - scale_keys_.begin())] : global_scale_;
   }
 
  private:

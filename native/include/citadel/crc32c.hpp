@@ -7,13 +7,13 @@
 
 namespace citadel {
 
-// `value` is the CRC of the bytes before, so that parts can be summed one after the other.
+// `value` is the CRC of the preceding bytes, for incremental use.
 std::uint32_t crc32c(const std::uint8_t* data, std::size_t size, std::uint32_t value = 0);
 
-// The same by table alone; what a machine without the instruction computes.
+// Table-driven version, used on machines without a CRC-32C instruction.
 std::uint32_t crc32c_portable(const std::uint8_t* data, std::size_t size, std::uint32_t value = 0);
 
-// One CRC for each `block` bytes, the last one shorter.
+// One CRC per block of `block` bytes; the last block may be shorter.
 std::vector<std::uint32_t> crc32c_blocks(const std::uint8_t* data, std::size_t size, std::size_t block);
 
 }  // namespace citadel

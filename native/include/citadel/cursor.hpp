@@ -1,8 +1,9 @@
-// A cursor over one inverted list: decodes a block at a time and gives one final value per (document, query token).
+// A cursor over one inverted list: decodes block by block and yields one final value per (document, query token).
 #pragma once
 
 #include <vector>
 
+#include "citadel/document_set.hpp"
 #include "citadel/query.hpp"
 #include "citadel/segment.hpp"
 #include "citadel/stages.hpp"
@@ -12,7 +13,7 @@ namespace citadel {
 // Query tokens that read the same list.
 struct Group {
   ListView list;
-  float scale;              // pq: the list's
+  float scale;              // pq: the list's scale
   std::size_t first_token, tokens;
 };
 
@@ -22,36 +23,55 @@ struct ScoringRules {
   unsigned weight_floor;
 };
 
+// The stored rows of the postings to score.
+struct Rows {
+  const std::uint8_t *codes, *scales;  // of a sparse list: `codes` are its values
+};
+
 class Cursor {
  public:
   static constexpr std::uint64_t kEnd = UINT64_MAX;
 
-  Cursor(const Segment& segment, const Group& group, const PreparedQuery& query, const ScoringRules& rules, const Cancel* cancel);
+  // With `selected`, only postings of its documents are scored, and blocks without any are skipped.
+  Cursor(const Segment& segment, const Group& group, const PreparedQuery& query, const ScoringRules& rules, const Cancel* cancel,
+         const DocumentSet* selected = nullptr);
 
-  // Skip to the first document ≥ `document`; only forward, before anything was read.
+  // Skip to the first document ≥ `document`. Call it at most once, before any other member.
   void seek(std::uint64_t document);
 
-  // The document of the next value, kEnd behind the last. Loads the block that holds it.
+  // The document of the next value, or kEnd. Loads the block that holds it.
   std::uint64_t next_document() { return position_ < end_ || fill() ? documents_[position_] : kEnd; }
 
-  // Add all values of documents below `limit` to accumulators[document - base]. Gives how many entries `touched` has
-  // now, each an accumulator that was untouched before; stops counting beyond `capacity`.
+  // Add the values of all documents below `limit` to accumulators[document - base]. Appends the offsets of accumulators
+  // that were untouched before to `touched` and returns its new size; stops appending once it reaches `capacity`.
   template <class Clock>
   std::size_t add(float* accumulators, std::uint64_t base, std::uint64_t limit, std::uint32_t* touched, std::size_t count,
                   std::size_t capacity, Clock& clock);
 
+  std::uint64_t scored() const { return scored_; }  // postings scored so far, once per query token
+
  private:
-  static constexpr std::size_t kFront = 16;  // a block's entries start here; the one carried over stands before
-  static constexpr std::size_t kStride = kFront + kBlock;
+  static constexpr std::size_t kFront = 16;  // a block's entries start here, after room for the carried-over one
+  static constexpr std::size_t kMaxGathered = 176;  // selected postings scored together; with the carried-over one at most 192
+  static constexpr std::size_t kStride = kFront + kMaxGathered;
 
   bool fill();
+  void skip_blocks();
   std::size_t load_block();
-  void decode(std::uint64_t block, std::size_t n);
+  void decode(std::size_t n, std::uint32_t* documents);
+  void decode_counts(std::size_t n, std::uint32_t* counts);
+  std::size_t load_selected();
+  std::size_t select_block(std::size_t staged);
+  std::size_t select_positions(const std::uint32_t* documents, std::size_t n, std::uint32_t* positions) const;
+  std::size_t block_size() const;
+  void gather(std::size_t n);
   void score(std::size_t n);
+  void prefetch_rows() const;
+  Rows rows() const;
   void score_token(std::size_t token, std::size_t n, float* out);
-  std::size_t drop_light(std::size_t n);
+  std::size_t drop_light(std::size_t n, const std::uint8_t* weights);
   std::size_t hold_back(std::size_t begin, std::size_t end);
-  std::size_t put_carried(std::size_t end);
+  std::size_t restore_carried(std::size_t end);
   std::size_t limit_position(std::uint64_t limit) const;
   float* values(std::size_t token) { return values_.data() + token * kStride; }
 
@@ -60,15 +80,19 @@ class Cursor {
   const PreparedQuery& query_;
   const ScoringRules& rules_;
   const Cancel* cancel_;
+  const DocumentSet* selected_;
   std::uint64_t block_, posting_;          // the next block and its first posting
   std::uint32_t last_document_ = 0;
+  std::uint64_t scored_ = 0;
   std::size_t position_ = 0, end_ = 0;
   bool carries_ = false;
   std::uint32_t carried_document_ = 0;
   std::vector<float> carried_;             // [tokens]
   std::vector<float> values_;              // [tokens, kStride]
   alignas(64) std::uint32_t documents_[kStride];
-  alignas(64) std::uint32_t counts_[kBlock];
+  alignas(64) std::uint32_t counts_[kMaxGathered];
+  std::uint64_t postings_[kMaxGathered];    // the selected ones
+  std::vector<std::uint8_t> gathered_;      // their codes, then their scales
 };
 
 }  // namespace citadel

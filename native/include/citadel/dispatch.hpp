@@ -1,4 +1,4 @@
-// Which instruction set is in use.
+// Run-time selection of the instruction set.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace citadel {
 
-// Those this machine can run, slowest first.
+// The sets supported by this machine, slowest first.
 std::vector<std::string> instruction_sets();
 
-// The fastest, or what CITADEL_ISA names; throws std::invalid_argument when that cannot be had.
+// The fastest set, or the one named by CITADEL_ISA. Throws std::invalid_argument if that is not supported.
 const Kernels& kernels();
 
 void use_instruction_set(const std::string& name);

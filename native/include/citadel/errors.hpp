@@ -1,4 +1,4 @@
-// What can go wrong inside the engine, apart from std::invalid_argument for a caller's mistake.
+// The engine's exceptions. Invalid arguments raise std::invalid_argument.
 #pragma once
 
 #include <stdexcept>
@@ -6,14 +6,14 @@
 
 namespace citadel {
 
-// A section that cannot be trusted; the text is "file\tsection\tproblem", taken apart by the Python side.
+// Damaged data in a section. The message is "file\tsection\tproblem", which the Python side splits.
 class CorruptError : public std::runtime_error {
  public:
   CorruptError(const std::string& file, const std::string& section, const std::string& problem)
       : std::runtime_error(file + "\t" + section + "\t" + problem) {}
 };
 
-// A mapped file that the disk failed to read; the text is its name.
+// An I/O error while reading a mapped file. The message is the file's name.
 class ReadError : public std::runtime_error {
  public:
   explicit ReadError(const std::string& file) : std::runtime_error(file) {}

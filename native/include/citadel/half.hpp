@@ -1,4 +1,4 @@
-// fp16 to fp32 and back, by bits. Internal linkage on purpose: kernels include it under different compiler flags.
+// fp16 ↔ fp32 conversion by bits. Internal linkage, because kernels include it under different compiler flags.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@ namespace {
 #else
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
   const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fffu) << 13;
-  // Exponent and mantissa in fp32 places; multiplying by 2^112 corrects the bias and normalises subnormals exactly.
+  // Exponent and mantissa at their fp32 positions. Multiplying by 2^112 corrects the bias and normalizes subnormals exactly.
   std::uint32_t bits = magnitude;
   float value;
   std::memcpy(&value, &bits, sizeof value);
   value *= 5.192296858534828e33f;
   std::memcpy(&bits, &value, sizeof bits);
-  const std::uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // Inf, NaN; no branch, so that loops become vectors
+  const std::uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // Inf, NaN; branch-free, so that loops vectorize
   bits |= special | sign;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 #endif
 }
 
-// The smallest fp16 number at or above a finite x ≥ 0; 0x7c00 (Inf) when there is none.
+// The smallest fp16 number ≥ x, for finite x ≥ 0; 0x7c00 (Inf) if there is none.
 [[maybe_unused]] inline std::uint16_t half_at_or_above(float x) {
   if (x > 65504.0f) return 0x7c00u;
-  std::uint32_t low = 0, high = 0x7bffu;  // non-negative fp16 numbers order like their bits
-  if (x >= 6.103515625e-5f) {             // normal: cut the mantissa, then look at most one step up
+  std::uint32_t low = 0, high = 0x7bffu;  // non-negative fp16 numbers sort like their bits
+  if (x >= 6.103515625e-5f) {             // normal: truncate the mantissa, then round up if needed
     std::uint32_t bits;
     std::memcpy(&bits, &x, sizeof bits);
     low = (bits - 0x38000000u) >> 13;

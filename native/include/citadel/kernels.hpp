@@ -1,5 +1,5 @@
-// The inner loops, compiled once for each instruction set and chosen at run time. Every set gives the same bits: fp32
-// without fused multiply-add, sums in a fixed order (native/README.md has the arithmetic).
+// The inner loops, compiled once per instruction set and selected at run time. All sets produce the same bits: fp32
+// without fused multiply-add, sums in a fixed order (see "Arithmetic" in native/README.md).
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 namespace citadel {
 
 constexpr std::size_t kCentroids = 256;
-constexpr std::size_t kLanes = 16;           // of the fp16 and fp32 dot product
+constexpr std::size_t kLanes = 16;           // partial sums of the fp16 and fp32 dot products
 constexpr std::size_t kQueryPadding = 64;    // int8 query codes are padded with zeros to a multiple of this
-constexpr std::uint32_t kUntouched = 0x80000000u;  // the bits of -0.0f, an accumulator no posting was added to
+constexpr std::uint32_t kUntouched = 0x80000000u;  // the bits of -0.0f: no posting was added to the accumulator
 
 struct Int8Query {
   const std::int8_t* codes;  // [d rounded up to 64]
@@ -18,27 +18,27 @@ struct Int8Query {
   float scale;
 };
 
-// A query token's products with all centroids, in whole steps, so small that a sum over all sub-vectors fits 16 bits.
+// A query token's dot products with all centroids, in integer multiples of `step`; a sum over all sub-vectors fits 16 bits.
 struct PqTable {
-  const std::int16_t* entries;  // [S, 256], and behind them room for the same bytes in another order
+  const std::int16_t* entries;  // [S, 256], followed by space for the same bytes in another layout
   float step;
 };
 
-// What a block of keys has beside its codes: logit = (float)(Σ − offset) · scale + bias.
-struct KeyNumbers {
-  const std::int32_t* offsets;  // [32], as all three
+// Per-key parameters of a block: logit = (float)(Σ − offset) · scale + bias.
+struct KeyParameters {
+  const std::int32_t* offsets;  // [32] each
   const float* scales;
   const float* biases;
 };
 
 constexpr std::size_t kKeyBlock = 32;
-constexpr std::size_t kTileRows = 14;  // tokens whose sums with 32 keys fit the registers of AVX-512
+constexpr std::size_t kTileRows = 14;  // tokens whose sums with 32 keys fit in the AVX-512 registers
 
-constexpr std::size_t kAhead = 3 * 128;  // postings between what is prefetched and what is read
+constexpr std::size_t kPrefetchDistance = 3 * 128;  // in postings
 
 struct Kernels {
   const char* name;
-  std::size_t prefetched;  // the dimension whose int8 kernel prefetches for itself, spread over its work; 0 for none
+  std::size_t prefetched;  // the dimension for which `int8` prefetches by itself; 0 for none
   // out[i] = ((float)⟨codes_i, q⟩ · scales_i) · q.scale
   void (*int8)(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, std::size_t d, Int8Query q, float* out);
   // q is padded with zeros to a multiple of 16
@@ -46,8 +46,8 @@ struct Kernels {
   void (*fp32)(const std::uint8_t* vectors, std::size_t n, std::size_t d, const float* q, float* out);
   // out[i] = ((float)Σ_s entries[s][code_is] · step) · scale
   void (*pq)(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, PqTable table, float scale, float* out);
-  // centroids [S, sub, 256] (transposed), floats [S, 256] for its own use → entries [2, S, 256]; gives the step
-  float (*pq_table)(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* floats, std::int16_t* entries);
+  // centroids [S, sub, 256] (transposed), scratch [S, 256] → entries [2, S, 256]; returns the step
+  float (*pq_table)(const float* centroids, std::size_t subvectors, std::size_t sub, const float* q, float* scratch, std::int16_t* entries);
   // vectors [n, S · sub], centroids as above → codes [n, S]
   void (*pq_assign)(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors, std::size_t sub,
                     std::uint8_t* codes);
@@ -55,29 +55,33 @@ struct Kernels {
   // lengths is u32[N]; documents are below N
   void (*bm25)(const std::uint32_t* documents, const std::uint8_t* lengths, const std::uint32_t* counts, std::size_t n,
                float base, float slope, float weight, float* out);
-  // In place: the first entry of each run of one document gets the run's largest value, the others 0; none is -0.0, nor
-  // below 0 when `floor`. n ≤ 192.
+  // In place: the first entry of each run of equal documents becomes the run's maximum, the others 0. No value is -0.0,
+  // nor negative if `floor`. n ≤ 192.
   void (*finish)(const std::uint32_t* documents, float* values, std::size_t n, bool floor);
-  // Places and values of touched accumulators ≥ threshold, into [n + 16] each; all accumulators become untouched.
-  // n is a multiple of 16.
-  std::size_t (*collect)(float* accumulators, std::size_t n, float threshold, std::uint32_t* places, float* values);
+  // Write the offsets and values of touched accumulators ≥ threshold (room for n + 16 each), reset all accumulators to
+  // untouched and return the number written. n is a multiple of 16.
+  std::size_t (*collect)(float* accumulators, std::size_t n, float threshold, std::uint32_t* offsets, float* values);
+  // The positions of documents whose bit in `set` (64 per word) is set, ascending; room for n + 16.
+  std::size_t (*select)(const std::uint32_t* documents, std::size_t n, const std::uint64_t* set, std::uint32_t* positions);
+  // The same for a few ascending members of a set, by looking them up in a whole block of 128 ascending documents.
+  std::size_t (*match)(const std::uint32_t* documents, const std::uint32_t* members, std::size_t count, std::uint32_t* positions);
   // See bits.hpp.
   std::uint64_t (*unpack_documents)(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::uint32_t first,
                                     std::size_t count, std::uint32_t* out);
   void (*unpack_counts)(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::size_t count, std::uint32_t* out);
-  // sums[r, k] = Σ_g Σ_i states[g, r, i] · codes[g, k, i] of `rows` ≤ 14 tokens and 32 keys, exact; states are unsigned bytes
-  // in fours, codes signed and on a bound of 64. The codes `ahead` bytes further are asked for.
+  // sums[r, k] = Σ_g Σ_i states[g, r, i] · codes[g, k, i] for `rows` ≤ 14 tokens and 32 keys, exact. States are groups of
+  // four unsigned bytes, codes are signed and 64-byte aligned. Prefetches the codes `ahead` bytes further on.
   void (*byte_products)(const std::uint32_t* states, std::size_t rows, const std::int8_t* codes, std::size_t groups, std::size_t ahead,
                         std::int32_t* sums);
-  // out[r, k] and the bits of the keys whose logit is above least[r]
-  void (*logits)(const std::int32_t* sums, std::size_t rows, KeyNumbers numbers, const float* least, float* out, std::uint32_t* above);
+  // Logits out[r, k], and in above[r] a bit mask of the keys whose logit exceeds threshold[r]
+  void (*logits)(const std::int32_t* sums, std::size_t rows, KeyParameters keys, const float* threshold, float* out, std::uint32_t* above);
 };
 
 extern const Kernels kPortableKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
-extern const Kernels kAvx512VbmiKernels;  // of the same name: byte permutations come with most machines that have VNNI
+extern const Kernels kAvx512VbmiKernels;  // same name: most machines with VNNI also have VBMI
 #endif
 
 }  // namespace citadel

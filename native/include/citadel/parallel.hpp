@@ -1,4 +1,4 @@
-// Run tasks 0 … n-1 over a few threads; the first exception stops the rest and is thrown again here.
+// Run tasks 0 … n-1 on several threads. The first exception stops the remaining tasks and is rethrown.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace citadel {
 
-// `work(worker, task)`; worker is below the number of threads. Tasks of one worker come in ascending order.
+// Calls work(worker, task) with worker < threads. Each worker gets its tasks in ascending order.
 template <typename Work>
 void parallel(std::size_t tasks, std::size_t threads, Work work) {
   threads = std::min(threads, tasks);
@@ -36,7 +36,7 @@ void parallel(std::size_t tasks, std::size_t threads, Work work) {
     try {
       pool.emplace_back(loop, worker);
     } catch (...) {
-      break;  // no more threads to be had: those there are do all the work
+      break;  // cannot start more threads; the existing ones do all the work
     }
   }
   loop(0);

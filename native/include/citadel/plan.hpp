@@ -1,4 +1,4 @@
-// Which lists a query reads in each segment, checked against the snapshot.
+// The lists a query reads in each segment.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace citadel {
 
-// Throws std::invalid_argument where the query does not fit the snapshot.
+// Throws std::invalid_argument if the query does not match the snapshot.
 void check_query(const Snapshot& snapshot, const Query& query, Semantic semantic);
 
 std::vector<SegmentPlan> plan_segments(const Snapshot& snapshot, const Query& query, const Cancel* cancel);

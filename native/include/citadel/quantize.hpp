@@ -1,4 +1,4 @@
-// Vectors to codes: int8 with a scale each, and product quantisation.
+// Vector quantization: int8 with a scale per vector, and product quantization.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ struct Int8Vectors {
   std::vector<std::uint16_t> scales;   // [n], fp16
 };
 
-// Throws std::invalid_argument that names the row where a number is not finite or too large for an fp16 scale.
+// Throws std::invalid_argument, naming the row, if a value is not finite or too large for an fp16 scale.
 Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d);
 
-// A query vector's codes (padded with zeros to a multiple of 64) and scale, both fp32 arithmetic.
+// Writes a query vector's codes (zero-padded to a multiple of 64) and returns its scale.
 float quantize_query(const float* x, std::size_t d, std::int8_t* codes);
 
 // centroids [S, 256, sub] → codes [n, S]; ties to the lower centroid.

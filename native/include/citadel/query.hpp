@@ -1,4 +1,4 @@
-// A query as it is given, and as the kernels want it.
+// A query, and its precomputed form for the kernels.
 #pragma once
 
 #include <map>
@@ -15,13 +15,13 @@ struct Query {
   std::size_t segments = 0, tokens = 0, dimension = 0;
   std::vector<std::int64_t> lists;   // [segments, n]
   std::vector<float> weights;        // [n]
-  std::vector<float> vectors;        // [n, d], empty when there are none
-  std::vector<float> semantic;       // [s], empty when there is none
+  std::vector<float> vectors;        // [n, d] or empty
+  std::vector<float> semantic;       // [s] or empty
 
   std::int64_t list(std::size_t segment, std::size_t token) const { return lists[segment * tokens + token]; }
 };
 
-// One vector in int8 and in padded fp32.
+// Vectors as int8 codes and as padded fp32.
 class PreparedVectors {
  public:
   PreparedVectors() = default;
@@ -37,7 +37,7 @@ class PreparedVectors {
   std::vector<float> scales_, floats_;
 };
 
-// What is computed once for a query and then only read, by all threads.
+// Computed once per query, then read by all threads.
 class PreparedQuery {
  public:
   PreparedQuery(const Query& query, const std::vector<std::shared_ptr<const Segment>>& segments, const Kernels& kernels);

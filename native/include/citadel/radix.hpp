@@ -1,4 +1,4 @@
-// The stable order that sorts 32-bit keys.
+// Stable radix argsort of 32-bit keys.
 #pragma once
 
 #include <cstddef>

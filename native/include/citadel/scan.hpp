@@ -1,4 +1,4 @@
-// The token stage: ranges of 2^15 documents, lists added one after the other into an accumulator that fits the L2 cache.
+// The token stage: scores ranges of 2^15 documents, adding list after list into accumulators that fit in the L2 cache.
 #pragma once
 
 #include <vector>
@@ -11,30 +11,35 @@ namespace citadel {
 
 constexpr std::uint64_t kRange = 1 << 15;
 
-// A document whose token score is wanted whatever its rank.
+// A document whose token score is needed regardless of its rank.
 struct Wanted {
   std::uint32_t document;
   float token_score;
 };
 
-// One segment's part of a query; read by all threads, except `wanted`, whose entries each belong to one range.
+// One segment's part of a query. Shared read-only by all threads, except that each entry of `wanted` is written by the
+// thread that scans its range.
 struct SegmentPlan {
   const Segment* segment;
   std::uint64_t base;
   std::vector<Group> groups;
-  std::uint64_t postings;        // of all query tokens
-  std::vector<Wanted> wanted;    // ascending documents
+  std::uint64_t postings;        // summed over the query tokens
+  std::vector<Wanted> wanted;    // by ascending document
+  const DocumentSet* allowed = nullptr;
+
+  bool admits(std::uint64_t document) const { return allowed != nullptr ? allowed->contains(document) : !segment->is_deleted(document); }
+  const DocumentSet* selected() const { return allowed != nullptr && allowed->is_selective() ? allowed : nullptr; }
 };
 
 struct ScanPlan {
   const PreparedQuery& query;
   ScoringRules rules;
-  bool semantic;                 // add the semantic part to every document
+  bool semantic;                 // add every document's semantic score
   const Cancel* cancel;
-  StageClock* clock = nullptr;   // where stages are timed; then one thread alone scans
+  StageClock* clock = nullptr;   // times the stages; requires a single thread
 };
 
-// Scores documents begin … end (begin a multiple of kRange) of a segment into `best`.
-void scan(SegmentPlan& segment, const ScanPlan& plan, std::uint64_t begin, std::uint64_t end, TopK& best);
+// Score documents [begin, end) of a segment into `best`. `begin` is a multiple of kRange. Returns the postings scored.
+std::uint64_t scan(SegmentPlan& segment, const ScanPlan& plan, std::uint64_t begin, std::uint64_t end, TopK& best);
 
 }  // namespace citadel

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "citadel/cancel.hpp"
+#include "citadel/document_set.hpp"
 #include "citadel/query.hpp"
 #include "citadel/segment.hpp"
 #include "citadel/stages.hpp"
@@ -21,13 +22,14 @@ struct SearchOptions {
   unsigned weight_floor = 0;
   unsigned threads = 1;
   const Cancel* cancel = nullptr;
-  Stages* stages = nullptr;  // filled where it is given; the search then stays on one thread
+  const std::vector<DocumentSet>* allowed = nullptr;  // per segment; null for all documents
+  Stages* stages = nullptr;  // if set, receives the stage times and limits the search to one thread
 };
 
 struct Result {
   std::vector<std::int64_t> numbers;
   std::vector<float> scores;
-  std::uint64_t dots = 0;  // stored vectors (or weights) met by the query
+  std::uint64_t dots = 0;  // stored vectors (or weights) scored
 };
 
 class Snapshot {
@@ -38,7 +40,7 @@ class Snapshot {
   std::uint64_t base(std::size_t segment) const { return bases_[segment]; }
   std::uint64_t documents() const { return bases_.back(); }
   std::uint64_t live() const;
-  void require_whole() const;  // throws where a segment's file was cut short or could not be read
+  void require_whole() const;  // throws if a segment's file was truncated or could not be read
   bool floor() const { return floor_; }
   float norm_base() const { return norm_base_; }
   float norm_slope() const { return norm_slope_; }

@@ -1,4 +1,4 @@
-// One section of a segment file: borrowed bytes, each 1 MiB of them checked against its CRC when first touched.
+// One section of a segment file: borrowed bytes, verified against a CRC per 1 MiB block on first access.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class Section {
   const std::uint8_t* data() const { return data_; }
   std::uint64_t size() const { return size_; }
 
-  // Bytes begin … end must lie inside the section; throws CorruptError where a CRC does not fit.
+  // Verify bytes [begin, end), which must lie in the section. Throws CorruptError on a CRC mismatch.
   void verify(std::uint64_t begin, std::uint64_t end, const Cancel* cancel = nullptr) const {
     if (begin >= end) return;
     const std::uint64_t last = (end - 1) / kCrcBlock;
@@ -30,7 +30,7 @@ class Section {
       if (verified_[block].load(std::memory_order_relaxed) == 0) verify_block(block, cancel);
   }
 
-  // Element `index`, its block verified.
+  // Element `index`, verified.
   template <typename T>
   T at(std::uint64_t index) const {
     verify(index * sizeof(T), (index + 1) * sizeof(T));
@@ -46,7 +46,7 @@ class Section {
   const std::uint8_t* data_ = nullptr;
   std::uint64_t size_ = 0;
   const std::uint8_t* crcs_ = nullptr;
-  std::unique_ptr<std::atomic<std::uint8_t>[]> verified_;  // the only thing in a segment that changes; idempotent
+  std::unique_ptr<std::atomic<std::uint8_t>[]> verified_;  // the only mutable state of a segment; updates are idempotent
 };
 
 }  // namespace citadel

@@ -1,4 +1,4 @@
-// A segment as the engine sees it: checked sizes, lists opened one by one, nothing trusted before it is touched.
+// A segment: section sizes are checked on construction, list bounds when a list is opened, contents on first access.
 #pragma once
 
 #include <map>
@@ -9,6 +9,7 @@
 
 #include "citadel/bits.hpp"
 #include "citadel/codebook.hpp"
+#include "citadel/document_set.hpp"
 #include "citadel/mapping.hpp"
 #include "citadel/section.hpp"
 
@@ -31,11 +32,11 @@ struct SegmentShape {
   std::uint64_t dimension = 0, semantic_dimension = 0;
 };
 
-// One inverted list whose bounds and bytes have been checked.
+// An inverted list whose bounds and checksums have been verified.
 struct ListView {
   std::uint64_t first = 0, last = 0;        // postings
   std::uint64_t first_block = 0, last_block = 0;
-  std::uint64_t packed_end = 0, counts_end = 0;  // a block's bytes end at or before these
+  std::uint64_t packed_end = 0, counts_end = 0;  // upper bounds of its blocks' bytes
 };
 
 struct Span {
@@ -44,7 +45,7 @@ struct Span {
 
 class Segment {
  public:
-  // `deleted` is null or a bitmap of at least ⌈documents / 8⌉ bytes; everything borrowed outlives the segment.
+  // `deleted` is null or a bitmap of at least ⌈documents / 8⌉ bytes. It and the sections' bytes must outlive the segment.
   Segment(SegmentShape shape, const std::map<std::string, SectionBytes>& sections, const std::uint8_t* deleted,
           std::shared_ptr<const Codebook> codebook);
 
@@ -64,13 +65,16 @@ class Segment {
     return deleted_ != nullptr && (deleted_[document >> 3] >> (document & 7) & 1) != 0;
   }
 
+  // The documents of a bitmap that are not deleted.
+  DocumentSet allowed(const std::uint8_t* bitmap) const { return {bitmap, deleted_, documents_}; }
+
   ListView open_list(std::uint64_t list, const Cancel* cancel) const;
   std::uint64_t list_length(std::uint64_t list) const;
-  float list_scale(std::uint64_t list) const;                         // pq: the scale of its key
+  float list_scale(std::uint64_t list) const;                         // pq: the scale of the list's key
   std::optional<std::uint64_t> find_key(std::uint32_t key) const;
   std::optional<std::uint64_t> find_term(std::string_view term) const;
 
-  // Throws where what was read of its file cannot be trusted.
+  // Throws if the segment's file was truncated or could not be read.
   void require_whole(std::int64_t now) const { citadel::require_whole(mapping_, name_, now); }
 
   std::uint64_t probe_lists() const { return probe_lists_; }          // 0: no probe structure

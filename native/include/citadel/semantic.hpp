@@ -1,17 +1,20 @@
-// The semantic field: one vector a document, scored in order or through a probe structure.
+// The semantic field: one vector per document, scored exhaustively or through a probe structure (IVF).
 #pragma once
 
 #include <vector>
 
+#include "citadel/document_set.hpp"
 #include "citadel/query.hpp"
 #include "citadel/segment.hpp"
 
 namespace citadel {
 
-// Semantic scores of documents first … first + n.
+// Semantic scores of documents [first, first + n).
 void semantic_scores(const Segment& segment, const PreparedQuery& query, std::uint64_t first, std::size_t n, float* out);
 
-// Documents of the centroids nearest to the query: at least 8 lists and `probes` documents, ascending.
-std::vector<std::uint32_t> probe(const Segment& segment, const PreparedQuery& query, std::uint64_t probes, const Cancel* cancel);
+// Documents of the lists nearest to the query, ascending; takes lists until it has at least 8 and `probes` documents.
+// With `allowed`, only its documents count.
+std::vector<std::uint32_t> probe(const Segment& segment, const PreparedQuery& query, std::uint64_t probes,
+                                 const DocumentSet* allowed, const Cancel* cancel);
 
 }  // namespace citadel

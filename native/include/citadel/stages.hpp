@@ -1,4 +1,4 @@
-// How long each stage of a search took; asked for by `citadel bench latency` alone.
+// Stage timers of a search, used by `citadel bench latency`.
 #pragma once
 
 #include <array>
@@ -18,12 +18,13 @@ struct Stages {
   std::array<double, kStages> nanoseconds{};
 };
 
-// Stands where a clock could and does nothing: a scan compiled with it is the scan without timers.
+// No-op clock; compiles to a scan without timers.
 struct NoClock {
   void operator()(Stage) {}
 };
 
-// Everything since the last call belongs to a stage. Ticks, because the clock of the system costs as much as a block's half.
+// Each call attributes the time since the previous call to a stage. Counts TSC ticks: reading the system clock takes about
+// half as long as processing a block.
 class StageClock {
  public:
   explicit StageClock(Stages& stages) : stages_(stages), started_(std::chrono::steady_clock::now()), first_(ticks()), last_(first_) {}

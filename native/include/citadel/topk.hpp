@@ -1,4 +1,4 @@
-// The best k of a stream of scores: highest first, equal scores by lower number.
+// The top k of a stream of scores: highest first, ties by lower number.
 #pragma once
 
 #include <cstddef>
@@ -13,26 +13,26 @@ struct Scored {
   std::uint64_t number;
 };
 
-// An object, not a function: sorting then compares without a call.
+// A function object, so that std::sort inlines the comparison.
 inline constexpr auto better = [](const Scored& a, const Scored& b) {
   return a.score > b.score || (a.score == b.score && a.number < b.number);
 };
 
-// Keeps some more than k entries and throws away most of those that cannot be among the best k when full: cheaper than a
-// heap for large k.
+// Buffers a little more than k entries and, when full, drops most of those outside the top k. Cheaper than a heap for
+// large k.
 class TopK {
  public:
-  explicit TopK(std::size_t k) : k_(k), room_(k + k / 2 + 64) {}
+  explicit TopK(std::size_t k) : k_(k), capacity_(k + k / 2 + 64) {}
 
   bool has_threshold() const { return threshold_ > -std::numeric_limits<float>::infinity(); }
 
-  // What a score must reach to matter. A NaN never does.
+  // The least score that can still enter the top k. NaN never does.
   float threshold() const { return threshold_; }
 
   void push(float score, std::uint64_t number) {
     if (k_ == 0 || !(score >= threshold_)) return;
     entries_.push_back({score, number});
-    if (entries_.size() >= room_) shrink();
+    if (entries_.size() >= capacity_) shrink();
   }
 
   void merge(const TopK& other);
@@ -43,7 +43,7 @@ class TopK {
   bool shrink_by_buckets();
   void keep_best();
 
-  std::size_t k_, room_;
+  std::size_t k_, capacity_;
   float threshold_ = -std::numeric_limits<float>::infinity();
   std::vector<Scored> entries_;
 };

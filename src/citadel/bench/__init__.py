@@ -1,1 +1,1 @@
-"""Timing: latency by stage, synthetic indexes of any size, random queries."""
+"""Benchmarks: latency by stage, synthetic indexes of any size, random queries."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from citadel.types import RoutedTokens
 
 BLOCK = 256  # passages per block of the top-k selection
-MAX_PRODUCTS = 1 << 27  # computed at a time
+MAX_PRODUCTS = 1 << 27  # dot products computed at a time
 
 
 class RoutedRows(NamedTuple):
@@ -41,7 +41,9 @@ class _ListPart(NamedTuple):
     high: int
 
 
-def flatten(routed: Sequence[RoutedTokens], dtype: torch.dtype = torch.float32, device: str = "cpu") -> RoutedRows:
+def flatten(
+    routed: Sequence[RoutedTokens], dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> RoutedRows:
     """Routed texts as tensors.
 
     >>> one = RoutedTokens(np.array([7], np.uint32), np.array([2.0], np.float32))
@@ -52,7 +54,9 @@ def flatten(routed: Sequence[RoutedTokens], dtype: torch.dtype = torch.float32, 
     sizes = torch.tensor([len(text) for text in routed], dtype=torch.int64)
     keys = np.concatenate([np.empty(0, np.uint32), *(text.keys for text in routed)]).astype(np.int64)
     weights = np.concatenate([np.empty(0), *(text.weights for text in routed)])  # float64
-    vectors = [np.ones((len(t), width)) if t.vectors is None else t.vectors.reshape(len(t), width) for t in routed]
+    vectors = [
+        np.ones((len(t), width)) if t.vectors is None else t.vectors.reshape(len(t), width) for t in routed
+    ]
     weighted = np.concatenate([np.empty((0, width)), *vectors]) * weights[:, None]
     semantic = [text.semantic for text in routed if text.semantic is not None]
     return RoutedRows(
@@ -95,12 +99,12 @@ class ExactSearch:
         scores = torch.full((queries.size, width), float("-inf"), dtype=wide, device=queries.vectors.device)
         if queries.semantic is not None and self._semantic is not None:
             scores[:, : self.count] = queries.semantic @ self._semantic.T
-        for rows, part in self._meetings(queries):
+        for rows, part in self._matching_lists(queries):
             self._add(scores, queries.texts[rows], queries.vectors[rows], part)
         return scores
 
-    def _meetings(self, queries: RoutedRows) -> Iterator[tuple[Tensor, _ListPart]]:
-        """Query rows, no two of one query, with the list of their key, or with its pieces."""
+    def _matching_lists(self, queries: RoutedRows) -> Iterator[tuple[Tensor, _ListPart]]:
+        """Query rows of one key, no two from the same query, with the key's list or pieces of it."""
         order, sizes = _units(queries)
         keys = queries.keys[order[torch.cumsum(sizes, 0) - sizes]]  # [units]
         first = torch.searchsorted(self._keys, keys)
@@ -124,8 +128,8 @@ class ExactSearch:
         """Split a list into pieces of about `step` postings without splitting groups."""
         start, low = whole.start, whole.low
         while start < whole.end:
-            wanted = min(start + step, whole.end)
-            end = int(torch.searchsorted(self._group, self._group[wanted - 1 : wanted], right=True))
+            target = min(start + step, whole.end)
+            end = int(torch.searchsorted(self._group, self._group[target - 1 : target], right=True))
             high = int(self._group[end - 1]) + 1
             yield _ListPart(start, end, low, high)
             start, low = end, high
@@ -153,7 +157,7 @@ def _units(queries: RoutedRows) -> tuple[Tensor, Tensor]:
     pair = queries.keys * (queries.size + 1) + queries.texts
     order = torch.argsort(pair, stable=True)
     position = torch.arange(len(order), device=order.device)
-    turn = position - torch.searchsorted(pair[order], pair[order])  # rows of this (key, query) before
+    turn = position - torch.searchsorted(pair[order], pair[order])  # earlier rows of this (key, query)
     turns = int(turn.max()) + 1 if len(turn) else 1
     unit = queries.keys[order] * turns + turn
     again = torch.argsort(unit, stable=True)
@@ -170,7 +174,7 @@ def best(scores: Tensor, k: int, count: int) -> tuple[Tensor, Tensor]:
     k = min(k, count)
     blocks = scores.view(len(scores), -1, BLOCK)  # [B, N / BLOCK, BLOCK]
     maxima = torch.sort(blocks.amax(-1), dim=1, descending=True, stable=True).indices[:, :k]
-    chosen = torch.sort(maxima, dim=1).values  # [B, blocks]; ascending, so that stable sorting keeps lower numbers
+    chosen = torch.sort(maxima, dim=1).values  # [B, blocks]; ascending, so that ties keep lower numbers
     numbers = (chosen[..., None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
     values, order = torch.sort(scores.gather(1, numbers), dim=1, descending=True, stable=True)
     values, numbers = values[:, :k], numbers.gather(1, order)[:, :k]

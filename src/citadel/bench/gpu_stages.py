@@ -1,4 +1,4 @@
-"""A GPU search for `citadel bench latency`: results end on the host; the floor uses the GPU's bandwidth."""
+"""GPU search for `citadel bench latency`, timed until results are on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from citadel.search.plan import Options, Plan
 from citadel.types import Scored
 
 ROUNDS = 10
-COPIED = {"cuda": 1 << 30, "cpu": 1 << 22}  # bytes
+COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 22}
 
 
 class GpuSearch:
@@ -40,14 +40,14 @@ class GpuSearch:
     @cached_property
     def bandwidth(self) -> float:
         """Bytes per second that a copy reads and writes: the best of several rounds."""
-        one = torch.ones(COPIED[self._device.type], dtype=torch.uint8, device=self._device)
-        other = torch.empty_like(one)
-        return 2 * one.numel() / min(self._seconds(one, other) for _ in range(ROUNDS))
+        source = torch.ones(COPY_BYTES[self._device.type], dtype=torch.uint8, device=self._device)
+        target = torch.empty_like(source)
+        return 2 * source.numel() / min(self._copy_seconds(source, target) for _ in range(ROUNDS))
 
-    def _seconds(self, one: torch.Tensor, other: torch.Tensor) -> float:
+    def _copy_seconds(self, source: torch.Tensor, target: torch.Tensor) -> float:
         self._wait()
         start = time.perf_counter()
-        other.copy_(one)
+        target.copy_(source)
         self._wait()
         return time.perf_counter() - start
 

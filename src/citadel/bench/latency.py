@@ -1,7 +1,8 @@
 """Latency of single queries by stage, with the time to read their bytes from memory as a floor.
 
-One query at a time on one thread: a warm-up pass, then trials of two passes each. The first pass runs the search
-without timers and gives the latencies; the second, with the engine's stage timers on, gives the stages.
+One query at a time on one thread: a warm-up pass, then trials of two passes each. The first pass runs the
+search without timers and gives the latencies; the second, with the engine's stage timers on, gives the
+stages.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from citadel.settings import Settings
 from citadel.types import RoutedTokens, Scored
 
 TRIALS = 3
-MIN_QUERIES = 10  # however long they take
+MIN_QUERIES = 10  # even if they take longer than the time limit
 PERCENTILES = (50, 95, 99)
 ALL_STAGES = ("encode", *STAGES, "ids")
-WHOLE = ("search", "whole")  # the engine alone, timers off; and everything from text to ids
+WHOLE = ("search", "whole")  # the engine alone without timers; everything from text to ids
 
 
 class Traffic(NamedTuple):
@@ -38,7 +39,7 @@ class Traffic(NamedTuple):
 
 
 class GpuTimed(Protocol):
-    """A GPU search to time: results are on the host when it returns, so that nothing is left running."""
+    """A GPU search to time; it returns when the results are on the host."""
 
     @property
     def bandwidth(self) -> float: ...
@@ -58,7 +59,7 @@ class Bench:
     queries: Sequence[Any]  # texts with an encoder, else routed tokens
     encode: Callable[[str], RoutedTokens] | None = None
     ids: Callable[[NDArray[np.int64]], Any] | None = None
-    gpu: GpuTimed | None = None  # searches instead of the engine, which then only counts what is read
+    gpu: GpuTimed | None = None  # searches instead of the engine, which then only counts the traffic
 
     @property
     def settings(self) -> Settings:
@@ -79,29 +80,31 @@ class Latency:
     def floor(self, stage: str) -> float | None:
         """Milliseconds to read the stage's bytes once; None for a stage that reads no lists or vectors."""
         lists, semantic = self.traffic["list_bytes"], self.traffic["semantic_bytes"]
-        touched = {
+        bytes_read = {
             "token retrieval": lists,
             "semantic": semantic,
             "search": lists + semantic,
             "whole": lists + semantic,
         }
-        return 1e3 * touched[stage] / self.bandwidth if touched.get(stage) else None
+        return 1e3 * bytes_read[stage] / self.bandwidth if bytes_read.get(stage) else None
 
 
 def affordable(bench: Bench, seconds: float, trials: int = TRIALS) -> Bench:
-    """Limit a bench to the queries that fit into `seconds`, judged by the first; at least MIN_QUERIES."""
+    """Limit a bench to the queries that fit into `seconds`, estimated from the first query."""
     start = time.perf_counter()
     for query in bench.queries[:1]:
-        _warm(bench, query)
+        _warm_up(bench, query)
     passes = (1 + 2 * trials) * (time.perf_counter() - start)
     return replace(bench, queries=bench.queries[: max(MIN_QUERIES, int(seconds / passes))])
 
 
-def measure_latency(bench: Bench, trials: int = TRIALS, progress: Callable[[int], Any] = lambda done: None) -> Latency:
+def measure_latency(
+    bench: Bench, trials: int = TRIALS, progress: Callable[[int], Any] = lambda done: None
+) -> Latency:
     """Time every query of a bench."""
     if not bench.queries:
-        raise UsageError("no query to time: give a file of queries that is not empty")
-    traffic = [_warm(bench, query) for query in bench.queries]
+        raise UsageError("no query to time: give a file with at least one query")
+    traffic = [_warm_up(bench, query) for query in bench.queries]
     best: tuple[float, dict[str, list[float]]] | None = None
     means: list[float] = []
     for trial in range(trials):
@@ -113,7 +116,7 @@ def measure_latency(bench: Bench, trials: int = TRIALS, progress: Callable[[int]
     assert best is not None
     return Latency(
         {stage: _summary(best[1][stage]) for stage in (*ALL_STAGES, *WHOLE) if any(best[1].get(stage, ()))},
-        {name: float(np.mean([getattr(each, name) for each in traffic])) for name in Traffic._fields},
+        {name: float(np.mean([getattr(query, name) for query in traffic])) for name in Traffic._fields},
         read_bandwidth() if bench.gpu is None else bench.gpu.bandwidth,
         len(bench.queries),
         trials,
@@ -129,7 +132,9 @@ def _summary(seconds: list[float]) -> dict[str, float]:
     """
     values = 1e3 * np.asarray(seconds)
     quantiles = np.percentile(values, PERCENTILES)
-    return {"mean": float(values.mean())} | {f"p{p}": float(q) for p, q in zip(PERCENTILES, quantiles, strict=True)}
+    return {"mean": float(values.mean())} | {
+        f"p{p}": float(q) for p, q in zip(PERCENTILES, quantiles, strict=True)
+    }
 
 
 def _trial(bench: Bench) -> dict[str, list[float]]:
@@ -184,8 +189,8 @@ def _plan_routed(settings: Settings, routed: RoutedTokens) -> Plan:
     return plan_vectors(settings, routed.keys, routed.weights, routed.vectors, routed.semantic)
 
 
-def _warm(bench: Bench, query: Any) -> Traffic:
-    """Run a query once, and measure what it reads."""
+def _warm_up(bench: Bench, query: Any) -> Traffic:
+    """Run a query once and count what it reads."""
     plan = _plan(bench, query)
     if bench.gpu is not None:
         bench.gpu.search(bench.gpu.prepare(plan), bench.options)
@@ -226,7 +231,9 @@ def _semantic_bytes(settings: Settings) -> int:
     return width + 2 if settings.semantic.codec == "int8" else 2 * width
 
 
-def described(bench: Bench, latency: Latency, machine: Mapping[str, Any], synthetic: bool = False) -> dict[str, Any]:
+def described(
+    bench: Bench, latency: Latency, machine: Mapping[str, Any], synthetic: bool = False
+) -> dict[str, Any]:
     """A latency as JSON, with the floors, the index and the machine."""
     from citadel._native import instruction_set
 
@@ -248,9 +255,9 @@ def read_bandwidth(size: int = 1 << 28, rounds: int = 5) -> float:
     True
     """
     words = np.ones(size // 8, np.uint64)
-    least = float("inf")
+    shortest = float("inf")
     for _ in range(rounds):
         start = time.perf_counter()
         words.sum()
-        least = min(least, time.perf_counter() - start)
-    return words.nbytes / least
+        shortest = min(shortest, time.perf_counter() - start)
+    return words.nbytes / shortest

@@ -1,7 +1,7 @@
 """A synthetic index of any size with the scaled lists of a real one, to time queries at that size.
 
-Only the lists that the queries read are generated, with random contents: each as long as the real list would be
-if the collection grew to that many documents. Semantic vectors, if any, are generated for all documents.
+Only the lists that the queries read are generated, with random contents: each as long as the real list would
+be if the collection grew to that many documents. Semantic vectors, if any, are generated for all documents.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from citadel.index.storage import FolderStorage
 from citadel.types import Floats
 
 CHUNK = 1 << 18  # postings or documents generated at a time
-REPEATED = 0.2  # share of postings in the same document as the one before
+REPEATED = 0.2  # fraction of postings in the same document as the previous posting
 _ID, _FILE = "0" * 32, "1" * 32
-RowProgress = Callable[[int, int], Any]  # rows done, rows in all
+RowProgress = Callable[[int, int], Any]  # rows done, total rows
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -37,21 +37,25 @@ class ScaledLists:
     """The contents of a synthetic segment."""
 
     def __init__(
-        self, meta: Meta, keys: NDArray[np.uint32], sizes: NDArray[np.int64], progress: RowProgress = _no_progress
+        self,
+        meta: Meta,
+        keys: NDArray[np.uint32],
+        sizes: NDArray[np.int64],
+        progress: RowProgress = _no_progress,
     ) -> None:
         self.meta, self.keys, self.list_lengths = meta, keys, sizes
-        self._progress, self._made = progress, 0
+        self._progress, self._rows_done = progress, 0
 
     @property
     def total(self) -> int:
         """Number of rows of all sections."""
-        lexical = len(row_names(self.meta)) if self.meta.kind != "none" else 0  # KEYS has none, DOCUMENTS is not named
+        lexical = len(row_names(self.meta)) if self.meta.kind != "none" else 0
         semantic = (1 + (self.meta.semantic_codec == "int8")) if self.meta.semantic_dimension else 0
         return lexical * self.meta.postings + semantic * self.meta.documents
 
     def _count(self, rows: int) -> None:
-        self._made += rows
-        self._progress(self._made, self.total)
+        self._rows_done += rows
+        self._progress(self._rows_done, self.total)
 
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
         for number, size in enumerate(self.list_lengths.tolist()):
@@ -59,7 +63,11 @@ class ScaledLists:
             numbers = _documents(generator, self.meta.documents, size) if name == "DOCUMENTS" else None
             for start in range(0, size, CHUNK):
                 count = min(CHUNK, size - start)
-                values = numbers[start : start + count] if numbers is not None else self._values(name, generator, count)
+                values = (
+                    numbers[start : start + count]
+                    if numbers is not None
+                    else self._values(name, generator, count)
+                )
                 yield np.full(count, number, np.uint32), values
                 self._count(count)
 
@@ -83,9 +91,8 @@ class ScaledLists:
             self._count(count)
 
     def semantic_vectors(self, start: int, stop: int) -> Floats:
-        return np.zeros(
-            (stop - start, self.meta.semantic_dimension), np.float32
-        )  # unused: random_probe makes the groups
+        # Zeros: `random_probe` only reads their shape.
+        return np.zeros((stop - start, self.meta.semantic_dimension), np.float32)
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         yield from ()
@@ -98,10 +105,10 @@ class ScaledLists:
 
 
 def _documents(generator: np.random.Generator, documents: int, size: int) -> NDArray[np.uint32]:
-    """Ascending document numbers of one list; a share of them is repeated."""
+    """Ascending document numbers of one list, some of them repeated."""
     drawn = np.sort(generator.integers(0, documents, size)).astype(np.uint32)
-    again = np.flatnonzero(generator.random(max(size - 1, 0)) < REPEATED) + 1
-    drawn[again] = drawn[again - 1]
+    repeated = np.flatnonzero(generator.random(max(size - 1, 0)) < REPEATED) + 1
+    drawn[repeated] = drawn[repeated - 1]
     return np.maximum.accumulate(drawn)
 
 
@@ -147,7 +154,7 @@ class SyntheticSnapshot(Snapshot):
 
 
 def _record(segment: SyntheticSegment) -> SegmentRecord:
-    """Its manifest record; there is no document store."""
+    """The segment's manifest record; there is no document store."""
     nothing = FileRecord("", 0, 0)
     return SegmentRecord(nothing, nothing, segment.documents, segment.meta.postings, 0)
 
@@ -166,4 +173,6 @@ def synthetic_index(
     storage.make()
     contents = ScaledLists(meta, np.array(chosen, np.uint32), sizes, progress)
     record = write_segment(storage, _ID, _FILE, contents, random_probe)
-    return SyntheticSnapshot(SyntheticSegment(CitFile(storage, record, "segment", _ID), meta, len(chosen)), like)
+    return SyntheticSnapshot(
+        SyntheticSegment(CitFile(storage, record, "segment", _ID), meta, len(chosen)), like
+    )

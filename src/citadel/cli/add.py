@@ -51,4 +51,5 @@ def add(
         report_truncated(opened, cut)
         counts = {"replaced": replaced, "skipped": feed.skipped, "cut": cut}
         rest = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
-        print(f"{index}: {plural(len(opened) - before + replaced, 'document')} added{rest}; {len(opened):,} in total")
+        added = plural(len(opened) - before + replaced, "document")
+        print(f"{index}: {added} added{rest}; {len(opened):,} in total")

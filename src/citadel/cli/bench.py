@@ -1,4 +1,4 @@
-"""`citadel bench latency`: one query at a time, every stage timed apart."""
+"""`citadel bench latency`: time each stage of a search, one query at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from citadel.cli.support.output import print_json, say
 from citadel.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from citadel.api import Index
     from citadel.bench.latency import Bench, Latency
@@ -28,25 +28,36 @@ def bench() -> None:
 
 @bench_app.command()
 def latency(
-    index: Annotated[str | None, typer.Argument(metavar="[INDEX]", help="The index to time; not with --like.")] = None,
+    index: Annotated[
+        str | None, typer.Argument(metavar="[INDEX]", help="The index to time; not with --like.")
+    ] = None,
     queries: Annotated[str, typer.Option(metavar="FILE", help="Queries: JSONL, TSV or a BEIR folder.")] = "",
-    like: Annotated[str, typer.Option(metavar="INDEX", help="Time a synthetic index with this one's lists.")] = "",
-    documents: Annotated[int, typer.Option(min=1, help="With --like: how many documents it has.")] = 8_841_823,
+    like: Annotated[
+        str, typer.Option(metavar="INDEX", help="Time a synthetic index with this one's lists.")
+    ] = "",
+    documents: Annotated[int, typer.Option(min=1, help="With --like: number of documents.")] = 8_841_823,
     limit: Annotated[int, typer.Option(min=1, help="Time the first N queries.")] = 200,
-    tokens: Annotated[int, typer.Option(min=1, help="Without --queries: tokens of a random query.")] = 16,
+    tokens: Annotated[int, typer.Option(min=1, help="Without --queries: tokens per random query.")] = 16,
     k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 1000,
     semantic: Annotated[str, typer.Option(metavar="auto|exact|rerank|off", help="As in search.")] = "auto",
-    trials: Annotated[int, typer.Option(min=1, help="The one with the least mean counts.")] = 3,
-    into: Annotated[str, typer.Option(metavar="F.json", help="Write it into this measurement's `latency`.")] = "",
-    folder: Annotated[str, typer.Option(metavar="DIR", help="Where a synthetic index is made and removed.")] = "",
+    trials: Annotated[
+        int, typer.Option(min=1, help="Number of trials; the one with the lowest mean counts.")
+    ] = 3,
+    into: Annotated[
+        str, typer.Option(metavar="F.json", help="Store the result as `latency` of this measurement.")
+    ] = "",
+    folder: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder for the temporary synthetic index.")
+    ] = "",
     device: Device = "cpu",
     json: Json = False,
     model: Model = None,
 ) -> None:
-    """Encode, token retrieval, accumulating, semantic, sorting: mean, p50, p95, p99 and the bandwidth floor of each.
+    """Time each stage of a search: mean, p50, p95, p99 and the floor set by memory bandwidth.
 
-    One query at a time on one thread, after a warm-up. Without --queries random ones are made, their keys drawn as
-    often as documents have them. With --device cuda the search is one stage, its answer on the host."""
+    One query at a time on one thread, after a warm-up. Without --queries, queries are random, with keys drawn
+    by their frequency in the documents. With --device cuda, the search is one stage, including the copy of
+    its result to the host."""
     if (index is None) == (not like):
         raise UsageError("name either an INDEX or a synthetic one with --like INDEX")
     from citadel.api import Index
@@ -58,22 +69,22 @@ def latency(
         Index.open(index or like, model=model, threads=1) as opened,
         tempfile.TemporaryDirectory(prefix="citadel-bench-", dir=folder or None) as scratch,
     ):
-        asked = _queries(opened, queries, limit, tokens)
-        made = _synthetic(opened, asked, documents, scratch) if like else None
-        prepared = _bench(opened, asked, k, semantic, made, device)
+        sample = _queries(opened, queries, limit, tokens)
+        synthetic = _synthetic(opened, sample, documents, scratch) if like else None
+        prepared = _bench(opened, sample, k, semantic, synthetic, device)
         with Progress("Timing", "trials", trials) as progress:
-            found = measure_latency(prepared, trials, progress)
-        record = described(prepared, found, machine() | _gpu_name(prepared), bool(like))
+            result = measure_latency(prepared, trials, progress)
+        record = described(prepared, result, machine() | _gpu_name(prepared), bool(like))
     if into:
-        _keep(into, record)
+        _store(into, record)
     if json:
         print_json(record)
     else:
-        _show(record, found)
+        _show(record, result)
 
 
 def _queries(opened: Index, file: str, limit: int, tokens: int) -> list[Any]:
-    """Texts where there is a file, else random queries as routed tokens."""
+    """Return the texts of a file, or random queries as routed tokens."""
     from citadel.bench.random_queries import random_queries
     from citadel.text.queries import read_queries
 
@@ -86,15 +97,15 @@ def _queries(opened: Index, file: str, limit: int, tokens: int) -> list[Any]:
     return random_queries(opened.searcher().snapshot, limit, tokens)
 
 
-def _synthetic(opened: Index, asked: list[Any], documents: int, scratch: str) -> Any:
+def _synthetic(opened: Index, queries: list[Any], documents: int, scratch: str) -> Any:
     from citadel.bench.synthetic import synthetic_index
     from citadel.progress import Progress
 
     snapshot = opened.searcher().snapshot
-    routed = [opened.encode_query(query) if isinstance(query, str) else query for query in asked]
-    say(f"making the lists of {len(asked):,} queries for {documents:,} documents in {scratch}")
+    routed = [opened.encode_query(query) if isinstance(query, str) else query for query in queries]
+    say(f"generating the lists of {len(queries):,} queries for {documents:,} documents in {scratch}")
     keys = [int(key) for text in routed for key in text.keys]
-    with Progress("Making the lists", "rows") as progress:
+    with Progress("Generating the lists", "rows") as progress:
 
         def show(done: int, total: int) -> None:
             progress.total = total
@@ -103,21 +114,21 @@ def _synthetic(opened: Index, asked: list[Any], documents: int, scratch: str) ->
         return synthetic_index(snapshot, documents, keys, scratch, show)
 
 
-def _bench(opened: Index, asked: list[Any], k: int, semantic: str, made: Any, device: str) -> Bench:
+def _bench(opened: Index, queries: list[Any], k: int, semantic: str, synthetic: Any, device: str) -> Bench:
     from citadel.bench.latency import Bench
     from citadel.routing import get_router
     from citadel.search.cpu import CpuEngine
     from citadel.search.plan import plan_options
 
-    snapshot = made or opened.searcher().snapshot
+    snapshot = synthetic or opened.searcher().snapshot
     floor = get_router(snapshot.settings.router).floor
     engine = CpuEngine(snapshot, floor, (0.0, 0.0), 1)
     encode = None
-    if asked and isinstance(asked[0], str):
+    if queries and isinstance(queries[0], str):
         encode = opened.encode_query if device == "cpu" else _encode_on(opened, device)
-    options, ids = plan_options(snapshot, k, semantic, None), None if made else snapshot.ids
+    options, ids = plan_options(snapshot, k, semantic, None), None if synthetic else snapshot.ids
     gpu = None if device == "cpu" else _gpu(snapshot, floor, device)
-    return Bench(snapshot, engine, options, asked, encode, ids, gpu)
+    return Bench(snapshot, engine, options, queries, encode, ids, gpu)
 
 
 def _encode_on(opened: Index, device: str) -> Callable[[str], RoutedTokens]:
@@ -129,7 +140,9 @@ def _gpu(snapshot: Any, floor: bool, device: str) -> Any:
     try:
         from citadel.bench.gpu_stages import GpuSearch
     except ImportError as error:
-        raise UsageError(f"a GPU needs more packages ({error}): run `pip install 'citadel-ir[gpu]'`") from None
+        raise UsageError(
+            f"a GPU needs more packages ({error}): run `pip install 'citadel-ir[gpu]'`"
+        ) from None
     return GpuSearch(snapshot, floor, device)
 
 
@@ -137,29 +150,32 @@ def _gpu_name(prepared: Bench) -> dict[str, str]:
     return {} if prepared.gpu is None else {"card": prepared.gpu.name}
 
 
-def _keep(file: str, described: dict[str, Any]) -> None:
+def _store(file: str, record: dict[str, Any]) -> None:
     from dataclasses import replace
 
     from citadel.paper.record import read_measurement, write_measurement
 
-    write_measurement(file, replace(read_measurement(file), latency=described))
+    write_measurement(file, replace(read_measurement(file), latency=record))
 
 
-def _show(described: dict[str, Any], found: Latency) -> None:
-    kind = "synthetic documents" if described["synthetic"] else "documents"
-    where = described["machine"].get("card", "one thread")
-    print(f"{described['documents']:,} {kind}, {found.queries:,} queries, top {described['k']}, {where}")
+def _show(record: dict[str, Any], result: Latency) -> None:
+    kind = "synthetic documents" if record["synthetic"] else "documents"
+    gpu = record["machine"].get("card")
+    where = gpu or "one thread"
+    print(f"{record['documents']:,} {kind}, {result.queries:,} queries, top {record['k']}, {where}")
     print(f"{'ms per query':<18}{'mean':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'floor':>10}")
-    for stage, figures in found.milliseconds.items():
-        floor = found.floor(stage)
+    for stage, figures in result.milliseconds.items():
+        floor = result.floor(stage)
         cells = "".join(f"{figures[name]:>10.4f}" for name in ("mean", "p50", "p95", "p99"))
         print(f"{stage:<18}{cells}{'–' if floor is None else f'{floor:.4f}':>10}")
-    traffic = found.traffic
-    print(
-        f"dot products per query: {traffic['token_products']:,.0f} token, {traffic['semantic_products']:,.0f} semantic"
-    )
-    print(
-        f"bytes per query: {traffic['list_bytes']:,.0f} of lists, {traffic['semantic_bytes']:,.0f} of semantic vectors"
-    )
-    reads = "the GPU copies" if "card" in described["machine"] else "one core reads"
-    print(f"{reads} {found.bandwidth / 1e9:.1f} GB/s: that is the floor; caches may undercut it on a small index")
+    _show_traffic(result.traffic)
+    reads = "the GPU copies" if gpu else "one core reads"
+    speed = f"{reads} {result.bandwidth / 1e9:.1f} GB/s"
+    print(f"{speed}: this sets the floor; on a small index, caches can be faster")
+
+
+def _show_traffic(traffic: Mapping[str, float]) -> None:
+    products = f"{traffic['token_products']:,.0f} token, {traffic['semantic_products']:,.0f} semantic"
+    print(f"dot products per query: {products}")
+    size = f"{traffic['list_bytes']:,.0f} of lists, {traffic['semantic_bytes']:,.0f} of semantic vectors"
+    print(f"bytes per query: {size}")

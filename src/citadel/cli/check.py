@@ -8,7 +8,7 @@ import typer
 
 from citadel.cli.support.options import IndexFolder
 from citadel.cli.support.output import plural, say
-from citadel.errors import CorruptIndexError
+from citadel.errors import CorruptIndexError, FingerprintError
 
 if TYPE_CHECKING:
     from citadel.index.repair import EncodeDocuments
@@ -36,7 +36,9 @@ def check(
             raise
         snapshot = _repair(storage, yes)
     state = "is whole" if deep or repair else "opens"
-    print(f"{index}: generation {snapshot.manifest.generation} {state}: {_contents(snapshot, deep or repair)}")
+    print(
+        f"{index}: generation {snapshot.manifest.generation} {state}: {_contents(snapshot, deep or repair)}"
+    )
     if deep:
         _check_older(storage, snapshot.manifest.generation)
 
@@ -50,7 +52,7 @@ def _check(storage: FolderStorage, deep: bool) -> Snapshot:
 
 
 def _check_older(storage: FolderStorage, newest: int) -> None:
-    """Report damage of the generation before, which a repair could return to."""
+    """Report damage of older generations, which a repair could return to."""
     from citadel.index.check import is_whole
     from citadel.index.manifest import generations
 
@@ -78,9 +80,14 @@ def _print_generations(storage: FolderStorage) -> None:
         print(f"{storage.location}: generation {number} is {state}")
     if not generations(storage):
         return
-    plan = plan_repair(storage, _encode(storage))
+    try:
+        plan = plan_repair(storage, _encode(storage))
+    except FingerprintError as error:  # the damage is still what is reported
+        print(error)
+        return
     if plan.action == "impossible":
-        print(f"{storage.location}: nothing can be saved: build it anew with `citadel index CORPUS … --overwrite`")
+        advice = "rebuild it with `citadel index CORPUS … --overwrite`"
+        print(f"{storage.location}: nothing can be saved: {advice}")
     else:
         options = "--repair --yes" if plan.loses_documents else "--repair"
         print(f"{storage.location}: `citadel check {storage.location} {options}`: {loss_message(plan)}")
@@ -97,7 +104,7 @@ def _repair(storage: FolderStorage, yes: bool) -> Snapshot:
 
 
 def _encode(storage: FolderStorage) -> EncodeDocuments | None:
-    """The model of an index, to build damaged lists again; None where it is not installed or not needed."""
+    """Return the encoder that rebuilds damaged lists; None if it is not needed or not installed."""
     from citadel.encode.batches import encoded_batches
     from citadel.encode.locate import fingerprint, index_model
     from citadel.errors import CitadelError

@@ -15,7 +15,8 @@ def delete(
     index: IndexFolder,
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Document ids.")] = None,
     file: Annotated[
-        str | None, typer.Option("--ids", metavar="FILE", help="A file with one id per line; - reads standard input.")
+        str | None,
+        typer.Option("--ids", metavar="FILE", help="A file with one id per line; - reads standard input."),
     ] = None,
 ) -> None:
     """Delete documents by id, in one commit. Unknown ids are counted and ignored."""
@@ -25,12 +26,14 @@ def delete(
     from citadel.text.parse import check_text
 
     unique = list(
-        dict.fromkeys([*(check_text(id, "the id") for id in ids or []), *(_read_ids(file) if file is not None else [])])
+        dict.fromkeys(
+            [*(check_text(id, "the id") for id in ids or []), *(_read_ids(file) if file is not None else [])]
+        )
     )
     with Index.open(index) as opened:
         deleted = opened.delete(unique)
         opened.commit()
-        unknown = f", {plural(len(unique) - deleted, 'id')} not there" if deleted < len(unique) else ""
+        unknown = f", {plural(len(unique) - deleted, 'id')} not found" if deleted < len(unique) else ""
         print(f"{index}: {deleted:,} deleted{unknown}, {plural(len(opened), 'document')} left")
 
 

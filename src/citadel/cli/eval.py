@@ -13,34 +13,53 @@ from citadel.errors import UsageError
 
 
 def evaluate(
-    index: Annotated[str | None, typer.Argument(metavar="[INDEX]", help="The index folder; not with --run.")] = None,
+    index: Annotated[
+        str | None, typer.Argument(metavar="[INDEX]", help="The index folder; not with --run.")
+    ] = None,
     queries: Annotated[str, typer.Option(metavar="FILE", help="Queries: JSONL, TSV or a BEIR folder.")] = "",
-    qrels: Annotated[str, typer.Option(metavar="FILE", help="Judgements: TREC, BEIR, or a BEIR folder.")] = "",
+    qrels: Annotated[
+        str, typer.Option(metavar="FILE", help="Judgements: TREC, BEIR, or a BEIR folder.")
+    ] = "",
     dataset: Annotated[
         str,
-        typer.Option(metavar="DIR|ID", help="Queries and judgements: a BEIR or MS MARCO folder, or ir_datasets:ID."),
+        typer.Option(
+            metavar="DIR|ID", help="Queries and judgements: a BEIR or MS MARCO folder, or ir_datasets:ID."
+        ),
     ] = "",
-    split: Annotated[str, typer.Option(metavar="NAME", help="test, dev, …; MS MARCO: dev-small, dl19, dl20.")] = "",
+    split: Annotated[
+        str, typer.Option(metavar="NAME", help="test, dev, …; MS MARCO: dev-small, dl19, dl20.")
+    ] = "",
     measures: Annotated[
         str,
         typer.Option(
-            metavar="NAMES", help="Names of ir-measures, separated by spaces.  [default: nDCG@10 RR@10 R@1000]"
+            metavar="NAMES",
+            help="Names of ir-measures, separated by spaces.  [default: nDCG@10 RR@10 R@1000]",
         ),
     ] = "",
     run: Annotated[str, typer.Option(metavar="RUN", help="A TREC run to measure instead of an index.")] = "",
-    baseline: Annotated[str, typer.Option(metavar="RUN", help="A TREC run to compare with, query by query.")] = "",
+    baseline: Annotated[
+        str, typer.Option(metavar="RUN", help="A TREC run to compare with, query by query.")
+    ] = "",
     json: Json = False,
-    per_query: Annotated[bool, typer.Option("--per-query", help="Also print each judged query's values.")] = False,
-    save_run: Annotated[str, typer.Option(metavar="FILE", help="Write the run; .gz and .xz are compressed.")] = "",
+    per_query: Annotated[
+        bool, typer.Option("--per-query", help="Also print each judged query's values.")
+    ] = False,
+    save_run: Annotated[
+        str, typer.Option(metavar="FILE", help="Write the run; .gz and .xz are compressed.")
+    ] = "",
     save_qrels: Annotated[str, typer.Option(metavar="FILE", help="Write the judgements as TREC qrels.")] = "",
-    save_queries: Annotated[str, typer.Option(metavar="FILE", help="Write each query's values as JSON.")] = "",
+    save_queries: Annotated[
+        str, typer.Option(metavar="FILE", help="Write each query's values as JSON.")
+    ] = "",
     relevant: Annotated[
-        int | None, typer.Option(metavar="GRADE", min=1, help="Lowest grade that recall, RR and AP count as relevant.")
+        int | None,
+        typer.Option(metavar="GRADE", min=1, help="Lowest grade that recall, RR and AP count as relevant."),
     ] = None,
     drop_same_id: Annotated[
         bool | None,
         typer.Option(
-            "--drop-same-id/--keep-same-id", help="Drop hits whose id equals the query's; default for arguana, quora."
+            "--drop-same-id/--keep-same-id",
+            help="Drop hits whose id equals the query's; default for arguana, quora.",
         ),
     ] = None,
     model: Model = None,
@@ -54,8 +73,8 @@ def evaluate(
     if (index is None) == (not run):
         raise UsageError("name either an INDEX or a run with --run")
     options = EvalOptions(
-        index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model, threads, device,
-        parse_gpu_memory(gpu_memory), bool(save_run),
+        index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model,
+        threads, device, parse_gpu_memory(gpu_memory), bool(save_run),
     )  # fmt: skip
     result = run_evaluation(options)
     save(result, save_run, save_qrels, save_queries)

@@ -20,10 +20,16 @@ def explain(
         list[str] | None,
         typer.Argument(metavar="[INDEX] [QUERY] [ID]", help="An index, a query in quotes, a document."),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Explain this text alone: every token with its keys.")] = None,
-    side: Annotated[str, typer.Option(metavar="document|query", help="With --text: what it is read as.")] = "document",
+    text: Annotated[
+        str | None, typer.Option(help="Explain this text alone: every token with its keys.")
+    ] = None,
+    side: Annotated[
+        str, typer.Option(metavar="document|query", help="With --text: encode it as a document or a query.")
+    ] = "document",
     vectors: Annotated[str | None, typer.Option(metavar="F.npz", help="The query, given as vectors.")] = None,
-    tau: Annotated[float | None, typer.Option(help="Dynamic router: leave out document weights up to this.")] = None,
+    tau: Annotated[
+        float | None, typer.Option(help="Dynamic router: leave out document weights up to this.")
+    ] = None,
     semantic: Annotated[
         str, typer.Option(metavar="auto|exact|rerank|off", help="How semantic vectors are used.")
     ] = "auto",
@@ -31,14 +37,16 @@ def explain(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="The model of --text (default: the one text goes through); or where the index's model is now.",
+            help="The model of --text; or the folder of the index's model, if it is not installed.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/reference/explanation.md).")] = False,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write one HTML file; - prints it.")] = None,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write one HTML file; - prints it.")
+    ] = None,
     threads: Threads = None,
 ) -> None:
-    """Why a document matched a query, or which keys a text has."""
+    """Explain why a document matched a query, or list the keys of a text."""
     if json and html == "-":
         raise UsageError(
             "--json and --html - both print to standard output: name a file for the HTML, or leave one out"
@@ -49,15 +57,17 @@ def explain(
         return
     if len(given) != (2 if vectors else 3):
         wanted = "INDEX ID --vectors F.npz" if vectors else 'INDEX "QUERY" ID'
-        raise UsageError(f"a match is explained with {wanted}, a text with --text: {len(given)} arguments do not fit")
+        raise UsageError(f"{len(given)} arguments given: explain a match with {wanted}, a text with --text")
     from citadel.api import Index
 
     with Index.open(given[0], model=model, threads=threads) as opened:
-        found = _match(opened.searcher(threads=threads), given[1:], vectors, semantic, tau)
-    _show(found, json, html)
+        explanation = _match(opened.searcher(threads=threads), given[1:], vectors, semantic, tau)
+    _show(explanation, json, html)
 
 
-def _match(searcher: Searcher, rest: list[str], vectors: str | None, semantic: str, tau: float | None) -> Explanation:
+def _match(
+    searcher: Searcher, rest: list[str], vectors: str | None, semantic: str, tau: float | None
+) -> Explanation:
     from citadel.text.parse import check_text
 
     if vectors is None:
@@ -67,7 +77,7 @@ def _match(searcher: Searcher, rest: list[str], vectors: str | None, semantic: s
 
     queries = read_vector_queries(vectors)
     if len(queries) != 1:
-        raise InputError(f"one query is explained at a time, and here are {len(queries)}: give a file of one", vectors)
+        raise InputError(f"{len(queries)} queries in this file: give a file with one query", vectors)
     return searcher.explain_vectors(rest[0], **queries[0][1], semantic_mode=semantic, tau=tau)
 
 
@@ -81,7 +91,7 @@ def _text(
     json: bool,
     html: str | None,
 ) -> None:
-    """A text alone, through the model of an index, a model's folder or the default model."""
+    """Explain a text with the model of an index, a model folder or the default model."""
     from citadel.encode.locate import text_model
     from citadel.text.parse import check_text
 
@@ -102,31 +112,31 @@ def _text(
     _show(explain_text(Encoder(model or "", threads), text, tau=tau, side=side), json, html)
 
 
-def _show(found: Explanation | TextExplanation, json: bool, html: str | None) -> None:
-    """As JSON, as HTML, or for a reader."""
+def _show(explanation: Explanation | TextExplanation, json: bool, html: str | None) -> None:
+    """Print an explanation as a table or JSON, or write it as HTML."""
     if html is not None:
-        _write_html(found, html)
+        _write_html(explanation, html)
     if json:
-        print_json(found.to_json())
+        print_json(explanation.to_json())
     elif html is None:
         from rich.console import Console
 
-        Console(highlight=False).print(_view(found))
+        Console(highlight=False).print(_view(explanation))
 
 
-def _view(found: Explanation | TextExplanation) -> Any:
+def _view(explanation: Explanation | TextExplanation) -> Any:
     from citadel.cli.support.render_explanation import match_view, text_view
     from citadel.explain.result import Explanation
 
-    return match_view(found) if isinstance(found, Explanation) else text_view(found)
+    return match_view(explanation) if isinstance(explanation, Explanation) else text_view(explanation)
 
 
-def _write_html(found: Explanation | TextExplanation, file: str) -> None:
+def _write_html(explanation: Explanation | TextExplanation, file: str) -> None:
     from citadel.explain.html import match_html, text_html
     from citadel.explain.result import Explanation
     from citadel.types import write_whole
 
-    page = match_html(found) if isinstance(found, Explanation) else text_html(found)
+    page = match_html(explanation) if isinstance(explanation, Explanation) else text_html(explanation)
     if file == "-":
         print(page, end="")
         return

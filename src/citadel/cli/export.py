@@ -8,9 +8,13 @@ import typer
 
 
 def export(
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A folder written by `citadel train`.")],
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="A folder written by `citadel train`.")
+    ],
     out: Annotated[str, typer.Option(metavar="DIR", help="The model folder to write.")],
-    precision: Annotated[str, typer.Option(metavar="int8|fp32|both", help="How the weights are stored.")] = "int8",
+    precision: Annotated[
+        str, typer.Option(metavar="int8|fp32|both", help="How the weights are stored.")
+    ] = "int8",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
 ) -> None:
     """Write a model folder: ONNX graph, tokenizer, config and model card. The result is verified first."""

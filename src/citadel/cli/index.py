@@ -25,14 +25,17 @@ def index(
     index: IndexFolder,
     model: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Text: a folder made by `citadel export`, default, or bm25.  [default]"),
+        typer.Option(
+            metavar="DIR", help="Text: a folder made by `citadel export`, default, or bm25.  [default]"
+        ),
     ] = None,
     router: Annotated[
         str | None,
         typer.Option(help="Without a model: bm25; for vectors dynamic, static, all_to_all, sparse or none."),
     ] = None,
     tau: Annotated[
-        float | None, typer.Option(help="Dynamic router: drop document weights up to this.  [default: the model's]")
+        float | None,
+        typer.Option(help="Dynamic router: drop document weights up to this.  [default: the model's]"),
     ] = None,
     codec: Annotated[
         str | None, typer.Option(metavar="fp16|int8|pq2|pq1", help="How token vectors are stored.  [int8]")
@@ -51,8 +54,12 @@ def index(
     threads: Threads = None,
     format: Format = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")] = False,
-    commit_bytes: Annotated[int | None, typer.Option(hidden=True, min=1, envvar="CITADEL_COMMIT_BYTES")] = None,
-    commit_seconds: Annotated[float | None, typer.Option(hidden=True, envvar="CITADEL_COMMIT_SECONDS")] = None,
+    commit_bytes: Annotated[
+        int | None, typer.Option(hidden=True, min=1, envvar="CITADEL_COMMIT_BYTES")
+    ] = None,
+    commit_seconds: Annotated[
+        float | None, typer.Option(hidden=True, envvar="CITADEL_COMMIT_SECONDS")
+    ] = None,
 ) -> None:
     """Build an index from a corpus. Interrupted? Rerun the same command to resume."""
     if model is not None and router is not None:
@@ -66,12 +73,16 @@ def index(
     if is_vectors(corpus):
         _refuse({"--model": model, **terms, "--format": format}, "a corpus of text")
         settings = _vector_settings(corpus, router, tau, codec, semantic_codec, fingerprint)
-    elif (named := None if model is None and _given(router=router, **terms) else text_model(model)) is not None:
+    elif (
+        named := None if model is None and _given(router=router, **terms) else text_model(model)
+    ) is not None:
         _refuse(terms, "bm25, not for a model")
         _refuse({"--fingerprint": fingerprint}, "a corpus of vectors, an .npz file")
         settings = _given(model=named, tau=tau, codec=codec, semantic_codec=semantic_codec)
     else:
-        _refuse({**stored, "--fingerprint": fingerprint}, "a corpus of vectors, an .npz file, or for a --model")
+        _refuse(
+            {**stored, "--fingerprint": fingerprint}, "a corpus of vectors, an .npz file, or for a --model"
+        )
         settings = _given(model=BM25, router=router, analyser=analyser, k1=k1, b=b)
     options = _options(settings) | ({"format": format} if format else {})
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds)
@@ -92,7 +103,7 @@ def _refuse(options: dict[str, Any], kind: str) -> None:
 
 
 def _options(settings: dict[str, Any]) -> dict[str, str]:
-    """The settings that a build stores; defaults are left out, so that naming one makes no difference."""
+    """Return the settings that a build stores, without defaults: naming a default makes no difference."""
     from citadel.encode.locate import find_model, fingerprint, text_model
 
     defaults = {
@@ -118,7 +129,7 @@ def _vector_settings(
     semantic_codec: str | None,
     fingerprint: str | None,
 ) -> dict[str, Any]:
-    """The arguments of Index.create, with dimensions from the arrays."""
+    """Return the arguments of Index.create, with dimensions from the arrays."""
     from citadel.cli.support.vectors import find_fields
     from citadel.text.parse import check_text
 

@@ -1,4 +1,4 @@
-"""The command `citadel`: its subcommands, and errors as one line on standard error and an exit code."""
+"""The command `citadel`: subcommands, error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OUT_OF_RESOURCES = 6
 BAD_INPUT = 4
 USAGE = 2
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM}
-# typer carries click inside or beside it, by version; both call the parent of BadParameter UsageError.
+# click.UsageError; some versions of typer bundle click, so it cannot be imported by name.
 _CommandLineError: type = typer.BadParameter.__base__ or typer.BadParameter
 
 app = typer.Typer(
@@ -74,7 +74,9 @@ app.command()(demo.demo)
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print version, format and instruction set.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print version, format and instruction set.")
+    ] = False,
 ) -> None:
     """Multi-vector retrieval with dynamic lexical routing: build, change, check and search an index."""
     if os.environ.get("CITADEL_ISA"):
@@ -98,7 +100,7 @@ def _check_instruction_set() -> None:
 
 
 def version_line() -> str:
-    """Version, index format and the instruction set in use.
+    """Return the version, the index format and the instruction set in use.
 
     >>> version_line().startswith("citadel ")
     True
@@ -145,7 +147,7 @@ def report(error: BaseException) -> int:
 
 
 def _exit_code(error: SystemExit) -> int:
-    """The code of a command that ended itself, as shell completion does; its output is flushed first."""
+    """Flush the output and return the exit code of a command that exited, such as shell completion."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -176,7 +178,9 @@ def _usage_message(error: BaseException) -> str:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "citadel"
     message = (
-        str(getattr(error, "message", "") or error) if not hasattr(error, "format_message") else error.format_message()
+        str(getattr(error, "message", "") or error)
+        if not hasattr(error, "format_message")
+        else error.format_message()
     )
     return f"{message.rstrip('.')}; see `{command} --help`"
 
@@ -185,12 +189,18 @@ def _system_message(error: OSError) -> tuple[str, int]:
     where = f"{os.fspath(error.filename)!s}: " if error.filename is not None else ""
     reason = os.strerror(error.errno or 0).lower()
     if error.errno == errno.EIO:
-        return f"{where}the disk failed ({reason}); check the disk and its cables, then run it again", OUT_OF_RESOURCES
+        return (
+            f"{where}the disk failed ({reason}); check the disk and its cables, then run it again",
+            OUT_OF_RESOURCES,
+        )
     if error.errno == errno.EROFS:
         return f"{where}{reason}; mount it for writing, or choose another folder", OUT_OF_RESOURCES
     if error.errno in _FULL:
-        return f"{where}{reason}; what was committed before is intact; make room and run it again", OUT_OF_RESOURCES
-    return f"{where}{reason}; check the path and who may read and write it", BAD_INPUT
+        return (
+            f"{where}{reason}; what was committed before is intact; make room and run it again",
+            OUT_OF_RESOURCES,
+        )
+    return f"{where}{reason}; check the path and its permissions", BAD_INPUT
 
 
 def _drop_output() -> None:

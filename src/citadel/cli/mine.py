@@ -13,7 +13,9 @@ from citadel.cli.support.run_training import run_mine
 def mine(
     model: Annotated[
         str,
-        typer.Option(metavar="bm25|DIR|dense:DIR", help="The ranker: BM25, a trained model, or a sentence encoder."),
+        typer.Option(
+            metavar="bm25|DIR|dense:DIR", help="The ranker: BM25, a trained model, or a sentence encoder."
+        ),
     ],
     out: Annotated[str, typer.Option(metavar="FILE", help="The JSONL file to write.")],
     data: Annotated[str, typer.Option(metavar="CONFIG", help="A training config: its [data] is mined.")] = "",

@@ -1,4 +1,4 @@
-"""`citadel report FOLDER`: the paper's tables and figures from measured files."""
+"""`citadel report FOLDER`: the paper's tables and figures from measurements."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ import typer
 
 
 def report(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the files of `citadel measure` are.")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="Write report.md, report.html and figures there.")] = "",
-    baseline: Annotated[str, typer.Option(metavar="NAME", help="The system others are tested against.")] = "CITADEL",
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="The folder with files of `citadel measure`.")
+    ],
+    out: Annotated[
+        str, typer.Option(metavar="DIR", help="Write report.md, report.html and figures there.")
+    ] = "",
+    baseline: Annotated[
+        str, typer.Option(metavar="NAME", help="The system others are tested against.")
+    ] = "CITADEL",
 ) -> None:
-    """Tables 1 to 6 and Figures 1, 3 to 8 of the paper, its own numbers beside ours.
+    """Write Tables 1 to 6 and Figures 1 and 3 to 8 of the paper, with its numbers beside yours.
 
-    Without --out: every system side by side on each collection, with paired t-tests, on standard output."""
+    Without --out: print a table of all systems on each collection, with paired t-tests."""
     from citadel.paper.build import build_report
     from citadel.paper.family import family_table
     from citadel.paper.measured import read_folder

@@ -21,20 +21,26 @@ RUN_K = 1000
 
 def search(
     index: IndexFolder,
-    queries: Annotated[list[str] | None, typer.Argument(metavar="[QUERY]...", help="Queries, each in quotes.")] = None,
+    queries: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUERY]...", help="Queries, each in quotes.")
+    ] = None,
     file: Annotated[
         str | None,
         typer.Option("--queries", metavar="FILE", help="Queries: JSONL, TSV, a BEIR folder, or - for JSONL."),
     ] = None,
     vectors: Annotated[str | None, typer.Option(metavar="F.npz", help="Queries given as vectors.")] = None,
-    k: Annotated[int | None, typer.Option("-k", min=1, help="Hits per query.  [default: 10, with --run 1000]")] = None,
+    k: Annotated[
+        int | None, typer.Option("-k", min=1, help="Hits per query.  [default: 10, with --run 1000]")
+    ] = None,
     run: Annotated[str | None, typer.Option(metavar="FILE", help="Write a TREC run; - prints it.")] = None,
     tag: Annotated[str, typer.Option(help="The last column of the run.")] = "citadel",
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")] = False,
     semantic: Annotated[
         str, typer.Option(metavar="auto|exact|rerank|off", help="How semantic vectors are used.")
     ] = "auto",
-    tau: Annotated[float | None, typer.Option(help="Dynamic router: ignore document weights up to this.")] = None,
+    tau: Annotated[
+        float | None, typer.Option(help="Dynamic router: ignore document weights up to this.")
+    ] = None,
     model: Model = None,
     threads: Threads = None,
     device: Device = "cpu",
@@ -44,7 +50,9 @@ def search(
     if sum((bool(queries), file is not None, vectors is not None)) != 1:
         raise UsageError("name either queries, or a file of them with --queries, or vectors with --vectors")
     if run == "-" and json:
-        raise UsageError("--run - and --json both print to standard output: name a file for the run, or leave one out")
+        raise UsageError(
+            "--run - and --json both print to standard output: name a file for the run, or leave one out"
+        )
     from citadel.api import Index
     from citadel.cli.support.batch_search import warn_of_cuts
     from citadel.search.plan import SEMANTIC_MODES
@@ -77,7 +85,7 @@ def _search(
     tau: float | None,
     is_run: bool,
 ) -> Iterator[QueryHits]:
-    from citadel.cli.support.batch_search import for_trec_run, search_texts, search_vectors
+    from citadel.cli.support.batch_search import check_trec_run, search_texts, search_vectors
 
     results: Iterator[QueryHits]
     if vectors is not None:
@@ -88,11 +96,13 @@ def _search(
     else:
         texts = _read_texts(queries, file)
         ids, results = [id for id, _ in texts], search_texts(searcher, texts, k, semantic, tau)
-    return for_trec_run(results, ids) if is_run else results
+    if is_run:
+        check_trec_run(searcher, ids)  # before the search: `results` is lazy
+    return results
 
 
 def _read_texts(queries: list[str], file: str | None) -> list[tuple[str, str]]:
-    """(id, text) of each query: those of a file, or the arguments, numbered from 1."""
+    """Return (id, text) of each query, from a file or from the arguments, numbered from 1."""
     from citadel.text.parse import check_text
     from citadel.text.queries import read_queries
 
@@ -102,7 +112,7 @@ def _read_texts(queries: list[str], file: str | None) -> list[tuple[str, str]]:
 
 
 def _write_run(results: list[QueryHits], file: str, tag: str) -> Iterator[QueryHits]:
-    """Write all of a run or nothing; return the results again."""
+    """Write a run, all or nothing, and return the results."""
     from citadel.cli.support.batch_search import to_ranking
 
     ranking = to_ranking(results)

@@ -24,8 +24,12 @@ HostName = Annotated[
 ]
 Port = Annotated[int, _option("PORT", "The port; 0 picks a free one.")]
 SharePort = Annotated[bool, _option("SHARE_PORT", "Share the port with other read-only servers.")]
-WriteToken = Annotated[str, _option("WRITE_TOKEN_FILE", "Token for changes; or CITADEL_WRITE_TOKEN.", metavar="FILE")]
-ReadToken = Annotated[str, _option("READ_TOKEN_FILE", "Token for reading; or CITADEL_READ_TOKEN.", metavar="FILE")]
+WriteToken = Annotated[
+    str, _option("WRITE_TOKEN_FILE", "Token for changes; or CITADEL_WRITE_TOKEN.", metavar="FILE")
+]
+ReadToken = Annotated[
+    str, _option("READ_TOKEN_FILE", "Token for reading; or CITADEL_READ_TOKEN.", metavar="FILE")
+]
 Workers = Annotated[int, _option("WORKERS", "Concurrent searches; 0: one per core.", min=0)]
 Threads = Annotated[int, _option("THREADS", "Threads per search.", min=1)]
 Queue = Annotated[int, _option("QUEUE", "Max requests waiting for a worker.", min=1)]
@@ -37,7 +41,9 @@ MaxConnections = Annotated[int, _option("MAX_CONNECTIONS", "Max concurrent conne
 Reload = Annotated[
     float, _option("RELOAD", "Interval of the check for new commits; 0: never.", min=0, metavar="SECONDS")
 ]
-Device = Annotated[str, _option("DEVICE", "Where to search; cuda copies the index to the GPU.", metavar="cpu|cuda")]
+Device = Annotated[
+    str, _option("DEVICE", "Where to search; cuda copies the index to the GPU.", metavar="cpu|cuda")
+]
 GpuMemory = Annotated[
     str,
     typer.Option(
@@ -75,14 +81,20 @@ def serve(
     log_level: LogLevel = "info",
     access_log: AccessLog = True,
 ) -> None:
-    """Serve an index over HTTP, with a web page at /. Environment variables CITADEL_… set the same options."""
+    """Serve an index over HTTP, with a web page at /. Variables CITADEL_… set the same options."""
     if log_level not in _LEVELS:
         raise UsageError(f"unknown log level {log_level!r}: choose one of {', '.join(_LEVELS)}")
     tokens = {
         "write_token": _token("CITADEL_WRITE_TOKEN", write_token_file),
         "read_token": _token("CITADEL_READ_TOKEN", read_token_file),
     }
-    limits = {"body_bytes": max_body, "k": max_k, "batch": max_batch, "queue": queue, "connections": max_connections}
+    limits = {
+        "body_bytes": max_body,
+        "k": max_k,
+        "batch": max_batch,
+        "queue": queue,
+        "connections": max_connections,
+    }
     limits["deadline_ms"] = max(round(deadline * 1000), 1)
     settings: dict[str, Any] = {
         "host": host,
@@ -100,11 +112,15 @@ def serve(
     _run(index, model, log_level, limits, settings | tokens | {"access_log": access_log})
 
 
-def _run(index: str, model: str | None, log_level: str, limits: dict[str, int], settings: dict[str, Any]) -> None:
+def _run(
+    index: str, model: str | None, log_level: str, limits: dict[str, int], settings: dict[str, Any]
+) -> None:
     try:
         from citadel.server import logs, run
     except ImportError as error:
-        raise UsageError(f"the server needs more packages ({error}): pip install 'citadel-ir[server]'") from None
+        raise UsageError(
+            f"the server needs more packages ({error}): pip install 'citadel-ir[server]'"
+        ) from None
     from citadel.api import Index
     from citadel.server.config import Limits, ServerConfig
 
@@ -123,4 +139,6 @@ def _token(variable: str, file: str) -> str | None:
         with open(file, encoding="ascii") as opened:
             return opened.read().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as a token ({type(error).__name__}): name a file of one line", file) from None
+        raise InputError(
+            f"cannot be read as a token ({type(error).__name__}): name a file of one line", file
+        ) from None

@@ -1,4 +1,4 @@
-"""The demonstration: an index of the documentation of the installed Python's own library, and three questions to it."""
+"""`citadel demo`: index the documentation of Python's standard library and search it."""
 
 from citadel.demo.passages import passages
 from citadel.demo.show import run_demo

@@ -1,4 +1,4 @@
-"""The documentation of the installed Python's own library as documents; no data to ship."""
+"""The docstrings of Python's standard library as documents, so that the demo needs no data."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from citadel.errors import CitadelError, ResourceError
 from citadel.types import Document
 
 MAX_PASSAGES = 4000
-SECONDS = 120  # a module that never returns must not hold the demonstration for ever
+TIMEOUT = 120  # seconds, in case importing a module hangs
 
 T = TypeVar("T")
 
 
 def passages(limit: int = MAX_PASSAGES) -> Iterator[Document]:
-    """Up to `limit` modules, classes, functions and methods with their docstrings, every module represented.
+    """Return up to `limit` docstrings, spread over all modules.
 
     >>> next(passages()).id
     'abc'
@@ -33,23 +33,30 @@ def passages(limit: int = MAX_PASSAGES) -> Iterator[Document]:
 
 
 def collected_lines() -> list[str]:
-    """What collect.py prints, run by this Python without the caller's packages or settings."""
+    """Run collect.py with this Python, isolated from the caller's packages and settings."""
     script = Path(__file__).with_name("collect.py")
     command = [sys.executable, "-I", "-S", "-W", "ignore", str(script)]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False)
+        result = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ResourceError(f"{sys.executable}: cannot read its own documentation ({error}); run it again") from error
-    if done.returncode:
-        reason = f"exit code {done.returncode}, a module of it cannot be imported safely; use another Python"
-        raise CitadelError(f"{sys.executable}: reading its own documentation stopped: {reason}")
-    return done.stdout.decode("utf-8").splitlines()
+        raise ResourceError(
+            f"{sys.executable}: cannot collect its documentation ({error}): try again"
+        ) from error
+    if result.returncode:
+        reason = f"exit code {result.returncode}, importing one of its modules failed"
+        raise CitadelError(
+            f"{sys.executable}: cannot collect its documentation ({reason}): use another Python"
+        )
+    return result.stdout.decode("utf-8").splitlines()
 
 
 def to_document(line: str) -> Document:
-    """One line of collect.py.
+    """Parse one line of collect.py.
 
-    >>> to_document('{"id": "a.b", "title": "a.b(x)", "text": "Add.", "kind": "function", "module": "a"}').title
+    >>> line = '{"id": "a.b", "title": "a.b(x)", "text": "Add.", "kind": "function", "module": "a"}'
+    >>> to_document(line).title
     'a.b(x)'
     """
     fields = json.loads(line)
@@ -57,7 +64,7 @@ def to_document(line: str) -> Document:
 
 
 def without_repeats(documents: Iterable[Document]) -> Iterator[Document]:
-    """The documents whose id and text were not seen before: many names stand for one function.
+    """Skip documents whose id or text was seen before: one function can have several names.
 
     >>> [d.id for d in without_repeats([Document("os.stat", "same"), Document("posix.stat", "same")])]
     ['os.stat']
@@ -72,7 +79,7 @@ def without_repeats(documents: Iterable[Document]) -> Iterator[Document]:
 
 
 def in_turns(groups: Iterable[Iterable[T]]) -> Iterator[T]:
-    """The first of each group, then the second of each, and so on: a cut anywhere is fair to all groups.
+    """Interleave groups: the first item of each, then the second of each, and so on.
 
     >>> list(in_turns(["abc", "x", "12"]))
     ['a', 'x', '1', 'b', '2', 'c']

@@ -1,4 +1,4 @@
-"""What the demonstration shows: a progress bar, then plain-language questions, answered by meaning and by BM25."""
+"""Run the demo: index with a progress bar, then answer questions with the model and with BM25."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ QUERIES = (
 HITS = 5
 REASONS = 4
 SNIPPET = 110  # characters
-WIDE = 100  # columns: from here on the two answers stand side by side
+WIDE = 100  # columns; wide enough for two answers side by side
 ANALYSER = "english"
 
 
 class Searcher(Protocol):
-    """The part of a searcher that the demonstration needs."""
+    """The part of a searcher that the demo needs."""
 
     def search(self, query: str, k: int) -> Sequence[Hit]:
-        """The best k hits."""
+        """Return the best k hits."""
 
     def explain(self, query: str, id: str) -> Explanation:
-        """Why one of them is there."""
+        """Explain the score of a document."""
 
 
 def run_demo(folder: Path | None = None, console: Console | None = None, limit: int = MAX_PASSAGES) -> None:
-    """Index the documentation of this Python's library, in `folder` or a temporary one, and answer three questions."""
-    from citadel import Index  # here, because citadel/__init__ loads the whole engine
+    """Index Python's documentation, in `folder` or a temporary folder, and answer three questions."""
+    from citadel import Index  # slow: loads the engine
     from citadel.encode.locate import default_model
 
     console = console or Console(highlight=False)
@@ -75,7 +75,7 @@ def build(index: Index, documents: Sequence[Document], name: str, console: Conso
 
 
 def label(name: str) -> str:
-    """What a model is called before people.
+    """Return the display name of a model.
 
     >>> label("default"), label("bm25")
     ('citadel', 'bm25')
@@ -84,7 +84,7 @@ def label(name: str) -> str:
 
 
 def answer(searchers: Mapping[str, Searcher], query: str, console: Console) -> None:
-    """One question, answered by each searcher: side by side where there is room, else one below the other."""
+    """Print one question and each searcher's answer, side by side if the console is wide enough."""
     answers = [column(name, searcher, query, console) for name, searcher in searchers.items()]
     console.print()
     console.print(Text.assemble(("? ", "bold cyan"), (query, "bold")))
@@ -99,7 +99,7 @@ def answer(searchers: Mapping[str, Searcher], query: str, console: Console) -> N
 
 
 def column(name: str, searcher: Searcher, query: str, console: Console) -> RenderableType:
-    """The best hits of one searcher under its name and the time the search took."""
+    """Render the best hits of one searcher under its name and latency."""
     start = time.perf_counter()
     hits = searcher.search(query, k=HITS)
     milliseconds = (time.perf_counter() - start) * 1000
@@ -109,8 +109,10 @@ def column(name: str, searcher: Searcher, query: str, console: Console) -> Rende
 
 
 def show_hit(hit: Hit, why: Explanation, query: str, colour: bool) -> Iterator[RenderableType]:
-    """Rank, score and title on one line, then the part of the text that matches, then the words that met."""
-    title = Text.assemble((f"{hit.rank}. ", "cyan"), (f"{hit.score:5.2f}  ", "dim"), (hit.title, "bold green"))
+    """Render rank, score and title, then a snippet, then the words that matched."""
+    title = Text.assemble(
+        (f"{hit.rank}. ", "cyan"), (f"{hit.score:5.2f}  ", "dim"), (hit.title, "bold green")
+    )
     title.no_wrap, title.overflow = True, "ellipsis"
     yield title
     yield Padding(excerpt(hit.text, query, colour), (0, 0, 0, 3), expand=False)
@@ -119,26 +121,26 @@ def show_hit(hit: Hit, why: Explanation, query: str, colour: bool) -> Iterator[R
 
 
 def why_words(why: Explanation) -> list[str]:
-    """What met what, the largest gains first: `newest → recent` where another word was met, else the word alone."""
+    """List the matches with the largest gains: `newest → recent`, or one word if both are equal."""
     if why.router == "bm25":
-        return []  # its words are marked in the text already
+        return []  # the snippet already marks them
     best = sorted((match for match in why.matches if match.gain > 0), key=lambda match: -match.gain)
     pairs = ((why.asked(match), why.met(match.postings[0]) or match.label) for match in best)
-    found = dict.fromkeys(asked if asked == met else f"{asked} → {met}" for asked, met in pairs)
-    return list(found)[:REASONS]
+    labels = (query if query == document else f"{query} → {document}" for query, document in pairs)
+    return list(dict.fromkeys(labels))[:REASONS]
 
 
 def excerpt(text: str, query: str, colour: bool) -> Text:
-    """The best matching part of a text on one line, with marks where it was cut."""
+    """Render the best matching part of a text on one line, with … where it was cut."""
     analyser = get_analyser(ANALYSER)
     line = " ".join(text.split())
-    found = term_snippet(line, analyser.terms(query), analyser, SNIPPET)
-    before, after = "… " if found.start else "", " …" if found.end < len(line) else ""
-    return Text.assemble(before, highlighted(found.text, found.spans, colour), after)
+    snippet = term_snippet(line, analyser.terms(query), analyser, SNIPPET)
+    before, after = "… " if snippet.start else "", " …" if snippet.end < len(line) else ""
+    return Text.assemble(before, highlighted(snippet.text, snippet.spans, colour), after)
 
 
 def highlighted(text: str, spans: Iterable[Span], colour: bool) -> Text:
-    """The text with its matched words in colour, or between asterisks where there is no colour.
+    """Mark matched words with colour, or with asterisks if there is no colour.
 
     >>> highlighted("a fast list", [Span(2, 6, 1.0, (0,))], colour=False).plain
     'a *fast* list'

@@ -1,1 +1,1 @@
-"""Tokens → vectors and keys: a model folder run with ONNX Runtime, without torch."""
+"""Encode text to vectors and keys with an exported model and ONNX Runtime, without torch."""

@@ -1,4 +1,4 @@
-"""Documents of text, through a model, as batches the index can take."""
+"""Encode a stream of documents in batches for the index."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from citadel.types import Document, RoutedTokens, VectorBatch
 
 DOCUMENTS_PER_GROUP = 256  # encoded together, sorted by length
 _LETTERS_PER_GROUP = 1 << 18
-_LETTERS_PER_DOCUMENT = 4096  # about what a model reads of one; the rest is cut
-_LETTERS_TOKENISED = 1 << 22  # read or not, every letter of a group becomes tokens first
-_BYTES_PER_LETTER = (
-    1024  # a quarter of a token with five postings of 32 dimensions, twice, and half the bound for others
-)
+_LETTERS_PER_DOCUMENT = 4096  # about as much as a model reads
+_LETTERS_TOKENISED = 1 << 22  # per group; tokenisation includes letters that are cut later
+# Two copies of a quarter of a token with five postings of 32 dimensions; half the limit is for other uses.
+_BYTES_PER_LETTER = 1024
 
 
 class TextEncoder(Protocol):
-    """What this file needs of an Encoder."""
+    """Interface of `Encoder` as used here."""
 
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -38,9 +37,10 @@ def encoded_batches(
     tally: Callable[[str, int], None],
     advance: Callable[[int], Any] | None = None,
 ) -> Iterator[VectorBatch]:
-    """Encode a stream group by group; the number of documents that were cut is tallied.
+    """Encode a stream group by group; `tally` receives the number of truncated documents.
 
-    `advance` is called after each encoded batch with its number of documents."""
+    `advance` is called after each encoded batch with its number of documents.
+    """
     for group in groups(documents, max(min(_LETTERS_PER_GROUP, memory // _BYTES_PER_LETTER), 1)):
         texts = encoder.tokenizer.documents([document.encoded_text for document in group])
         routed = encoder.route_documents(texts, advance)
@@ -49,10 +49,10 @@ def encoded_batches(
 
 
 def groups(documents: Iterable[Document], letters: int) -> Iterator[list[Document]]:
-    """Lists of documents, bounded by number and size; those before a bad document come first, then its error."""
+    """Group documents by number and size; the documents before a bad one are yielded before its error."""
     group: list[Document] = []
-    size, whole, refused = 0, 0, list[InputError]()
-    for document in _until_refused(documents, refused):
+    size, whole, errors = 0, 0, list[InputError]()
+    for document in _until_error(documents, errors):
         group.append(document)
         length = len(document.text) + len(document.title)
         size, whole = size + min(length, _LETTERS_PER_DOCUMENT), whole + length
@@ -61,19 +61,19 @@ def groups(documents: Iterable[Document], letters: int) -> Iterator[list[Documen
             group, size, whole = [], 0, 0
     if group:
         yield group
-    if refused:
-        raise refused[0]
+    if errors:
+        raise errors[0]
 
 
-def _until_refused(documents: Iterable[Document], refused: list[InputError]) -> Iterator[Document]:
+def _until_error(documents: Iterable[Document], errors: list[InputError]) -> Iterator[Document]:
     try:
         yield from documents
     except InputError as error:
-        refused.append(error)
+        errors.append(error)
 
 
 def join(documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> VectorBatch:
-    """One batch of several texts."""
+    """Join several texts into one batch."""
     vectors = [text.vectors for text in routed if text.vectors is not None]
     semantic = [text.semantic for text in routed if text.semantic is not None]
     return VectorBatch(

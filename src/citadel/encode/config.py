@@ -1,4 +1,4 @@
-"""What a model folder says of itself in `config.json`: its shape, its router, its lengths and its own τ."""
+"""The `config.json` of a model folder: shape, router, lengths and τ."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BackboneConfig:
     heads: int = 12
     intermediate: int = 3072
     positions: int = 512  # rows of the position table
-    position_offset: int = 0  # of the first token in that table: 0 for BERT, 2 for RoBERTa
+    position_offset: int = 0  # row of the first token: 0 for BERT, 2 for RoBERTa
     epsilon: float = 1e-12
     activation: str = "gelu"
 
@@ -54,13 +54,13 @@ class BackboneConfig:
 
     @property
     def longest(self) -> int:
-        """How many tokens a text may have."""
+        """Maximum number of tokens of a text."""
         return self.positions - self.position_offset
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """One model: a backbone, the heads on it, and how its texts are cut and routed.
+    """Configuration of a model: backbone, heads, text lengths and routing.
 
     >>> ModelConfig(router="dynamic").has_router_head
     True
@@ -74,14 +74,14 @@ class ModelConfig:
     token_dimension: int = 32  # 0: no token vectors
     semantic_dimension: int = 128  # 0: no semantic vector
     pooling: str = "cls"
-    normalize_pooled: bool = False  # the pooled state is scaled to length 1 before its projection
+    normalize_pooled: bool = False  # scale the pooled state to length 1 before its projection
     query_keys: int = 1  # K
     document_keys: int = 5  # L
-    tau: float = 0.0  # the model's own; documents only, strict
-    key_postings: int = 0  # postings that a document keeps under one key, those of most weight; 0: all
-    query_length: int = 64  # tokens, special ones counted
+    tau: float = 0.0  # default τ: document weights must be above it
+    key_postings: int = 0  # max postings per document and key, by weight; 0: no limit
+    query_length: int = 64  # tokens, including special ones
     document_length: int = 512
-    query_padding: int = 0  # ColBERT: queries are padded with [MASK] to this many tokens
+    query_padding: int = 0  # ColBERT: pad queries with [MASK] to this many tokens
     route_separator: bool = True  # [SEP] has keys; [CLS] never does
     route_punctuation: bool = True
     cls_id: int = 101
@@ -92,7 +92,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         problem = _problem(self)
         if problem:
-            raise InputError(f"this model cannot be: {problem}")
+            raise InputError(f"invalid model config: {problem}")
 
     @property
     def has_token_vectors(self) -> bool:
@@ -114,7 +114,7 @@ class ModelConfig:
 
 
 def load_config(folder: str | os.PathLike[str]) -> ModelConfig:
-    """The `config.json` of a model folder; what is wrong with it is said in one sentence.
+    """Read and check the `config.json` of a model folder.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -126,32 +126,32 @@ def load_config(folder: str | os.PathLike[str]) -> ModelConfig:
     if not os.path.lexists(path):
         raise InputError("there is no model here: name a folder made by `citadel export`", path)
     try:
-        found = json.loads(read_model_file(path, MAX_CONFIG))
+        data = json.loads(read_model_file(path, MAX_CONFIG))
     except RecursionError:
         raise InputError("cannot be read as JSON (nested too deeply): export the model again", path) from None
     except ValueError as error:
         raise InputError(f"cannot be read as JSON ({error}): export the model again", path) from None
     try:
-        config = parse_config(found)
+        config = parse_config(data)
         _require_bounded(config)
         return config
     except InputError as error:
         raise InputError(f"{error.reason}; export the model again", path) from None
 
 
-def parse_config(found: Any) -> ModelConfig:
-    """A ModelConfig from the JSON of its file; an unknown or missing key is an error."""
-    if not isinstance(found, dict) or "router" not in found:
+def parse_config(data: Any) -> ModelConfig:
+    """Make a ModelConfig from parsed JSON; an unknown or missing key is an error."""
+    if not isinstance(data, dict) or "router" not in data:
         raise InputError("this is not a citadel model's config: it names no router")
-    if found.get("format") != FORMAT:
-        raise InputError(f"the model has format {found.get('format')!r}, this version reads format {FORMAT}")
-    rest = {name: value for name, value in found.items() if name != "format"}
+    if data.get("format") != FORMAT:
+        raise InputError(f"the model has format {data.get('format')!r}, this version reads format {FORMAT}")
+    rest = {name: value for name, value in data.items() if name != "format"}
     backbone = make(BackboneConfig, rest.pop("backbone", {}), "backbone.")
     return make(ModelConfig, rest | {"backbone": backbone})
 
 
 def make(kind: type[Part], given: Any, prefix: str = "") -> Part:
-    """A dataclass from a mapping with exactly its keys and types."""
+    """Make a dataclass from a mapping; unknown keys and wrong types are errors."""
     if not isinstance(given, Mapping):
         raise InputError(f"{prefix.rstrip('.') or 'the config'} is not a table of names and values")
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def make(kind: type[Part], given: Any, prefix: str = "") -> Part:
 
 
 def _fits(value: object, wanted: str) -> bool:
-    """Whether a value of a JSON or TOML file is of the type an annotation names."""
+    """Whether a value from JSON or TOML has the annotated type."""
     if wanted in ("int", "float", "str", "bool"):
         number = isinstance(value, int) and not isinstance(value, bool)
         return {
@@ -174,36 +174,43 @@ def _fits(value: object, wanted: str) -> bool:
             "str": isinstance(value, str),
             "bool": isinstance(value, bool),
         }[wanted]
-    return True  # a part, made and checked before
+    return True  # a nested dataclass, already checked
 
 
 def _require_bounded(config: ModelConfig) -> None:
-    """Refuse a stored model whose sizes or special tokens cannot be; one still to be trained may lack them."""
+    """Reject a stored model with invalid sizes or special tokens; an untrained config may lack them."""
     special = (config.cls_id, config.sep_id)
-    if not 0 <= min(special) <= max(special) < config.backbone.vocabulary or min(config.pad_id, config.mask_id) < 0:
-        raise InputError(f"the special tokens must be from 0 to the vocabulary's {config.backbone.vocabulary}")
+    if (
+        not 0 <= min(special) <= max(special) < config.backbone.vocabulary
+        or min(config.pad_id, config.mask_id) < 0
+    ):
+        raise InputError(
+            f"the special tokens must be from 0 to the vocabulary's {config.backbone.vocabulary}"
+        )
     for name, limit in MAX_SIZES.items():
         if not 0 < getattr(config.backbone, name) <= limit:
             raise InputError(f"backbone.{name} is {getattr(config.backbone, name)}, not from 1 to {limit:,}")
 
 
 def _problem(config: ModelConfig) -> str:
-    """What contradicts itself in a config, in one clause; empty when all is well."""
+    """The first contradiction in a config, or "" if there is none."""
     backbone = config.backbone
     checks = {
-        f"the router {config.router!r} is not one of a model": config.router not in ROUTERS or config.router == "bm25",
+        f"the router {config.router!r} is not for models": config.router not in ROUTERS
+        or config.router == "bm25",
         f"the pooling {config.pooling!r} is not cls or mean": config.pooling not in POOLINGS,
         f"the router {config.router} needs token_dimension from 1 to {MAX_DIMENSION}, others have 0": (
             (config.router in WITH_TOKEN_VECTORS) != (0 < config.token_dimension <= MAX_DIMENSION)
         ),
-        f"semantic_dimension {config.semantic_dimension} is not from 0 to {MAX_DIMENSION}, or 0 for the router none": (
+        f"semantic_dimension is not from 0 to {MAX_DIMENSION}, or is 0 for the router none": (
             not 0 <= config.semantic_dimension <= MAX_DIMENSION
             or (config.router == "none" and not config.semantic_dimension)
         ),
         f"hidden {backbone.hidden} is not divisible by {backbone.heads} heads": (
             backbone.heads < 1 or backbone.hidden < 1 or backbone.hidden % backbone.heads != 0
         ),
-        f"the activation {backbone.activation!r} is not gelu or relu": backbone.activation not in ("gelu", "relu"),
+        f"the activation {backbone.activation!r} is not gelu or relu": backbone.activation
+        not in ("gelu", "relu"),
         f"a length is not from 3 to the backbone's {backbone.longest} tokens": not (
             3 <= config.query_length <= backbone.longest
             and 3 <= config.document_length <= backbone.longest
@@ -217,4 +224,4 @@ def _problem(config: ModelConfig) -> str:
             config.key_postings < 0 or (config.key_postings > 0 and config.router != "dynamic")
         ),
     }
-    return next((problem for problem, found in checks.items() if found), "")
+    return next((problem for problem, failed in checks.items() if failed), "")

@@ -1,4 +1,4 @@
-"""Text → routed tokens, with a model folder and without torch."""
+"""Encode text to routed tokens with a model folder, without torch."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from citadel.routing import get_router
 from citadel.settings import DEFAULT_CODEC, Field, Settings, available_threads, check_tau
 from citadel.types import Floats, RoutedTokens, TokenVectors
 
-TOKENS_PER_BATCH = 512  # where the graph is run whole, 30,522 activations a token take 62 MB
+TOKENS_PER_BATCH = 512  # with 30,522 activations per token, a full graph needs 62 MB
 
 
 class Encoder:
-    """A model folder, ready to encode. Threads may share it.
+    """Encoder of a model folder. Thread-safe.
 
-    A batch holds texts of one length only: nothing is padded, so nothing is wasted, and what a text gives does not
-    depend on the texts beside it, to the last bit.
+    All texts of a batch have the same length, so nothing is padded, and the result for a text does not depend
+    on the other texts of its batch, to the last bit.
     """
 
     device = "cpu"
 
-    def __init__(self, folder: str | os.PathLike[str], threads: int | None = None, *, tau: float | None = None) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], threads: int | None = None, *, tau: float | None = None
+    ) -> None:
         self.folder = find_model(folder)
         self.config = load_config(self.folder)
         self.tau = self.config.tau if tau is None else tau
@@ -48,47 +50,54 @@ class Encoder:
     def index_settings(
         self, name: str, router: str | None, tau: float | None, codec: str | None, semantic_codec: str | None
     ) -> Settings:
-        """Settings of an index that encodes text with this model; fields and router are those of the model."""
+        """Settings of an index that encodes text with this model."""
         config = self.config
         if router not in (None, config.router):
             raise UsageError(f"the model's router is {config.router}, not {router}: leave router out")
         check_tau(tau, config.router)
         lexical = None if config.router == "none" else Field(config.token_dimension, codec or DEFAULT_CODEC)
-        semantic = Field(config.semantic_dimension, semantic_codec or DEFAULT_CODEC) if config.has_semantic else None
+        semantic = (
+            Field(config.semantic_dimension, semantic_codec or DEFAULT_CODEC) if config.has_semantic else None
+        )
         threshold = self.tau if config.router == "dynamic" else 0.0
         return Settings(config.router, self.fingerprint, lexical, semantic, threshold, model=name)
 
     def encode_documents(self, texts: Sequence[str]) -> list[RoutedTokens]:
-        """Documents in the order given; weights ≤ τ are dropped."""
+        """Encode documents, in their order; weights ≤ τ are dropped."""
         return self.route_documents(self.tokenizer.documents(_checked(texts)))
 
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
-        """Queries in the order given."""
+        """Encode queries, in their order."""
         tokenized = self.tokenizer.queries(_checked(texts))
         return with_lengths(tokenized, self.route(tokenized, self.config.query_keys, 0.0))
 
     def encode_query(self, text: str) -> RoutedTokens:
-        """One query."""
+        """Encode one query."""
         return self.encode_queries([text])[0]
 
     def route_documents(
         self, texts: Sequence[Encoding], advance: Callable[[int], Any] | None = None
     ) -> list[RoutedTokens]:
-        """Route tokenised documents; `advance` is called after each batch with the number of its texts."""
+        """Route tokenised documents; `advance` is called after each batch with its number of texts."""
         routed = without_blanks(texts, self.route(texts, self.config.document_keys, self.tau, advance))
         limit = self.config.key_postings
         return [taken(text, best_of_keys(text, limit)) for text in routed] if limit else routed
 
     def outputs(self, text: Encoding) -> dict[str, NDArray[Any]]:
-        """What the graph itself gives for one text, before routing: an array a name, without the batch's dimension."""
+        """Outputs of the graph for one text, by name, without the batch dimension."""
         return {name: values[0] for name, values in self._session.run(self._inputs([text])).items()}
 
     def route(
-        self, texts: Sequence[Encoding], max_keys: int, tau: float, advance: Callable[[int], Any] | None = None
+        self,
+        texts: Sequence[Encoding],
+        max_keys: int,
+        tau: float,
+        advance: Callable[[int], Any] | None = None,
     ) -> list[RoutedTokens]:
-        """Texts in the order given, batch by batch on all cores.
+        """Route texts, in their order, batch by batch on all cores.
 
-        A dynamic router gives each token its best `max_keys` keys with weights above τ; the others ignore both.
+        A dynamic router gives each token its best `max_keys` keys with weights above τ; other routers ignore
+        both.
         """
         routed: list[RoutedTokens | None] = [None] * len(texts)
         for positions, arrays in self._run(texts, list(batches([len(text) for text in texts]))):
@@ -112,7 +121,7 @@ class Encoder:
         try:
             yield from pool.map(encode, parts)
         finally:
-            pool.shutdown(cancel_futures=True)  # an interrupt need not wait for the batches to come
+            pool.shutdown(cancel_futures=True)  # an interrupt does not wait for pending batches
 
     def _inputs(self, texts: Sequence[Encoding]) -> dict[str, NDArray[Any]]:
         inputs = {"input_ids": np.stack([text.ids for text in texts])}  # [n, T]
@@ -120,8 +129,10 @@ class Encoder:
             inputs["routed_mask"] = np.stack([text.routed for text in texts]).astype(np.int64)
         return inputs
 
-    def _route(self, text: Encoding, outputs: dict[str, NDArray[Any]], max_keys: int, tau: float) -> RoutedTokens:
-        """One text's outputs as rows (key, weight, vector); the graph has chosen the keys, the router does the rest."""
+    def _route(
+        self, text: Encoding, outputs: dict[str, NDArray[Any]], max_keys: int, tau: float
+    ) -> RoutedTokens:
+        """Convert the outputs for one text to rows (key, weight, vector)."""
         semantic = outputs.get("semantic")
         if "activations" in outputs:
             return self._with_semantic(whole_text(outputs["activations"]), semantic)
@@ -135,12 +146,12 @@ class Encoder:
     def _with_semantic(self, routed: RoutedTokens, semantic: Floats | None) -> RoutedTokens:
         for values in (routed.weights, routed.vectors, semantic):
             if values is not None and not np.isfinite(values).all():
-                raise InputError("the model gives NaN or infinity: export it again or train it anew", self.folder)
+                raise InputError("the model gives NaN or infinity: export or train it again", self.folder)
         return replace(routed, semantic=semantic)
 
 
 def chosen_keys(keys: NDArray[np.int64], weights: Floats, vectors: Floats, tau: float) -> RoutedTokens:
-    """The rows of a dynamic router from the graph's best keys [t, L], best first; those with weight ≤ τ are dropped.
+    """Rows of a dynamic router from the graph's best keys [t, L]; weights ≤ τ are dropped.
 
     >>> routed = chosen_keys(np.array([[7, 9]]), np.array([[2.0, 0.5]]), np.ones((1, 4)), tau=0.5)
     >>> routed.keys.tolist(), routed.weights.tolist()
@@ -156,7 +167,7 @@ def chosen_keys(keys: NDArray[np.int64], weights: Floats, vectors: Floats, tau: 
 
 
 def whole_text(activations: Floats) -> RoutedTokens:
-    """The rows of a sparse router from Φ [V].
+    """Rows of a sparse router from Φ [V].
 
     >>> whole_text(np.array([0, 1.5, 0], np.float32)).keys.tolist()
     [1]
@@ -166,7 +177,7 @@ def whole_text(activations: Floats) -> RoutedTokens:
 
 
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Positions of texts of one length, the longest first so that no core ends with a long one alone.
+    """Group positions of texts by length, longest first, so that no core finishes late with a long text.
 
     >>> list(batches([3, 5, 3]))
     [[1], [0, 2]]
@@ -185,8 +196,8 @@ def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 def _checked(texts: Sequence[str]) -> Sequence[str]:
     if isinstance(texts, str):
-        raise UsageError("several texts are encoded at once: put a single one into a list")
+        raise UsageError("texts must be a sequence of strings: put a single text into a list")
     for text in texts:
         if not isinstance(text, str):
-            raise UsageError(f"what is encoded is a text, not {type(text).__name__}")
+            raise UsageError(f"a text to encode must be a string, not {type(text).__name__}")
     return texts

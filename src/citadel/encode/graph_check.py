@@ -1,7 +1,7 @@
-"""Checks a model's graph before it is run: known operators only, and no array larger than the model's shape explains.
+"""Validate a model's graph before it is run: only known operators, and bounded arrays.
 
-Every array gets a shape for the longest text that config.json allows. Whole numbers that become shapes are followed
-as bounds, so that a few bytes cannot ask for gigabytes.
+Shapes are inferred for the longest text that config.json allows. Integers that become shapes are tracked as
+bounds, so that a few bytes cannot allocate gigabytes.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from citadel.encode.onnx_file import OnnxFile, Operation
 from citadel.errors import InputError
 
 MAX_NODES = 20_000
-MAX_ELEMENTS = 1 << 29  # alive together: 2 GiB of fp32
-MIN_TOKENS = 512  # short texts are encoded together up to so many
+MAX_ELEMENTS = 1 << 29  # alive at the same time: 2 GiB of fp32
+MIN_TOKENS = 512  # of a batch of short texts
 INPUTS = ("input_ids", "attention_mask", "routed_mask")
-_SLACK = 4  # times what the largest arrays take; exported graphs need 1.6
+_SLACK = 4  # multiple of the largest arrays; exported graphs need 1.6
 _RANK = 8
-_LARGEST_NUMBER = 1 << 40  # of a shape: far from where 64 bits overflow
+_LARGEST_NUMBER = 1 << 40  # of a shape, far below a 64-bit overflow
 
 Shape = tuple[int, ...]
 Bounds = tuple[tuple[int, int], ...]  # lowest and highest value of each number
 
 
 class Array(NamedTuple):
-    """What is known of an array: its largest shape, and bounds of its numbers where they may become a shape."""
+    """Largest possible shape of an array, and bounds of its values if they may become a shape."""
 
     shape: Shape
     bounds: Bounds | None = None
@@ -38,11 +38,13 @@ class Array(NamedTuple):
 
 
 def check_graph(contents: bytes, config: ModelConfig, path: str) -> None:
-    """Refuse a `model.onnx` that could run other than as `citadel export` writes it; nothing is run for it."""
+    """Reject a `model.onnx` unlike those that `citadel export` writes, without running it."""
     try:
         _check(OnnxFile(contents), config)
     except (ValueError, IndexError, KeyError, OverflowError) as error:
-        problem = str(error) if isinstance(error, ValueError) else "a node lacks an input, output or attribute"
+        problem = (
+            str(error) if isinstance(error, ValueError) else "a node lacks an input, output or attribute"
+        )
         raise InputError(f"the graph is refused: {problem[:200]}; export the model again", path) from None
 
 
@@ -60,7 +62,7 @@ def _check(file: OnnxFile, config: ModelConfig) -> None:
 
 
 def _check_sizes(operations: list[Operation], known: dict[str, Array], outputs: set[str], limit: int) -> None:
-    """Go through the nodes in order, and count the numbers that are alive together."""
+    """Walk the nodes in order and count the elements that are alive at the same time."""
     last = {name: number for number, node in enumerate(operations) for name in (*node.inputs, *node.outputs)}
     made, alive = set[str](), 0
     for number, node in enumerate(operations):
@@ -68,7 +70,9 @@ def _check_sizes(operations: list[Operation], known: dict[str, Array], outputs: 
         alive += sum(array.size for array in results)
         if alive + scratch > limit:
             total = alive + scratch
-            raise ValueError(f"{node.kind} makes arrays of {total:,} numbers, at most {limit:,} fit the model's shape")
+            raise ValueError(
+                f"{node.kind} makes arrays of {total:,} elements, at most {limit:,} fit the model's shape"
+            )
         known.update(zip(node.outputs, results, strict=True))
         made.update(node.outputs)
         done = {name for name in (*node.inputs, *node.outputs) if last[name] == number}
@@ -76,7 +80,7 @@ def _check_sizes(operations: list[Operation], known: dict[str, Array], outputs: 
 
 
 def _limit(config: ModelConfig, tokens: int) -> int:
-    """Numbers that may be alive together in a model of this shape."""
+    """Limit of elements alive at the same time in a model of this shape."""
     backbone = config.backbone
     widest = max(backbone.intermediate, 3 * backbone.hidden, backbone.vocabulary * config.has_router_head)
     largest = tokens * widest + backbone.heads * tokens**2 + backbone.vocabulary * backbone.hidden
@@ -88,7 +92,7 @@ def _exact(numbers: Sequence[int] | None) -> Bounds | None:
 
 
 def _run(node: Operation, known: dict[str, Array]) -> list[Array]:
-    """The results of a node."""
+    """Infer the results of a node."""
     rule = _RULES.get(node.kind)
     if rule is None:
         raise ValueError(f"the operator {node.kind[:60]!r} is not one of an exported graph")
@@ -100,19 +104,19 @@ def _run(node: Operation, known: dict[str, Array]) -> list[Array]:
     given = [known[name] for name in node.inputs if name]
     results = rule(node, given)
     if any(len(array.shape) > _RANK for array in results) or len(results) < len(node.outputs):
-        raise ValueError(f"{node.kind} has more outputs or dimensions than it can have")
+        raise ValueError(f"{node.kind} has too many outputs or dimensions")
     return results[: len(node.outputs)]
 
 
 def _scratch(node: Operation, known: dict[str, Array]) -> int:
-    """Numbers that an operator needs for itself."""
+    """Number of temporary elements of an operator."""
     if node.kind != _ATTENTION:
         return 0
     query, key = (known[name].shape for name in node.inputs[:2])
     return node.attributes["num_heads"][0] * math.prod(query[:2]) * key[1]
 
 
-# ---- rules: what each operator makes of its inputs -------------------------------------------------------------------
+# Shape inference rules, one per operator.
 
 
 def _same(node: Operation, given: list[Array]) -> list[Array]:
@@ -145,10 +149,10 @@ def _broadcast_shapes(shapes: list[Shape]) -> Shape:
 
 
 def _axes(node: Operation, given: list[Array], rank: int) -> list[int]:
-    """The axes that a second input names; all of them where there is none."""
+    """The axes in the second input, or all axes without one."""
     bounds = given[1].bounds if len(given) > 1 else tuple((axis, axis) for axis in range(rank))
     if bounds is None or any(low != high or not -rank <= low < rank for low, high in bounds):
-        raise ValueError(f"{node.kind} has axes that are not known")
+        raise ValueError(f"{node.kind} has unknown axes")
     return sorted(low % rank for low, _ in bounds)
 
 
@@ -183,7 +187,7 @@ def _transpose(node: Operation, given: list[Array]) -> list[Array]:
     shape = given[0].shape
     order = node.attributes.get("perm") or tuple(reversed(range(len(shape))))
     if sorted(order) != list(range(len(shape))):
-        raise ValueError("Transpose has no order of all axes")
+        raise ValueError("Transpose does not permute all axes")
     return [Array(tuple(shape[axis] for axis in order))]
 
 
@@ -231,9 +235,9 @@ def _shape(node: Operation, given: list[Array]) -> list[Array]:
 
 
 def _sizes(node: Operation, array: Array) -> Shape:
-    """The highest values of numbers that are a shape."""
+    """Upper bounds of a shape held in an array."""
     if array.bounds is None or not array.bounds or any(high < 0 for _, high in array.bounds):
-        raise ValueError(f"{node.kind} makes an array of a size that is not known")
+        raise ValueError(f"{node.kind} makes an array of unknown size")
     return tuple(high for _, high in array.bounds)
 
 
@@ -253,10 +257,14 @@ def _pad(node: Operation, given: list[Array]) -> list[Array]:
 
 
 def _reshape(_: Operation, given: list[Array]) -> list[Array]:
-    """The number of elements stays; one size may be left open, and 0 keeps a size."""
+    """Keep the number of elements; -1 infers one size, and 0 copies a size."""
     wanted = given[1].bounds
-    if wanted is None or sum(pair == (-1, -1) for pair in wanted) > 1 or any(low != high for low, high in wanted):
-        raise ValueError("Reshape to a shape that is not known")
+    if (
+        wanted is None
+        or sum(pair == (-1, -1) for pair in wanted) > 1
+        or any(low != high for low, high in wanted)
+    ):
+        raise ValueError("Reshape has an unknown target shape")
     sizes = [given[0].shape[i] if pair == (0, 0) else pair[1] for i, pair in enumerate(wanted)]
     rest = math.prod(size for size in sizes if size > 0)
     return [Array(tuple(-(-given[0].size // max(rest, 1)) if size < 0 else size for size in sizes))]
@@ -265,7 +273,7 @@ def _reshape(_: Operation, given: list[Array]) -> list[Array]:
 def _attention(node: Operation, given: list[Array]) -> list[Array]:
     query, key, value = (array.shape for array in given[:3])
     if not len(query) == len(key) == len(value) == 3 or len(node.outputs) != 1 or len(given) > 5:
-        raise ValueError("MultiHeadAttention of other than query, key and value [n, T, h]")
+        raise ValueError("MultiHeadAttention has inputs other than query, key and value [n, T, h]")
     return [Array((*query[:2], value[2]))]
 
 
@@ -277,9 +285,11 @@ _ARITHMETIC: dict[str, Callable[[Pair, Pair], Pair]] = {
     "Max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
 }
 _ATTENTION = "com.microsoft.MultiHeadAttention"
-_NEEDED = {_ATTENTION: 3, "com.microsoft.MatMulIntegerToFloat": 5}  # inputs that cannot be left out
+_NEEDED = {_ATTENTION: 3, "com.microsoft.MatMulIntegerToFloat": 5}  # number of required inputs
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(("Abs", "Cast", "Gelu", "LayerNormalization", "Log", "QuantizeLinear", "Relu", "Slice"), _same),
+    **dict.fromkeys(
+        ("Abs", "Cast", "Gelu", "LayerNormalization", "Log", "QuantizeLinear", "Relu", "Slice"), _same
+    ),
     **dict.fromkeys(("Add", "Div", "Max", "Mul", "Sub", "Where"), _broadcast),
     **dict.fromkeys(("ReduceL2", "ReduceMax", "ReduceMean", "ReduceSum"), _reduce),
     **dict.fromkeys(("MatMul", "com.microsoft.MatMulIntegerToFloat"), _matmul),

@@ -1,4 +1,4 @@
-"""Large pages for a model's weights: a query reads all of them once, and with 4 KiB pages it waits for page tables."""
+"""Huge pages for model weights: every query reads all of them, and 4 KiB pages cost many TLB misses."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from itertools import pairwise
 from pathlib import Path
 
 LARGE = 1 << 21
-FILLED = 0.9  # of a region must be in memory: a large page in an empty one would make the process grow
-_COLLAPSE, _PREFER = 25, 14  # MADV_COLLAPSE (Linux 6.1) moves at once, MADV_HUGEPAGE lets the kernel do it in time
+FILLED = 0.9  # resident share of a region; a huge page in a sparse region would enlarge the process
+_COLLAPSE, _PREFER = 25, 14  # MADV_COLLAPSE (Linux 6.1) acts at once, MADV_HUGEPAGE in the background
 _REGION = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p [0-9a-f]+ [0-9a-f:]+ 0\s*(\[heap\])?\s*$")
 _CHOICE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MEMORY = Path("/proc/self/smaps")
 
 
 def prefer_large_pages() -> int:
-    """Ask Linux to hold the large filled regions of this process in 2 MiB pages; gives the bytes it agreed to.
+    """Advise Linux to use 2 MiB pages for large resident regions; return the bytes it accepted.
 
-    Only a hint: nothing else changes, and where the system has no such pages, or its owner forbids them, nothing does.
+    This is only a hint. It does nothing if huge pages are unavailable or disabled.
 
     >>> prefer_large_pages() >= 0
     True
@@ -27,15 +27,15 @@ def prefer_large_pages() -> int:
     try:
         if "[never]" in _CHOICE.read_text(encoding="ascii"):
             return 0
-        found = list(large_regions(_MEMORY.read_text(encoding="utf-8", errors="replace").splitlines()))
+        regions = list(large_regions(_MEMORY.read_text(encoding="utf-8", errors="replace").splitlines()))
         advise = ctypes.CDLL(None).madvise
     except (OSError, AttributeError):
         return 0
-    return sum(stop - start for start, stop in found if _advised(advise, start, stop - start))
+    return sum(stop - start for start, stop in regions if _advised(advise, start, stop - start))
 
 
 def large_regions(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Start and end, on 2 MiB bounds, of the private memory that `/proc/self/smaps` says is filled.
+    """Start and end, aligned to 2 MiB, of the resident private regions in `/proc/self/smaps`.
 
     >>> list(large_regions(["100000-700000 rw-p 00000000 00:00 0 ", "Size: 6144 kB", "Rss: 6140 kB"]))
     [(2097152, 6291456)]

@@ -1,6 +1,8 @@
-"""The router's product outside of ONNX Runtime: the best keys are taken as they come, and V activations a token are
-never written. The graph is run whole where this would not be faster; keys and logits are the same bits either way, and
-weights but for the logarithm's last one, where two libraries may round apart (one of 100,663,296 numbers tried)."""
+"""The router's matrix product outside ONNX Runtime, without storing V activations per token.
+
+Used only where it is faster. Keys and logits are bit-identical to the full graph. Weights may differ in the
+last bit, because the two libraries round the logarithm differently (in 1 of 100,663,296 numbers tried).
+"""
 
 from __future__ import annotations
 
@@ -15,53 +17,54 @@ from citadel.encode.onnx_file import OnnxFile
 if TYPE_CHECKING:
     from citadel._native import Router
 
-TABLE, SCALES, BIASES = "embeddings.word", "embeddings.word.scale", "router.bias"  # initialisers of an int8 graph
-STEP, ZERO = "keys.step", "keys.zero"  # of the states, as bytes
-CHOSEN = {"keys", "weights"}  # the outputs that come from here instead
-_FAST = "avx512vnni"  # byte products in registers; with other instructions ONNX Runtime is faster
-_MOST = 64  # keys a token; they are put in order one by one, so with many more ONNX Runtime is faster, too
+# Initialisers of an int8 graph.
+TABLE, SCALES, BIASES = "embeddings.word", "embeddings.word.scale", "router.bias"
+STEP, ZERO = "keys.step", "keys.zero"  # quantisation of the states
+CHOSEN = {"keys", "weights"}  # outputs computed here
+_FAST = "avx512vnni"  # with other instruction sets ONNX Runtime is faster
+_MAX_KEYS = 64  # per token; keys are inserted one by one, so ONNX Runtime is faster for many more
 
 
 class KeyRouter:
-    """Gives the outputs `keys` and `weights` that the graph would."""
+    """Computes the outputs `keys` and `weights` of the full graph."""
 
     def __init__(self, states: str, router: Router, limit: int) -> None:
-        self.states = states  # the output of the shortened graph to give to `choose`
-        self._router, self._most = router, limit
+        self.states = states  # output of the shortened graph, the input of `choose`
+        self._router, self._num_keys = router, limit
 
     def choose(self, states: NDArray[np.uint8], length: int) -> dict[str, NDArray[Any]]:
-        """The best keys of the tokens behind [CLS]: [n, t, h] → [n, T, L], zeros for the tokens without a state."""
+        """Top keys of the tokens after [CLS]: [n, t, h] → [n, T, L], zeros for tokens without a state."""
         n, t, h = states.shape
-        keys, weights = self._router.best(states.reshape(n * t, h), self._most)
+        keys, weights = self._router.best(states.reshape(n * t, h), self._num_keys)
         return {"keys": self._around(keys, n, length), "weights": self._around(weights, n, length)}
 
     def _around(self, chosen: NDArray[Any], n: int, length: int) -> NDArray[Any]:
-        """[n · t, L] → [n, T, L]."""
-        whole = np.zeros((n, length, self._most), chosen.dtype)
-        rows = chosen.reshape(n, -1, self._most)
+        """Pad with zeros: [n · t, L] → [n, T, L]."""
+        whole = np.zeros((n, length, self._num_keys), chosen.dtype)
+        rows = chosen.reshape(n, -1, self._num_keys)
         whole[:, 1 : 1 + rows.shape[1]] = rows
         return whole
 
 
 class Shortened(NamedTuple):
-    """A graph that ends before the router's product, and what does the rest."""
+    """A graph that ends before the router's product, and the router that completes it."""
 
     graph: bytes
     router: KeyRouter
 
 
 def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
-    """A `model.onnx` without its router's product; None where that must stay in the graph.
+    """Remove the router's product from a `model.onnx`; None if it must stay in the graph.
 
-    It must in a graph that is no int8 graph of a dynamic router as config.json describes it, and on machines without
-    AVX-512 and VNNI.
+    It stays unless the graph is an int8 graph of a dynamic router that matches config.json and the machine
+    has AVX-512 VNNI.
     """
     limit = min(max(config.query_keys, config.document_keys), config.backbone.vocabulary)
-    if config.router != "dynamic" or limit > _MOST:
+    if config.router != "dynamic" or limit > _MAX_KEYS:
         return None
     try:
         from citadel._native import Router, instruction_set
-    except ImportError:  # a machine on which nothing was compiled
+    except ImportError:  # the extension was not compiled
         return None
     if instruction_set() != _FAST:
         return None
@@ -73,12 +76,12 @@ def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
         step, zero = file.array(STEP, np.float32).item(), file.array(ZERO, np.uint8).item()
         router = Router(table, scales, biases, step, zero)
         return Shortened(file.cut(states, CHOSEN), KeyRouter(states, router, limit))
-    except ValueError:  # not a file of ours: ONNX Runtime says what it is, if anything
+    except ValueError:  # not an exported file; ONNX Runtime reports what is wrong with it
         return None
 
 
 def find_states(file: OnnxFile, limit: int) -> str:
-    """The bytes that enter the router's product; a ValueError where not that product and its top keys follow."""
+    """Name of the input of the router's product; ValueError if product and top keys do not follow it."""
     nodes = file.nodes()
     [[states]] = [node.outputs for node in nodes if node.inputs[1:] == [STEP, ZERO]]
     [product] = [node for node in nodes if states in node.inputs]

@@ -1,4 +1,4 @@
-"""Where a model is, and the fingerprint that says which one it is."""
+"""Find model folders and compute their fingerprints."""
 
 from __future__ import annotations
 
@@ -15,31 +15,34 @@ from citadel.errors import FingerprintError, InputError, UsageError
 
 DEFAULT = "default"
 BM25 = "bm25"
-VARIABLE = "CITADEL_MODEL"  # what text goes through where nothing is named
-NAME = "small-en"  # the model that is installed with the package
+VARIABLE = "CITADEL_MODEL"  # environment variable with the default choice
+NAME = "small-en"  # the default model, installed with the package
 _PACKAGE = Path(__file__).parent.parent
-# In the package, or beside it in a checkout, where one copy is enough.
-_PLACES = (_PACKAGE / "models" / NAME, _PACKAGE.parent.parent / "models" / NAME)
+# In the package, or beside it in a checkout.
+_DEFAULT_FOLDERS = (_PACKAGE / "models" / NAME, _PACKAGE.parent.parent / "models" / NAME)
 _LIMITS = {ONNX_FILE: MAX_GRAPH, TOKENIZER_FILE: MAX_TOKENIZER, CONFIG_FILE: MAX_CONFIG}
-_QUOTED = 60  # letters of a name that comes from an index
+_QUOTED = 60  # characters of a model name in an error message
 
 
 def default_model() -> Path | None:
-    """The folder of the model installed with the package, or None where it was left out."""
-    return next((position for position in _PLACES if (position / ONNX_FILE).is_file()), None)
+    """Folder of the default model, or None if it is not installed."""
+    return next((folder for folder in _DEFAULT_FOLDERS if (folder / ONNX_FILE).is_file()), None)
 
 
 def installed_models() -> list[Path]:
-    """The folders of all models installed with the package, the default one first."""
+    """Folders of all models installed with the package, the default one first."""
     default = default_model()
     others = [
-        folder for position in _PLACES for folder in sorted(position.parent.glob("*")) if (folder / ONNX_FILE).is_file()
+        folder
+        for default_folder in _DEFAULT_FOLDERS
+        for folder in sorted(default_folder.parent.glob("*"))
+        if (folder / ONNX_FILE).is_file()
     ]
     return list(dict.fromkeys([default, *others] if default else others))
 
 
 def model_name(named: str) -> str:
-    """The name under which an index remembers a model: never a path, so that nothing is opened for it.
+    """Name of a model as stored in an index: never a path, so that an index cannot make us open one.
 
     >>> model_name("default"), model_name("/models/my-model")
     ('default', 'my-model')
@@ -48,16 +51,16 @@ def model_name(named: str) -> str:
 
 
 def index_model(given: str | os.PathLike[str] | None, name: str | None, wanted: str, location: str) -> str:
-    """The folder of an index's model: the one given, else CITADEL_MODEL or an installed one with its fingerprint.
+    """Folder of an index's model: the given one, else CITADEL_MODEL or an installed model that matches.
 
-    The name in the index is only a hint for finding an installed model; an index never says where to look.
+    The name in the index only helps to find an installed model; an index never provides a path.
     """
     if given is not None:
         return find_model(given)
     known = model_name(name or "")
-    listed = os.environ.get(VARIABLE) or BM25
-    if listed not in (BM25, DEFAULT) and os.path.isdir(listed) and fingerprint(listed) == wanted:
-        return find_model(listed)
+    configured = os.environ.get(VARIABLE) or BM25
+    if configured not in (BM25, DEFAULT) and os.path.isdir(configured) and fingerprint(configured) == wanted:
+        return find_model(configured)
     installed = installed_models()
     for folder in installed:
         if known in (folder.name, DEFAULT if folder == default_model() else folder.name):
@@ -66,16 +69,16 @@ def index_model(given: str | os.PathLike[str] | None, name: str | None, wanted: 
         if fingerprint(folder) == wanted:
             return str(folder)
     raise InputError(
-        f"the index was built with the model {known[:_QUOTED]!r} (fingerprint {wanted[:12]}…), which is not installed: "
-        f"name its folder with --model DIR, model=… or {VARIABLE}",
+        f"the index was built with the model {known[:_QUOTED]!r} (fingerprint {wanted[:12]}…), "
+        f"which is not installed: name its folder with --model DIR, model=… or {VARIABLE}",
         location,
     )
 
 
 def text_model(name: str | os.PathLike[str] | None) -> str | None:
-    """What text goes through: None for bm25, else the model as an index remembers it.
+    """Model that encodes text, "default" or an absolute path; None for BM25.
 
-    No name means CITADEL_MODEL, and without that the default model, where it is installed.
+    Without a name it is CITADEL_MODEL, else the default model if it is installed.
 
     >>> text_model("bm25") is None, text_model("default")
     (True, 'default')
@@ -87,8 +90,10 @@ def text_model(name: str | os.PathLike[str] | None) -> str | None:
     return DEFAULT if name == DEFAULT else _absolute(os.fspath(name))
 
 
-def chosen_model(name: str | os.PathLike[str] | None, router: str | None, terms: Mapping[str, object]) -> str | None:
-    """The model text goes through, or None for BM25, which naming a part of it chooses too.
+def chosen_model(
+    name: str | os.PathLike[str] | None, router: str | None, terms: Mapping[str, object]
+) -> str | None:
+    """Model that encodes text, or None for BM25; a router or a BM25 parameter without a model selects BM25.
 
     >>> chosen_model(None, None, {"k1": 1.2}) is None
     True
@@ -97,7 +102,7 @@ def chosen_model(name: str | os.PathLike[str] | None, router: str | None, terms:
         return None
     named = text_model(name)
     if named is not None and terms:
-        raise UsageError(f"{next(iter(terms))} is for bm25, and here is a model: leave it out")
+        raise UsageError(f"{next(iter(terms))} is for bm25 and cannot be used with a model: leave it out")
     return named
 
 
@@ -106,28 +111,34 @@ def _absolute(path: str) -> str:
         raise InputError("a model is a folder made by `citadel export`: give its path")
     whole = os.path.abspath(path)
     if whole.encode(errors="ignore").decode() != whole:
-        raise InputError("the path of a model must be valid UTF-8, for the index writes it down: rename it", repr(path))
+        raise InputError(
+            "the path of a model must be valid UTF-8, because the index stores it: rename it", repr(path)
+        )
     return whole
 
 
 def find_model(name: str | os.PathLike[str]) -> str:
-    """The folder of a model named by its path, or of the one installed with the package, "default"."""
+    """Folder of a model given by its path, or of the default model, "default"."""
     if name == DEFAULT:
         installed = default_model()
         if installed is None:
-            raise InputError("no default model is installed with this copy: name a folder made by `citadel export`")
+            raise InputError(
+                "no default model is installed with this copy: name a folder made by `citadel export`"
+            )
         return str(installed)
     folder = _absolute(os.fspath(name))
     if not os.path.isdir(folder):
-        advice = "name a folder made by `citadel export`; a model of the Hugging Face hub must be exported first"
+        advice = (
+            "name a folder made by `citadel export`; a model of the Hugging Face hub must be exported first"
+        )
         raise InputError(f"there is no such model folder: {advice}", os.fspath(name))
     return folder
 
 
 def fingerprint(folder: str | os.PathLike[str], contents: bytes | None = None) -> str:
-    """SHA-256 over the model's graph, tokenizer and config, each with its name and length before it.
+    """SHA-256 over the model's graph, tokenizer and config, each preceded by its name and length.
 
-    `contents` are those of `model.onnx`, where they were read already.
+    `contents` are those of `model.onnx`, if already read.
     """
     digest = hashlib.sha256()
     for name in (ONNX_FILE, TOKENIZER_FILE, CONFIG_FILE):
@@ -139,16 +150,16 @@ def fingerprint(folder: str | os.PathLike[str], contents: bytes | None = None) -
     return digest.hexdigest()
 
 
-def require_fingerprint(found: str, wanted: str, where: str) -> None:
-    """Refuse a model other than the one an index was built with.
+def require_fingerprint(actual: str, wanted: str, where: str) -> None:
+    """Raise FingerprintError for a model other than the one an index was built with.
 
     >>> require_fingerprint("b" * 64, "a" * 64, "m")
     Traceback (most recent call last):
-    citadel.errors.FingerprintError: m: this model's fingerprint is bbbbbbbbbbbb…, the index was built with ...
+    citadel.errors.FingerprintError: m: this model's fingerprint is bbbbbbbbbbbb…, the index was ...
     """
-    if found != wanted:
+    if actual != wanted:
         raise FingerprintError(
-            f"this model's fingerprint is {found[:12]}…, the index was built with {wanted[:12]}…: "
+            f"this model's fingerprint is {actual[:12]}…, the index was built with {wanted[:12]}…: "
             "name the folder of that model with --model, or build the index again",
             where,
         )

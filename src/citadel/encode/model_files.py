@@ -1,4 +1,4 @@
-"""Reads the files of a model folder: regular files of a bounded size, so that no pipe or device is waited for."""
+"""Read the files of a model folder: only regular files of bounded size."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from citadel.errors import InputError
 
 MAX_CONFIG = 1 << 20
 MAX_TOKENIZER = 64 << 20
-MAX_GRAPH = (2 << 30) - 1  # a message of protocol buffers cannot be longer
+MAX_GRAPH = (2 << 30) - 1  # the limit of a protobuf message
 _ADVICE = "name a folder made by `citadel export`"
 
 
 def read_model_file(path: str, limit: int) -> bytes:
-    """The bytes of one file of a model; a pipe, device, folder or file above `limit` bytes is refused.
+    """Read one file of a model; pipes, devices, folders and files above `limit` bytes are errors.
 
     >>> read_model_file("/dev/zero", 1 << 20)
     Traceback (most recent call last):
@@ -27,9 +27,13 @@ def read_model_file(path: str, limit: int) -> bytes:
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"it is not a regular file: {_ADVICE}", path)
             if status.st_size > limit:
-                raise InputError(f"it has {status.st_size:,} bytes, at most {limit:,} are read: {_ADVICE}", path)
+                raise InputError(
+                    f"it has {status.st_size:,} bytes, at most {limit:,} are read: {_ADVICE}", path
+                )
             return file.read(limit)
     except FileNotFoundError:
         raise InputError(f"there is no such file: {_ADVICE}", path) from None
     except OSError as error:
-        raise InputError(f"cannot be read ({os.strerror(error.errno or 0).lower()}): {_ADVICE}", path) from None
+        raise InputError(
+            f"cannot be read ({os.strerror(error.errno or 0).lower()}): {_ADVICE}", path
+        ) from None

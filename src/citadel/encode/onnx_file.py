@@ -1,7 +1,7 @@
-"""Parts of an ONNX file, found in its bytes and left as they are, so that a graph can be run without its last nodes.
+"""Read an ONNX file from its bytes and cut nodes off its end, without copying the weights.
 
-The `onnx` library, which nothing else of the core needs, would parse and copy all weights for it. An ONNX file is a
-message of protocol buffers: fields, each a number, a kind and a value, and a message within one is bytes again.
+The `onnx` library would parse and copy all weights, and the core needs it for nothing else. An ONNX file is a
+protobuf message: a sequence of fields, each with a number, a wire type and a value, which may be a message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5  # kinds of field
+_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5  # wire types
 _GRAPH = 7  # of a model
 _MODEL_FIELDS = frozenset((1, 2, 3, 4, 5, 6, _GRAPH, 8, 14))  # no functions, no training
 _NODE, _INITIALISER, _INPUT, _OUTPUT = 1, 5, 11, 12  # of a graph
@@ -23,9 +23,22 @@ _ATTRIBUTE_NAME, _ATTRIBUTE_INTEGER, _ATTRIBUTE_TENSOR, _ATTRIBUTE_INTEGERS = 1,
 _ATTRIBUTE_FIELDS = frozenset((1, 2, 3, 4, 5, 7, 8, 13, 20))  # no graphs, sparse tensors, types or references
 _TENSOR_SHAPE, _TENSOR_KIND, _TENSOR_NAME, _TENSOR_BYTES = 1, 2, 8, 9
 _TENSOR_FIELDS = frozenset((_TENSOR_SHAPE, _TENSOR_KIND, _TENSOR_NAME, _TENSOR_BYTES, 12))  # no external data
-_WIDTHS = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8}  # bytes by element type
+_WIDTHS = {
+    1: 4,
+    2: 1,
+    3: 1,
+    4: 2,
+    5: 2,
+    6: 4,
+    7: 8,
+    9: 1,
+    10: 2,
+    11: 8,
+    12: 4,
+    13: 8,
+}  # bytes by element type
 _INT64 = 7
-_SMALL = 512  # bytes of a tensor whose numbers may be the shape of another
+_SMALL = 512  # bytes of a tensor whose values may be the shape of another
 _OUTPUT_NAME, _OUTPUT_TYPE = 1, 2
 _UNSIGNED_BYTES = bytes.fromhex("0a020802")  # a tensor type whose element type is 2
 
@@ -34,28 +47,28 @@ class Field(NamedTuple):
     """One field of a message."""
 
     number: int
-    whole: memoryview  # as in the message
-    value: memoryview  # of text, bytes or a message within; empty for a number
+    whole: memoryview  # the encoded field
+    value: memoryview  # of a string, bytes or a message; empty for a number
 
 
 class Node(NamedTuple):
-    """What a node of a graph reads and writes."""
+    """Inputs and outputs of a node."""
 
     inputs: list[str]
     outputs: list[str]
 
 
 class Operation(NamedTuple):
-    """A node with what it does; attributes that are whole numbers, or lists of them, by name."""
+    """A node with its operator and its integer attributes."""
 
-    kind: str  # with its domain before it, as com.microsoft.MultiHeadAttention
+    kind: str  # with its domain, as in com.microsoft.MultiHeadAttention
     inputs: list[str]
     outputs: list[str]
     attributes: dict[str, tuple[int, ...]]
 
 
 class Tensor(NamedTuple):
-    """An initialiser: its shape, and its numbers where they are few and whole."""
+    """An initialiser: its shape, and its values if they are few int64 numbers."""
 
     name: str
     shape: tuple[int, ...]
@@ -63,47 +76,57 @@ class Tensor(NamedTuple):
 
 
 class OnnxFile:
-    """The graph in a file's bytes; a ValueError says that they are none."""
+    """The graph of an ONNX file; ValueError if the bytes are not one."""
 
     def __init__(self, contents: bytes) -> None:
         self._around = list(fields(memoryview(contents)))
         graphs = [field.value for field in self._around if field.number == _GRAPH]
         if len(graphs) != 1:
-            raise ValueError("no ONNX model, or one in pieces")
+            raise ValueError("not an ONNX model with one graph")
         self._fields = list(fields(graphs[0]))
 
     def nodes(self) -> list[Node]:
-        """All nodes, each behind those whose results it reads."""
+        """All nodes, in topological order."""
         return [_node(field) for field in self._fields if field.number == _NODE]
 
     def operations(self) -> list[Operation]:
-        """All nodes; a ValueError names what a plain graph does not have: graphs within, references, functions."""
+        """All nodes; ValueError for subgraphs, references and functions."""
         _only(self._around, _MODEL_FIELDS, "the model")
         _only(self._fields, _GRAPH_FIELDS, "the graph")
         return [_operation(field.value) for field in self._fields if field.number == _NODE]
 
     def tensors(self) -> list[Tensor]:
-        """All initialisers; a ValueError says that one does not have the bytes that its shape asks for."""
+        """All initialisers; ValueError if the size of one does not match its shape."""
         return [_tensor(field.value) for field in self._fields if field.number == _INITIALISER]
 
     def inputs(self) -> list[str]:
-        """The names of the graph's inputs."""
-        return [name for field in self._fields if field.number == _INPUT for name in _texts(field.value, _OUTPUT_NAME)]
+        """Names of the graph's inputs."""
+        return [
+            name
+            for field in self._fields
+            if field.number == _INPUT
+            for name in _texts(field.value, _OUTPUT_NAME)
+        ]
 
     def outputs(self) -> list[str]:
-        """The names of the graph's outputs."""
-        return [name for field in self._fields if field.number == _OUTPUT for name in _texts(field.value, _OUTPUT_NAME)]
+        """Names of the graph's outputs."""
+        return [
+            name
+            for field in self._fields
+            if field.number == _OUTPUT
+            for name in _texts(field.value, _OUTPUT_NAME)
+        ]
 
     def array(self, name: str, kind: type[np.generic]) -> NDArray[Any]:
-        """The numbers of an initialiser, without its shape; a ValueError says that there is none of this name."""
+        """Flat values of an initialiser; ValueError if there is none of this name."""
         for field in self._fields:
             if field.number == _INITIALISER and _texts(field.value, _TENSOR_NAME) == [name]:
                 stored = [part.value for part in fields(field.value) if part.number == _TENSOR_BYTES]
-                return np.frombuffer(stored[0] if stored else b"", kind).copy()  # in the file it lies on any bound
+                return np.frombuffer(stored[0] if stored else b"", kind).copy()  # aligned, unlike the file
         raise ValueError(f"no initialiser {name}")
 
     def cut(self, name: str, without: Set[str]) -> bytes:
-        """The file with `name`, unsigned bytes, as a further output and only the nodes that its outputs now need."""
+        """Add the uint8 output `name`, drop the outputs `without`, and keep only the nodes still needed."""
         outputs = [field for field in self._fields if field.number == _OUTPUT]
         kept = [field for field in outputs if without.isdisjoint(_texts(field.value, _OUTPUT_NAME))]
         wanted = {name}.union(*(_texts(field.value, _OUTPUT_NAME) for field in kept))
@@ -122,7 +145,7 @@ class OnnxFile:
 
 
 def fields(message: memoryview) -> Iterator[Field]:
-    """The fields of a message; a ValueError says that it is none.
+    """Parse the fields of a message; ValueError if it is malformed.
 
     >>> [(field.number, bytes(field.value)) for field in fields(memoryview(b"\\x0a\\x03two\\x10\\x07"))]
     [(1, b'two'), (2, b'')]
@@ -133,21 +156,21 @@ def fields(message: memoryview) -> Iterator[Field]:
         tag, at = _varint(message, at)
         skip = _SKIP.get(tag & 7)
         if skip is None:
-            raise ValueError(f"no kind of field is {tag & 7}")
+            raise ValueError(f"unknown wire type {tag & 7}")
         first, at = skip(message, at)
         if at > len(message):
-            raise ValueError("the last field ends too early")
+            raise ValueError("the last field is truncated")
         yield Field(tag >> 3, message[start:at], message[first:at] if tag & 7 == _BYTES else message[:0])
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """A whole number, seven bits a byte, the lowest first, and where it ends."""
+    """Read a varint; return its value and the offset after it."""
     value = 0
     for position, byte in enumerate(message[at : at + 10]):
         value |= (byte & 0x7F) << 7 * position
         if byte < 0x80:
             return value, at + position + 1
-    raise ValueError("a number does not end")
+    raise ValueError("a number is too long")
 
 
 def _after_bytes(message: memoryview, at: int) -> tuple[int, int]:
@@ -168,7 +191,7 @@ def _field(number: int, value: bytes) -> bytes:
 
 
 def _before(number: int, size: int) -> bytes:
-    """The bytes before a field."""
+    """Tag and length of a field."""
     return _number(number << 3 | _BYTES) + _number(size)
 
 
@@ -199,7 +222,7 @@ def _text(parts: list[Field], number: int) -> str:
 
 
 def _integers(parts: list[Field], number: int) -> tuple[int, ...]:
-    """The whole numbers of a field, packed or one by one."""
+    """Integers of a field, packed or repeated."""
     values: list[int] = []
     for field in parts:
         if field.number == number:
@@ -215,7 +238,9 @@ def _operation(message: memoryview) -> Operation:
     domain = _text(parts, _NODE_DOMAIN)
     kind = _text(parts, _NODE_KIND)
     attributes = dict(_attribute(field.value) for field in parts if field.number == _NODE_ATTRIBUTE)
-    inputs, outputs = ([bytes(f.value).decode() for f in parts if f.number == n] for n in (_NODE_INPUT, _NODE_OUTPUT))
+    inputs, outputs = (
+        [bytes(f.value).decode() for f in parts if f.number == n] for n in (_NODE_INPUT, _NODE_OUTPUT)
+    )
     return Operation(f"{domain}.{kind}" if domain else kind, inputs, outputs, attributes)
 
 
@@ -236,8 +261,13 @@ def _tensor(message: memoryview) -> Tensor:
     [kind] = _integers(parts, _TENSOR_KIND) or (0,)
     stored = [field.value for field in parts if field.number == _TENSOR_BYTES]
     size = sum(map(len, stored))
-    if kind not in _WIDTHS or len(stored) > 1 or min(shape, default=0) < 0 or math.prod(shape) * _WIDTHS[kind] != size:
-        raise ValueError(f"the tensor {name[:40]!r} does not have the bytes that its shape asks for")
+    if (
+        kind not in _WIDTHS
+        or len(stored) > 1
+        or min(shape, default=0) < 0
+        or math.prod(shape) * _WIDTHS[kind] != size
+    ):
+        raise ValueError(f"the size of the tensor {name[:40]!r} does not match its shape")
     small = kind == _INT64 and size <= _SMALL
     numbers = tuple(np.frombuffer(stored[0] if stored else b"", "<i8").tolist()) if small else None
     return Tensor(name, shape, numbers)

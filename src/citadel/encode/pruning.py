@@ -1,8 +1,8 @@
-"""Which of a document's postings are kept under one key.
+"""Prune postings: keep only the best of a document under each key.
 
-A word that occurs in a document several times has several postings under its key, much alike, of which a query token
-counts the best product. Keeping the one of most weight halves the index and costs no quality (docs/results.md). τ
-and this can act in either order: the one of most weight is the last that τ drops.
+A word that repeats in a document has several similar postings under its key, and a query token counts only
+the best product. Keeping the posting of largest weight halves the index at no loss of quality
+(docs/results.md). It commutes with τ, which drops the posting of largest weight last.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from citadel.types import RoutedTokens
 
 
 def best_of_keys(text: RoutedTokens, limit: int) -> NDArray[np.bool_]:
-    """Which rows [P] are among the `limit` of their key by weight; of equal ones the first.
+    """Mask [P] of the `limit` rows of largest weight under each key; ties go to the first.
 
     >>> text = RoutedTokens(np.array([7, 9, 7], np.uint32), np.array([1.0, 0.5, 2.0], np.float32))
     >>> best_of_keys(text, 1).tolist()
     [False, True, True]
     """
     order = np.lexsort((-text.weights, text.keys))
-    first = np.searchsorted(text.keys[order], text.keys[order])  # where each one's key begins
+    first = np.searchsorted(text.keys[order], text.keys[order])  # first row of the same key
     kept = np.zeros(len(order), np.bool_)
     kept[order[np.arange(len(order)) - first < limit]] = True
     return kept
 
 
 def with_lengths(texts: Sequence[Encoding], routed: Sequence[RoutedTokens]) -> list[RoutedTokens]:
-    """The same queries, marked where the text was cut or has no tokens."""
+    """Mark the queries whose text was cut or has no tokens."""
     return [
         replace(query, is_cut=text.cut, is_blank=text.is_blank) if text.cut or text.is_blank else query
         for text, query in zip(texts, routed, strict=True)
@@ -40,8 +40,10 @@ def with_lengths(texts: Sequence[Encoding], routed: Sequence[RoutedTokens]) -> l
 
 
 def without_blanks(texts: Sequence[Encoding], routed: Sequence[RoutedTokens]) -> list[RoutedTokens]:
-    """The same documents; one without tokens gets no postings and a zero semantic vector, so it never matches."""
-    return [_blank(document) if text.is_blank else document for text, document in zip(texts, routed, strict=True)]
+    """Give documents without tokens no postings and a zero semantic vector, so that they never match."""
+    return [
+        _blank(document) if text.is_blank else document for text, document in zip(texts, routed, strict=True)
+    ]
 
 
 def _blank(document: RoutedTokens) -> RoutedTokens:
@@ -50,7 +52,7 @@ def _blank(document: RoutedTokens) -> RoutedTokens:
 
 
 def taken(text: RoutedTokens, rows: NDArray[np.bool_]) -> RoutedTokens:
-    """Some rows of a text."""
+    """Select rows of a text."""
     return replace(
         text,
         keys=text.keys[rows],

@@ -1,4 +1,4 @@
-"""A `model.onnx` run by ONNX Runtime on the CPU, one core a run."""
+"""Run a `model.onnx` with ONNX Runtime on the CPU, one core per run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from citadel.forks import no_fork
 
 ONNX_FILE = "model.onnx"
 _NO_MEMORY = ("bad_alloc", "bad allocation", "failed to allocate", "out of memory", "cannot allocate memory")
-MASK = "attention_mask"  # an input of graphs that were exported before texts of a batch had one length
+MASK = "attention_mask"  # an input of older graphs, from before all texts of a batch had one length
 
 
 class Session:
-    """Runs batches; threads may share it, each run stays on the core of its caller."""
+    """Runs batches. Thread-safe; each run stays on the core of its caller."""
 
     def __init__(self, contents: bytes, config: ModelConfig, path: str) -> None:
         check_graph(contents, config, path)
@@ -30,15 +30,15 @@ class Session:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.enable_mem_pattern = False  # every batch has a shape of its own
-        options.log_severity_level = 4  # what goes wrong comes as an exception
+        options.enable_mem_pattern = False  # shapes differ between batches
+        options.log_severity_level = 4  # errors are raised as exceptions
         self._path = path
         try:
             short = shorten(contents, config)
             self._router = short.router if short else None
             graph = short.graph if short else contents
             self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime's errors share no narrower parent
+        except Exception as error:  # ONNX Runtime's errors have no narrower base class
             raise_if_out_of_memory(error, path)
             raise InputError(f"cannot be run ({_first_line(error)}): export the model again", path) from None
         self._names = [output.name for output in self._session.get_outputs()]
@@ -51,7 +51,7 @@ class Session:
         prefer_large_pages()
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The outputs by name; the texts of a batch have one length."""
+        """Run a batch of texts of one length; return the outputs by name."""
         given = dict(inputs)
         if MASK in self._inputs:
             given[MASK] = np.ones_like(inputs["input_ids"])
@@ -62,12 +62,14 @@ class Session:
             if self._router:
                 arrays |= self._router.choose(arrays.pop(self._router.states), inputs["input_ids"].shape[1])
         except Exception as error:
-            raise ResourceError(f"{self._path}: a batch could not be encoded ({_first_line(error)})") from None
+            raise ResourceError(
+                f"{self._path}: a batch could not be encoded ({_first_line(error)})"
+            ) from None
         return arrays
 
 
 def input_names(config: ModelConfig) -> set[str]:
-    """What a model's graph takes.
+    """Names of the inputs of a model's graph.
 
     >>> sorted(input_names(ModelConfig("sparse", token_dimension=0, semantic_dimension=0)))
     ['input_ids', 'routed_mask']
@@ -76,7 +78,7 @@ def input_names(config: ModelConfig) -> set[str]:
 
 
 def output_names(config: ModelConfig) -> set[str]:
-    """What a model's graph gives.
+    """Names of the outputs of a model's graph.
 
     >>> sorted(output_names(ModelConfig("dynamic")))
     ['keys', 'semantic', 'vectors', 'weights']
@@ -87,15 +89,17 @@ def output_names(config: ModelConfig) -> set[str]:
 
 
 def read_model(path: str) -> bytes:
-    """The bytes of a `model.onnx`."""
+    """Read the bytes of a `model.onnx`."""
     return read_model_file(path, MAX_GRAPH)
 
 
 def raise_if_out_of_memory(error: Exception, path: str) -> None:
-    """Raise ResourceError for the ways in which native libraries say that there is no memory."""
+    """Raise ResourceError if the error of a native library means out of memory."""
     text = str(error).lower()
     if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
-        raise ResourceError(f"{path}: out of memory while the model is loaded; close other programs") from None
+        raise ResourceError(
+            f"{path}: out of memory while the model is loaded; close other programs"
+        ) from None
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Text → token ids: cut to the model's length, with offsets into the text and the mask of tokens that have keys."""
+"""Tokenise text to ids, truncated to the model's length, with offsets and the mask of routed tokens."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from citadel.errors import InputError, ResourceError
 from citadel.forks import no_fork
 
 TOKENIZER_FILE = "tokenizer.json"
-_SPARE_ROWS = 64  # embeddings are often padded to a multiple of this; more rows than that are another vocabulary
+_SPARE_ROWS = 64  # embeddings are often padded to a multiple of this
 _LETTERS_PER_TOKEN = 16  # English has five
-_MARKS = ("##", "Ġ", "▁")  # how vocabularies say that a token continues or begins a word
+_MARKS = ("##", "Ġ", "▁")  # prefixes of tokens that continue or begin a word
 
 
-# The library's threads do not survive a fork; left to itself it says so on stderr and goes on with one.
+# The library's threads do not survive a fork. Without this it warns on stderr and continues with one thread.
 os.register_at_fork(after_in_child=lambda: os.environ.setdefault("TOKENIZERS_PARALLELISM", "false"))
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One text as the model reads it.
+    """One tokenised text.
 
     >>> text = Encoding(np.array([101, 7, 102]), ((0, 0), (0, 4), (0, 0)), np.array([False, True, True]))
     >>> len(text), text.cut
@@ -37,23 +37,23 @@ class Encoding:
     """
 
     ids: NDArray[np.int64]  # [T]
-    offsets: tuple[tuple[int, int], ...]  # [T], characters of the text; (0, 0) for a special token
+    offsets: tuple[tuple[int, int], ...]  # [T], in characters; (0, 0) for a special token
     routed: NDArray[np.bool_]  # [T]
-    cut: bool = False  # whether the text was longer than the model reads
+    cut: bool = False  # the text was longer than the model reads
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def is_blank(self) -> bool:
-        """Whether the text has no tokens of its own."""
+        """Whether the text has only special tokens."""
         return all(end == 0 for _, end in self.offsets)
 
 
 class Tokenizer:
     """The tokenizer of a model folder.
 
-    Special tokens are added here and never parsed from a text: "[SEP]" in a document is five characters.
+    Special tokens are added here and never parsed from a text: "[SEP]" in a document is plain text.
     """
 
     def __init__(self, folder: str | os.PathLike[str], config: ModelConfig) -> None:
@@ -67,27 +67,31 @@ class Tokenizer:
         try:
             self._library = Library.from_buffer(contents)
         except MemoryError:
-            raise ResourceError(f"{path}: out of memory while the model is loaded; close other programs") from None
+            raise ResourceError(
+                f"{path}: out of memory while the model is loaded; close other programs"
+            ) from None
         except Exception as error:  # the library raises nothing narrower
-            raise InputError(f"cannot be read as a tokenizer ({error}): export the model again", path) from None
+            raise InputError(
+                f"cannot be read as a tokenizer ({error}): export the model again", path
+            ) from None
         self._library.no_truncation()
         self._library.no_padding()
         self._library.encode_special_tokens = True
         self._config = config
         vocabulary = self._library.get_vocab(with_added_tokens=True)
         _check_vocabulary(vocabulary, config, path)
-        self._never = self._unrouted(vocabulary)
+        self._is_unrouted = self._unrouted(vocabulary)
 
     def documents(self, texts: Sequence[str]) -> list[Encoding]:
-        """Documents, cut at `document_length`."""
+        """Tokenise documents, truncated to `document_length`."""
         return self._encode(texts, self._config.document_length, 0)
 
     def queries(self, texts: Sequence[str]) -> list[Encoding]:
-        """Queries, cut at `query_length` and padded with [MASK] where the model wants it."""
+        """Tokenise queries, truncated to `query_length` and padded with [MASK] if the model needs it."""
         return self._encode(texts, self._config.query_length, self._config.query_padding)
 
     def token(self, id: int) -> str:
-        """The token of an id, as the vocabulary writes it."""
+        """The token of an id, as in the vocabulary."""
         return str(self._library.id_to_token(id) or "")
 
     def _encode(self, texts: Sequence[str], length: int, padding: int) -> list[Encoding]:
@@ -103,43 +107,45 @@ class Tokenizer:
                 encoded[position] = self._library.encode(whole, add_special_tokens=False)
         cuts = [len(text) > limit for text in encoded]
         for text in encoded:
-            text.truncate(limit)  # before its lists are made: of a book they would take hundreds of megabytes
-        return [self._wrap(text.ids, text.offsets, padding, cut) for text, cut in zip(encoded, cuts, strict=True)]
+            text.truncate(limit)  # first: the lists of a book would take hundreds of megabytes
+        return [
+            self._wrap(text.ids, text.offsets, padding, cut) for text, cut in zip(encoded, cuts, strict=True)
+        ]
 
     def _tokenise(self, texts: list[str]) -> list[Any]:
-        """One text here and now: to wake the library's threads for it would take a sixth longer."""
-        if len(texts) == 1:
+        if len(texts) == 1:  # on this thread: waking the library's threads takes a sixth longer
             return [self._library.encode(texts[0], add_special_tokens=False)]
         encoded: list[Any] = self._library.encode_batch(texts, add_special_tokens=False)
         return encoded
 
     def _wrap(self, ids: list[int], offsets: list[tuple[int, int]], padding: int, cut: bool) -> Encoding:
-        """[CLS] text [SEP] [MASK]…"""
+        """Add special tokens: [CLS] text [SEP] [MASK]…"""
         config, masks = self._config, max(padding - len(ids) - 2, 0)
         whole = np.array([config.cls_id, *ids, config.sep_id, *[config.mask_id] * masks], np.int64)
-        return Encoding(whole, ((0, 0), *offsets, *[(0, 0)] * (masks + 1)), ~self._never[whole], cut)
+        return Encoding(whole, ((0, 0), *offsets, *[(0, 0)] * (masks + 1)), ~self._is_unrouted[whole], cut)
 
     def _unrouted(self, vocabulary: dict[str, int]) -> NDArray[np.bool_]:
-        """Which ids never have a key [V]."""
+        """Mask [V] of the ids that have no keys."""
         config = self._config
-        never = np.zeros(config.backbone.vocabulary, np.bool_)
+        unrouted = np.zeros(config.backbone.vocabulary, np.bool_)
         if not config.route_punctuation:
-            never[[id for token, id in vocabulary.items() if is_punctuation(token)]] = True
-        never[config.sep_id] = not config.route_separator
-        never[config.cls_id] = True
-        return never
+            unrouted[[id for token, id in vocabulary.items() if is_punctuation(token)]] = True
+        unrouted[config.sep_id] = not config.route_separator
+        unrouted[config.cls_id] = True
+        return unrouted
 
 
 def _settled(beginning: Any, limit: int) -> bool:
-    """Whether the beginning of a text gives the first `limit` tokens of all of it, so that books need not be tokenised.
+    """Whether the beginning of a text determines its first `limit` tokens.
 
-    Where it was cut off it may end within a word; no token of that last word may be among them.
+    The beginning may end within a word, so the tokens of its last word do not count. This saves tokenising
+    whole books.
     """
     return len(beginning) > limit and beginning.word_ids[limit - 1] != beginning.word_ids[-1]
 
 
 def is_punctuation(token: str) -> bool:
-    """Whether a token is punctuation alone.
+    """Whether a token consists of punctuation only.
 
     >>> is_punctuation("##!"), is_punctuation("Ġ,"), is_punctuation("e.g"), is_punctuation("##")
     (True, True, False, True)
@@ -150,7 +156,7 @@ def is_punctuation(token: str) -> bool:
 
 
 def token_count(vocabulary: Mapping[str, int]) -> int:
-    """How many ids a vocabulary needs; it may leave some out.
+    """Number of ids of a vocabulary, including unused ones.
 
     >>> token_count({"a": 0, "b": 7})
     8
@@ -159,7 +165,7 @@ def token_count(vocabulary: Mapping[str, int]) -> int:
 
 
 def vocabulary_fits(tokens: int, rows: int) -> bool:
-    """Whether a model with so many embeddings can be that of the tokenizer.
+    """Whether a number of embedding rows matches a tokenizer; a few spare rows are allowed.
 
     >>> vocabulary_fits(30522, 30528), vocabulary_fits(30522, 50265), vocabulary_fits(30523, 30522)
     (True, False, False)

@@ -1,6 +1,6 @@
-"""Checks a `tokenizer.json` before the tokenizers library reads it: known parts only, each of bounded work.
+"""Validate a `tokenizer.json` before the tokenizers library reads it: only known parts of bounded cost.
 
-A pattern that is a regular expression can take time without end, and a replacement can make a text grow without end.
+A regular expression may take unbounded time, and replacements may lengthen a text without bound.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from typing import Any
 
 from citadel.errors import InputError
 
-MAX_GROWTH = 16  # how much longer all replacements together may make a text
-MAX_WORD = 1000  # letters of a word that WordPiece tries to cut
+MAX_GROWTH = 16  # factor by which all replacements together may lengthen a text
+MAX_WORD = 1000  # letters of a word that WordPiece splits
 MAX_PARTS = 16
 _ADVICE = "take the tokenizer of a BERT or RoBERTa checkpoint and export the model again"
 _ALLOWED = {
     "normalizer": "BertNormalizer Lowercase NFC NFD NFKC NFKD Replace Sequence Strip StripAccents",
-    "pre_tokenizer": "BertPreTokenizer ByteLevel CharDelimiterSplit Digits Metaspace Punctuation Sequence Split "
-    "UnicodeScripts Whitespace WhitespaceSplit",
+    "pre_tokenizer": "BertPreTokenizer ByteLevel CharDelimiterSplit Digits Metaspace Punctuation Sequence "
+    "Split UnicodeScripts Whitespace WhitespaceSplit",
     "post_processor": "BertProcessing ByteLevel RobertaProcessing Sequence TemplateProcessing",
     "decoder": "BPEDecoder ByteFallback ByteLevel Fuse Metaspace Replace Sequence Strip WordPiece",
     "model": "BPE Unigram WordLevel WordPiece",
 }
 _KINDS = {part: frozenset(kinds.split()) for part, kinds in _ALLOWED.items()}
 _TOP = frozenset(("version", "truncation", "padding", "added_tokens", *_KINDS))
-_INNER = ("normalizers", "pretokenizers", "processors", "decoders")  # names of a Sequence's parts
+_INNER = ("normalizers", "pretokenizers", "processors", "decoders")  # keys of a Sequence's parts
 
 
 def check_tokenizer(contents: bytes, path: str) -> None:
-    """Refuse a tokenizer with unknown parts, regular expressions or growing replacements.
+    """Reject a tokenizer with unknown parts, regular expressions or lengthening replacements.
 
-    >>> check_tokenizer(b'{"normalizer": {"type": "Precompiled"}, "model": {"type": "BPE"}}', "tokenizer.json")
+    >>> check_tokenizer(b'{"normalizer": {"type": "Precompiled"}, "model": {"type": "BPE"}}', "t.json")
     Traceback (most recent call last):
-    citadel.errors.InputError: tokenizer.json: the tokenizer is refused: its normalizer is of type 'Precompiled', ...
+    citadel.errors.InputError: t.json: the tokenizer is refused: its normalizer is of type ...
     """
     try:
         data = json.loads(contents)
@@ -52,20 +52,22 @@ def _problem(data: Any) -> str | None:
         return f"it has the unknown part {min(unknown)[:40]!r}"
     growth = 1.0
     for part in _KINDS:
-        result = list(_parts(data.get(part)))
-        if len(result) > MAX_PARTS:
+        items = list(_parts(data.get(part)))
+        if len(items) > MAX_PARTS:
             return f"its {part} has more than {MAX_PARTS} parts"
-        if any(isinstance(item, Mapping) and item.get("type") == "Sequence" for item in result[1:]):
+        if any(isinstance(item, Mapping) and item.get("type") == "Sequence" for item in items[1:]):
             return f"its {part} has a sequence within a sequence"
-        for item in result:
+        for item in items:
             if problem := _part_problem(part, item):
                 return problem
             growth *= _growth(item) if part == "normalizer" else 1
-    return f"its replacements make a text more than {MAX_GROWTH} times as long" if growth > MAX_GROWTH else None
+    return (
+        f"its replacements make a text more than {MAX_GROWTH} times as long" if growth > MAX_GROWTH else None
+    )
 
 
 def _parts(part: Any) -> Iterator[Any]:
-    """A part and, for a sequence, those within it."""
+    """A part and, for a sequence, the parts within it."""
     if part is None:
         return
     yield part
@@ -89,19 +91,19 @@ def _part_problem(part: str, item: Any) -> str | None:
 
 
 def _is_plain(pattern: Any) -> bool:
-    """Whether a pattern is a text that is not empty, as opposed to a regular expression."""
+    """Whether a pattern is a non-empty string and not a regular expression."""
     return isinstance(pattern, Mapping) and pattern.keys() == {"String"} and bool(pattern["String"])
 
 
 def _growth(item: Mapping[str, Any]) -> float:
-    """How much longer a replacement makes a text."""
+    """Factor by which a replacement may lengthen a text."""
     if item.get("type") != "Replace":
         return 1
     return max(len(str(item.get("content", ""))) / len(str(item["pattern"]["String"])), 1)
 
 
 def _is_single(template: Any) -> bool:
-    """Whether a template holds the text once, among few special tokens."""
+    """Whether a template contains the text exactly once, with few special tokens."""
     if not isinstance(template, list) or len(template) > MAX_PARTS:
         return False
     return sum("Sequence" in piece for piece in template if isinstance(piece, Mapping)) == 1

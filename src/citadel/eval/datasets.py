@@ -21,7 +21,8 @@ SPLIT = "test"
 class Dataset:
     """One test collection; each call of `documents` reads the corpus from the start.
 
-    >>> dataset = Dataset("tiny", {"q1": "relativity"}, {"q1": {"d1": 1}}, lambda: iter([Document("d1", "E = mc²")]))
+    >>> documents = [Document("d1", "E = mc²")]
+    >>> dataset = Dataset("tiny", {"q1": "relativity"}, {"q1": {"d1": 1}}, lambda: iter(documents))
     >>> dataset.judged
     [('q1', 'relativity')]
     """
@@ -47,7 +48,9 @@ def beir_folder(folder: str | os.PathLike[str], split: str = SPLIT) -> Dataset:
     find_file(path, "corpus.jsonl")  # fail early
     name = path.resolve().name
     qrels = read_qrels(qrels_file(path, split))
-    return Dataset(name, dict(read_queries(path)), qrels, lambda: documents_of(path), has_query_documents(name))
+    return Dataset(
+        name, dict(read_queries(path)), qrels, lambda: documents_of(path), has_query_documents(name)
+    )
 
 
 def qrels_file(folder: str | os.PathLike[str], split: str = SPLIT) -> str:
@@ -70,16 +73,18 @@ def has_query_documents(name: str) -> bool:
 
 
 def find_one(folder: Path, names: Sequence[str]) -> str:
-    """The first of these files that a folder holds, compressed or not."""
+    """Find the first of these files in a folder, compressed or not."""
     for name in names:
         for suffix in COMPRESSIONS:
             if (file := folder / (name + suffix)).is_file():
                 return str(file)
-    raise InputError(f"no {' or '.join(names)} (or .gz, .xz, .zst) in this folder: put the file there", str(folder))
+    raise InputError(
+        f"no {' or '.join(names)} (or .gz, .xz, .zst) in this folder: put the file there", str(folder)
+    )
 
 
 def documents_of(path: str | os.PathLike[str]) -> Iterator[Document]:
-    """The documents of a corpus file or BEIR folder."""
+    """Yield the documents of a corpus file or BEIR folder."""
     with read_corpus(path) as corpus:
         for document, _ in corpus:
             yield document

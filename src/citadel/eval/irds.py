@@ -58,18 +58,18 @@ def _reading(name: str, read: Callable[[], Any]) -> Any:
 
 def _documents(name: str, collection: Any) -> Iterator[Document]:
     documents = _reading(name, lambda: iter(collection.docs_iter()))
-    while (one := _reading(name, lambda: next(documents, None))) is not None:
-        title = getattr(one, "title", "") or ""
-        yield Document(str(one.doc_id), _text(one, without=title), title)
+    while (record := _reading(name, lambda: next(documents, None))) is not None:
+        title = getattr(record, "title", "") or ""
+        yield Document(str(record.doc_id), _text(record, without=title), title)
 
 
-def _text(one: Any, without: str = "") -> str:
-    """The text of a document or query: its `text` field, else its other text fields joined."""
-    if isinstance(text := getattr(one, "text", None), str):
+def _text(record: Any, without: str = "") -> str:
+    """Text of a document or query: its `text` field, else its other text fields joined."""
+    if isinstance(text := getattr(record, "text", None), str):
         return text
-    if "title" in one._fields and not without:
-        return str(one.title)  # in TREC topics the title is the query
-    parts = [getattr(one, name) for name in one._fields if name not in (*_OWN_IDS, "title")]
+    if "title" in record._fields and not without:
+        return str(record.title)  # in TREC topics the title is the query
+    parts = [getattr(record, name) for name in record._fields if name not in (*_OWN_IDS, "title")]
     return " ".join(part for part in parts if isinstance(part, str))
 
 

@@ -19,7 +19,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 def evaluate(
     run: Ranking, qrels: Qrels, measures: str | Sequence[str] = DEFAULT_MEASURES, relevant: int = 1
 ) -> dict[str, float]:
-    """Mean of each measure over the judged queries; a query missing from the run scores 0.
+    """Compute the mean of each measure over the judged queries; a query missing from the run scores 0.
 
     `relevant` is the lowest grade that counts as relevant for binary measures: 2 for TREC DL.
 
@@ -35,7 +35,7 @@ def evaluate(
 def evaluate_queries(
     run: Ranking, qrels: Qrels, measures: str | Sequence[str] = DEFAULT_MEASURES, relevant: int = 1
 ) -> dict[str, dict[str, float]]:
-    """Measure → judged query → value, in the order of `measures` and of `qrels`.
+    """Compute measure → judged query → value, in the order of `measures` and of `qrels`.
 
     >>> from citadel.types import Hit
     >>> run = Ranking(("q1", "unjudged"), ((Hit("d1", 2.0, 1),), (Hit("d1", 2.0, 1),)))
@@ -57,10 +57,10 @@ def evaluate_queries(
 
 
 def surrogate_scores(run: Ranking, judged: Mapping[str, object]) -> dict[str, dict[str, float]]:
-    """Judged query → document → a score that falls by 1 per rank.
+    """Return judged query → document → a score that falls by 1 per rank.
 
     trec_eval breaks ties by descending document id and the MS MARCO script by ascending id. Distinct scores
-    make both measure the ranking as it was shown.
+    make both measure the ranking as it is.
 
     >>> from citadel.types import Hit
     >>> surrogate_scores(Ranking(("q1",), ((Hit("d1", 0.5, 1), Hit("d2", 0.5, 2)),)), {"q1": {}})
@@ -92,7 +92,9 @@ def parse_measure(name: str) -> Any:
     except Exception:  # a bad name raises one of several types, AssertionError among them
         supported = False
     if not supported or not all(_in_range(measure.params.get(key, 1)) for key in ("cutoff", "rel")):
-        raise UsageError(f"unknown measure {name!r}: use names of ir-measures, such as nDCG@10, RR@10, R@1000 or AP")
+        raise UsageError(
+            f"unknown measure {name!r}: use names of ir-measures, such as nDCG@10, RR@10, R@1000 or AP"
+        )
     return measure
 
 
@@ -103,7 +105,9 @@ def with_grade(measure: Any, relevant: int) -> Any:
     (R(rel=2)@1000, nDCG@10)
     """
     known = measure.SUPPORTED_PARAMS
-    return measure(rel=relevant) if relevant != 1 and "rel" in known and "rel" not in measure.params else measure
+    return (
+        measure(rel=relevant) if relevant != 1 and "rel" in known and "rel" not in measure.params else measure
+    )
 
 
 def _in_range(value: object) -> bool:
@@ -115,7 +119,6 @@ def _library() -> Any:
     try:
         import ir_measures
     except ImportError:
-        raise UsageError(
-            "measures need the package ir-measures: run `pip install 'citadel-ir[eval]'`, or '.[eval]' in a clone"
-        ) from None
+        install = "run `pip install 'citadel-ir[eval]'`, or '.[eval]' in a clone"
+        raise UsageError(f"measures need the package ir-measures: {install}") from None
     return ir_measures

@@ -1,4 +1,4 @@
-"""MS MARCO passages in their published files, with the queries of dev-small or TREC Deep Learning 2019 and 2020."""
+"""MS MARCO passages in their published files, with dev-small or TREC Deep Learning 2019 and 2020."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Split(NamedTuple):
 
 SPLITS = {
     "dev-small": Split(
-        ("queries.dev.small.tsv", "queries.dev.tsv"), ("qrels.dev.small.tsv", "qrels.msmarco-passage.dev-subset.txt")
+        ("queries.dev.small.tsv", "queries.dev.tsv"),
+        ("qrels.dev.small.tsv", "qrels.msmarco-passage.dev-subset.txt"),
     ),
     # TREC uses grade 2 for binary measures: grade 1 is "related", not an answer.
     "dl19": Split(("msmarco-test2019-queries.tsv",), ("2019qrels-pass.txt",), 2),
@@ -44,7 +45,7 @@ def is_msmarco(folder: str | os.PathLike[str]) -> bool:
 
 
 def msmarco_folder(folder: str | os.PathLike[str], split: str = DEFAULT_SPLIT) -> Dataset:
-    """Open a folder with collection.tsv, queries and qrels under their published names, compressed or not."""
+    """Open a folder with collection, queries and qrels under their published names."""
     if split not in SPLITS:
         raise InputError(f"unknown split {split!r}: MS MARCO has {', '.join(SPLITS)}", os.fspath(folder))
     chosen, path = SPLITS[split], Path(folder)

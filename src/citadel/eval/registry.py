@@ -15,7 +15,9 @@ def open_dataset(name: str | os.PathLike[str], split: str = "") -> Dataset:
     given = os.fspath(name)
     if given.startswith(PREFIX):
         if split:
-            raise UsageError(f"{given} with a split: an ir_datasets id already names its split, so leave it out")
+            raise UsageError(
+                f"{given} with a split: an ir_datasets id already names its split, so leave it out"
+            )
         return irds_dataset(given.removeprefix(PREFIX))
     if is_msmarco(given):
         return msmarco_folder(given, split or DEFAULT_SPLIT)

@@ -20,7 +20,10 @@ BEIR_HEADER = "query-id\tcorpus-id\tscore"
 BOM = b"\xef\xbb\xbf"
 
 Qrels = dict[str, dict[str, int]]
-_COMPRESS = {".gz": lambda data: gzip.compress(data, mtime=0), ".xz": lambda data: lzma.compress(data, preset=9)}
+_COMPRESS = {
+    ".gz": lambda data: gzip.compress(data, mtime=0),
+    ".xz": lambda data: lzma.compress(data, preset=9),
+}
 
 
 def read_run(path: str | os.PathLike[str]) -> Ranking:
@@ -68,7 +71,11 @@ def write_qrels(path: str | os.PathLike[str], qrels: Qrels) -> None:
     for name in (name for query, grades in qrels.items() for name in (query, *grades)):
         if name.split() != [name]:
             raise InputError(f"the id {name!r} has white space, which TREC qrels do not allow: rename it")
-    lines = (f"{query} 0 {document} {grade}\n" for query, grades in qrels.items() for document, grade in grades.items())
+    lines = (
+        f"{query} 0 {document} {grade}\n"
+        for query, grades in qrels.items()
+        for document, grade in grades.items()
+    )
     write_whole(os.fspath(path), lines)
 
 
@@ -101,8 +108,13 @@ def parse_run(lines: Iterable[tuple[int, bytes]], source: str) -> Ranking:
         query, _, document, rank, score, _ = columns
         documents = run.setdefault(query, {})
         if document in documents:
-            raise InputError(f"document {document!r} is listed twice under query {query!r}: keep one", source, number)
-        documents[document] = (-_score(score, source, number), _integer(rank, "rank", MAX_RANK, source, number))
+            raise InputError(
+                f"document {document!r} is listed twice under query {query!r}: keep one", source, number
+            )
+        documents[document] = (
+            -_score(score, source, number),
+            _integer(rank, "rank", MAX_RANK, source, number),
+        )
     return Ranking(tuple(run), tuple(_hits(documents) for documents in run.values()))
 
 
@@ -119,7 +131,9 @@ def parse_qrels(lines: Iterable[tuple[int, bytes]], source: str) -> Qrels:
         query, document, text = _judgement(line, source, number)
         grade = _integer(text, "grade", MAX_GRADE, source, number)
         if qrels.setdefault(query, {}).setdefault(document, grade) != grade:
-            raise InputError(f"document {document!r} is judged twice for {query!r}: keep one grade", source, number)
+            raise InputError(
+                f"document {document!r} is judged twice for {query!r}: keep one grade", source, number
+            )
     if not qrels:
         raise InputError("no judgement in this file: name a qrels file in the TREC or BEIR format", source)
     return qrels
@@ -129,7 +143,9 @@ def text_lines(lines: Iterable[tuple[int, bytes]], source: str) -> Iterator[tupl
     """Decode the lines that are not blank, without line ends."""
     for number, line in lines:
         if len(line) > MAX_LINE:
-            raise InputError(f"the line is longer than {MAX_LINE} bytes: is this a run or qrels file?", source, number)
+            raise InputError(
+                f"the line is longer than {MAX_LINE} bytes: is this a run or qrels file?", source, number
+            )
         try:
             text = (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")
         except UnicodeDecodeError:
@@ -140,12 +156,12 @@ def text_lines(lines: Iterable[tuple[int, bytes]], source: str) -> Iterator[tupl
 
 def _judgement(line: str, source: str, number: int) -> tuple[str, str, str]:
     beir, trec = line.split("\t"), line.split()
-    if len(beir) == 3 and beir[0] and beir[1]:  # ids may hold spaces there
+    if len(beir) == 3 and beir[0] and beir[1]:  # BEIR ids may contain spaces
         return beir[0], beir[1], beir[2]
     if len(trec) == 4:
         return trec[0], trec[2], trec[3]
-    expected = "a qrels line is `query 0 document grade`, or query, document and grade with tabs between"
-    raise InputError(f"{len(trec)} columns that cannot be read: {expected}", source, number)
+    expected = "a qrels line is `query 0 document grade`, or query, document and grade separated by tabs"
+    raise InputError(f"{len(trec)} columns: {expected}", source, number)
 
 
 def _hits(documents: dict[str, tuple[float, int]]) -> tuple[Hit, ...]:
@@ -165,6 +181,6 @@ def _score(text: str, source: str, number: int) -> float:
 
 def _integer(text: str, what: str, limit: int, source: str, number: int) -> int:
     if re.fullmatch(r"[+-]?[0-9]{1,9}", text) is None or abs(int(text)) > limit:
-        reason = f"{what} {text[:40]!r} is not a whole number of at most {limit}"
+        reason = f"{what} {text[:40]!r} is not an integer of at most {limit}"
         raise InputError(f"{reason}: correct the line", source, number)
     return int(text)

@@ -36,7 +36,9 @@ def compare(values: Mapping[str, float], baseline: Mapping[str, float]) -> Compa
     """
     if set(values) != set(baseline):
         missing = sorted(set(values) ^ set(baseline))[0]
-        raise InputError(f"query {missing!r} is measured in one system only: measure both on the same queries")
+        raise InputError(
+            f"query {missing!r} is measured in one system only: measure both on the same queries"
+        )
     differences = [values[query] - baseline[query] for query in values]
     t, p = paired_t(differences)
     low, high = bootstrap(differences)
@@ -60,14 +62,15 @@ def paired_t(differences: Sequence[float]) -> tuple[float, float]:
     try:
         from scipy.stats import ttest_1samp
     except ImportError:
-        raise UsageError(
-            "the t-test needs the package scipy: run `pip install 'citadel-ir[eval]'`, or '.[eval]' in a clone"
-        ) from None
+        install = "run `pip install 'citadel-ir[eval]'`, or '.[eval]' in a clone"
+        raise UsageError(f"the t-test needs the package scipy: {install}") from None
     result = ttest_1samp(values, 0.0)
     return float(result.statistic), float(result.pvalue)
 
 
-def bootstrap(differences: Sequence[float], samples: int = SAMPLES, level: float = LEVEL) -> tuple[float, float]:
+def bootstrap(
+    differences: Sequence[float], samples: int = SAMPLES, level: float = LEVEL
+) -> tuple[float, float]:
     """Percentile interval of the mean over queries drawn with replacement; the seed is fixed.
 
     >>> bootstrap([0.25, 0.25, 0.25])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from citadel.explain.result import Explanation
 
-_GOLDEN_ANGLE = 137.508  # keeps neighbours far apart on the colour wheel, for any number of keys
+_GOLDEN_ANGLE = 137.508  # keeps neighbouring keys far apart on the colour wheel, however many there are
 
 
 def hues(explanation: Explanation) -> list[int]:
@@ -12,8 +12,8 @@ def hues(explanation: Explanation) -> list[int]:
 
     >>> from citadel.explain.result import Match
     >>> rows = [Match((), key, None, 1.0, 1.0, None, ()) for key in (7, 9, 7)]
-    >>> explanation = Explanation(None, "d1", "", "", "static", None, 0.0, "off", 3.0, None, False, (), (), tuple(rows))
-    >>> hues(explanation)
+    >>> fields = (None, "d1", "", "", "static", None, 0.0, "off", 3.0, None, False)
+    >>> hues(Explanation(*fields, query_tokens=(), document_tokens=(), matches=tuple(rows)))
     [0, 138, 0]
     """
     labels = dict.fromkeys(match.label for match in explanation.matches)
@@ -31,7 +31,7 @@ def hue(position: int) -> int:
 
 
 def strength(value: float, largest: float) -> float:
-    """Scale a value to 0.15, just visible, … 1.
+    """Scale a value to 0.15 (just visible) … 1.
 
     >>> strength(1.0, 2.0), strength(0.0, 0.0)
     (0.575, 0.15)

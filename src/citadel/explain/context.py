@@ -1,4 +1,4 @@
-"""What an explanation needs of a searcher."""
+"""The part of a searcher that explanations use."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ h1 { font-size: 1.3rem; } h2 { font-size: 1rem; margin-top: 2rem; } .dim, .none 
 mark, .key { border-radius: .2rem; padding: 0 .1em; }
 table { border-collapse: collapse; width: 100%; } th { font-weight: 600; text-align: left; }
 th, td { padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #8884; vertical-align: top; }
-.n { text-align: right; font-variant-numeric: tabular-nums; } .text { white-space: pre-wrap; overflow-wrap: anywhere; }
-.tokens { display: flex; flex-wrap: wrap; gap: .5rem .35rem; align-items: flex-start; }
-.token { display: inline-flex; flex-direction: column; align-items: center; }
-.token .key { font-size: .75rem; margin-top: .1rem; padding: 0 .3em; } .pruned { opacity: .4; }
+.n { text-align: right; font-variant-numeric: tabular-nums; } .text { white-space: pre-wrap; overflow-wrap:
+anywhere; } .tokens { display: flex; flex-wrap: wrap; gap: .5rem .35rem; align-items: flex-start; } .token {
+display: inline-flex; flex-direction: column; align-items: center; } .token .key { font-size: .75rem;
+margin-top: .1rem; padding: 0 .3em; } .pruned { opacity: .4; }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -29,19 +29,26 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def match_html(explanation: Explanation) -> str:
     """Render the explanation of a match as a page.
 
-    >>> page = match_html(Explanation("<b>", "d1", "", "", "bm25", None, 0.0, "off", None, None, False, (), (), ()))
-    >>> "<h1>&lt;b&gt;</h1>" in page
+    >>> fields = ("<b>", "d1", "", "", "bm25", None, 0.0, "off", None, None, False, (), (), ())
+    >>> "<h1>&lt;b&gt;</h1>" in match_html(Explanation(*fields))
     True
     """
-    score = "no score: it has no key of the query" if explanation.score is None else f"score {explanation.score:.4f}"
+    score = (
+        "no score: it has no key of the query"
+        if explanation.score is None
+        else f"score {explanation.score:.4f}"
+    )
+    query = "query vectors" if explanation.query is None else explanation.query
     parts = [
-        f"<h1>{_text(explanation.query if explanation.query is not None else 'a query of given vectors')}</h1>",
-        f'<p><b>{_text(explanation.id)}</b> <span class="dim">{score}, {_text(_settings(explanation))}</span></p>',
+        f"<h1>{_text(query)}</h1>",
+        f"<p><b>{_text(explanation.id)}</b> "
+        f'<span class="dim">{score}, {_text(_settings(explanation))}</span></p>',
         _bar(explanation),
         "<h2>Matches of each query token</h2>",
         _table(explanation),
         "<h2>Matches in the text</h2>",
-        f'<p><b class="text">{_marked(explanation, "title")}</b></p><p class="text">{_marked(explanation, "text")}</p>',
+        f'<p><b class="text">{_marked(explanation, "title")}</b></p>'
+        f'<p class="text">{_marked(explanation, "text")}</p>',
     ]
     return _page(f"{explanation.id}: why it matched", parts)
 
@@ -55,10 +62,11 @@ def text_html(explanation: TextExplanation) -> str:
     largest = max((key.weight for token in explanation.tokens for key in token.keys), default=0.0)
     lead = f"Read as a {explanation.side}, router {explanation.router}, τ = {explanation.tau:g}. "
     lead += "Below each token are its keys with their weights; a token without a key above τ is grey."
+    tokens = "".join(_token(explanation, token, largest) for token in explanation.tokens)
     parts = [
         "<h1>The keys of a text</h1>",
         f"<p>{_text(lead)}</p>",
-        f'<div class="tokens">{"".join(_token(explanation, token, largest) for token in explanation.tokens)}</div>',
+        f'<div class="tokens">{tokens}</div>',
     ]
     if explanation.keys:
         keys = " ".join(_key(key, explanation.keys[0].weight) for key in explanation.keys if key.kept)
@@ -88,7 +96,8 @@ def _settings(explanation: Explanation) -> str:
 def _bar(explanation: Explanation) -> str:
     """A bar of the score by match; negative shares have no width."""
     parts = [
-        f'<i style="flex-grow:{match.gain:.6g};--h:{hue};--a:.7" title="{_text(match.label)} {match.gain:.3f}"></i>'
+        f'<i style="flex-grow:{match.gain:.6g};--h:{hue};--a:.7" '
+        f'title="{_text(match.label)} {match.gain:.3f}"></i>'
         for match, hue in zip(explanation.matches, hues(explanation), strict=True)
         if match.gain > 0
     ]
@@ -99,10 +108,16 @@ def _bar(explanation: Explanation) -> str:
 
 
 def _table(explanation: Explanation) -> str:
-    head = "<th>query token<th>key<th class=n>weight<th>matched<th class=n>weight<th class=n>product<th class=n>share"
-    rows = [_row(explanation, match, hue) for match, hue in zip(explanation.matches, hues(explanation), strict=True)]
+    head = "<th>query token<th>key<th class=n>weight<th>matched"
+    head += "<th class=n>weight<th class=n>product<th class=n>share"
+    rows = [
+        _row(explanation, match, hue)
+        for match, hue in zip(explanation.matches, hues(explanation), strict=True)
+    ]
     if explanation.semantic:
-        numbers = f"<td class=n>{explanation.semantic.gain:.3f}<td class=n>{percent(explanation.semantic.share)}"
+        numbers = (
+            f"<td class=n>{explanation.semantic.gain:.3f}<td class=n>{percent(explanation.semantic.share)}"
+        )
         rows.append(f"<tr><td colspan=5>semantic vectors{numbers}")
     return f"<table><tr>{head}{''.join(rows)}</table>"
 
@@ -142,7 +157,10 @@ def _marked(explanation: Explanation, field: str) -> str:
     shown, end = [], 0
     for span in spans:
         if span.start >= end:
-            shown += [_text(text[end : span.start]), _mark(text, span, colours[span.matches[0]], largest, explanation)]
+            shown += [
+                _text(text[end : span.start]),
+                _mark(text, span, colours[span.matches[0]], largest, explanation),
+            ]
             end = span.end
     return "".join([*shown, _text(text[end:])])
 
@@ -150,7 +168,8 @@ def _marked(explanation: Explanation, field: str) -> str:
 def _mark(text: str, span: Span, hue: int, largest: float, explanation: Explanation) -> str:
     keys = ", ".join(explanation.matches[match].label for match in span.matches)
     style = f"--h:{hue};--a:{0.7 * strength(span.gain, largest):.2f}"
-    return f'<mark style="{style}" title="{_text(keys)} {span.gain:.3f}">{_text(text[span.start : span.end])}</mark>'
+    shown = _text(text[span.start : span.end])
+    return f'<mark style="{style}" title="{_text(keys)} {span.gain:.3f}">{shown}</mark>'
 
 
 def _token(explanation: TextExplanation, token: TextToken, largest: float) -> str:

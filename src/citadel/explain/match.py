@@ -13,7 +13,15 @@ from citadel.explain.context import SearchContext
 from citadel.explain.postings import DocumentPostings, MatchedPostings
 from citadel.explain.query import ExplainedQuery, PlanRow, model_query, term_query, vector_query
 from citadel.explain.result import Alternative, Explanation, Match, Posting, Semantic, Token
-from citadel.explain.tokens import AnalysedPart, DocumentTokens, first_part, model_document, term_document, term_part
+from citadel.explain.tokens import (
+    AnalysedPart,
+    DocumentTokens,
+    first_part,
+    model_document,
+    term_document,
+    term_part,
+)
+from citadel.index.documents import DocumentStore
 from citadel.index.segment import Segment
 from citadel.routing import get_router
 from citadel.search.plan import Options, plan_options, tau_used
@@ -34,9 +42,11 @@ def explain_match(
 ) -> Explanation:
     """Explain the score of the document `id` for a text query."""
     if not isinstance(query, str):
-        raise UsageError(f"a query is a text, not {type(query).__name__}")
+        raise UsageError(f"a query must be a string, not {type(query).__name__}")
     make_query = term_query if context.statistics else model_query
-    return _explain(context, lambda segment: make_query(context, query, segment), id, semantic_mode, tau, cancel)
+    return _explain(
+        context, lambda segment: make_query(context, query, segment), id, semantic_mode, tau, cancel
+    )
 
 
 def explain_vectors(
@@ -51,9 +61,11 @@ def explain_vectors(
     tau: float | None = None,
     cancel: Cancel | None = None,
 ) -> Explanation:
-    """Explain the score for a query given as vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
-    given = {"keys": keys, "weights": weights, "vectors": vectors, "semantic": semantic}
-    return _explain(context, lambda segment: vector_query(context, given, segment), id, semantic_mode, tau, cancel)
+    """Explain the score for query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
+    parts = {"keys": keys, "weights": weights, "vectors": vectors, "semantic": semantic}
+    return _explain(
+        context, lambda segment: vector_query(context, parts, segment), id, semantic_mode, tau, cancel
+    )
 
 
 def _explain(
@@ -72,7 +84,7 @@ def _explain(
     segment, number = _locate(context, id)
     query = make_query(segment)
     check()
-    part = _part(context, segment.store.get([number])[0], query, check)
+    part = _part(context, segment.store, number, query, check)
     check()
     norm = context.statistics.norm if context.statistics else (0.0, 0.0)
     stored = DocumentPostings(context.snapshot, segment, number, norm)
@@ -83,22 +95,36 @@ def _explain(
 
 def _locate(context: SearchContext, id: str) -> tuple[Segment, int]:
     if not isinstance(id, str):
-        raise UsageError(f"a document's id is a text, not {type(id).__name__}")
-    located = context.snapshot.locate([id]) if id.isascii() or id.encode(errors="ignore").decode() == id else {}
+        raise UsageError(f"a document's id must be a string, not {type(id).__name__}")
+    located = (
+        context.snapshot.locate([id]) if id.isascii() or id.encode(errors="ignore").decode() == id else {}
+    )
     if id not in located:
         raise InputError(f"no document {id!r} in this index: use an id from a search result")
     return located[id]
 
 
-def _part(context: SearchContext, document: Document, query: ExplainedQuery, check: Callable[[], None]) -> AnalysedPart:
+def _part(
+    context: SearchContext,
+    store: DocumentStore,
+    number: int,
+    query: ExplainedQuery,
+    check: Callable[[], None],
+) -> AnalysedPart:
     """The part of the document to analyse, bounded for long texts."""
     if context.statistics:
-        return term_part(document, [row.name for row in query.rows if row.name], context.analyser, check)
-    return first_part(document, 0 if query.text is None else context.encoder.config.document_length)
+        terms = [row.name for row in query.rows if row.name]
+        return term_part(store, number, terms, context.analyser, check)
+    length = 0 if query.text is None else context.encoder.config.document_length
+    return first_part(store, number, length)
 
 
 def _assemble(
-    context: SearchContext, part: AnalysedPart, query: ExplainedQuery, stored: DocumentPostings, options: Options
+    context: SearchContext,
+    part: AnalysedPart,
+    query: ExplainedQuery,
+    stored: DocumentPostings,
+    options: Options,
 ) -> Explanation:
     document = part.document
     settings, tokens = context.settings, _document_tokens(context, document, query)
@@ -109,7 +135,9 @@ def _assemble(
     score = _score(gains, semantic)
     rows = zip(query.rows, query.plan.weights, matched, gains, strict=True)
     matches = [_match(*row, score, tokens) for row in rows]
-    used = {position for match in matches for posting in match.postings for position in posting.document_tokens}
+    used = {
+        position for match in matches for posting in match.postings for position in posting.document_tokens
+    }
     return Explanation(
         query=query.text,
         id=document.id,
@@ -131,7 +159,7 @@ def _assemble(
 
 
 def _document_tokens(context: SearchContext, document: Document, query: ExplainedQuery) -> DocumentTokens:
-    """The document's tokens; none for a query given as vectors, so that no model is loaded."""
+    """The document's tokens; none for query vectors, so that no model is loaded."""
     if context.statistics:
         return term_document(document, context.analyser.tokens(document.encoded_text))
     return DocumentTokens() if query.text is None else model_document(context.encoder, document)
@@ -144,7 +172,7 @@ def _gains(matched: Sequence[MatchedPostings], floor: bool) -> list[np.float32 |
 
 
 def _score(gains: Sequence[np.float32 | None], semantic: np.float32 | None) -> np.float32 | None:
-    """The engine's sum: fp32, in the plan's order, the semantic part last."""
+    """Sum as the engine does: in fp32, in plan order, the semantic product last."""
     total = np.float32(0)
     for gain in gains:
         total = total if gain is None else total + gain
@@ -166,14 +194,18 @@ def _match(
     tokens: DocumentTokens,
 ) -> Match:
     positions = tokens.postings(row.posting_key, len(matched.products))
-    rows = zip(positions, matched.weights.tolist(), matched.counts.tolist(), matched.products.tolist(), strict=True)
+    rows = zip(
+        positions, matched.weights.tolist(), matched.counts.tolist(), matched.products.tolist(), strict=True
+    )
     postings = [Posting(*fields) for fields, kept in zip(rows, matched.kept.tolist(), strict=True) if kept]
     gain = np.float32(0) if gain is None else gain
     best_first = tuple(sorted(postings, key=lambda posting: -posting.product))
     return Match(row.tokens, row.key, row.name, float(weight), float(gain), _share(gain, score), best_first)
 
 
-def _with_alternatives(query: ExplainedQuery, stored: DocumentPostings, options: Options) -> tuple[Token, ...]:
+def _with_alternatives(
+    query: ExplainedQuery, stored: DocumentPostings, options: Options
+) -> tuple[Token, ...]:
     """The query's tokens with the keys they did not use."""
     if query.unused is None:
         return query.tokens
@@ -184,5 +216,9 @@ def _with_alternatives(query: ExplainedQuery, stored: DocumentPostings, options:
         assert row.key is not None
         for position in row.tokens:
             alternatives.setdefault(position, []).append(Alternative(row.key, row.name, weight, product))
-    best_first = {position: sorted(keys, key=lambda one: -one.weight) for position, keys in alternatives.items()}
-    return tuple(replace(token, alternatives=tuple(best_first.get(token.place, ()))) for token in query.tokens)
+    best_first = {
+        position: sorted(keys, key=lambda one: -one.weight) for position, keys in alternatives.items()
+    }
+    return tuple(
+        replace(token, alternatives=tuple(best_first.get(token.place, ()))) for token in query.tokens
+    )

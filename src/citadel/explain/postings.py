@@ -44,13 +44,17 @@ class DocumentPostings:
 
     def _match(self, plan: Plan, token: int, list: int, weight_floor: int) -> MatchedPostings:
         run = self._run(list)
-        products = self._values(self.segment, plan, token, run) if len(run.documents) else np.zeros(0, np.float32)
+        products = (
+            self._values(self.segment, plan, token, run) if len(run.documents) else np.zeros(0, np.float32)
+        )
         counts = np.ones(len(products), np.int64) if run.counts is None else run.counts
         steps = self._steps(run)
         if steps is None:
             kind = self.segment.meta.kind
             unweighted = kind == "vectors" or not len(products)
-            weights = np.ones(len(products), np.float32) if unweighted else self._values.weights(self.segment, run)
+            weights = (
+                np.ones(len(products), np.float32) if unweighted else self._values.weights(self.segment, run)
+            )
             return MatchedPostings(products, weights, counts, np.ones(len(products), np.bool_))
         weights = (steps * self.segment.meta.weight_step).astype(np.float32)
         return MatchedPostings(products, weights, counts, steps > weight_floor)
@@ -68,13 +72,13 @@ class DocumentPostings:
 
 
 def _find(segment: Segment, list: int, number: int) -> PostingRun:
-    """The postings of one document in a list; reads only the blocks that can hold them."""
+    """The postings of one document in a list; reads only the blocks that can contain them."""
     if list < 0:
         return PostingRun(list, 0, 0, np.zeros(0, np.int64))
     start, stop = segment.file["LIST_STARTS"].array("<i8", list, list + 2).tolist()
     first, last = segment.file["BLOCK_STARTS"].array("<i8", list, list + 2).tolist()
     if not 0 <= start <= stop <= segment.meta.postings or last - first != blocks_of(stop - start):
-        raise segment.file["LIST_STARTS"].corrupt("the lists do not follow each other")
+        raise segment.file["LIST_STARTS"].corrupt("the lists are not contiguous")
     firsts = segment.file["BLOCK_DOCUMENTS"].array("<u4", first, last)
     low = max(int(np.searchsorted(firsts, number)) - 1, 0)  # a document may begin in the block before
     high = int(np.searchsorted(firsts, number, side="right"))

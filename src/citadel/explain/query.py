@@ -1,4 +1,4 @@
-"""The query of an explanation: its tokens, its plan, and the tokens behind each row of the plan."""
+"""The query of an explanation: its tokens, its plan, and the tokens of each plan row."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def term_query(context: SearchContext, query: str, segment: Segment) -> Explaine
     lengths = np.stack([list_lengths(part, row) for part, row in zip(segments, lists, strict=True)])
     weights = context.statistics.weights(context.statistics.frequencies(lists, lengths), repeats)
     names = [term.decode() for term in terms]
-    rows = [PlanRow(tuple(p for p, term in enumerate(analysed.texts) if term == name), None, name) for name in names]
+    rows = [
+        PlanRow(tuple(p for p, term in enumerate(analysed.texts) if term == name), None, name)
+        for name in names
+    ]
     tokens = tuple(term_tokens(analysed, "query"))
     return ExplainedQuery(query, tokens, tuple(rows), Plan(NO_KEYS, weights), lists[segments.index(segment)])
 
@@ -69,9 +72,13 @@ def model_query(context: SearchContext, query: str, segment: Segment) -> Explain
     [text] = encoder.tokenizer.queries([query])
     [routed] = encoder.route([text], encoder.config.backbone.vocabulary, 0.0)
     positions = row_positions(text, routed)
-    is_used = _is_used(routed, encoder.config.query_keys if encoder.config.router == "dynamic" else len(routed))
+    is_used = _is_used(
+        routed, encoder.config.query_keys if encoder.config.router == "dynamic" else len(routed)
+    )
     tokens = tuple(replace(token, field=token.field and "query") for token in model_tokens(encoder, text))
-    used, unused = (_rows_query(context, routed, positions, kept, segment, encoder) for kept in (is_used, ~is_used))
+    used, unused = (
+        _rows_query(context, routed, positions, kept, segment, encoder) for kept in (is_used, ~is_used)
+    )
     return replace(used, text=query, tokens=tokens, unused=unused)
 
 
@@ -95,14 +102,16 @@ def _rows_query(
     vectors = None if routed.vectors is None else routed.vectors[kept]
     plan = plan_vectors(context.settings, keys, weights, vectors, routed.semantic)
     numbers = np.flatnonzero(kept)[row_order(keys, weights)].tolist()
-    rows = [PlanRow(positions[n], int(routed.keys[n]), key_name(encoder, int(routed.keys[n]))) for n in numbers]
+    rows = [
+        PlanRow(positions[n], int(routed.keys[n]), key_name(encoder, int(routed.keys[n]))) for n in numbers
+    ]
     return ExplainedQuery(None, (), tuple(rows), plan, find_keys(segment, plan.keys))
 
 
-def vector_query(context: SearchContext, given: dict[str, Any], segment: Segment) -> ExplainedQuery:
-    """A query given as vectors; its tokens are its rows, and have no names."""
-    plan = plan_vectors(context.settings, *(given.get(name) for name in _PARTS))
-    keys, weights, vectors = (given.get(name) for name in _PARTS[:3])
+def vector_query(context: SearchContext, parts: dict[str, Any], segment: Segment) -> ExplainedQuery:
+    """A query of vectors; its tokens are its rows and have no names."""
+    plan = plan_vectors(context.settings, *(parts.get(name) for name in _PARTS))
+    keys, weights, vectors = (parts.get(name) for name in _PARTS[:3])
     count = len(keys) if keys is not None else len(vectors) if vectors is not None else 0
     all_keys = np.zeros(count, np.uint32) if keys is None else np.asarray(keys).astype(np.uint32)
     all_weights = np.ones(count, np.float32) if weights is None else np.asarray(weights, np.float32)

@@ -36,7 +36,7 @@ class Token:
     'text'
     """
 
-    place: int
+    place: int  # position; named as in the JSON
     token: str | None
     field: str | None = None
     start: int | None = None
@@ -87,7 +87,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Semantic:
-    """The share of the semantic vectors.
+    """The contribution of the semantic vectors.
 
     >>> Semantic(1.5, 0.25).gain
     1.5
@@ -101,19 +101,20 @@ class Semantic:
 class Explanation:
     """Why a document has its score for a query: the gains of `matches` and `semantic` add up to `score`.
 
-    `text` is the document's text, or the analysed part of a text longer than 100,000 characters: then `text_cut`
-    is true and `text_start` is the offset of the part. Offsets are into `text`.
+    `text` is the document's text, or the analysed part of a text longer than 100,000 characters: then
+    `text_cut` is true and `text_start` is the offset of the part. Offsets are into `text`.
 
     >>> import citadel, tempfile
     >>> index = citadel.Index.create(tempfile.mkdtemp())
     >>> index.add([{"id": "d1", "text": "Einstein proposed relativity"}])
     1
-    >>> found = index.commit().searcher().explain("who proposed relativity", "d1")
-    >>> [(match.name, match.met) for match in found.matches]
+    >>> explanation = index.commit().searcher().explain("who proposed relativity", "d1")
+    >>> [(match.name, match.met) for match in explanation.matches]
     [('who', False), ('propos', True), ('rel', True)]
-    >>> found.asked(found.matches[1]), found.met(found.matches[1].postings[0])
+    >>> match = explanation.matches[1]
+    >>> explanation.asked(match), explanation.met(match.postings[0])
     ('proposed', 'proposed')
-    >>> found.snippet.text[found.snippet.spans[1].start :]
+    >>> explanation.snippet.text[explanation.snippet.spans[1].start :]
     'relativity'
     """
 
@@ -137,10 +138,10 @@ class Explanation:
     def spans(self, field: str = "text") -> tuple[Span, ...]:
         """The spans of `text` or `title` that added to the score, in order."""
         spans = []
-        known = {token.place: token for token in self.document_tokens if token.field == field}
+        tokens = {token.place: token for token in self.document_tokens if token.field == field}
         for number, match in enumerate(self.matches):
             positions = match.postings[0].document_tokens if match.postings and match.gain else ()
-            for token in (known[place] for place in positions if place in known):
+            for token in (tokens[position] for position in positions if position in tokens):
                 assert token.start is not None and token.end is not None  # it has a field
                 spans.append(Span(token.start, token.end, match.gain / len(positions), (number,)))
         return merge_spans(spans)
@@ -154,14 +155,18 @@ class Explanation:
         return " ".join(self._texts(self.document_tokens, posting.document_tokens))
 
     def _texts(self, tokens: tuple[Token, ...], positions: tuple[int, ...]) -> Iterable[str]:
-        fields = {"query": self.query, "title": self.title, "text": self.text} if self.router == "bm25" else {}
-        wanted = set(positions)
-        pairs = ((token, fields.get(token.field or "")) for token in tokens if token.place in wanted)
-        names = (str(token.token or "") if text is None else text[token.start : token.end] for token, text in pairs)
-        once: dict[str, str] = {}
+        fields = (
+            {"query": self.query, "title": self.title, "text": self.text} if self.router == "bm25" else {}
+        )
+        chosen = set(positions)
+        pairs = ((token, fields.get(token.field or "")) for token in tokens if token.place in chosen)
+        names = (
+            str(token.token or "") if text is None else text[token.start : token.end] for token, text in pairs
+        )
+        distinct: dict[str, str] = {}
         for name in names:
-            once.setdefault(name.casefold(), name)
-        return filter(None, once.values())
+            distinct.setdefault(name.casefold(), name)
+        return filter(None, distinct.values())
 
     @property
     def snippet(self) -> Snippet:
@@ -179,5 +184,5 @@ class Explanation:
 
 
 def _fields(value: Token | Span, names: tuple[str, ...]) -> dict[str, Any]:
-    """`asdict` without its overhead, ten times faster: a document can have thousands of tokens."""
+    """A faster `asdict`: a document can have thousands of tokens."""
     return {name: getattr(value, name) for name in names}

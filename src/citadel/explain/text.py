@@ -1,4 +1,4 @@
-"""Explain a text: every token with its keys and weights, and which τ keeps (the paper's Figures 5 and 7)."""
+"""Explain a text: every token with its keys, their weights, and whether τ keeps them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TextToken:
     True
     """
 
-    place: int
+    place: int  # position; named as in the JSON
     token: str | None
     field: str | None
     start: int | None
@@ -68,8 +68,8 @@ class TextExplanation:
     >>> index = citadel.Index.create(tempfile.mkdtemp())
     >>> index.add([{"id": "d1", "text": "Einstein proposed relativity"}])
     1
-    >>> found = index.commit().searcher().explain_text("the theory of relativity")
-    >>> [(token.keys[0].name, found.text[token.start : token.end]) for token in found.tokens]
+    >>> explanation = index.commit().searcher().explain_text("the theory of relativity")
+    >>> [(token.keys[0].name, explanation.text[token.start : token.end]) for token in explanation.tokens]
     [('theori', 'theory'), ('rel', 'relativity')]
     """
 
@@ -89,24 +89,34 @@ class TextExplanation:
         return value
 
 
-def explain_text(encoder: Encoder, text: str, *, tau: float | None = None, side: str = "document") -> TextExplanation:
-    """Explain a text by its model; `tau` defaults to the encoder's."""
+def explain_text(
+    encoder: Encoder, text: str, *, tau: float | None = None, side: str = "document"
+) -> TextExplanation:
+    """Explain a text with a model; `tau` defaults to the encoder's."""
     _check(text, side)
     tau = _tau(encoder, tau, side)
     whole_text, text = text, text[:MAX_ANALYSED]
     config, tokenizer = encoder.config, encoder.tokenizer
     [encoded] = (tokenizer.documents if side == "document" else tokenizer.queries)([text])
-    [routed] = encoder.route([encoded], config.document_keys if side == "document" else config.backbone.vocabulary, 0.0)
+    [routed] = encoder.route(
+        [encoded], config.document_keys if side == "document" else config.backbone.vocabulary, 0.0
+    )
     keys = _keys(encoder, routed, tau, side)
     by_position: dict[int, list[TextKey]] = {}
     for key, positions in zip(keys, row_positions(encoded, routed), strict=True):
-        for place in positions:
-            by_position.setdefault(place, []).append(key)
+        for position in positions:
+            by_position.setdefault(position, []).append(key)
     tokens = tuple(
         TextToken(
-            one.place, one.token, one.field, one.start, one.end, bool(mask), tuple(by_position.get(one.place, ()))
+            token.place,
+            token.token,
+            token.field,
+            token.start,
+            token.end,
+            bool(is_routed),
+            tuple(by_position.get(token.place, ())),
         )
-        for one, mask in zip(model_tokens(encoder, encoded), encoded.routed, strict=True)
+        for token, is_routed in zip(model_tokens(encoder, encoded), encoded.routed, strict=True)
     )
     whole = tuple(sorted(keys, key=lambda key: -key.weight)) if config.router == "sparse" else ()
     cut = encoded.cut or len(text) < len(whole_text)
@@ -114,7 +124,7 @@ def explain_text(encoder: Encoder, text: str, *, tau: float | None = None, side:
 
 
 def _keys(encoder: Encoder, routed: RoutedTokens, tau: float, side: str) -> list[TextKey]:
-    """One key per row; query tokens keep their best K, document tokens weights above τ, the best per key."""
+    """One key per row. A query token keeps its best K keys, a document token those above τ."""
     limit, repeated = encoder.config.key_postings, np.zeros(len(routed), np.bool_)
     if side == "document" and limit:
         repeated = ~best_of_keys(routed, limit)
@@ -129,10 +139,10 @@ def _keys(encoder: Encoder, routed: RoutedTokens, tau: float, side: str) -> list
 def explain_terms(
     context: SearchContext, text: str, *, tau: float | None = None, side: str = "document"
 ) -> TextExplanation:
-    """Explain a text by the analyser of a bm25 index; weights are idf, stop words are dropped."""
+    """Explain a text with the analyser of a bm25 index; weights are idf, stop words are dropped."""
     _check(text, side)
     if tau is not None:
-        raise UsageError("τ prunes the weights of a dynamic router; bm25 has none: leave tau out")
+        raise UsageError("τ prunes the weights of a dynamic router; bm25 has none: omit tau")
     assert context.statistics is not None
     cut, text = len(text) > MAX_ANALYSED, text[:MAX_ANALYSED]
     analysed = context.analyser.tokens(text)
@@ -141,10 +151,15 @@ def explain_terms(
     lengths = [list_lengths(*pair) for pair in zip(context.snapshot.segments, lists, strict=True)]
     frequencies = context.statistics.frequencies(np.array(lists), np.array(lengths))
     weights = context.statistics.weights(frequencies, [1] * len(terms)).tolist()
-    keys = {term.decode(): TextKey(None, term.decode(), idf, True) for term, idf in zip(terms, weights, strict=True)}
+    keys = {
+        term.decode(): TextKey(None, term.decode(), idf, True)
+        for term, idf in zip(terms, weights, strict=True)
+    }
     tokens = tuple(
-        TextToken(one.place, one.token, one.field, one.start, one.end, True, (keys[one.token or ""],))
-        for one in term_tokens(analysed)
+        TextToken(
+            token.place, token.token, token.field, token.start, token.end, True, (keys[token.token or ""],)
+        )
+        for token in term_tokens(analysed)
     )
     return TextExplanation(text, side, "bm25", 0.0, cut, tokens)
 
@@ -160,7 +175,9 @@ def _tau(encoder: Encoder, tau: float | None, side: str) -> float:
     """The τ to use; only documents of the dynamic router are pruned."""
     if encoder.config.router != "dynamic" or side == "query":
         if tau:
-            raise UsageError(f"τ prunes documents of a dynamic router; this is a {side} of {encoder.config.router}")
+            raise UsageError(
+                f"τ prunes documents of a dynamic router; this is a {side} of {encoder.config.router}"
+            )
         return 0.0
     used = encoder.tau if tau is None else tau
     if isinstance(used, bool) or not isinstance(used, int | float) or not 0 <= used < math.inf:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from citadel.explain.result import Token
-from citadel.text.snippet import MAX_ANALYSED, best_part
+from citadel.text.snippet import MAX_ANALYSED, best_piece, part_around
 from citadel.types import Document, RoutedTokens, Tokens
 
 if TYPE_CHECKING:
     from citadel.encode.encoder import Encoder
     from citadel.encode.tokenizer import Encoding
+    from citadel.index.documents import DocumentStore
     from citadel.text.analyser import Analyser
 
 ANY_NAME = "any"  # the one key of all_to_all
@@ -31,7 +32,7 @@ class DocumentTokens:
     by_key: dict[int | str, list[Positions]] | None = None
 
     def postings(self, key: int | str | None, count: int) -> list[Positions]:
-        """The tokens of `count` postings; empty if the text does not give as many."""
+        """The token positions of `count` postings; empty if the text yields a different number."""
         positions = (self.by_key or {}).get(key, []) if key is not None else []
         return positions if len(positions) == count else [()] * count
 
@@ -46,23 +47,41 @@ class AnalysedPart:
 
 
 def term_part(
-    document: Document, terms: Collection[str], analyser: Analyser, check: Callable[[], None]
+    store: DocumentStore,
+    number: int,
+    terms: Collection[str],
+    analyser: Analyser,
+    check: Callable[[], None],
 ) -> AnalysedPart:
-    """The part of a document around the terms of a query."""
-    start, end = best_part(document.text, terms, analyser, check=check)
-    return _part(document, start, end)
-
-
-def first_part(document: Document, document_length: int = 0) -> AnalysedPart:
-    """The beginning of a document, at least what a model of this length reads."""
-    return _part(document, 0, max(MAX_ANALYSED, document_length * _CHARACTERS_PER_TOKEN))
-
-
-def _part(document: Document, start: int, end: int) -> AnalysedPart:
-    if len(document.title) <= MAX_ANALYSED and end - start >= len(document.text):
-        return AnalysedPart(document)
-    short = replace(document, title=document.title[:MAX_ANALYSED], text=document.text[start:end])
+    """The part of a document around the terms of a query; a long text is never in memory as a whole."""
+    document, length = store.part(number, 0, MAX_ANALYSED + 1)
+    if length <= MAX_ANALYSED:
+        return _part(document, MAX_ANALYSED)
+    pieces = (piece for column, piece in store.pieces(number) if column == "text")
+    at = best_piece(pieces, terms, analyser, check=check)
+    offset = max(0, at - MAX_ANALYSED)
+    document, length = store.part(number, offset, at + MAX_ANALYSED + 1)
+    start, end = part_around(at, document.text, offset, length)
+    short = replace(
+        document,
+        title=document.title[:MAX_ANALYSED],
+        text=document.text[start - offset : end - offset],
+    )
     return AnalysedPart(short, start, cut=True)
+
+
+def first_part(store: DocumentStore, number: int, document_length: int = 0) -> AnalysedPart:
+    """The beginning of a document, at least what a model of this length reads."""
+    limit = max(MAX_ANALYSED, document_length * _CHARACTERS_PER_TOKEN)
+    return _part(store.part(number, 0, limit + 1).document, limit)
+
+
+def _part(document: Document, limit: int) -> AnalysedPart:
+    """The first `limit` characters of a document."""
+    if len(document.title) <= MAX_ANALYSED and len(document.text) <= limit:
+        return AnalysedPart(document)
+    short = replace(document, title=document.title[:MAX_ANALYSED], text=document.text[:limit])
+    return AnalysedPart(short, cut=True)
 
 
 def model_tokens(encoder: Encoder, text: Encoding) -> Iterator[Token]:
@@ -78,7 +97,7 @@ def key_name(encoder: Encoder, key: int) -> str:
 
 
 def row_positions(text: Encoding, routed: RoutedTokens) -> list[Positions]:
-    """The token positions of each row; of a sparse router, which routes whole texts, those of the key's word."""
+    """The token positions of each row; for a sparse router, those of the key's own word."""
     positions = np.flatnonzero(text.routed)  # [t]
     if routed.tokens is not None:
         return [(position,) for position in positions[routed.tokens].tolist()]
@@ -104,7 +123,7 @@ def term_document(document: Document, terms: Tokens) -> DocumentTokens:
     positions: dict[int | str, list[int]] = {}
     for position, term in enumerate(terms.texts):
         positions.setdefault(term, []).append(position)
-    by_key: dict[int | str, list[Positions]] = {term: [tuple(where)] for term, where in positions.items()}
+    by_key: dict[int | str, list[Positions]] = {term: [tuple(own)] for term, own in positions.items()}
     return DocumentTokens(tuple(in_fields(document, term_tokens(terms))), False, by_key)
 
 
@@ -118,8 +137,9 @@ def in_fields(document: Document, tokens: Iterator[Token] | Sequence[Token]) -> 
     """Tokens of the encoded text, with offsets mapped to title and text.
 
     >>> document = Document("d1", " mass", title="Energy")
-    >>> [(token.field, token.start, token.end) for token in in_fields(document, [Token(1, "mass", "text", 8, 12)])]
-    [('text', 1, 5)]
+    >>> [token] = in_fields(document, [Token(1, "mass", "text", 8, 12)])
+    >>> token.field, token.start, token.end
+    ('text', 1, 5)
     """
     joined = f"{document.title} {document.text}"
     stripped, border = len(joined) - len(joined.lstrip()), len(document.title)

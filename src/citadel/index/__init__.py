@@ -1,1 +1,1 @@
-"""Routed tokens → lists: durable files, one writer, many readers."""
+"""The index: postings and documents in durable files, with one writer and many readers."""

@@ -1,4 +1,4 @@
-"""Documents that wait in memory to become a segment: already routed and coded, not yet sorted by key."""
+"""The write buffer: documents in memory, routed and quantised but not yet sorted by key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from citadel.errors import DocumentTooLargeError, InputError
 from citadel.index.codebook import Codebook
 from citadel.index.codebook_sample import CodebookSample
-from citadel.index.documents import Row, metadata_json, row_of
+from citadel.index.document_limits import metadata_json
+from citadel.index.documents import Row, row_of
 from citadel.index.growable import Column
 from citadel.index.packing import POSTINGS_PER_BLOCK, list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
@@ -23,29 +24,29 @@ from citadel.routing import get_router
 from citadel.settings import DEFAULT_MEMORY, Settings
 from citadel.types import Document, Floats, VectorBatch
 
-_TERM_BYTES = 96  # of a new term besides its text: its number and its entry in the table
-_DOCUMENT_BYTES = 600  # what Python keeps around a document besides its text, and while its id is looked up
-_ROW_COPIES = 3  # of a document's text while its row is written: joined, encoded, and SQLite's own
+_TERM_BYTES = 96  # per new term besides its text: its number and its table entry
+_DOCUMENT_BYTES = 600  # per document besides its text: Python objects and the lookup of its id
+_ROW_COPIES = 3  # of a text while its row is written: joined, encoded, and in SQLite
 _STAGED_TOKENS = 1 << 16
-_TOKEN_BYTES = 10  # of a waiting token, and of its copies while it becomes a posting
-_POSTING_BYTES = 60  # of a posting until its segment is written
-_SORTING_BYTES = 24  # a posting while its segment is sorted: its order, its key, a chunk's copies
+_TOKEN_BYTES = 10  # per buffered token, with its copies while it becomes a posting
+_POSTING_BYTES = 60  # per posting until its segment is written
+_SORTING_BYTES = 24  # per posting while a segment is sorted: order, key, copies of a chunk
 _LONG_TEXT = 1 << 17  # bytes
-_LONG_TEXT_COPIES = 8  # what a long text and its terms take, at a guess
-_MIN_LIMIT = 8 << 20  # bytes that one document may take under any bound
-_CHUNK = 1 << 16  # postings that are put in order at a time, fewer of wide vectors
+_LONG_TEXT_COPIES = 8  # estimate of the memory of a long text and its terms
+_MIN_LIMIT = 8 << 20  # bytes that a document may take even under a smaller bound
+_CHUNK = 1 << 16  # postings sorted at a time; fewer when vectors are wide
 _CHUNK_BYTES = 4 << 20
 _TERMS_PER_CHUNK = 8192
 
 
 def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
-    """The codec a segment written now has: a product quantiser that is not trained yet leaves it int8."""
+    """The codec of a segment written now: int8 until the product quantiser is trained."""
     codec = settings.lexical.codec if settings.lexical else "int8"
     return "int8" if codec.startswith("pq") and codebook is None else codec
 
 
 class _TermTable(dict[str, int]):
-    """Numbers terms in the order they are first seen, and counts the bytes they take."""
+    """Term numbers in order of first occurrence, with the bytes that the terms take."""
 
     bytes = 0
 
@@ -54,8 +55,8 @@ class _TermTable(dict[str, int]):
         self.bytes += _TERM_BYTES + sys.getsizeof(term)
         return number
 
-    def shorten(self, terms: int, size: int) -> None:
-        """Return to an earlier number of terms and bytes."""
+    def truncate(self, terms: int, size: int) -> None:
+        """Drop the newest terms until `terms` remain, which take `size` bytes."""
         while len(self) > terms:
             self.popitem()
         self.bytes = size
@@ -66,7 +67,7 @@ def _text_bytes(document: Document, metadata: str) -> int:
 
 
 def expected_bytes(document: Document) -> int:
-    """What a long text may take while it is added; 0 for a short one, which fits beside what waits.
+    """Estimate the memory that adding a long text takes; 0 for a short text.
 
     >>> expected_bytes(Document("d1", "short"))
     0
@@ -76,7 +77,7 @@ def expected_bytes(document: Document) -> int:
 
 
 class Buffer:
-    """The postings and documents of the segment to come."""
+    """The postings and documents of the next segment."""
 
     def __init__(
         self,
@@ -94,41 +95,48 @@ class Buffer:
         self._terms = _TermTable()
         self._tokens = array.array("I")
         self._lengths = array.array("I")
-        self._staged = 0  # documents whose tokens have become postings
-        self._held = self._largest = 0  # bytes of documents and postings, and of the largest document
+        self._num_staged = 0  # documents whose tokens are postings already
+        self._stored_bytes = self._largest_document = (
+            0  # bytes of documents and postings, and of the largest document
+        )
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     @property
     def bytes(self) -> int:
-        """What the buffer takes now and while it is written."""
-        return self._held + _ROW_COPIES * self._largest + self._terms.bytes + _TOKEN_BYTES * len(self._tokens)
+        """Memory of the buffer, including what writing it will take."""
+        return (
+            self._stored_bytes
+            + _ROW_COPIES * self._largest_document
+            + self._terms.bytes
+            + _TOKEN_BYTES * len(self._tokens)
+        )
 
     def _take(self, document: Document, metadata: str) -> bool:
-        """Append a document and its metadata as JSON; True when it replaces one that waits here."""
+        """Append a document and its metadata as JSON; True when it replaces a buffered one."""
         replaced = self.numbers.pop(document.id, None) is not None
         self.numbers[document.id] = len(self.documents)
-        if document.metadata:  # kept as JSON only: its objects take many times as much
+        if document.metadata:  # kept as JSON, which takes a fraction of the memory
             document = Document(document.id, document.text, document.title)
         self.documents.append(document)
         self._metadata.append(metadata)
         size = _text_bytes(document, metadata)
-        self._held += _DOCUMENT_BYTES + size
-        self._largest = max(self._largest, size)
+        self._stored_bytes += _DOCUMENT_BYTES + size
+        self._largest_document = max(self._largest_document, size)
         return replaced
 
     def discard(self, id: str) -> bool:
-        """Forget a waiting document."""
+        """Drop a buffered document; False when the id is unknown."""
         return self.numbers.pop(id, None) is not None
 
-    # -- text --------------------------------------------------------------------------------------------------------
+    # -- text
 
     def add_terms(self, document: Document, windows: Iterable[Sequence[str]]) -> bool:
-        """Add a document of a bm25 index from its terms, which come in lists; one too large is refused."""
+        """Add a document of a bm25 index from lists of its terms; raises when it is too large."""
         metadata = metadata_json(document)
-        if len(document.text) > _LONG_TEXT and len(self._lengths) > self._staged:
-            self._stage()  # a long document becomes postings by itself, in half the memory
+        if len(document.text) > _LONG_TEXT and len(self._lengths) > self._num_staged:
+            self._stage()  # staging a long document alone takes half the memory
         first, known = len(self._tokens), (len(self._terms), self._terms.bytes)
         size = (1 + _ROW_COPIES) * _text_bytes(document, metadata)
         try:
@@ -138,7 +146,7 @@ class Buffer:
                 self._require_room(document, size + self._own_bytes(len(self._tokens) - first, known[1]))
         except InputError:
             del self._tokens[first:]
-            self._terms.shorten(*known)
+            self._terms.truncate(*known)
             raise
         self._lengths.append(len(self._tokens) - first)
         if len(self._tokens) >= _STAGED_TOKENS:
@@ -146,12 +154,12 @@ class Buffer:
         return self._take(document, metadata)
 
     def _own_bytes(self, tokens: int, known: int) -> int:
-        """What the tokens of one document take, with the terms that were not in the table before."""
+        """Memory of one document's tokens and of the terms that it added to the table."""
         postings = min(tokens, len(self._terms))
         return _TOKEN_BYTES * tokens + _POSTING_BYTES * postings + self._terms.bytes - known
 
     def _require_room(self, document: Document, size: int) -> None:
-        """Refuse a document that needs more than half the bound; the rest is for reading and writing it."""
+        """Raise when a document needs more than half the bound; reading and writing need the rest."""
         if size > max(self._memory // 2, _MIN_LIMIT):
             length = (len(document.text) + len(document.title)) / 1e6
             raise DocumentTooLargeError(
@@ -160,34 +168,38 @@ class Buffer:
             )
 
     def _stage(self) -> None:
-        """Turn waiting tokens into (term, document, count) postings."""
-        lengths = np.array(self._lengths[self._staged :], np.uint32)  # a copy: a view would forbid to append
+        """Turn buffered tokens into (term, document, count) postings."""
+        lengths = np.array(
+            self._lengths[self._num_staged :], np.uint32
+        )  # a copy: a view would block appending
         tokens = np.frombuffer(self._tokens, np.uint32)
         if len(lengths) == 1:
             pairs: NDArray[Any] = np.sort(tokens)
         else:
-            owners = np.repeat(np.arange(self._staged, self._staged + len(lengths), dtype=np.uint64), lengths)
+            owners = np.repeat(
+                np.arange(self._num_staged, self._num_staged + len(lengths), dtype=np.uint64), lengths
+            )
             pairs = np.sort(owners << np.uint64(32) | tokens)
         is_first = np.ones(len(pairs), np.bool_)
         np.not_equal(pairs[1:], pairs[:-1], out=is_first[1:])
         first = np.flatnonzero(is_first)
         rows = pairs[first]
-        owner = np.full(len(rows), self._staged) if len(lengths) == 1 else rows >> np.uint64(32)
-        self._append("KEYS", rows.astype(np.uint32))  # the lower half
+        owner = np.full(len(rows), self._num_staged) if len(lengths) == 1 else rows >> np.uint64(32)
+        self._append("KEYS", rows.astype(np.uint32))  # the lower 32 bits
         self._append("DOCUMENTS", owner.astype(np.uint32))
         self._append("COUNTS", np.diff(np.append(first, len(pairs))).astype(np.uint32))
-        self._staged += len(lengths)
+        self._num_staged += len(lengths)
         self._tokens = array.array("I")
 
-    # -- vectors -----------------------------------------------------------------------------------------------------
+    # -- vectors
 
     def add_batch(self, batch: VectorBatch) -> int:
-        """Add documents with given vectors; how many replaced a waiting one."""
+        """Add documents with given vectors and return how many replaced a buffered one."""
         self.check(batch)
         metadata = [metadata_json(document) for document in batch.documents]
         owners = np.repeat(np.arange(len(batch)), np.diff(batch.offsets))
         kept = batch.weights > (self.settings.tau if self.settings.router == "dynamic" else 0)
-        rows = slice(None) if kept.all() else kept  # a copy only where something is left out
+        rows = slice(None) if kept.all() else kept  # copies only when postings are dropped
         keys, weights = batch.keys[rows], batch.weights[rows]
         self._append("KEYS", keys)
         self._append("DOCUMENTS", (owners[rows] + len(self.documents)).astype(np.uint32))
@@ -200,7 +212,7 @@ class Buffer:
         return sum(map(self._take, batch.documents, metadata))
 
     def check(self, batch: VectorBatch) -> None:
-        """Refuse what cannot be stored, with the id of the document that has it."""
+        """Raise InputError, naming the document, for values that cannot be stored."""
         limit = limit_of(self.codec)
         with np.errstate(over="ignore", invalid="ignore"):
             rows = [("weights", batch.weights, limit_of("fp16"))]
@@ -233,27 +245,28 @@ class Buffer:
 
     def _append(self, name: str, values: NDArray[Any]) -> None:
         self._columns.setdefault(name, Column()).append(values)
-        self._held += values.nbytes + (_SORTING_BYTES * len(values) if name == "KEYS" else 0)
+        self._stored_bytes += values.nbytes + (_SORTING_BYTES * len(values) if name == "KEYS" else 0)
 
-    # -- out ---------------------------------------------------------------------------------------------------------
+    # -- writing
 
     def contents(self, codebook: Codebook | None) -> MemoryContents:
-        """All that waits, ready to be written; `codebook` may have been trained since it came in.
+        """Sort the buffer for writing; `codebook` may have been trained since documents were added.
 
-        The buffer keeps it, for a write may fail; nothing may be added while the contents are in use."""
-        if self.settings.router == "bm25" and len(self._lengths) > self._staged:
+        The buffer stays intact in case the write fails. Add nothing while the contents are in use.
+        """
+        if self.settings.router == "bm25" and len(self._lengths) > self._num_staged:
             self._stage()
         columns = {name: column.values() for name, column in self._columns.items()}
         return MemoryContents(self, columns, codebook)
 
 
 class MemoryContents:
-    """A buffer's documents as the contents of a segment (see `lists.Contents`)."""
+    """A buffer as the contents of a segment (see `segment_writer.Contents`)."""
 
     def __init__(self, buffer: Buffer, columns: dict[str, NDArray[Any]], codebook: Codebook | None) -> None:
         settings = self._settings = buffer.settings
         self._buffer, self._columns = buffer, columns
-        self._live = np.array(sorted(buffer.numbers.values()), np.int64)  # replaced ones left out
+        self._live = np.array(sorted(buffer.numbers.values()), np.int64)  # without replaced documents
         self._drop_replaced()
         if buffer.codec == "int8" and stored_codec(settings, codebook) != "int8":
             self._requantize(stored_codec(settings, codebook), codebook)
@@ -294,7 +307,7 @@ class MemoryContents:
         self._columns["CODES"] = np.concatenate(parts)
 
     def _sort(self) -> None:
-        """Postings are in document and token order, so a stable sort by key is the order on disk."""
+        """Sort postings by key; a stable sort keeps documents and tokens in order."""
         from citadel._native import sort_by_key
 
         keys = self._columns.pop("KEYS", np.zeros(0, np.uint32))
@@ -303,15 +316,15 @@ class MemoryContents:
             keys = self._rank_terms(keys)
         self._order = sort_by_key(np.ascontiguousarray(keys))
         ordered = keys[self._order]
-        starts = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))  # the first posting differs from none
+        starts = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))  # ~ makes the first posting a start
         self.keys, self.list_lengths = ordered[starts], np.diff(starts, append=len(ordered))
 
     def _rank_terms(self, keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """Replace term numbers by the ranks of the terms that are in use, in byte order."""
+        """Replace term numbers by the byte-order ranks of the terms in use."""
         table = self._buffer._terms
         used = np.zeros(len(table), np.bool_)
         used[keys] = True
-        self._sorted_terms = sorted(itertools.compress(table, used))  # texts sort as their UTF-8 bytes do
+        self._sorted_terms = sorted(itertools.compress(table, used))  # str and UTF-8 sort alike
         numbers = np.fromiter(map(table.__getitem__, self._sorted_terms), np.uint32, len(self._sorted_terms))
         ranks = np.zeros(len(table), np.uint32)
         ranks[numbers] = np.arange(len(numbers), dtype=np.uint32)
@@ -322,7 +335,7 @@ class MemoryContents:
         yield [id.encode() for id in ids], id_hashes(ids)
 
     def document_rows(self) -> Iterator[Row]:
-        """The rows of the documents' database."""
+        """The rows of the document database."""
         for new, number in enumerate(self._live.tolist()):
             yield row_of(new, self._buffer.documents[number], self._buffer._metadata[number])
 
@@ -346,7 +359,7 @@ class MemoryContents:
                 yield lists, self._columns[name][self._order[begin:end]]
 
     def _chunks(self) -> Iterator[tuple[NDArray[np.uint32], int, int]]:
-        """Whole lists, or parts of one long list: the list of each posting, and which postings they are."""
+        """Yield (list of each posting, start, stop) for groups of lists or parts of a long list."""
         starts = np.cumsum(self.list_lengths) - self.list_lengths
         widest = max((column[:1].nbytes for column in self._columns.values()), default=0)
         chunk = min(_CHUNK, _CHUNK_BYTES // max(widest, 1) // POSTINGS_PER_BLOCK * POSTINGS_PER_BLOCK)
@@ -364,5 +377,9 @@ class MemoryContents:
         scales = self._columns.get("SEMANTIC_SCALES")
         codes = self._columns["SEMANTIC_CODES"]
         return decode(
-            Encoded(self._settings.semantic.codec, codes[start:stop], None if scales is None else scales[start:stop])
+            Encoded(
+                self._settings.semantic.codec,
+                codes[start:stop],
+                None if scales is None else scales[start:stop],
+            )
         )

@@ -1,6 +1,6 @@
 """The probe structure of a semantic field: documents grouped by their nearest centroid.
 
-`rerank` looks into the groups nearest to the query for documents that share no key with it.
+`rerank` probes the groups nearest to the query for documents that share no key with it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from citadel.index.container import CitFile
 from citadel.types import Floats
 
-PROBE_FLOOR = 16_384  # documents; a smaller segment is scanned whole in less time
+PROBE_FLOOR = 16_384  # documents; scanning a smaller segment is faster
 _SAMPLES_PER_CENTROID = 32
 _ROUNDS = 6
-_ROWS = 8_192  # read and compared at a time
+_ROWS = 8_192  # per read
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Centroids [C, s], and the documents nearest to each, one group after the other."""
+    """Centroids [C, s] and the documents nearest to each, grouped by centroid."""
 
     centroids: Floats
     starts: NDArray[np.uint64]  # [C + 1]
@@ -33,7 +33,7 @@ class Probe:
 
 
 def read_probe(file: CitFile, documents: int) -> Probe:
-    """The probe structure of a segment with that many documents, checked."""
+    """Read and validate the probe structure of a segment."""
     starts = file["PROBE_STARTS"].array("<i8")
     numbers = file["PROBE_DOCUMENTS"].array("<u4")
     if starts[0] != 0 or starts[-1] != len(numbers) or (np.diff(starts) < 0).any():
@@ -45,20 +45,25 @@ def read_probe(file: CitFile, documents: int) -> Probe:
 
 
 def build_probe(read: Callable[[int, int], Floats], documents: int, seed: int = 0) -> Probe:
-    """Group `documents` semantic vectors, read in pieces through `read(start, stop)`."""
+    """Cluster the semantic vectors of `documents` documents, read through `read(start, stop)`."""
     generator = np.random.default_rng(seed)
     count = int(2 * np.sqrt(documents))
     sample = _sample(read, documents, count * _SAMPLES_PER_CENTROID, generator)
     centroids = _cluster(sample, count, generator)
     nearest = np.concatenate(
-        [_nearest(read(start, min(start + _ROWS, documents)), centroids) for start in range(0, documents, _ROWS)]
+        [
+            _nearest(read(start, min(start + _ROWS, documents)), centroids)
+            for start in range(0, documents, _ROWS)
+        ]
     )
     order = np.argsort(nearest, kind="stable").astype(np.uint32)
     starts = np.concatenate([[0], np.cumsum(np.bincount(nearest, minlength=count))]).astype(np.uint64)
     return Probe(centroids, starts, order)
 
 
-def _sample(read: Callable[[int, int], Floats], documents: int, wanted: int, generator: np.random.Generator) -> Floats:
+def _sample(
+    read: Callable[[int, int], Floats], documents: int, wanted: int, generator: np.random.Generator
+) -> Floats:
     chosen = np.sort(generator.choice(documents, min(wanted, documents), replace=False))
     parts = []
     for start in range(0, documents, _ROWS):
@@ -71,7 +76,9 @@ def _sample(read: Callable[[int, int], Floats], documents: int, wanted: int, gen
 def _cluster(points: Floats, count: int, generator: np.random.Generator) -> Floats:
     centroids = points[generator.choice(len(points), count, replace=False)]
     for _ in range(_ROUNDS):
-        nearest = np.concatenate([_nearest(points[i : i + _ROWS], centroids) for i in range(0, len(points), _ROWS)])
+        nearest = np.concatenate(
+            [_nearest(points[i : i + _ROWS], centroids) for i in range(0, len(points), _ROWS)]
+        )
         order = np.argsort(nearest, kind="stable")
         filled, starts = np.unique(nearest[order], return_index=True)
         sums = np.add.reduceat(points[order], starts, axis=0)
@@ -82,6 +89,6 @@ def _cluster(points: Floats, count: int, generator: np.random.Generator) -> Floa
 
 
 def _nearest(points: Floats, centroids: Floats) -> NDArray[np.int64]:
-    """The centroid of least squared distance for each point [n]."""
+    """The nearest centroid of each point [n]."""
     half_norms = 0.5 * np.einsum("cd,cd->c", centroids, centroids)
     return np.asarray(np.argmax(points @ centroids.T - half_norms, axis=1), np.int64)

@@ -1,26 +1,29 @@
-"""The documents of one `add` call, kept apart until the call succeeds: one that fails leaves nothing behind."""
+"""The documents of one `add` call, kept apart until the call succeeds."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from citadel.errors import InputError
 from citadel.index.buffer import Buffer
 from citadel.index.deletion import NumberSet
-from citadel.index.documents import metadata_json
+from citadel.index.document_limits import metadata_json
 from citadel.index.segment import Segment
 from citadel.text.analyser import Analyser
+from citadel.text.parse import check_document, make_document
 from citadel.types import Document, VectorBatch
 
-_TERM_BYTES = 64  # a term as a string in a list
-_DOCUMENT_BYTES = 400  # what Python keeps around a document besides its text
-_LONG_TEXT = 1 << 16  # characters; the terms of a longer text go straight into a buffer, in windows
+_TERM_BYTES = 64  # per term in a list of strings
+_DOCUMENT_BYTES = 400  # per document besides its text
+_LONG_TEXT = 1 << 16  # characters; a longer text is analysed in windows, straight into a buffer
 
 
 class AnalysedDocument:
-    """A document of a bm25 index with its terms; those of a long text are made when a buffer takes them."""
+    """A document of a bm25 index with its terms; a long text is analysed later, by the buffer."""
 
     def __init__(self, document: Document, analyser: Analyser) -> None:
         self.document, self._analyser = document, analyser
@@ -28,7 +31,7 @@ class AnalysedDocument:
         self.terms: list[str] = [] if self.is_long else analyser.terms(document.encoded_text)
 
     def windows(self) -> Iterable[Sequence[str]]:
-        """All terms, in lists."""
+        """All terms, in lists of bounded length."""
         return self._analyser.windows(self.document.encoded_text) if self.is_long else [self.terms]
 
 
@@ -41,14 +44,14 @@ def is_long(item: Item) -> bool:
 
 
 def add_item(buffer: Buffer, item: Item) -> int:
-    """Add documents to a buffer; the number that replaced one already in it."""
+    """Add documents to a buffer and return how many replaced a buffered one."""
     if isinstance(item, AnalysedDocument):
         return int(buffer.add_terms(item.document, item.windows()))
     return buffer.add_batch(item)
 
 
 def check_item(buffer: Buffer, item: Item) -> None:
-    """Refuse with InputError what a buffer could not store."""
+    """Raise InputError for an item that a buffer could not store."""
     if isinstance(item, AnalysedDocument):
         metadata_json(item.document)
     else:
@@ -56,9 +59,12 @@ def check_item(buffer: Buffer, item: Item) -> None:
 
 
 def item_bytes(item: Item) -> int:
-    """Bytes that an item takes while it is kept."""
+    """Memory that an item takes."""
     documents = [item.document] if isinstance(item, AnalysedDocument) else item.documents
-    size = sum(_DOCUMENT_BYTES + sys.getsizeof(document.text) + sys.getsizeof(document.title) for document in documents)
+    size = sum(
+        _DOCUMENT_BYTES + sys.getsizeof(document.text) + sys.getsizeof(document.title)
+        for document in documents
+    )
     if isinstance(item, AnalysedDocument):
         return size + _TERM_BYTES * len(item.terms)
     arrays = (item.keys, item.weights, item.vectors, item.semantic)
@@ -66,14 +72,14 @@ def item_bytes(item: Item) -> int:
 
 
 class ChangeSet:
-    """What one call has added so far: items as they came, or a buffer and spilled segments once they are many."""
+    """What one call has added so far: items, or a buffer and spilled segments once there are many."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything; spilled files are the caller's to remove."""
+        """Drop everything; the caller removes spilled files."""
         self.items: list[Item] = []
         self.item_bytes = 0
         self.buffer: Buffer | None = None
@@ -87,19 +93,35 @@ class ChangeSet:
 
     @property
     def is_small(self) -> bool:
-        """Whether it still consists of items alone."""
+        """Whether it consists of items only."""
         return self.buffer is None and not self.segments
 
     def append(self, item: Item) -> None:
-        """Keep an item that was checked."""
+        """Append a checked item."""
         self.items.append(item)
         self.item_bytes += item_bytes(item)
 
     def use_buffer(self, new: Callable[[], Buffer]) -> Buffer:
-        """The buffer of this call, made at its first use from the items so far."""
+        """The buffer of this call; its first use moves the items into it."""
         if self.buffer is None:
             self.buffer = new()
             for item in self.items:
                 self.counts["replaced"] += add_item(self.buffer, item)
             self.items, self.item_bytes = [], 0
         return self.buffer
+
+
+def count_documents(documents: Iterable[Document], advance: Callable[[int], Any]) -> Iterator[Document]:
+    """Count a document when the next one is requested: by then it is indexed."""
+    for document in documents:
+        yield document
+        advance(1)
+
+
+def check_added(item: Document | Mapping[str, Any]) -> Document:
+    """Validate a document passed to `Index.add`."""
+    if isinstance(item, Document):
+        return check_document(item)
+    if not isinstance(item, Mapping):
+        raise InputError(f"a document is a Document or a dict with id and text, not {type(item).__name__}")
+    return make_document(item)

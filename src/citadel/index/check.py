@@ -7,8 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from citadel.errors import CitadelError, CorruptIndexError, ResourceError
+from citadel.filter.columns import ColumnsBuilder
 from citadel.index.checksum import crc32c
 from citadel.index.container import CitFile, FileRecord
+from citadel.index.failures import resource_errors
 from citadel.index.join import join_names
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.mapping import require_whole, whole_files
@@ -16,13 +18,15 @@ from citadel.index.merge import Source
 from citadel.index.packing import WINDOW
 from citadel.index.segment import Segment, id_hashes
 from citadel.index.snapshot import NOTHING_DELETED, Snapshot, open_snapshot
-from citadel.index.storage import Storage, resource_errors
+from citadel.index.storage import Storage
 
 _CHUNK = 1 << 16  # postings in memory at a time
 
 
 def check(storage: Storage, deep: bool = False, progress: Callable[[str], None] = lambda _: None) -> Snapshot:
-    """Open the newest generation, and with `deep` read all of it; raises CorruptIndexError at the first damage."""
+    """Open the newest generation and return it; raises CorruptIndexError at the first damage.
+
+    `deep` also reads every byte."""
     snapshot = open_snapshot(storage)
     if deep:
         with resource_errors(storage.location):
@@ -31,7 +35,7 @@ def check(storage: Storage, deep: bool = False, progress: Callable[[str], None] 
 
 
 def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: None) -> None:
-    """Every byte of every file of a generation, and every row of its documents."""
+    """Read every byte of a generation and every row of its documents."""
     storage, manifest = snapshot.storage, snapshot.manifest
     for segment in snapshot.segments:
         progress(segment.name)
@@ -39,6 +43,7 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
             segment.file.check()
             check_file(storage, segment.record.documents_file)
             check_documents(segment)
+            check_columns(segment, storage)
             check_lists(segment, storage)
             _check_deletions(snapshot, segment)
     for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
@@ -48,17 +53,18 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
 
 
 def check_new_files(snapshot: Snapshot, before: Snapshot) -> None:
-    """Every byte of the segments that the snapshot before did not have; a server reads them before it serves them."""
+    """Read every byte of the segments that are new since `before`, as a server does before it reloads."""
     known = {segment.record for segment in before.segments}
     with resource_errors(snapshot.storage.location):
         for segment in snapshot.segments:
             if segment.record not in known:
                 segment.file.check()
-                check_file(snapshot.storage, segment.record.documents_file)
+                for record in segment.record.files()[1:]:
+                    check_file(snapshot.storage, record)
 
 
 def check_file(storage: Storage, record: FileRecord) -> None:
-    """Compare the checksum of a whole file with the manifest's."""
+    """Compare a file's checksum with the manifest's."""
     view = storage.map(record.name)
     if crc32c(view) != record.crc:
         require_whole(view, record.name)
@@ -66,7 +72,7 @@ def check_file(storage: Storage, record: FileRecord) -> None:
 
 
 def check_documents(segment: Segment) -> None:
-    """Every row is whole, and segment and database agree on the ids."""
+    """Check every row, and that segment and database have the same ids."""
     for start in range(0, segment.documents, 10_000):
         numbers = range(start, min(start + 10_000, segment.documents))
         ids = segment.ids(numbers)
@@ -76,14 +82,30 @@ def check_documents(segment: Segment) -> None:
             raise CorruptIndexError(segment.name, "ID_HASHES", "an id is not found by its hash")
 
 
+def check_columns(segment: Segment, storage: Storage) -> None:
+    """Check the columns file, and that it holds the metadata of the documents."""
+    record = segment.record.columns_file
+    if record is not None:
+        check_file(storage, record)
+        segment.columns.check()
+    if not segment.record.has_columns:
+        return
+    builder = ColumnsBuilder()
+    for metadata in segment.store.metadata(range(segment.documents)):
+        builder.add(metadata)
+    if not segment.columns.equals(builder.finish()):
+        name = record.name if record else segment.name
+        raise CorruptIndexError(name, "COLUMN_DATA", "it differs from the documents' metadata")
+
+
 def check_lists(segment: Segment, storage: Storage) -> None:
-    """Keys rise, and so do the document numbers of every list."""
+    """Check that keys ascend, and so do the document numbers of every list."""
     if segment.meta.kind == "none":
         return
     for _ in join_names([segment]):
-        pass  # reading checks that the keys rise
+        pass  # reading checks that keys ascend
     source = Source(segment, NOTHING_DELETED, 0, storage)
-    last = (-1, -1)  # the list and document of the last posting
+    last = (-1, -1)  # list and document of the previous posting
     for piece in source.pieces(0, segment.lists, _CHUNK):
         lists, numbers = piece.lists.astype(np.int64), piece.documents()
         if segment.meta.kind == "bm25":
@@ -96,12 +118,14 @@ def check_lists(segment: Segment, storage: Storage) -> None:
 
 
 def _check_deletions(snapshot: Snapshot, segment: Segment) -> None:
-    """The terms and tokens that deletions take away are those of the deleted documents (bm25)."""
+    """Check that the deletions subtract the terms and tokens of the deleted documents (bm25)."""
     deleted, record = snapshot.deleted(segment), snapshot.manifest.deletions
     if segment.meta.kind != "bm25" or record is None or not len(deleted.documents):
         return
     if int(segment.lengths[deleted.documents].sum(dtype=np.int64)) != deleted.removed_length:
-        raise CorruptIndexError(record.name, "REMOVED_LENGTHS", "it differs from the deleted documents' lengths")
+        raise CorruptIndexError(
+            record.name, "REMOVED_LENGTHS", "it differs from the deleted documents' lengths"
+        )
     source = Source(segment, deleted, 0, snapshot.storage)
     for first in range(0, segment.lists, WINDOW):
         stop = min(first + WINDOW, segment.lists)
@@ -110,18 +134,20 @@ def _check_deletions(snapshot: Snapshot, segment: Segment) -> None:
         part = slice(*np.searchsorted(deleted.term_ranks, np.array([first, stop], np.uint32)).tolist())
         same = np.array_equal(ranks + first, deleted.term_ranks[part])
         if not same or not np.array_equal(counts[ranks], deleted.term_counts[part]):
-            raise CorruptIndexError(record.name, "TERM_COUNTS", "it differs from the deleted documents' terms")
+            raise CorruptIndexError(
+                record.name, "TERM_COUNTS", "it differs from the deleted documents' terms"
+            )
 
 
 def whole_generations(storage: Storage) -> list[int]:
-    """The numbers of those generations, oldest first, that pass a deep check."""
+    """The generations that pass a deep check, oldest first."""
     return [number for number in generations(storage) if is_whole(storage, number)]
 
 
 def is_whole(storage: Storage, number: int) -> bool:
     """Whether a generation passes a deep check."""
     try:
-        with resource_errors(storage.location):  # a disk that fails says nothing of the generation
+        with resource_errors(storage.location):  # a failing disk is not a damaged generation
             _read_all(Snapshot(storage, read_manifest(storage, number)))
     except ResourceError:
         raise

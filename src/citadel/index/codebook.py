@@ -1,7 +1,7 @@
 """The product quantiser of a field: 256 centroids for each sub-vector, and a scale for each key.
 
-A key's vectors share a length more than a direction, so dividing by the key's scale first lets one global codebook
-serve all keys.
+A key's vectors share a length more than a direction, so dividing by the key's scale first lets one global
+codebook serve all keys.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from citadel.index.storage import Storage
 from citadel.types import Floats, Keys
 
 CENTROIDS = 256
-SAMPLE_FLOOR = 65_536  # vectors a codebook is trained from, at least
-SAMPLE_LIMIT = 131_072  # and at most: more changes the centroids little
-_KEY_FLOOR = 16  # vectors a key must have in the sample for a scale of its own
+SAMPLE_FLOOR = 65_536  # fewest vectors to train a codebook on
+SAMPLE_LIMIT = 131_072  # more vectors change the centroids little
+_KEY_FLOOR = 16  # fewest sampled vectors for a key to have its own scale
 _ROUNDS = 12
 _LARGEST_TABLE = 1 << 20
 _LARGEST_SCALE = 1e30
@@ -28,9 +28,10 @@ _LARGEST_SCALE = 1e30
 
 @dataclass(frozen=True)
 class Codebook:
-    """Centroids [S, 256, sub], the keys that have a scale of their own, and the scale of all others.
+    """Centroids [S, 256, sub], keys with their own scale, and the scale of all other keys.
 
-    >>> book = Codebook(np.zeros((2, 256, 4), np.float32), np.array([5], np.uint32), np.array([2.0], np.float32), 1.0)
+    >>> centroids, scales = np.zeros((2, 256, 4), np.float32), np.array([2.0], np.float32)
+    >>> book = Codebook(centroids, np.array([5], np.uint32), scales, 1.0)
     >>> book.scales_for(np.array([5, 6], np.uint32)).tolist()
     [2.0, 1.0]
     """
@@ -46,7 +47,7 @@ class Codebook:
         return int(self.centroids.shape[0] * self.centroids.shape[2])
 
     def scales_for(self, keys: Keys) -> Floats:
-        """The scale of each key [P]; keys the sample did not show use the global one."""
+        """The scale of each key [P]; keys without their own scale use the global one."""
         if not len(self.scale_keys):
             return np.full(len(keys), self.global_scale, np.float32)
         if self._table is not None:
@@ -57,7 +58,7 @@ class Codebook:
 
     @cached_property
     def _table(self) -> Floats | None:
-        """The scales by key, and behind them the global one, where keys are as small as a vocabulary: no searching."""
+        """Scales indexed by key, then the global one; None when keys are too large for a table."""
         if int(self.scale_keys.max()) >= _LARGEST_TABLE:
             return None
         table = np.full(int(self.scale_keys.max()) + 2, self.global_scale, np.float32)
@@ -66,7 +67,7 @@ class Codebook:
 
 
 def train(vectors: Floats, keys: Keys, subvector: int, seed: int = 0) -> Codebook:
-    """A codebook for these sampled vectors [n, d] under their keys [n]."""
+    """Train a codebook on sampled vectors [n, d] with their keys [n]."""
     squares = np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)
     global_scale = float(np.float32(np.sqrt(squares.mean()) or 1.0))
     scale_keys, key_scales = _key_scales(squares, keys)
@@ -86,7 +87,7 @@ def _key_scales(squares: NDArray[np.float64], keys: Keys) -> tuple[Keys, Floats]
 
 
 def _cluster(points: Floats, generator: np.random.Generator) -> Floats:
-    """k-means: points [n, sub] → centroids [256, sub]; a centroid left without points moves to a random one."""
+    """k-means: points [n, sub] → centroids [256, sub]; an empty centroid moves to a random point."""
     from citadel._native import pq_assign
 
     centroids = points[generator.choice(len(points), CENTROIDS, replace=len(points) < CENTROIDS)]
@@ -101,7 +102,7 @@ def _cluster(points: Floats, generator: np.random.Generator) -> Floats:
 
 
 def write_codebook(storage: Storage, index_id: str, file_id: str, book: Codebook) -> FileRecord:
-    """Write the codebook as a file of its own."""
+    """Write a codebook file."""
     writer = CitWriter(storage, "codebook", index_id, file_id, sections=4)
     meta = {
         "dimension": book.dimension,
@@ -116,15 +117,22 @@ def write_codebook(storage: Storage, index_id: str, file_id: str, book: Codebook
     return writer.finish()
 
 
-def read_codebook(storage: Storage, record: FileRecord, index_id: str, dimension: int, subvector: int) -> Codebook:
-    """Read a codebook, checked against the field it serves."""
+def read_codebook(
+    storage: Storage, record: FileRecord, index_id: str, dimension: int, subvector: int
+) -> Codebook:
+    """Read a codebook and check it against its field."""
     file = CitFile(storage, record, "codebook", index_id)
     meta = file["META"].json()
     scale, sampled = meta.get("global_scale"), meta.get("sampled")
     shaped = (meta.get("dimension"), meta.get("subvector")) == (dimension, subvector)
-    if not shaped or not isinstance(scale, float) or not 0 < scale < _LARGEST_SCALE or not isinstance(sampled, int):
+    if (
+        not shaped
+        or not isinstance(scale, float)
+        or not 0 < scale < _LARGEST_SCALE
+        or not isinstance(sampled, int)
+    ):
         raise file["META"].corrupt("it does not fit the index's field")
-    # Copies: a file that is cut short later must not change what is searched.
+    # Copies: truncating the file later must not change searches.
     keys = file["SCALE_KEYS"].array(np.uint32).copy()
     centroids = file["CENTROIDS"].sized(np.float32, dimension * CENTROIDS).copy()
     shape = (dimension // subvector, CENTROIDS, subvector)

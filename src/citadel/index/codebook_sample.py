@@ -49,7 +49,9 @@ class CodebookSample:
         self.keys = np.concatenate([self.keys, keys])[kept]
 
 
-def sample_vectors(segments: Sequence[Segment], book: Codebook | None = None, seed: int = 0) -> tuple[Floats, Keys]:
+def sample_vectors(
+    segments: Sequence[Segment], book: Codebook | None = None, seed: int = 0
+) -> tuple[Floats, Keys]:
     """Sample up to SAMPLE_LIMIT stored vectors [n, d] and their keys [n] from all segments."""
     generator = np.random.default_rng(seed)
     total = sum(segment.meta.postings for segment in segments)

@@ -1,4 +1,4 @@
-"""What a writer publishes: segments, the generations that name them, and segments joined into one."""
+"""Publish generations: write segments and manifests, merge segments."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.errors import FingerprintError, OwnershipError, ResourceError, UsageError
+from citadel.errors import OwnershipError, ResourceError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
 from citadel.index.deletion import NumberSet, extend_deleted, union_of
-from citadel.index.documents import write_documents
-from citadel.index.manifest import Build, Manifest, SegmentRecord, newest_manifest, write_manifest
+from citadel.index.manifest import Build, Manifest, newest_manifest, write_manifest
 from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents, choose_merge, merge_space
 from citadel.index.segment import Segment
-from citadel.index.segment_writer import write_segment
-from citadel.index.snapshot import Snapshot, open_snapshot
+from citadel.index.segment_writer import write_contents
+from citadel.index.snapshot import Snapshot, matching_analyser, open_snapshot
 from citadel.index.storage import Lock, Storage
 from citadel.index.tombstones import Deleted, write_tombstones
 from citadel.settings import SUBVECTOR, Settings
-from citadel.text.analyser import Analyser, get_analyser
+from citadel.text.analyser import Analyser
 
 
 class Publisher:
@@ -37,7 +36,7 @@ class Publisher:
         self._forget()
 
     def _forget(self) -> None:
-        """Forget uncommitted changes."""
+        """Drop uncommitted changes."""
         self._pending: list[Segment] = []  # spilled, not yet in a generation
         self._gone: dict[str, NumberSet] = {}  # deleted since the last commit, by segment
         self._counts: dict[str, int] = {}
@@ -50,53 +49,47 @@ class Publisher:
     def _analyser(self) -> Analyser:
         if self.settings.router != "bm25" or self.settings.analyser is None:
             raise UsageError(
-                f"{self._storage.location}: this index holds given vectors, so text cannot be added: give vectors"
+                f"{self._storage.location}: this index holds given vectors, so text cannot be added: "
+                "use add_vectors"
             )
-        analyser = get_analyser(self.settings.analyser)
-        if analyser.fingerprint != self.settings.fingerprint:
-            raise FingerprintError(
-                f"{self._storage.location}: built with analyser {self.settings.fingerprint}, "
-                f"this machine has {analyser.fingerprint}; install the same PyStemmer or build the index again"
-            )
-        return analyser
+        return matching_analyser(self.settings, self._storage.location)
 
     def release(self) -> None:
-        """Give the lock back; what was not committed is dropped."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
-    # -- segments ----------------------------------------------------------------------------------------------------
+    # -- segments
 
     def _write(self, contents: MemoryContents | MergedContents) -> Segment:
-        """Write lists and documents as two files and open them."""
+        """Write a segment and open it."""
         self._require_lock()
-        index_id, file_id = self.snapshot.manifest.index_id, uuid.uuid4().hex
-        file = write_segment(self._storage, index_id, file_id, contents)
-        documents = write_documents(self._storage, index_id, file_id, contents.document_rows())
-        counts = (contents.meta.documents, contents.meta.postings, contents.total_length)
-        return Segment(self._storage, SegmentRecord(file, documents, *counts), index_id)
+        index_id = self.snapshot.manifest.index_id
+        return Segment(self._storage, write_contents(self._storage, index_id, contents), index_id)
 
     @property
     def _subvector(self) -> int:
         return SUBVECTOR[self.settings.lexical.codec] if self.settings.lexical else 1
 
     def _adopt(self, book: Codebook) -> None:
-        """Write a codebook and use it from now on."""
+        """Write a codebook and use it for new segments."""
         index_id = self.snapshot.manifest.index_id
         self._codebook_record = write_codebook(self._storage, index_id, uuid.uuid4().hex, book)
         field = self.settings.lexical
         assert field is not None
-        self._codebook = read_codebook(self._storage, self._codebook_record, index_id, field.dimension, self._subvector)
+        self._codebook = read_codebook(
+            self._storage, self._codebook_record, index_id, field.dimension, self._subvector
+        )
 
-    # -- generations -------------------------------------------------------------------------------------------------
+    # -- generations
 
     def _require_lock(self) -> None:
-        assert self._lock is not None  # every change begins with it
+        assert self._lock is not None  # every change takes it first
         self._lock.check()
 
     def _require_newest(self) -> None:
-        """Raise OwnershipError unless the generation on disk is the one that the next one was made from."""
+        """Raise OwnershipError when another writer has committed since this one began."""
         self._require_lock()
         newest, own = newest_manifest(self._storage), self.snapshot.manifest
         if (newest.index_id, newest.generation) != (own.index_id, own.generation):
@@ -104,28 +97,31 @@ class Publisher:
 
     def _overtaken(self) -> OwnershipError:
         return OwnershipError(
-            f"{self._storage.location}: another writer has committed since these changes began, so nothing was "
-            "written; open the index again and add the changes again"
+            f"{self._storage.location}: another writer has committed since these changes began, "
+            "so nothing was written; open the index again and add the changes again"
         )
 
     def _write_manifest(self, manifest: Manifest) -> None:
         self._require_newest()
         try:
             write_manifest(self._storage, manifest)
-        except FileExistsError as error:  # it never replaces one
+        except FileExistsError as error:  # manifests are never replaced
             raise self._overtaken() from error
 
     def _publish(self, segments: Sequence[Segment], build: Build | None = None, **changes: Any) -> None:
-        """Write the next generation; nobody sees any of it before its manifest has its name."""
+        """Write the next generation; it becomes visible when its manifest is renamed."""
         self._require_lock()
         manifest = self.snapshot.manifest
         tombstones = self._tombstones(segments)
         deleted = sum(len(part.documents) for part in tombstones.values())
         record = (
-            write_tombstones(self._storage, manifest.index_id, uuid.uuid4().hex, tombstones) if tombstones else None
+            write_tombstones(self._storage, manifest.index_id, uuid.uuid4().hex, tombstones)
+            if tombstones
+            else None
         )
         totals = {
-            name: manifest.counts.get(name, 0) + self._counts.get(name, 0) for name in {*manifest.counts, *self._counts}
+            name: manifest.counts.get(name, 0) + self._counts.get(name, 0)
+            for name in {*manifest.counts, *self._counts}
         }
         following = replace(
             manifest,
@@ -138,7 +134,7 @@ class Publisher:
             build=build or manifest.build,
             **changes,
         )
-        self._storage.sync()  # the new files' names, before a manifest names them
+        self._storage.sync()  # file names must be durable before a manifest refers to them
         self._write_manifest(following)
         self._advance(Snapshot(self._storage, following, self.snapshot, segments))
 
@@ -147,7 +143,7 @@ class Publisher:
         self._pending, self._gone, self._counts = [], {}, {}
 
     def _tombstones(self, segments: Sequence[Segment]) -> dict[str, Deleted]:
-        """All deletions of the generation to come, the old ones with the new."""
+        """All deletions of the next generation, old and new."""
         tombstones: dict[str, Deleted] = {}
         for segment in segments:
             before, fresh = self.snapshot.deleted(segment), self._gone.get(segment.file_id)
@@ -163,12 +159,14 @@ class Publisher:
                 return extend_deleted(self._storage, segment, before, fresh, self._analyser())
         return Deleted(union_of(before.documents, fresh))
 
-    # -- merging -----------------------------------------------------------------------------------------------------
+    # -- merging
 
     def _merge_by_tiers(self) -> None:
         while True:
             segments = self.snapshot.segments
-            chosen = choose_merge(*sizes_of(segments, [self.snapshot.deleted(segment) for segment in segments]))
+            chosen = choose_merge(
+                *sizes_of(segments, [self.snapshot.deleted(segment) for segment in segments])
+            )
             if chosen.start == chosen.stop:
                 return
             self._merge(chosen)
@@ -181,7 +179,7 @@ class Publisher:
         self._publish([*segments[: chosen.start], *merged, *segments[chosen.stop :]])
 
     def _require_space(self, old: Sequence[Segment], deleted: Sequence[Deleted]) -> None:
-        """Refuse a merge for which the disk has no room, before anything is written."""
+        """Raise ResourceError, before anything is written, when the disk has no room for a merge."""
         needed, free = merge_space(old, deleted), self._storage.free_space()
         if free is not None and free < needed:
             raise ResourceError(
@@ -192,11 +190,13 @@ class Publisher:
     def _joined(
         self, old: Sequence[Segment], deleted: Sequence[Deleted], old_codebook: Codebook | None = None
     ) -> list[Segment]:
-        """One segment in place of several; none where all their documents are deleted."""
+        """Merge segments into one, or none when all their documents are deleted."""
         if not sum(sizes_of(old, deleted)[1]):
             return []
-        codec, books = stored_codec(self.settings, self._codebook), (self._codebook, old_codebook or self._codebook)
-        with whole_files([segment.file for segment in old]):  # zeros must not become a segment with good checksums
+        codec = stored_codec(self.settings, self._codebook)
+        books = (self._codebook, old_codebook or self._codebook)
+        # A truncated file reads as zeros, which must not become a segment with good checksums.
+        with whole_files([segment.file for segment in old]):
             return [self._write(MergedContents(old, deleted, codec, *books, self._memory, self._storage))]
 
 

@@ -1,6 +1,7 @@
-"""The `.cit` container: header, checksummed sections, table, footer. Specified in docs/reference/file-format.md.
+"""The `.cit` container: header, checksummed sections, table, footer.
 
-One writer and one reader, so that no file of an index can forget its version or its checksums.
+One writer and one reader serve all kinds of files, so none lacks its version or checksums. The format is
+specified in docs/reference/file-format.md.
 """
 
 from __future__ import annotations
@@ -19,23 +20,25 @@ from citadel.index.checksum import BLOCK, crc32c, crc32c_blocks
 from citadel.index.mapping import require_whole
 from citadel.index.storage import TEMPORARY, Storage
 
-FORMAT = 1
+FORMAT = 2  # written; all formats from 1 on are read
 MAGIC, END_MAGIC = b"CITADEL\0", b"LEDATIC\0"
-KINDS = {"segment": 1, "tombstones": 2, "codebook": 3}
-PREFIXES = {"segment": "seg", "tombstones": "del", "codebook": "codebook"}
+KINDS = {"segment": 1, "tombstones": 2, "codebook": 3, "columns": 4}
+PREFIXES = {"segment": "seg", "tombstones": "del", "codebook": "codebook", "columns": "cols"}
 SECTIONS = {
     "META": 1, "ID_OFFSETS": 2, "ID_BYTES": 3, "ID_HASHES": 4, "ID_NUMBERS": 5,
-    "KEYS": 8, "LIST_STARTS": 9, "BLOCK_STARTS": 10, "BLOCK_DOCUMENTS": 11, "BLOCK_OFFSETS": 12, "PACKED_DOCUMENTS": 13,
-    "WEIGHTS": 14, "CODES": 15, "SCALES": 16, "VALUES": 17, "TERM_OFFSETS": 18, "TERM_BYTES": 19, "LENGTHS": 20,
-    "COUNT_OFFSETS": 21, "PACKED_COUNTS": 22,
-    "SEMANTIC_CODES": 24, "SEMANTIC_SCALES": 25, "PROBE_CENTROIDS": 26, "PROBE_STARTS": 27, "PROBE_DOCUMENTS": 28,
+    "KEYS": 8, "LIST_STARTS": 9, "BLOCK_STARTS": 10, "BLOCK_DOCUMENTS": 11, "BLOCK_OFFSETS": 12,
+    "PACKED_DOCUMENTS": 13, "WEIGHTS": 14, "CODES": 15, "SCALES": 16, "VALUES": 17,
+    "TERM_OFFSETS": 18, "TERM_BYTES": 19, "LENGTHS": 20, "COUNT_OFFSETS": 21, "PACKED_COUNTS": 22,
+    "SEMANTIC_CODES": 24, "SEMANTIC_SCALES": 25,
+    "PROBE_CENTROIDS": 26, "PROBE_STARTS": 27, "PROBE_DOCUMENTS": 28,
     "SEGMENTS": 32, "DELETED_STARTS": 33, "DELETED_DOCUMENTS": 34,
     "TERM_STARTS": 35, "TERM_RANKS": 36, "TERM_COUNTS": 37, "REMOVED_LENGTHS": 38,
     "CENTROIDS": 40, "SCALE_KEYS": 41, "KEY_SCALES": 42,
+    "COLUMN_FIELDS": 48, "COLUMN_DATA": 49,
 }  # fmt: skip
 NAMES = {number: name for name, number in SECTIONS.items()}
 MAX_SECTIONS = 32
-MAX_JSON = 1 << 16  # bytes of a section that is JSON
+MAX_JSON = 1 << 16  # bytes of a JSON section
 ALIGNMENT = 64
 
 _HEADER = struct.Struct("<8sII16s16sI8xI")
@@ -45,7 +48,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class FileRecord(NamedTuple):
-    """What a manifest says of a file: its name, length and CRC.
+    """A file as recorded in a manifest: name, length and CRC.
 
     >>> FileRecord("seg-00.cit", 128, 7).name
     'seg-00.cit'
@@ -57,7 +60,7 @@ class FileRecord(NamedTuple):
 
 
 class DurableFile:
-    """A file on its way: written under a temporary name, synced, then renamed; length and CRC are kept."""
+    """A file written under a temporary name, synced, then renamed; tracks its length and CRC."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self.name = storage, name
@@ -71,7 +74,7 @@ class DurableFile:
         self._crc = crc32c(view, self._crc)
 
     def finish(self) -> FileRecord:
-        """Make the bytes durable, then give them their name."""
+        """Sync the file and rename it to its final name."""
         self._output.sync()
         self._output.close()
         self._storage.rename(self.name + TEMPORARY, self.name)
@@ -83,27 +86,33 @@ class DurableFile:
 
 
 class CitWriter:
-    """Writes one `.cit` file forward: `section` after `section`, then `finish`."""
+    """Sequential writer of a `.cit` file: any number of sections, then `finish`."""
 
     def __init__(self, storage: Storage, kind: str, index_id: str, file_id: str, sections: int) -> None:
         self.file = DurableFile(storage, f"{PREFIXES[kind]}-{file_id}.cit")
-        header = _HEADER.pack(MAGIC, KINDS[kind], FORMAT, bytes.fromhex(index_id), bytes.fromhex(file_id), sections, 0)
+        header = _HEADER.pack(
+            MAGIC, KINDS[kind], FORMAT, bytes.fromhex(index_id), bytes.fromhex(file_id), sections, 0
+        )
         self.file.write(header[:60] + struct.pack("<I", crc32c(header[:60])))
         self._entries: list[tuple[int, int, int, int]] = []
         self._crcs: list[int] = []
         self._expected = sections
 
     def section(self, name: str, *chunks: NDArray[Any] | bytes) -> None:
-        """One section in one or several pieces."""
+        """Write a section from one or several pieces."""
         self.stream(name, chunks)
 
     def stream(self, name: str, chunks: Iterable[NDArray[Any] | bytes]) -> None:
-        """One section from pieces that come one at a time, so that memory holds one of them."""
+        """Write a section from a stream of pieces, one in memory at a time."""
         self.file.write(bytes(-self.file.length % ALIGNMENT))
         offset, first_crc = self.file.length, len(self._crcs)
         running = _BlockChecksums()
         for chunk in chunks:
-            octets = chunk if isinstance(chunk, bytes) else np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data
+            octets = (
+                chunk
+                if isinstance(chunk, bytes)
+                else np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data
+            )
             view = memoryview(octets)
             self.file.write(view)
             running.add(view)
@@ -112,9 +121,13 @@ class CitWriter:
 
     def finish(self) -> FileRecord:
         if len(self._entries) != self._expected:
-            raise AssertionError(f"{self.file.name}: {len(self._entries)} sections written, {self._expected} announced")
+            raise AssertionError(
+                f"{self.file.name}: {len(self._entries)} sections written, {self._expected} announced"
+            )
         self.file.write(bytes(-self.file.length % ALIGNMENT))
-        table = b"".join(_ENTRY.pack(*entry) for entry in self._entries) + np.array(self._crcs, "<u4").tobytes()
+        table = (
+            b"".join(_ENTRY.pack(*entry) for entry in self._entries) + np.array(self._crcs, "<u4").tobytes()
+        )
         footer = struct.pack("<QQI", self.file.length, len(table), crc32c(table))
         self.file.write(table)
         self.file.write(footer + struct.pack("<I", crc32c(footer)) + END_MAGIC)
@@ -122,7 +135,7 @@ class CitWriter:
 
 
 class _BlockChecksums:
-    """The CRCs of a section's 1 MiB blocks, from pieces of any size."""
+    """CRCs of the 1 MiB blocks of a section that comes in pieces of any size."""
 
     def __init__(self) -> None:
         self._done: list[int] = []
@@ -148,7 +161,7 @@ class _BlockChecksums:
 
 @dataclass
 class Section:
-    """One section of an open file; each 1 MiB block is checked when it is first touched."""
+    """One section of an open file; each 1 MiB block is verified on first access."""
 
     file: str
     name: str
@@ -158,7 +171,7 @@ class Section:
     _verified: NDArray[np.bool_] | None = None
 
     def array(self, dtype: DTypeLike, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Elements start … stop as an array over the mapped bytes, checked."""
+        """Elements start … stop − 1 as a verified array over the mapped bytes."""
         width = np.dtype(dtype).itemsize
         stop = len(self.data) // width if stop is None else stop
         if not 0 <= start <= stop <= len(self.data) // width:
@@ -167,16 +180,16 @@ class Section:
         return self.data[start * width : stop * width].view(dtype)
 
     def sized(self, dtype: DTypeLike, count: int) -> NDArray[Any]:
-        """The whole section, which must have exactly `count` elements."""
+        """The whole section; raises unless it has exactly `count` elements."""
         expected = count * np.dtype(dtype).itemsize
         if len(self.data) != expected:
             raise self.corrupt(f"it has {len(self.data)} bytes where {expected} are needed")
         return self.array(dtype)
 
-    def json(self) -> dict[str, Any]:
+    def json(self, limit: int = MAX_JSON) -> dict[str, Any]:
         """The section as a JSON object."""
-        if len(self.data) > MAX_JSON:
-            raise self.corrupt(f"it has {len(self.data)} bytes, at most {MAX_JSON} are allowed")
+        if len(self.data) > limit:
+            raise self.corrupt(f"it has {len(self.data)} bytes, at most {limit} are allowed")
         try:
             value = json.loads(self.array(np.uint8).tobytes())
         except (ValueError, RecursionError) as error:
@@ -189,7 +202,7 @@ class Section:
         return CorruptIndexError(self.file, self.name, problem)
 
     def verify(self) -> None:
-        """Check every block."""
+        """Verify every block."""
         self._verify(0, len(self.data))
 
     def _verify(self, start: int, stop: int) -> None:
@@ -207,7 +220,7 @@ class Section:
 
 
 class CitFile:
-    """An open `.cit` file: everything but the sections' contents is checked here, before anything is allocated."""
+    """An open `.cit` file; all but the section contents is verified before anything is allocated."""
 
     def __init__(self, storage: Storage, record: FileRecord, kind: str, index_id: str) -> None:
         self.record, self.name = record, record.name
@@ -234,11 +247,11 @@ class CitFile:
         return name in self.sections
 
     def require_whole(self, exact: bool = True) -> None:
-        """Raise the error of a file that was cut short or could not be read since it was opened."""
+        """Raise when the file was truncated or became unreadable since it was opened."""
         require_whole(self._view, self.name, exact)
 
     def check(self) -> None:
-        """Read everything: the whole file's CRC, then each block's, to name the section."""
+        """Verify the CRC of the file and of each block, to name the damaged section."""
         for section in self.sections.values():
             section.verify()
         if crc32c(self.bytes) != self.record.crc:
@@ -255,8 +268,9 @@ class CitFile:
             raise self._corrupt("header", "the magic bytes are wrong: not a citadel file")
         if crc32c(raw[:60]) != crc:
             raise self._corrupt("header", "its checksum does not match")
-        if version != FORMAT:
-            raise UnknownFormatError(self.name, "header", f"format {version}, this citadel reads format {FORMAT}")
+        if not 1 <= version <= FORMAT:
+            problem = f"format {version}, this citadel reads formats up to format {FORMAT}"
+            raise UnknownFormatError(self.name, "header", problem)
         if found_kind != KINDS[kind]:
             raise self._corrupt("header", f"it is not a {kind} file")
         if index.hex() != index_id:
@@ -286,6 +300,6 @@ class CitFile:
         number, offset, length, first = entry
         name, blocks = NAMES.get(number, str(number)), -(-length // BLOCK)
         if offset % ALIGNMENT or offset < _HEADER.size or offset + length > end or first + blocks > len(crcs):
-            raise self._corrupt(name, "its place in the table lies outside the file")
+            raise self._corrupt(name, "its offset lies outside the file")
         data = self.bytes[offset : offset + length]
         return Section(self.name, name, data, crcs[first : first + blocks], self._view)

@@ -1,4 +1,4 @@
-"""What deletions take from a bm25 segment: documents, their tokens, and the documents per term."""
+"""Deletions from a bm25 segment: documents, their tokens, and document frequencies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TERMS_PER_LOOKUP = 1 << 14
 
 
 class NumberSet:
-    """An immutable set of document numbers as a sorted array: 4 bytes each, where a Python set takes 80.
+    """An immutable set of document numbers: a sorted array of 4 bytes each (a Python set takes 80).
 
     >>> numbers = NumberSet().union([9, 2])
     >>> 9 in numbers, 3 in numbers, numbers.values.tolist()
@@ -39,12 +39,12 @@ class NumberSet:
         return position < len(self.values) and int(self.values[position]) == number
 
     def union(self, numbers: Iterable[int]) -> NumberSet:
-        """A set with these numbers too."""
+        """A set with these numbers added."""
         return NumberSet(union_of(self.values, np.fromiter(numbers, np.uint32)))
 
 
 def union_of(left: NDArray[np.uint32], right: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The distinct numbers of both, ascending; numpy's union takes ten times the memory.
+    """The distinct numbers of both, ascending, in a tenth of the memory of numpy's union.
 
     >>> union_of(np.array([2, 9], np.uint32), np.array([9, 4], np.uint32)).tolist()
     [2, 4, 9]
@@ -59,7 +59,7 @@ def union_of(left: NDArray[np.uint32], right: NDArray[np.uint32]) -> NDArray[np.
 def extend_deleted(
     storage: Storage, segment: Segment, before: Deleted, fresh: NDArray[np.uint32], analyser: Analyser
 ) -> Deleted:
-    """The deletions of a bm25 segment, with the documents `fresh`, ascending, added to those before."""
+    """Add the documents `fresh` (ascending) to the deletions of a bm25 segment."""
     documents = union_of(before.documents, fresh)
     counts = TermCounts(storage, segment.lists)
     counts.add(before.term_ranks, before.term_counts)
@@ -70,7 +70,7 @@ def extend_deleted(
 
 
 def _removed_ranks(segment: Segment, fresh: NDArray[np.uint32], analyser: Analyser) -> Iterator[Ranks]:
-    """The ranks of each document's distinct terms; several documents share an array."""
+    """The ranks of each document's distinct terms, in arrays of several documents."""
     lists = _TermLists(segment)
     terms, owners = list[bytes](), list[str]()
     parts = (segment.store.rows(part.tolist()) for part in windows(fresh))
@@ -85,7 +85,7 @@ def _removed_ranks(segment: Segment, fresh: NDArray[np.uint32], analyser: Analys
 
 
 class _TermLists:
-    """Finds the lists of terms in the mapped segment; no table of all terms is built."""
+    """Term lookup in the mapped segment, without a table of all terms."""
 
     def __init__(self, segment: Segment) -> None:
         from citadel import _native
@@ -97,7 +97,7 @@ class _TermLists:
         self._native = _native.Snapshot([native], False, 0.0, 0.0)
 
     def find(self, terms: Sequence[bytes], owners: Sequence[str]) -> NDArray[np.int64]:
-        """The list of each term [n]; `owners` names the document of each."""
+        """The list of each term [n]; `owners` has the document id of each."""
         try:
             lists: NDArray[np.int64] = self._native.find_terms(terms)[0]
         except self._error as error:
@@ -110,20 +110,20 @@ class _TermLists:
 
 
 class TermCounts:
-    """A sum of sparse counts per term, in memory for one window of terms at a time."""
+    """Sum sparse counts per term, one window of terms in memory at a time."""
 
     def __init__(self, storage: Storage, lists: int) -> None:
         self._storage, self._lists = storage, lists
         self._ranks, self._counts, self._ends = Spool(storage, "<u4"), Spool(storage, "<u4"), [0]
 
     def add(self, ranks: NDArray[np.integer], counts: NDArray[np.integer]) -> None:
-        """Add a count to each of these terms, given by their ranks in ascending order."""
+        """Add counts to terms, given by their ranks in ascending order."""
         self._ranks.append(ranks)
         self._counts.append(counts)
         self._ends.append(self._ends[-1] + len(ranks))
 
     def totals(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """The ranks with a count, ascending, and their counts; nothing may be added afterwards."""
+        """The ranks with a count, ascending, and their counts; ends the sum."""
         ranks, counts = self._ranks.values(), self._counts.values()
         runs = [(ranks[first:stop], counts[first:stop]) for first, stop in itertools.pairwise(self._ends)]
         all_ranks, all_counts = Spool(self._storage, "<u4"), Spool(self._storage, "<u4")

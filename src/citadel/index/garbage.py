@@ -1,20 +1,21 @@
-"""Clean-up: what no kept generation names, and what a writer that died left behind, is removed."""
+"""Garbage collection: remove files of old generations and of writers that died."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from citadel.errors import CorruptIndexError
+from citadel.index.folder_lock import LOCK
 from citadel.index.manifest import generations, read_manifest
-from citadel.index.storage import LOCK, TEMPORARY, Storage
+from citadel.index.storage import TEMPORARY, Storage
 
-KEPT_GENERATIONS = 2  # the newest and, for `check --repair`, the one before
-PREFIXES = ("seg-", "docs-", "del-", "codebook-")
+KEPT_GENERATIONS = 2  # the newest, and the one before for `check --repair`
+PREFIXES = ("seg-", "docs-", "del-", "codebook-", "cols-")
 _UNFINISHED = (*PREFIXES, "gen.", "scratch-")
 
 
 def unfinished(name: str) -> bool:
-    """Whether a file is one that a writer had not finished: no other is removed, whatever it is called.
+    """Whether a file is the unfinished output of a writer; other temporary files are never removed.
 
     >>> unfinished("gen.00000001.tmp"), unfinished("thesis.tmp")
     (True, False)
@@ -23,9 +24,11 @@ def unfinished(name: str) -> bool:
 
 
 def collect(storage: Storage, keep: int, spare: Collection[str] = ()) -> None:
-    """Remove old manifests first, then the files that no kept one names, so that no manifest ever lacks a file.
+    """Remove all but the newest `keep` generations, and files that belong to none.
 
-    `spare` names files that the next generation may need."""
+    Manifests go first, so that none ever refers to a missing file. Files in `spare` stay: the next
+    generation may need them.
+    """
     numbers = generations(storage)
     for number in numbers[:-keep]:
         storage.remove(f"gen.{number:08d}")
@@ -38,7 +41,7 @@ def collect(storage: Storage, keep: int, spare: Collection[str] = ()) -> None:
 
 
 def _needed(storage: Storage, numbers: Sequence[int]) -> set[str]:
-    """The files that these generations are made of; an older one that is damaged keeps nothing alive."""
+    """The files of these generations; a damaged older one keeps no files."""
     names = {LOCK}
     for number in numbers:
         try:

@@ -1,4 +1,4 @@
-"""Growable arrays: a `Column` in memory, joined without a copy; a `Spool` on disk, read through a mapping."""
+"""Growable arrays: a `Column` in memory and a `Spool` on disk."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from citadel.index.storage import Storage
 
-_GROWTH = 8  # a full column grows by one part in so many
-_SPOOL_BYTES = 1 << 18  # what a spool keeps in memory
+_GROWTH = 8  # a full column grows by 1/8
+_SPOOL_BYTES = 1 << 18  # kept in memory before a spool uses a file
 
 
 class Column:
-    """One value or one row a posting, appended in pieces.
+    """One value or row per posting, appended in pieces.
 
-    The rows stand in pages of their own: the system moves those by its tables when a column grows, and has them back
-    when it is dropped. malloc would copy them, and keep what they leave, once a few columns have come and gone.
+    The rows lie in an anonymous mapping, which grows by moving pages and is returned to the system when
+    dropped. malloc would copy the rows and fragment the heap.
 
     >>> column = Column()
     >>> column.append(np.array([1, 2], np.uint32))
@@ -36,7 +36,7 @@ class Column:
         self._size = 0
 
     def append(self, values: NDArray[Any]) -> None:
-        """Add rows of the type and width that all before had."""
+        """Append rows of the same type and width as before."""
         if not self._size:
             self._rows = np.empty((0, *values.shape[1:]), values.dtype)
         stop = self._size + len(values)
@@ -47,19 +47,19 @@ class Column:
 
     def _grow(self, rows: int) -> None:
         shape, dtype = (rows, *self._rows.shape[1:]), self._rows.dtype
-        self._rows = np.zeros(0)  # pages that an array looks at cannot be moved
+        self._rows = np.zeros(0)  # a mapping in use by an array cannot be resized
         self._pages = _enlarged(self._pages, max(math.prod(shape) * dtype.itemsize, 1))
         self._rows = np.frombuffer(self._pages, dtype, math.prod(shape)).reshape(shape)
 
     def values(self) -> NDArray[Any]:
-        """All rows, as a view: nothing may be appended while it is used."""
+        """All rows as a view; append nothing while it is in use."""
         return self._rows[: self._size]
 
 
 def _enlarged(pages: mmap.mmap | None, size: int) -> mmap.mmap:
-    """The same pages and more of them."""
+    """Grow a mapping, without copying if the system can."""
     if pages is not None:
-        with contextlib.suppress(SystemError):  # where the system cannot move pages they are copied
+        with contextlib.suppress(SystemError):  # no mremap: copy the pages
             pages.resize(size)
             return pages
     larger = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -69,10 +69,10 @@ def _enlarged(pages: mmap.mmap | None, size: int) -> mmap.mmap:
 
 
 class Spool:
-    """A growing array of one type: short ones stay in memory, longer ones go to an anonymous temporary file.
+    """A growing array that moves from memory to an anonymous temporary file when it becomes long.
 
-    A segment has arrays of one number per list or document, which would grow with the index in memory. The file
-    lies on the disk of the index and is read through a mapping; the system drops its pages when memory is short.
+    For arrays of one number per list or document, which would otherwise grow in memory with the index. The
+    file is on the disk of the index and read through a mapping.
 
     >>> import tempfile
     >>> from citadel.index.storage import FolderStorage
@@ -89,7 +89,7 @@ class Spool:
         self._file: IO[bytes] | None = None
 
     def append(self, values: NDArray[Any]) -> None:
-        """Add values at the end."""
+        """Append values."""
         octets = np.ascontiguousarray(values, self._dtype).view(np.uint8).data
         if len(self._waiting) + len(octets) <= _SPOOL_BYTES:
             self._waiting += octets
@@ -99,7 +99,7 @@ class Spool:
         self._waiting = bytearray()
 
     def _write(self, octets: bytearray | memoryview) -> None:
-        """Write to the file; never through a mapping, where a full disk would end the process."""
+        """Write to the file; on a full disk a write to a mapping would kill the process."""
         if self._file is None:
             with self._storage.scratch() as folder:
                 self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - see __del__
@@ -108,7 +108,7 @@ class Spool:
             view = view[self._file.write(view) :]
 
     def values(self) -> NDArray[Any]:
-        """All values, read-only; nothing may be appended afterwards."""
+        """All values, read-only; ends appending."""
         if self._file is None:
             return np.frombuffer(bytes(self._waiting), self._dtype)
         self._write(self._waiting)
@@ -116,6 +116,6 @@ class Spool:
         return np.frombuffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), self._dtype)
 
     def __del__(self) -> None:
-        """Close the file; what was mapped stays readable."""
+        """Close the file; mappings stay readable."""
         if self._file is not None:
             self._file.close()

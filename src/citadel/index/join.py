@@ -1,4 +1,4 @@
-"""The list names (keys or terms) of several segments in one order, read a window at a time."""
+"""Merge-join of the list names (keys or terms) of several segments, a window at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES_PER_WINDOW = 8192  # per segment
 
 @dataclass(frozen=True)
 class Part:
-    """Lists first … stop − 1 of a segment, and the index of each of their names in the window."""
+    """Lists first … stop − 1 of a segment and the position of each name in the window."""
 
     first: int
     stop: int
@@ -35,23 +35,23 @@ class NameReader:
     def __init__(self, segment: Segment, window: int = NAMES_PER_WINDOW) -> None:
         self._segment, self._window = segment, window
         self._is_text = segment.meta.kind == "bm25"
-        self._read = self.taken = 0  # lists whose names were read, and those that were handed out
+        self._read = self.taken = 0  # numbers of lists read and handed out
         self.names: Names = []
 
     @property
     def is_complete(self) -> bool:
-        """Whether `names` reaches to the last list."""
+        """Whether the names of all lists have been read."""
         return self._read == self._segment.lists
 
     def fill(self) -> None:
-        """Read the next window once all names of the one before are taken."""
+        """Read the next window when all names of the last one are taken."""
         if len(self.names) or self.is_complete:
             return
         first, self._read = self._read, min(self._read + self._window, self._segment.lists)
         self.names = self._between(max(first - 1, 0), self._read)[min(first, 1) :]
 
     def _between(self, first: int, stop: int) -> Names:
-        """The names of lists first … stop − 1, checked to rise."""
+        """The names of lists first … stop − 1; raises unless they ascend."""
         if self._is_text:
             names: Names = self._segment.terms_between(first, stop)
             is_sorted = all(left < right for left, right in itertools.pairwise(names))
@@ -64,7 +64,7 @@ class NameReader:
         return names
 
     def take(self, last: Any) -> tuple[int, Names]:
-        """Hand out the names up to `last` (all for None): the first of their lists, and the names."""
+        """Take the names up to `last` (None: all) and return the first list and the names."""
         count = len(self.names) if last is None else bisect_right(self.names, last)
         taken, self.names = self.names[:count], self.names[count:]
         self.taken += count
@@ -72,7 +72,7 @@ class NameReader:
 
 
 def join_names(segments: Sequence[Segment], window: int = NAMES_PER_WINDOW) -> Iterator[Joined]:
-    """All names in order, each once, with the lists of every segment that have them."""
+    """Yield windows of all distinct names in order, with the matching lists of each segment."""
     readers = [NameReader(segment, window) for segment in segments]
     while True:
         for reader in readers:
@@ -89,7 +89,7 @@ def join_names(segments: Sequence[Segment], window: int = NAMES_PER_WINDOW) -> I
 
 
 def _union(parts: Sequence[Names]) -> tuple[Names, list[NDArray[np.int64]]]:
-    """The names of all parts in order, and the position of each name of each part in it."""
+    """The sorted union of all parts, and the positions of each part's names in it."""
     if any(isinstance(part, np.ndarray) for part in parts):
         keys = [np.asarray(part, np.uint32) for part in parts]
         union = np.unique(np.concatenate(keys))

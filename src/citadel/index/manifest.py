@@ -1,4 +1,4 @@
-"""The manifest: the one file that says which files are the index, and so the thing a commit replaces."""
+"""The manifest lists the files of a generation; a commit writes a new one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from citadel.errors import CorruptIndexError, IndexNotFoundError, ResourceError, UnknownFormatError, UsageError
+from citadel.errors import (
+    CorruptIndexError,
+    IndexNotFoundError,
+    ResourceError,
+    UnknownFormatError,
+    UsageError,
+)
 from citadel.index.checksum import crc32c
 from citadel.index.container import FORMAT, DurableFile, FileRecord
 from citadel.index.storage import Storage
 from citadel.settings import Field, Settings
 
-MAX_BYTES = 1 << 20  # its JSON takes up to 25 times as much memory
-MAX_SEGMENTS = 200  # each takes 130 kB while it is open; merging by tiers leaves 32
+MAX_BYTES = 1 << 20  # parsed, its JSON takes up to 25 times as much memory
+MAX_SEGMENTS = 200  # 130 kB of memory each; merging by tiers leaves about 32
 MAX_DOCUMENTS = (1 << 32) - 1
 _NAME = re.compile(r"gen\.([0-9]{8,12})")
 Read = TypeVar("Read")
@@ -26,23 +32,30 @@ _FILES = {
     "documents": re.compile(r"docs-[0-9a-f]{32}\.sqlite"),
     "tombstones": re.compile(r"del-[0-9a-f]{32}\.cit"),
     "codebook": re.compile(r"codebook-[0-9a-f]{32}\.cit"),
+    "columns": re.compile(r"cols-[0-9a-f]{32}\.cit"),
 }
 
 
 @dataclass(frozen=True)
 class SegmentRecord:
-    """One segment: its lists, its documents, and how many of each."""
+    """The files of a segment and its counts."""
 
     file: FileRecord
     documents_file: FileRecord
     documents: int
     postings: int
     total_length: int = 0
+    columns_file: FileRecord | None = None  # None: no document has metadata, or `has_columns` is false
+    has_columns: bool = False  # false in segments of format 1
+
+    def files(self) -> list[FileRecord]:
+        """The files of the segment."""
+        return [self.file, self.documents_file, *([self.columns_file] if self.columns_file else [])]
 
 
 @dataclass(frozen=True)
 class Build:
-    """How far `citadel index` has read its source, so that the same command can go on.
+    """Progress of `citadel index` through its source, for resuming.
 
     >>> Build("corpus.jsonl", options={"codec": "int8"}).finished
     False
@@ -57,11 +70,23 @@ class Build:
 
 
 _MANIFEST = frozenset(
-    ("format", "index", "generation", "settings", "segments", "deletions", "deleted", "codebook", "counts", "build")
+    (
+        "format",
+        "index",
+        "generation",
+        "settings",
+        "segments",
+        "deletions",
+        "deleted",
+        "codebook",
+        "counts",
+        "build",
+    )
 )
 _RECORD = frozenset(FileRecord._fields)
 _SEGMENT, _SETTINGS, _FIELD, _BUILD = (
-    frozenset(item.name for item in dataclasses.fields(kind)) for kind in (SegmentRecord, Settings, Field, Build)
+    frozenset(item.name for item in dataclasses.fields(kind))
+    for kind in (SegmentRecord, Settings, Field, Build)
 )
 
 
@@ -89,8 +114,8 @@ class Manifest:
         return sum(segment.documents for segment in self.segments) - self.deleted
 
     def files(self) -> list[FileRecord]:
-        """Every file this generation needs."""
-        parts = [record for segment in self.segments for record in (segment.file, segment.documents_file)]
+        """All files of this generation but the manifest."""
+        parts = [record for segment in self.segments for record in segment.files()]
         return parts + [record for record in (self.deletions, self.codebook) if record]
 
 
@@ -105,7 +130,8 @@ def write_manifest(storage: Storage, manifest: Manifest) -> None:
     """Publish a generation: the rename is the commit."""
     line = json.dumps(_to_json(manifest), ensure_ascii=False, allow_nan=False).encode()
     if len(line) > MAX_BYTES - 64 or len(manifest.segments) > MAX_SEGMENTS:
-        problem = f"a generation of {len(manifest.segments)} segments and a manifest of {len(line)} bytes is too large"
+        size = f"{len(manifest.segments)} segments and a manifest of {len(line)} bytes"
+        problem = f"a generation of {size} is too large"
         raise ResourceError(f"{storage.location}: {problem}; free disk space and run `citadel merge` first")
     file = DurableFile(storage, manifest.name)
     file.write(line + f"\n{crc32c(line):08x}\n".encode())
@@ -114,7 +140,7 @@ def write_manifest(storage: Storage, manifest: Manifest) -> None:
 
 
 def newest_manifest(storage: Storage) -> Manifest:
-    """The newest generation by name; damage is an error; an older one is never used instead."""
+    """Read the newest manifest; a damaged one raises and is never replaced by an older one."""
     while True:
         numbers = generations(storage)
         if not numbers:
@@ -122,11 +148,11 @@ def newest_manifest(storage: Storage) -> Manifest:
         try:
             return read_manifest(storage, numbers[-1])
         except FileNotFoundError:
-            continue  # collected in the meantime: a newer one exists
+            continue  # removed in the meantime: a newer one exists
 
 
 def _absent(storage: Storage) -> Exception:
-    if any(name.startswith(("seg-", "docs-", "del-", "codebook-")) for name in storage.names()):
+    if any(name.startswith(("seg-", "docs-", "del-", "codebook-", "cols-")) for name in storage.names()):
         return CorruptIndexError(storage.location, "manifest", "the folder holds index files but no manifest")
     return IndexNotFoundError(
         f"{storage.location}: there is no index; create one with `citadel index CORPUS {storage.location}`"
@@ -138,7 +164,9 @@ def read_manifest(storage: Storage, generation: int) -> Manifest:
     name = f"gen.{generation:08d}"
     view = storage.map(name)
     if len(view) > MAX_BYTES:
-        raise CorruptIndexError(name, "manifest", f"it has {len(view)} bytes, at most {MAX_BYTES} are allowed")
+        raise CorruptIndexError(
+            name, "manifest", f"it has {len(view)} bytes, at most {MAX_BYTES} are allowed"
+        )
     line, _, rest = bytes(view).partition(b"\n")
     if rest != f"{crc32c(line):08x}\n".encode():
         raise CorruptIndexError(name, "manifest", "its checksum does not match")
@@ -147,7 +175,9 @@ def read_manifest(storage: Storage, generation: int) -> Manifest:
     except UnknownFormatError:
         raise
     except (ValueError, KeyError, TypeError, RecursionError, AttributeError, UsageError) as error:
-        raise CorruptIndexError(name, "manifest", f"a field is missing or of the wrong kind ({error})") from error
+        raise CorruptIndexError(
+            name, "manifest", f"a field is missing or of the wrong kind ({error})"
+        ) from error
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:
@@ -158,6 +188,8 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
             "documents": record.documents,
             "postings": record.postings,
             "total_length": record.total_length,
+            "columns_file": record.columns_file and record.columns_file._asdict(),
+            "has_columns": record.has_columns,
         }
         for record in manifest.segments
     ]
@@ -176,8 +208,8 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
 
 
 def _from_json(data: dict[str, Any], generation: int) -> Manifest:
-    if data["format"] != FORMAT:
-        problem = f"format {repr(data['format'])[:40]}, this citadel reads format {FORMAT}"
+    if type(data["format"]) is not int or not 1 <= data["format"] <= FORMAT:
+        problem = f"format {repr(data['format'])[:40]}, this citadel reads formats up to format {FORMAT}"
         raise UnknownFormatError(f"gen.{generation:08d}", "manifest", problem)
     _known(data, _MANIFEST)
     if len(data["segments"]) > MAX_SEGMENTS:
@@ -203,7 +235,7 @@ def _from_json(data: dict[str, Any], generation: int) -> Manifest:
 
 
 def _known(data: dict[str, Any], names: frozenset[str]) -> None:
-    """Refuse a field that format 1 does not have."""
+    """Raise on a field that the format does not have."""
     if unknown := data.keys() - names:
         raise ValueError(f"unknown field {min(unknown)[:40]!r}")
 
@@ -211,6 +243,12 @@ def _known(data: dict[str, Any], names: frozenset[str]) -> None:
 def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError(f"{str(value)[:40]} is not a count")
+    return value
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{str(value)[:40]} is neither true nor false")
     return value
 
 
@@ -249,6 +287,8 @@ def _segment(data: dict[str, Any]) -> SegmentRecord:
         documents,
         _count(data["postings"]),
         _count(data["total_length"]),
+        _optional(data.get("columns_file"), lambda record: _record(record, "columns")),  # format 1 has none
+        _truth(data.get("has_columns", False)),
     )
 
 
@@ -262,14 +302,14 @@ def _settings(data: dict[str, Any]) -> Settings:
         tau=_number(data["tau"]),
         weight_step=_number(data["weight_step"]),
         analyser=_optional(data["analyser"], _text),
-        model=_optional(data.get("model"), _text),  # indexes made before models have none
+        model=_optional(data.get("model"), _text),  # absent in indexes from before models
         k1=_number(data["k1"]),
         b=_number(data["b"]),
     )
-    whole = settings.weight_step >= 1e-6 and 0 <= settings.tau <= 255 * settings.weight_step
-    whole &= (settings.router == "bm25") == (settings.analyser is not None)
-    whole &= settings.model is None or settings.router != "bm25"
-    if not whole:
+    is_valid = settings.weight_step >= 1e-6 and 0 <= settings.tau <= 255 * settings.weight_step
+    is_valid &= (settings.router == "bm25") == (settings.analyser is not None)
+    is_valid &= settings.model is None or settings.router != "bm25"
+    if not is_valid:
         raise ValueError("a setting is out of range")
     return settings
 

@@ -1,4 +1,4 @@
-"""Mapped index files. One that is cut short, or that the disk cannot read, is an error, not the end of the process."""
+"""Memory-mapped index files; truncation and read errors raise instead of killing the process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from citadel.index.failures import disk_failure
 
 try:
     from citadel import _native
-except ImportError:  # a machine on which nothing was compiled: such a file ends the process there
+except ImportError:  # without the native module, such a fault kills the process
     _native = None  # type: ignore[assignment]
 
 _SHORTER, _UNREADABLE = 1, 2
 
 
 class MappedFile(mmap.mmap):
-    """A file's bytes, read-only. Where they cannot be read any more they are zeros, and `require_whole` says so."""
+    """A read-only mapping. Unreadable pages become zeros, and `require_whole` raises."""
 
     _slot = -1
 
@@ -34,9 +34,9 @@ class MappedFile(mmap.mmap):
         return mapped
 
     def require_whole(self, name: str, exact: bool = True) -> None:
-        """Raise the error of a file that was cut short or could not be read since it was mapped.
+        """Raise when the file was truncated or became unreadable since it was mapped.
 
-        Unless `exact`, the file's length is looked at every 10 ms only: for queries, which a system call would slow.
+        Unless `exact`, the length is checked every 10 ms only, because a system call would slow queries.
         """
         state = 0 if self._slot < 0 else _native.mapping_state(self._slot, exact)
         if state == _SHORTER:
@@ -45,13 +45,13 @@ class MappedFile(mmap.mmap):
             raise disk_failure(name, os.strerror(errno.EIO).lower())
 
     def __del__(self) -> None:
-        if self._slot >= 0 and _native is not None:  # it is None while the interpreter ends
+        if self._slot >= 0 and _native is not None:  # None during interpreter shutdown
             with no_fork:
                 _native.unwatch_mapping(self._slot)
 
 
 def require_whole(view: memoryview | None, name: str, exact: bool = True) -> None:
-    """The same for a view of a mapped file; other bytes are always whole."""
+    """Like `MappedFile.require_whole`, for a view; bytes that are not mapped always pass."""
     mapped = None if view is None else view.obj
     if isinstance(mapped, MappedFile):
         mapped.require_whole(name, exact)
@@ -59,9 +59,9 @@ def require_whole(view: memoryview | None, name: str, exact: bool = True) -> Non
 
 @contextlib.contextmanager
 def whole_files(files: Iterable[Any]) -> Iterator[None]:
-    """What is computed within is thrown away when one of the files was not whole to its end.
+    """Raise at the end of the block when one of the files was truncated or unreadable.
 
-    Zeros in place of numbers can end in any error, so those are told as what they are.
+    Zeros in place of data can cause any exception, so such an exception is replaced too.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Merging segments: lists are joined key by key, deleted documents left out, in memory bounded by one chunk."""
+"""Merge segments list by list, without deleted documents, one chunk in memory at a time."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
 from citadel.types import Floats
 
-CHUNK = 1 << 18  # postings in memory at a time, fewer where the bound or their width asks for it
-_COPIES = 16  # a merge's share of the bound in rows: some five copies of a chunk are alive together
-_NAME_BYTES = 1600  # of the bound per list name in a window: eight times its text and two table entries
-_SPOOLED = (  # sections about as large as the arrays that a merge keeps in anonymous files
+CHUNK = 1 << 18  # postings in memory at a time; fewer under a small bound or with wide vectors
+_COPIES = 16  # divisor of the memory bound: about five copies of a chunk are alive at once
+_NAME_BYTES = 1600  # of memory per list name in a window: eight copies and two table entries
+_SPOOLED = (  # sections that a merge also keeps in anonymous files
     *("LIST_STARTS", "TERM_OFFSETS", "TERM_BYTES", "KEYS"),
     *("BLOCK_DOCUMENTS", "BLOCK_OFFSETS", "ID_HASHES"),
 )
-_MANIFEST_BYTES = 1 << 16  # of the files besides segments and documents
-_DOCUMENTS = 10_000  # whose ids are in memory at a time
-FAN_IN = 6  # segments of one tier that become one of the next
-_GARBAGE = 0.3  # share of deleted documents from which a segment is rewritten
+_MANIFEST_BYTES = 1 << 16  # upper estimate of all other files
+_DOCUMENTS = 10_000  # ids in memory at a time
+FAN_IN = 6  # segments of a tier that are merged into one of the next
+_GARBAGE = 0.3  # share of deleted documents above which a segment is rewritten
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Postings start … stop − 1 of a segment: some whole lists, or some whole blocks of one list."""
+    """Postings start … stop − 1 of a segment: whole lists, or whole blocks of one list."""
 
     source: Source
     start: int
     stop: int
-    block: int  # the first of its blocks
-    sizes: NDArray[np.int64]  # and how many postings each of them has
-    lists: NDArray[np.uint32]  # [p], ascending, numbers in the merged segment
+    block: int  # first block
+    sizes: NDArray[np.int64]  # postings per block
+    lists: NDArray[np.uint32]  # [p], ascending; list numbers in the merged segment
 
     def documents(self) -> NDArray[np.int64]:
         """The document numbers of the postings, in their segment [p]."""
@@ -60,15 +60,15 @@ class Piece:
 
 
 class Source:
-    """One segment on its way into a merge."""
+    """An input segment of a merge."""
 
     def __init__(self, segment: Segment, deleted: Deleted, base: int, storage: Storage) -> None:
         self.segment, self.base = segment, base
         self.live = segment.documents - len(deleted.documents)
         self.starts = segment.list_starts if segment.meta.kind != "none" else np.zeros(1, np.int64)
-        self.new_lists = np.zeros(0, np.uint32)  # [lists]: where each list goes, ascending
+        self.new_lists = np.zeros(0, np.uint32)  # [lists]: number in the merged segment, ascending
         self.alive: NDArray[np.bool_] | None = None  # [documents]
-        self._ranks: NDArray[np.uint32] | None = None  # [documents]: live ones up to and including each
+        self._ranks: NDArray[np.uint32] | None = None  # [documents]: live documents up to and including each
         if len(deleted.documents):
             self._number(deleted.documents, storage)
 
@@ -102,7 +102,7 @@ class Source:
         return counts
 
     def pieces(self, first: int, stop: int, chunk: int = CHUNK) -> Iterator[Piece]:
-        """Lists first … stop − 1 under their own numbers, in pieces of about `chunk` postings."""
+        """Lists first … stop − 1, not renumbered, in pieces of about `chunk` postings."""
         for start in range(first, stop, WINDOW):
             lengths = np.diff(self.starts[start : min(start + WINDOW, stop) + 1])
             for begin, end in list_groups(lengths, chunk):
@@ -128,7 +128,7 @@ class Source:
 
 
 class MergedContents:
-    """Several segments as the contents of one (see `lists.Contents`)."""
+    """Several segments as the contents of one (see `segment_writer.Contents`)."""
 
     def __init__(
         self,
@@ -140,12 +140,14 @@ class MergedContents:
         memory: int,
         storage: Storage,
     ) -> None:
-        live = [segment.documents - len(gone.documents) for segment, gone in zip(segments, deleted, strict=True)]
+        live = [
+            segment.documents - len(gone.documents) for segment, gone in zip(segments, deleted, strict=True)
+        ]
         bases = [0, *itertools.accumulate(live)]
         self.sources = [Source(*parts, storage) for parts in zip(segments, deleted, bases, strict=False)]
         self._codebook, self._old_codebook = codebook, old_codebook
         meta = segments[0].meta
-        width = max(meta.dimension * 4, meta.semantic_dimension * 4) + 32  # bytes a row may have while it is coded anew
+        width = max(meta.dimension * 4, meta.semantic_dimension * 4) + 32  # bytes per row while re-encoding
         rows = min(CHUNK, max(memory // (_COPIES * width), 8 * POSTINGS_PER_BLOCK))
         self._chunk = rows // POSTINGS_PER_BLOCK * POSTINGS_PER_BLOCK
         names = memory // (_NAME_BYTES * len(segments))
@@ -158,7 +160,7 @@ class MergedContents:
         )
 
     def _join_lists(self, storage: Storage, window: int) -> None:
-        """Number the lists that keep a posting; one that loses all of them gets the number of the next."""
+        """Number the non-empty lists; a list that becomes empty gets the number of the next one."""
         segments = [source.segment for source in self.sources if source.segment.meta.kind != "none"]
         lengths, new_lists = Spool(storage, np.int64), [Spool(storage, np.uint32) for _ in segments]
         names, count = _NameSpool(storage), 0
@@ -177,7 +179,7 @@ class MergedContents:
             source.new_lists = spool.values()
         self.list_lengths, self.keys, self._names = lengths.values(), names.keys.values(), names
 
-    # -- documents ---------------------------------------------------------------------------------------------------
+    # -- documents
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         for source in self.sources:
@@ -186,7 +188,7 @@ class MergedContents:
                 yield [id.encode() for id in ids], id_hashes(ids)
 
     def document_rows(self) -> Iterator[Row]:
-        """The rows of the merged documents' database."""
+        """The rows of the merged document database."""
         new = itertools.count()
         for source in self.sources:
             for numbers in source.live_numbers(_DOCUMENTS):
@@ -206,7 +208,7 @@ class MergedContents:
         """Tokens of all documents (bm25)."""
         return sum(int(part.sum()) for part in self.lengths()) if self.meta.kind == "bm25" else 0
 
-    # -- lists -------------------------------------------------------------------------------------------------------
+    # -- lists
 
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
         from citadel._native import sort_by_key
@@ -214,7 +216,9 @@ class MergedContents:
         for pieces in self._chunks():
             kept = [piece.kept() for piece in pieces]
             lists = np.concatenate([piece.lists[rows] for piece, rows in zip(pieces, kept, strict=True)])
-            values = np.concatenate([self._values(piece, name)[rows] for piece, rows in zip(pieces, kept, strict=True)])
+            values = np.concatenate(
+                [self._values(piece, name)[rows] for piece, rows in zip(pieces, kept, strict=True)]
+            )
             order = sort_by_key(np.ascontiguousarray(lists)) if len(pieces) > 1 else slice(None)
             yield lists[order], values[order]
 
@@ -231,16 +235,16 @@ class MergedContents:
         return segment.file[name].array(dtype, piece.start, piece.stop)
 
     def _encoded(self, piece: Piece) -> Encoded:
-        """The coded vectors, in the merged segment's codec."""
+        """The encoded vectors, in the merged segment's codec."""
         encoded = piece.source.segment.encoded(piece.start, piece.stop)
         if encoded.codec == self.meta.codec and self._codebook is self._old_codebook:
             return encoded
-        lists = np.minimum(piece.lists, len(self.keys) - 1)  # lists that lost all postings may have no key
+        lists = np.minimum(piece.lists, len(self.keys) - 1)  # lists that became empty may have no key
         keys = self.keys[lists]
         return encode(self.meta.codec, decode(encoded, keys, self._old_codebook), keys, self._codebook)
 
     def _chunks(self) -> Iterator[list[Piece]]:
-        """Pieces that belong together: the same run of lists from every segment, or one list part by part."""
+        """Yield pieces to merge together: a run of lists from every segment, or parts of one list."""
         for first in range(0, len(self.list_lengths), WINDOW):
             stop = min(first + WINDOW, len(self.list_lengths))
             lengths = np.zeros(stop - first, np.int64)
@@ -253,7 +257,7 @@ class MergedContents:
 
     def _spans(self, first: int, stop: int) -> list[tuple[int, int]]:
         """The lists of each segment that go to the merged lists first … stop − 1."""
-        bounds = np.array([first, stop], np.uint32)  # the type of new_lists, or numpy converts all of those
+        bounds = np.array([first, stop], np.uint32)  # same type as new_lists, or numpy would convert those
         return [tuple(np.searchsorted(source.new_lists, bounds).tolist()) for source in self.sources]
 
     def _pieces(self, first: int, stop: int, by_part: bool) -> Iterator[list[Piece]]:
@@ -264,7 +268,7 @@ class MergedContents:
         else:
             yield [_whole(source, begin, end, source.new_lists[begin:end]) for source, (begin, end) in spans]
 
-    # -- semantic ----------------------------------------------------------------------------------------------------
+    # -- semantic
 
     def semantic(self, name: str) -> Iterator[NDArray[Any]]:
         for source in self.sources:
@@ -273,7 +277,9 @@ class MergedContents:
                 encoded = source.segment.semantic(start, stop)
                 rows = slice(None) if source.alive is None else source.alive[start:stop]
                 yield (
-                    encoded.codes[rows] if name == "SEMANTIC_CODES" or encoded.scales is None else encoded.scales[rows]
+                    encoded.codes[rows]
+                    if name == "SEMANTIC_CODES" or encoded.scales is None
+                    else encoded.scales[rows]
                 )
 
     def semantic_vectors(self, start: int, stop: int) -> Floats:
@@ -305,7 +311,7 @@ class _NameSpool:
 
 
 def _whole(source: Source, first: int, stop: int, numbers: NDArray[np.uint32]) -> Piece:
-    """Lists first … stop − 1 of a segment, under these numbers [stop − first]."""
+    """Lists first … stop − 1 of a segment, renumbered to `numbers` [stop − first]."""
     lengths = np.diff(source.starts[first : stop + 1])
     start, end = source.starts[[first, stop]].tolist()
     lists = np.repeat(numbers, lengths)
@@ -313,7 +319,7 @@ def _whole(source: Source, first: int, stop: int, numbers: NDArray[np.uint32]) -
 
 
 def _parts(source: Source, first: int, stop: int, new_list: int, chunk: int) -> Iterator[Piece]:
-    """The lists of a segment that go to one merged list, in parts of whole blocks."""
+    """The lists of a segment that become one merged list, in parts of whole blocks."""
     for own in range(first, stop):
         begin, end = source.starts[own : own + 2].tolist()
         for start in range(begin, end, chunk):
@@ -324,10 +330,10 @@ def _parts(source: Source, first: int, stop: int, new_list: int, chunk: int) -> 
 
 
 def merge_space(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> int:
-    """Bytes that merging takes on disk until the old files can be removed, about; deleted documents left out.
+    """Estimate the disk space that a merge needs until the old files are removed.
 
-    These are the new segment, its documents twice (the database is built in a scratch folder and then copied)
-    and the arrays that a merge keeps in anonymous files.
+    This is the new segment, its documents twice (the database is built in a scratch folder, then copied)
+    and the arrays that a merge keeps in anonymous files; deleted documents do not count.
     """
     needed = _MANIFEST_BYTES
     for segment, gone in zip(segments, deleted, strict=True):
@@ -339,10 +345,10 @@ def merge_space(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> int:
 
 
 def choose_merge(sizes: Sequence[int], live: Sequence[int]) -> slice:
-    """Which neighbouring segments a commit should merge now; an empty slice when all tiers are in order.
+    """Choose the adjacent segments to merge after a commit; an empty slice for none.
 
-    A tier holds segments of FAN_IN^t … FAN_IN^(t+1) − 1 live documents. Only neighbours are merged, so that documents
-    keep their order and equal scores their ranks.
+    A tier holds segments of FAN_IN^t … FAN_IN^(t+1) − 1 live documents. Only adjacent segments are merged, so
+    that documents keep their order and ties their ranks.
 
     >>> choose_merge([1] * 6, [1] * 6)
     slice(0, 6, None)
@@ -353,7 +359,7 @@ def choose_merge(sizes: Sequence[int], live: Sequence[int]) -> slice:
     """
     tiers = [_tier(count) for count in live]
     for tier in sorted(set(tiers)):
-        run: list[int] = []  # positions of this tier with nothing larger between them
+        run: list[int] = []  # positions of this tier without a larger segment in between
         for position, current in enumerate([*tiers, tier + 1]):
             if current == tier:
                 run.append(position)

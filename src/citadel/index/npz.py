@@ -1,4 +1,4 @@
-"""The arrays of an .npz file: every header is checked when it is opened, rows are read as they are needed."""
+"""Read the arrays of an .npz file: headers are checked on opening, rows are streamed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError
-from citadel.index.storage import resource_errors
+from citadel.index.failures import resource_errors
 
 _VERSIONS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others are decompressed without a bound on memory
-_KINDS = "biufUS"  # numbers and texts: no objects, which are pickles, and no records
-_HEADER = 1 << 16  # bytes; numpy's own are below 200
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others need unbounded memory
+_KINDS = "biufUS"  # numbers and strings; no objects, which are pickles, and no records
+_HEADER = 1 << 16  # bytes; numpy writes fewer than 200
 _BLOCK = 1 << 18
 _DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, EOFError),
@@ -33,7 +33,7 @@ _DAMAGE = (
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Turn whatever a damaged, foreign or missing file makes its readers raise into one InputError."""
+    """Turn the errors of a damaged, foreign or missing file into one InputError."""
     try:
         yield
     except FileNotFoundError:
@@ -47,20 +47,20 @@ def reading(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Member:
-    """What the header of one array says."""
+    """The header of an array."""
 
     info: zipfile.ZipInfo
     start: int  # bytes of the header
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    by_columns: bool  # Fortran's order, where that is another than C's
+    by_columns: bool  # Fortran order, where it differs from C order
 
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 1
 
     @property
     def width(self) -> int:
-        """The numbers or texts in a row."""
+        """Values per row."""
         return math.prod(self.shape[1:])
 
     @property
@@ -69,21 +69,23 @@ class Member:
 
 
 class Rows(Protocol):
-    """An array on its way out of the file."""
+    """An array that is read row by row."""
 
     def take(self, count: int) -> NDArray[Any]:
-        """The rows that follow, as an array of its own."""
+        """The next `count` rows."""
 
 
 class Npz:
     """An open .npz file: the requested arrays by name."""
 
-    def __init__(self, path: str, archive: zipfile.ZipFile, members: Mapping[str, Member], stack: ExitStack) -> None:
+    def __init__(
+        self, path: str, archive: zipfile.ZipFile, members: Mapping[str, Member], stack: ExitStack
+    ) -> None:
         self.path, self.members = path, members
         self._archive, self._stack = archive, stack
 
     def check(self) -> None:
-        """Read every array once, to its end: a file that is cut off or damaged is refused before any of it is used."""
+        """Read every array once, so that a damaged file is refused before any of it is used."""
         for member in self.members.values():
             with reading(self.path), self._archive.open(member.info) as file:
                 size = 0
@@ -93,22 +95,24 @@ class Npz:
                     raise EOFError(f"{member.info.filename} ends too early")
 
     def rows(self, name: str) -> Rows:
-        """An array from its first row on."""
+        """A reader from the first row of an array."""
         member = self.members[name]
         with reading(self.path):
             file = self._stack.enter_context(self._archive.open(member.info))
             file.read(member.start)
-            return _Columns(self.path, file, member) if member.by_columns else _Stream(self.path, file, member)
+            return (
+                _Columns(self.path, file, member) if member.by_columns else _Stream(self.path, file, member)
+            )
 
     def read(self, name: str) -> NDArray[Any]:
-        """An array, whole."""
+        """A whole array."""
         member = self.members[name]
         return self.rows(name).take(len(member)).reshape(member.shape)
 
 
 @contextmanager
 def open_npz(path: str, names: Collection[str]) -> Iterator[Npz]:
-    """Open a file and read the headers of those of these arrays that it has.
+    """Open a file and read the headers of the arrays in `names` that it has.
 
     >>> with tempfile.NamedTemporaryFile(suffix=".npz") as file:
     ...     np.savez(file, keys=np.array([3, 7, 7]))
@@ -135,22 +139,24 @@ def _members(archive: zipfile.ZipFile, names: Collection[str]) -> dict[str, Memb
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
-    """One header, and whether it goes together with the size that the archive tells."""
+    """Read a header and check it against the size in the archive."""
     if info.compress_type not in _METHODS or info.flag_bits & 1:
-        raise ValueError(f"{info.filename} is encrypted, or compressed as numpy never does")
+        raise ValueError(f"{info.filename} is encrypted or compressed in a way that numpy does not use")
     with archive.open(info) as file:
         head = io.BytesIO(file.read(_HEADER))
     shape, fortran, dtype = _VERSIONS[np.lib.format.read_magic(head)](head)
     if dtype.kind not in _KINDS:
-        raise ValueError(f"{info.filename} holds {dtype}, neither numbers nor texts")
+        raise ValueError(f"{info.filename} holds {dtype}, neither numbers nor strings")
     if min(shape, default=0) < 0 or head.tell() + math.prod(shape) * dtype.itemsize != info.file_size:
-        raise ValueError(f"{info.filename} has {info.file_size} bytes, which its header {dtype}{list(shape)} denies")
+        raise ValueError(
+            f"{info.filename} has {info.file_size} bytes, which does not fit its header {dtype}{list(shape)}"
+        )
     by_columns = fortran and 0 not in shape and sum(length > 1 for length in shape) > 1
     return Member(info, head.tell(), dtype, shape, by_columns)
 
 
 class _Stream:
-    """Consecutive rows, in file order."""
+    """Rows in C order, read sequentially."""
 
     def __init__(self, path: str, file: IO[bytes], member: Member) -> None:
         self._path, self._file, self._member = path, file, member
@@ -165,18 +171,18 @@ class _Stream:
             self._fill(raw.data)
             return _checked(raw.view(member.dtype).reshape(shape))
 
-    def _fill(self, room: memoryview) -> None:
-        """Read in blocks: zipfile would hold a large piece several times while it decompresses it."""
-        while room:
-            block = self._file.read(min(len(room), _BLOCK))
+    def _fill(self, target: memoryview) -> None:
+        """Read in blocks, because zipfile holds several copies of what it decompresses."""
+        while target:
+            block = self._file.read(min(len(target), _BLOCK))
             if not block:
                 raise EOFError(f"{self._member.info.filename} ends too early")
-            room[: len(block)] = block
-            room = room[len(block) :]
+            target[: len(block)] = block
+            target = target[len(block) :]
 
 
 class _Columns:
-    """Rows of an array that is stored by columns: all of it goes to a nameless file and is mapped from there."""
+    """Rows of an array in Fortran order, mapped from an anonymous temporary file."""
 
     def __init__(self, path: str, file: IO[bytes], member: Member) -> None:
         self._path, self._next = path, 0
@@ -194,7 +200,11 @@ class _Columns:
 
 
 def _checked(rows: NDArray[Any]) -> NDArray[Any]:
-    """Refuse four bytes that are no letter, before Python makes a text of them."""
-    if rows.dtype.kind == "U" and rows.nbytes and int(rows.view(f"{rows.dtype.byteorder}u4").max()) > sys.maxunicode:
-        raise ValueError("a text holds what is no letter")
+    """Raise on invalid code points before they become a Python string."""
+    if (
+        rows.dtype.kind == "U"
+        and rows.nbytes
+        and int(rows.view(f"{rows.dtype.byteorder}u4").max()) > sys.maxunicode
+    ):
+        raise ValueError("a string holds an invalid code point")
     return rows

@@ -1,6 +1,6 @@
-"""Packed document numbers, read in numpy: blocks of 128 postings, deltas of as many bits as the block needs.
+"""Unpack document numbers in numpy: blocks of 128 postings, deltas of as many bits as the block needs.
 
-Writing, and reading in search, is native; this is the form that needs no native module and that the tests compare with.
+Writing and search use native code; this version is their reference in tests.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 POSTINGS_PER_BLOCK = 128
-WINDOW = 1 << 16  # rows of a mapped array that are read at a time
+WINDOW = 1 << 16  # rows of a mapped array read at a time
 _OFFSET = np.uint64((1 << 56) - 1)
 
 
 def blocks_of(postings: NDArray[np.integer] | int) -> NDArray[np.integer] | int:
-    """How many blocks a list of that many postings has.
+    """The number of blocks of a list with this many postings.
 
     >>> blocks_of(129)
     2
@@ -41,7 +41,7 @@ def block_sizes(list_lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 def unpack_values(
     offsets: NDArray[np.uint64], packed: NDArray[np.uint8], sizes: NDArray[np.int64], skip: int = 0
 ) -> NDArray[np.int64]:
-    """The values of blocks [b] as one array [sum of sizes]; the first `skip` of each block are not stored, and 0."""
+    """Values of blocks [b] as one array [sum of sizes]; the first `skip` of each are not stored and 0."""
     bits = np.repeat((offsets >> np.uint64(56)).astype(np.int64), sizes)  # [P]
     starts = np.repeat((offsets & _OFFSET).astype(np.int64) * 8, sizes)  # [P]
     positions = ranges(sizes) - skip  # [P]
@@ -57,7 +57,10 @@ def unpack_values(
 
 
 def unpack_documents(
-    first: NDArray[np.uint32], offsets: NDArray[np.uint64], packed: NDArray[np.uint8], sizes: NDArray[np.int64]
+    first: NDArray[np.uint32],
+    offsets: NDArray[np.uint64],
+    packed: NDArray[np.uint8],
+    sizes: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """The document numbers of blocks: first [b], offsets [b], sizes [b] → [sum of sizes]."""
     running = np.cumsum(unpack_values(offsets, packed, sizes, skip=1))
@@ -67,7 +70,7 @@ def unpack_documents(
 
 
 def ranges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, 1, …, size − 1 for each size, one after the other.
+    """0, 1, …, size − 1 for each size, concatenated.
 
     >>> ranges(np.array([2, 3])).tolist()
     [0, 1, 0, 1, 2]
@@ -78,7 +81,7 @@ def ranges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def list_groups(lengths: NDArray[np.int64], chunk: int) -> Iterator[tuple[int, int]]:
-    """Runs of lists first … stop − 1 that hold at most `chunk` postings together; a longer list is a run of its own.
+    """Runs of lists (first, stop) of at most `chunk` postings; a longer list is a run by itself.
 
     >>> list(list_groups(np.array([2, 2, 9, 1]), 4))
     [(0, 2), (2, 3), (3, 4)]
@@ -92,7 +95,7 @@ def list_groups(lengths: NDArray[np.int64], chunk: int) -> Iterator[tuple[int, i
 
 
 def windows(values: NDArray[Any], size: int = WINDOW) -> Iterator[NDArray[Any]]:
-    """An array in parts of `size` rows, so that work on a mapped array needs memory for one part only.
+    """Split an array into parts of `size` rows, to bound the memory for work on a mapped array.
 
     >>> [part.tolist() for part in windows(np.arange(5), 2)]
     [[0, 1], [2, 3], [4]]
@@ -102,7 +105,7 @@ def windows(values: NDArray[Any], size: int = WINDOW) -> Iterator[NDArray[Any]]:
 
 
 def rises(values: NDArray[Any], limit: int | None = None) -> bool:
-    """Whether no value is smaller than the one before it, nor larger by more than `limit`.
+    """Whether values never decrease, nor increase by more than `limit` per step.
 
     >>> rises(np.array([0, 2, 2])), rises(np.array([3, 1])), rises(np.array([0, 9]), limit=5)
     (True, False, False)

@@ -1,4 +1,4 @@
-"""Codecs: how a vector becomes bytes. fp16, int8 with a scale per vector, product quantisation with a scale per key."""
+"""Vector codecs: fp16, int8 (a scale per vector), product quantisation (a scale per key)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INT8_MAX = FP16_MAX * 127
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Coded vectors: codes [P, width] and, for int8, one scale per vector [P].
+    """Encoded vectors: codes [P, width] and, for int8, one scale per vector [P].
 
     >>> encode("fp16", np.ones((1, 4), np.float32)).codes.dtype.name
     'float16'
@@ -35,8 +35,10 @@ class Encoded:
         return Encoded(self.codec, self.codes[rows], None if self.scales is None else self.scales[rows])
 
 
-def encode(codec: str, vectors: Floats, keys: Keys | None = None, codebook: Codebook | None = None) -> Encoded:
-    """Code w'·v [P, d]; the caller has checked that the numbers are finite and within the codec's range."""
+def encode(
+    codec: str, vectors: Floats, keys: Keys | None = None, codebook: Codebook | None = None
+) -> Encoded:
+    """Encode w'·v [P, d]; the values must be finite and within the codec's range."""
     if codec == "fp16":
         return Encoded(codec, vectors.astype(np.float16))
     if codec == "int8":
@@ -62,12 +64,12 @@ def decode(encoded: Encoded, keys: Keys | None = None, codebook: Codebook | None
     assert codebook is not None
     assert keys is not None
     parts = codebook.centroids[np.arange(encoded.codes.shape[1]), encoded.codes]  # [P, S, sub]
-    whole: Floats = parts.reshape(len(encoded), -1) * codebook.scales_for(keys)[:, None]
-    return whole
+    vectors: Floats = parts.reshape(len(encoded), -1) * codebook.scales_for(keys)[:, None]
+    return vectors
 
 
 def require_finite(values: NDArray[Any], what: str, document_id: str, limit: float = np.inf) -> None:
-    """Refuse NaN, infinities and numbers the codec cannot hold, with the document's id.
+    """Raise InputError for NaN, infinity and numbers that the codec cannot represent.
 
     >>> require_finite(np.array([np.nan]), "vectors", "d7")
     Traceback (most recent call last):
@@ -85,7 +87,7 @@ def require_finite(values: NDArray[Any], what: str, document_id: str, limit: flo
 
 
 def limit_of(codec: str) -> float:
-    """The largest number a codec can hold.
+    """The largest number that a codec can represent.
 
     >>> limit_of("fp16")
     65504.0
@@ -99,5 +101,5 @@ def weight_steps(weights: Floats, step: float) -> NDArray[np.uint8]:
     >>> weight_steps(np.array([0.01, 0.02, 0.03, 99], np.float32), 0.02).tolist()
     [1, 1, 2, 255]
     """
-    borders = (np.arange(255) * step).astype(np.float32)  # fp32, as τ is compared when an index is built
+    borders = (np.arange(255) * step).astype(np.float32)  # fp32, as in the comparison with τ at build time
     return np.searchsorted(borders, weights.astype(np.float32)).astype(np.uint8)

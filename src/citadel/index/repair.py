@@ -1,7 +1,7 @@
-"""Repair of a damaged index: keep every document that can be read, list those that cannot.
+"""Repair a damaged index: keep every readable document and list the others.
 
-Damaged segments are rewritten without the damaged documents. Where the lists of a segment are damaged but its
-texts are whole, the lists are built again from the texts. Where neither helps, the generation before is used.
+Damaged segments are rewritten without the damaged documents. If the lists of a segment are damaged but its
+texts are intact, the lists are rebuilt from the texts. Otherwise the previous generation is used.
 """
 
 from __future__ import annotations
@@ -14,34 +14,38 @@ from typing import TypeVar
 import numpy as np
 
 from citadel.errors import CitadelError, CorruptIndexError, RepairLossError, ResourceError
-from citadel.index.buffer import Buffer, MemoryContents, stored_codec
-from citadel.index.check import check_documents, check_file, check_lists, is_whole
+from citadel.index.buffer import Buffer, MemoryContents, expected_bytes, stored_codec
+from citadel.index.changes import AnalysedDocument, Item, add_item, item_bytes
+from citadel.index.check import check_columns, check_documents, check_file, check_lists, is_whole
 from citadel.index.codebook import Codebook, read_codebook
 from citadel.index.container import CitFile
 from citadel.index.deletion import union_of
-from citadel.index.documents import DocumentStore, write_documents
+from citadel.index.documents import DocumentStore
+from citadel.index.failures import resource_errors
 from citadel.index.garbage import collect
 from citadel.index.manifest import Manifest, SegmentRecord, generations, read_manifest, write_manifest
 from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents
 from citadel.index.segment import Segment
-from citadel.index.segment_writer import write_segment
-from citadel.index.snapshot import NOTHING_DELETED, Snapshot
-from citadel.index.storage import Storage, resource_errors
+from citadel.index.segment_writer import write_contents
+from citadel.index.snapshot import NOTHING_DELETED, Snapshot, matching_analyser
+from citadel.index.spill import BUFFER_SHARE
+from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones, write_tombstones
-from citadel.settings import DEFAULT_MEMORY, SUBVECTOR
+from citadel.settings import DEFAULT_MEMORY, SUBVECTOR, Settings
 from citadel.text.analyser import get_analyser
 from citadel.types import Document, VectorBatch
 
 T = TypeVar("T")
 EncodeDocuments = Callable[[Iterable[Document]], Iterable[VectorBatch]]
 _ROWS_PER_READ = 128
+_DOCUMENTS_PER_SEGMENT = 8_192  # of a rebuilt segment
 _ALL_TOKENS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
 class SegmentState:
-    """What is left of one segment: `segment` when its lists are whole, `store` when its database opens."""
+    """State of a segment: `segment` if its lists are intact, `store` if its database opens."""
 
     record: SegmentRecord
     deleted: Deleted
@@ -54,8 +58,13 @@ class SegmentState:
     def live(self) -> int:
         return self.record.documents - len(self.deleted.documents)
 
+    @property
+    def needs_rebuild(self) -> bool:
+        """Whether its lists are damaged but texts can be read."""
+        return self.segment is None and self.store is not None
+
     def live_readable(self) -> list[int]:
-        """Numbers of the live documents whose rows are whole."""
+        """Numbers of the live documents with intact rows."""
         mask = self.deleted.alive(self.record.documents)
         mask[list(self.unreadable)] = False
         return [int(number) for number in np.flatnonzero(mask)]
@@ -63,7 +72,7 @@ class SegmentState:
 
 @dataclass(frozen=True)
 class RepairPlan:
-    """What a repair would do: nothing, rewrite segments, or return to the generation before."""
+    """What a repair does: nothing, rewrite segments, or return to an older generation."""
 
     generation: int  # the newest one
     action: str  # "none", "rewrite", "return" or "impossible"
@@ -81,7 +90,7 @@ class RepairPlan:
 
 
 def plan_repair(storage: Storage, encode: EncodeDocuments | None = None) -> RepairPlan:
-    """Read the newest generation and decide how to repair it; changes nothing."""
+    """Read the newest generation and decide how to repair it, without changing anything."""
     with resource_errors(storage.location):
         numbers = generations(storage)
         newest = numbers[-1]
@@ -93,9 +102,11 @@ def plan_repair(storage: Storage, encode: EncodeDocuments | None = None) -> Repa
             states = tuple(_states(storage, manifest))
         except CorruptIndexError:  # the manifest or the deletions
             return _plan_return(storage, newest, older)
-        plan = _plan_rewrite(manifest, states, encode)
+        plan = _plan_rewrite(manifest, states, _can_rebuild(manifest.settings, encode))
         if plan.loses_documents and older is not None and _has_all(storage, older, manifest, plan):
             return RepairPlan(newest, "return", older, manifest.documents)
+        if manifest.settings.router == "bm25" and any(state.needs_rebuild for state in states):
+            matching_analyser(manifest.settings, storage.location)  # with the right one nothing is lost
         return plan
 
 
@@ -105,12 +116,16 @@ def repair(
     encode: EncodeDocuments | None = None,
     memory: int = DEFAULT_MEMORY,
 ) -> RepairPlan:
-    """Repair the newest generation; RepairLossError when documents would be lost and `accept_loss` is False."""
+    """Repair the newest generation; raises RepairLossError if that loses documents.
+
+    `accept_loss` repairs it nevertheless. `encode` is the model of the index, to rebuild lists from texts."""
     lock = storage.lock()
     try:
         plan = plan_repair(storage, encode)
         if plan.action == "impossible":
-            raise CorruptIndexError(storage.location, "index", "no document can be saved: build the index again")
+            raise CorruptIndexError(
+                storage.location, "index", "no document can be saved: build the index again"
+            )
         if plan.loses_documents and not accept_loss:
             raise RepairLossError(
                 f"{storage.location}: {loss_message(plan)}; nothing was changed: repeat it with --yes"
@@ -126,7 +141,7 @@ def repair(
 
 
 def loss_message(plan: RepairPlan, limit: int = 10) -> str:
-    """What a repair loses, with the first ids.
+    """Describe what a repair keeps and loses, with the first ids.
 
     >>> loss_message(RepairPlan(4, "rewrite", kept=9, lost=1, lost_ids=("d7",)))
     'repair keeps 9 documents and loses 1: d7'
@@ -134,18 +149,19 @@ def loss_message(plan: RepairPlan, limit: int = 10) -> str:
     if not plan.loses_documents:
         return f"repair keeps all {plan.kept:,} documents"
     if plan.lost is None:
-        return f"repair returns to generation {plan.target} with {plan.kept:,} documents and loses what came after it"
+        state = f"generation {plan.target} with {plan.kept:,} documents"
+        return f"repair returns to {state} and loses what came after it"
     ids = ", ".join(plan.lost_ids[:limit]) or "their ids cannot be read"
     more = f", and {plan.lost - limit:,} more" if plan.lost > limit and plan.lost_ids else ""
     return f"repair keeps {plan.kept:,} documents and loses {plan.lost:,}: {ids}{more}"
 
 
-# -- reading what is left ----------------------------------------------------------------------------------------------
+# -- state of the segments
 
 
 def _states(storage: Storage, manifest: Manifest) -> Iterator[SegmentState]:
     tombstones = _tombstones(storage, manifest)
-    _codebook(storage, manifest)  # codes are worth nothing without it
+    _codebook(storage, manifest)  # vectors cannot be decoded without it
     for record in manifest.segments:
         yield _state(storage, manifest.index_id, record, tombstones.get(_file_id(record), NOTHING_DELETED))
 
@@ -176,11 +192,12 @@ def _check_store(segment: Segment, storage: Storage) -> bool:
     with whole_files([segment.file]):
         check_file(storage, segment.record.documents_file)
         check_documents(segment)
+        check_columns(segment, storage)
     return True
 
 
 def _attempt(read: Callable[[], T]) -> T | None:
-    """The result, or None when what is read is damaged; a failing disk is an error."""
+    """The result of `read`, or None if what it reads is damaged; a failing disk raises."""
     try:
         return read()
     except ResourceError:
@@ -199,7 +216,9 @@ def _unreadable(store: DocumentStore, numbers: Sequence[int]) -> Iterator[int]:
 def _tombstones(storage: Storage, manifest: Manifest) -> Tombstones:
     if manifest.deletions is None:
         return {}
-    extents = {_file_id(record): Extent(record.documents, 1 << 32, _ALL_TOKENS) for record in manifest.segments}
+    extents = {
+        _file_id(record): Extent(record.documents, 1 << 32, _ALL_TOKENS) for record in manifest.segments
+    }
     CitFile(storage, manifest.deletions, "tombstones", manifest.index_id).check()
     return read_tombstones(storage, manifest.deletions, manifest.index_id, extents)
 
@@ -209,14 +228,16 @@ def _codebook(storage: Storage, manifest: Manifest) -> Codebook | None:
     if record is None or lexical is None:
         return None
     CitFile(storage, record, "codebook", manifest.index_id).check()
-    return read_codebook(storage, record, manifest.index_id, lexical.dimension, SUBVECTOR.get(lexical.codec, 1))
+    return read_codebook(
+        storage, record, manifest.index_id, lexical.dimension, SUBVECTOR.get(lexical.codec, 1)
+    )
 
 
 def _file_id(record: SegmentRecord) -> str:
     return record.file.name[4:-4]
 
 
-# -- plans -------------------------------------------------------------------------------------------------------------
+# -- plans
 
 
 def _plan_return(storage: Storage, newest: int, older: int | None) -> RepairPlan:
@@ -226,8 +247,14 @@ def _plan_return(storage: Storage, newest: int, older: int | None) -> RepairPlan
     return RepairPlan(newest, "return", older, kept, lost=None)
 
 
-def _plan_rewrite(manifest: Manifest, states: tuple[SegmentState, ...], encode: EncodeDocuments | None) -> RepairPlan:
-    can_rebuild = manifest.settings.router == "bm25" or (manifest.settings.model is not None and encode is not None)
+def _can_rebuild(settings: Settings, encode: EncodeDocuments | None) -> bool:
+    """Whether lists can be rebuilt, with the analyser or the model of the index."""
+    if settings.analyser is not None:
+        return get_analyser(settings.analyser).fingerprint == settings.fingerprint
+    return settings.model is not None and encode is not None
+
+
+def _plan_rewrite(manifest: Manifest, states: tuple[SegmentState, ...], can_rebuild: bool) -> RepairPlan:
     lost, ids = 0, list[str]()
     for state in states:
         numbers, names = _lost(state, can_rebuild)
@@ -239,7 +266,7 @@ def _plan_rewrite(manifest: Manifest, states: tuple[SegmentState, ...], encode: 
 
 
 def _lost(state: SegmentState, can_rebuild: bool) -> tuple[int, list[str]]:
-    """How many documents of a segment cannot be kept, and those of their ids that can be read."""
+    """The number of lost documents of a segment, and those of their ids that can be read."""
     if state.store is None or (state.segment is None and not can_rebuild):
         readable = state.live_readable() if state.store else []
         return state.live, [row[1] for row in state.store.rows(readable)] if state.store else []
@@ -248,13 +275,13 @@ def _lost(state: SegmentState, can_rebuild: bool) -> tuple[int, list[str]]:
 
 
 def _has_all(storage: Storage, older: int, manifest: Manifest, plan: RepairPlan) -> bool:
-    """Whether the generation before holds the same documents, as before a merge."""
+    """Whether an older generation has the same documents, as before a merge."""
     before = Snapshot(storage, read_manifest(storage, older))
     same = len(before) == manifest.documents and len(plan.lost_ids) == plan.lost
     return same and len(before.locate(plan.lost_ids)) == len(plan.lost_ids)
 
 
-# -- changes -----------------------------------------------------------------------------------------------------------
+# -- changes
 
 
 def _return_to(storage: Storage, plan: RepairPlan) -> None:
@@ -265,7 +292,7 @@ def _return_to(storage: Storage, plan: RepairPlan) -> None:
 
 
 def _rewrite(storage: Storage, plan: RepairPlan, encode: EncodeDocuments | None, memory: int) -> None:
-    """Write the next generation from what is left and remove the damaged one."""
+    """Write the next generation from intact data and remove the damaged one."""
     manifest, records, tombstones = plan.manifest, list[SegmentRecord](), dict[str, Deleted]()
     assert manifest is not None
     codebook = _codebook(storage, manifest)
@@ -276,8 +303,10 @@ def _rewrite(storage: Storage, plan: RepairPlan, encode: EncodeDocuments | None,
                 tombstones[_file_id(state.record)] = state.deleted
         else:
             contents = _contents(storage, manifest, state, codebook, encode, memory)
-            records += [_write(storage, manifest.index_id, part) for part in contents]
-    record = write_tombstones(storage, manifest.index_id, uuid.uuid4().hex, tombstones) if tombstones else None
+            records += [write_contents(storage, manifest.index_id, part) for part in contents]
+    record = (
+        write_tombstones(storage, manifest.index_id, uuid.uuid4().hex, tombstones) if tombstones else None
+    )
     following = replace(
         manifest,
         generation=manifest.generation + 1,
@@ -302,7 +331,7 @@ def _contents(
     if state.store is None or not state.live_readable():
         return
     if state.segment is None:
-        yield from _rebuilt(manifest, state, codebook, encode, memory)
+        yield from _rebuilt(storage, manifest, state, codebook, encode, memory)
         return
     gone = Deleted(union_of(state.deleted.documents, np.array(state.unreadable, np.uint32)))
     codec = stored_codec(manifest.settings, codebook)
@@ -310,31 +339,43 @@ def _contents(
 
 
 def _rebuilt(
+    storage: Storage,
     manifest: Manifest,
     state: SegmentState,
     codebook: Codebook | None,
     encode: EncodeDocuments | None,
     memory: int,
 ) -> Iterator[MemoryContents]:
-    """The lists of a segment, built again from its texts."""
-    settings, numbers = manifest.settings, state.live_readable()
-    assert state.store is not None
-    for start in range(0, len(numbers), _ROWS_PER_READ * 64):
-        buffer = Buffer(settings, codebook, None, memory)
-        documents = state.store.get(numbers[start : start + _ROWS_PER_READ * 64])
-        if settings.router == "bm25" and settings.analyser is not None:
-            analyser = get_analyser(settings.analyser)
-            for document in documents:
-                buffer.add_terms(document, analyser.windows(document.encoded_text))
-        elif encode is not None:
-            for batch in encode(documents):
-                buffer.add_batch(batch)
-        if len(buffer):
+    """Rebuild the lists of a segment from its texts, as segments within the memory bound."""
+    settings, limit = manifest.settings, memory // BUFFER_SHARE
+    buffer = Buffer(settings, codebook, None, memory)
+    for item in _items(storage, settings, state, encode):
+        is_full = buffer.bytes + _estimated_bytes(item) > limit or len(buffer) >= _DOCUMENTS_PER_SEGMENT
+        if len(buffer) and is_full:
             yield buffer.contents(codebook)
+            buffer = Buffer(settings, codebook, None, memory)
+        add_item(buffer, item)
+    if len(buffer):
+        yield buffer.contents(codebook)
 
 
-def _write(storage: Storage, index_id: str, contents: MemoryContents | MergedContents) -> SegmentRecord:
-    file_id = uuid.uuid4().hex
-    file = write_segment(storage, index_id, file_id, contents)
-    documents = write_documents(storage, index_id, file_id, contents.document_rows())
-    return SegmentRecord(file, documents, contents.meta.documents, contents.meta.postings, contents.total_length)
+def _items(
+    storage: Storage, settings: Settings, state: SegmentState, encode: EncodeDocuments | None
+) -> Iterable[Item]:
+    """The readable documents of a segment, analysed or encoded as they are read."""
+    store = state.store
+    assert store is not None
+    # One at a time: a document may take as much memory as a whole batch of short ones.
+    documents = (document for number in state.live_readable() for document in store.get([number]))
+    if settings.router == "bm25":
+        analyser = matching_analyser(settings, storage.location)
+        return (AnalysedDocument(document, analyser) for document in documents)
+    if settings.model is None or encode is None:
+        return ()  # counted as lost in the plan
+    return encode(documents)
+
+
+def _estimated_bytes(item: Item) -> int:
+    """Estimate the memory of an item in a buffer."""
+    expected = expected_bytes(item.document) if isinstance(item, AnalysedDocument) else 0
+    return max(item_bytes(item), expected)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,22 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import CorruptIndexError
+from citadel.index.columns_file import read_columns
 from citadel.index.container import CitFile
 from citadel.index.documents import DocumentStore
 from citadel.index.manifest import SegmentRecord
 from citadel.index.packing import block_sizes, rises, unpack_documents, unpack_values
 from citadel.index.quantize import Encoded
+from citadel.index.segment_columns import SegmentColumns
 from citadel.index.storage import Storage
 from citadel.settings import CODECS, MAX_DIMENSION, SUBVECTOR
 from citadel.text.parse import MAX_ID
 
+IDS_PER_PART = 1 << 16
 KINDS = ("vectors", "sparse", "bm25", "none")
 CODE_TYPE: dict[str, Any] = {"fp16": np.float16, "int8": np.int8, "pq2": np.uint8, "pq1": np.uint8}
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a segment says of itself."""
+    """Counts and codecs of a segment, from its META section."""
 
     documents: int
     postings: int
@@ -40,12 +43,12 @@ class Meta:
 
     @property
     def code_width(self) -> int:
-        """Codes a posting's vector has."""
+        """Codes per vector."""
         return self.dimension // SUBVECTOR.get(self.codec, 1)
 
 
 def id_hashes(ids: Iterable[str]) -> NDArray[np.uint64]:
-    """The 64-bit hash of an id.
+    """64-bit hashes of ids.
 
     >>> id_hashes(["d1"]).dtype.name
     'uint64'
@@ -64,6 +67,9 @@ class Segment:
         self.meta = self._meta(self.file["META"].json())
         self.documents = self.meta.documents
         self.store = DocumentStore(storage, record.documents_file, index_id, self.documents)
+        file = record.columns_file
+        columns = read_columns(storage, file, index_id, self.documents) if file else None
+        self.columns = SegmentColumns(record, columns, self.store)
         self._shape()
 
     @property
@@ -75,8 +81,10 @@ class Segment:
             meta = Meta(**data)
         except TypeError:
             raise self._corrupt("META", "a field is missing or unknown") from None
-        whole = (meta.documents, meta.postings, meta.dimension, meta.semantic_dimension)
-        if any(type(value) is not int or value < 0 for value in whole) or not isinstance(meta.weight_step, float):
+        counts = (meta.documents, meta.postings, meta.dimension, meta.semantic_dimension)
+        if any(type(value) is not int or value < 0 for value in counts) or not isinstance(
+            meta.weight_step, float
+        ):
             raise self._corrupt("META", "a number is of the wrong kind")
         if meta.kind not in KINDS or meta.codec not in CODECS or meta.semantic_codec not in CODECS:
             raise self._corrupt("META", "an unknown kind or codec")
@@ -90,7 +98,7 @@ class Segment:
         return CorruptIndexError(self.name, section, problem)
 
     def _shape(self) -> None:
-        """Every section has the size that the counts ask for; contents are checked when touched."""
+        """Check the size of every section; contents are verified on access."""
         meta, has_lists = self.meta, self.meta.kind != "none"
         self.lists = max(len(self.file["LIST_STARTS"].data) // 8 - 1, 0) if has_lists else 0
         blocks = len(self.file["BLOCK_DOCUMENTS"].data) // 4 if has_lists else 0
@@ -135,7 +143,7 @@ class Segment:
         sizes["CODES"] = postings * meta.code_width * width
         return sizes | ({"SCALES": 2 * postings} if meta.codec == "int8" else {})
 
-    # -- documents ---------------------------------------------------------------------------------------------------
+    # -- documents
 
     def ids(self, numbers: Sequence[int]) -> list[str]:
         """The ids of these documents."""
@@ -148,8 +156,21 @@ class Segment:
         self.file.require_whole(exact=False)
         return ids
 
+    def ids_with_white_space(self) -> Iterator[tuple[int, str]]:
+        """Yield number and id of each document whose id has white space."""
+        # Decoding many ids as one string is over 20 times as fast as one by one.
+        offsets, octets = self._id_views or self._map_ids()
+        for start in range(0, self.documents, IDS_PER_PART):
+            end = min(start + IDS_PER_PART, self.documents)
+            joined = str(octets[offsets[start] : offsets[end]], "utf-8", "replace")
+            if joined.split(None, 1) != [joined]:
+                numbers = range(start, end)
+                ids = zip(numbers, self.ids(numbers), strict=True)
+                yield from ((number, id) for number, id in ids if id.split() != [id])
+        self.file.require_whole(exact=False)
+
     def _map_ids(self) -> tuple[memoryview, memoryview]:
-        """Offsets and bytes of the ids as plain memory, which Python reads faster than arrays when it needs ten."""
+        """Offsets and bytes of the ids as memoryviews, faster than arrays for a few ids."""
         offsets, octets = self.file["ID_OFFSETS"].array("<u8"), self.file["ID_BYTES"].array(np.uint8)
         if len(octets) != int(offsets[-1]) or not rises(offsets, MAX_ID):
             raise self._corrupt("ID_OFFSETS", "the ids do not follow each other or one is too long")
@@ -162,7 +183,7 @@ class Segment:
             return {}
         known = self.file["ID_HASHES"].array("<u8")
         numbers = self.file["ID_NUMBERS"].array("<u4")
-        found: dict[str, int] = {}
+        matches: dict[str, int] = {}
         positions = np.searchsorted(known, hashes)
         for i in np.flatnonzero(known[np.minimum(positions, len(known) - 1)] == hashes).tolist():
             position = int(positions[i])
@@ -171,15 +192,15 @@ class Segment:
                 if number >= self.documents:
                     raise self._corrupt("ID_NUMBERS", f"document {number} does not exist")
                 if self.ids([number]) == [ids[i]]:
-                    found[ids[i]] = number
+                    matches[ids[i]] = number
                 position += 1
-        return found
+        return matches
 
-    # -- lists -------------------------------------------------------------------------------------------------------
+    # -- lists
 
     @property
     def list_starts(self) -> NDArray[np.int64]:
-        """First posting of each list [lists + 1], checked to rise to the number of postings."""
+        """First posting of each list [lists + 1]; raises unless they ascend to the number of postings."""
         starts = self.file["LIST_STARTS"].array("<i8")
         if len(starts) and (starts[0] != 0 or starts[-1] != self.meta.postings or not rises(starts)):
             raise self._corrupt("LIST_STARTS", "the lists do not follow each other")
@@ -205,7 +226,7 @@ class Segment:
 
     @property
     def lengths(self) -> NDArray[np.uint32]:
-        """Tokens of each document (bm25)."""
+        """Tokens per document (bm25)."""
         return self.file["LENGTHS"].array("<u4")
 
     def first_block(self, list: int) -> int:
@@ -213,7 +234,7 @@ class Segment:
         return int(self.file["BLOCK_STARTS"].array("<i8", list, list + 1)[0])
 
     def document_numbers(self, first_list: int, last_list: int) -> NDArray[np.int64]:
-        """The document numbers of lists first … last − 1, one list after the other."""
+        """The document numbers of lists first … last − 1, concatenated."""
         sizes = block_sizes(np.diff(self.list_starts[first_list : last_list + 1]))
         return self.block_documents(self.first_block(first_list), self.first_block(last_list), sizes)
 
@@ -245,7 +266,7 @@ class Segment:
     def _packed(
         self, offsets_name: str, packed_name: str, first: int, stop: int, sizes: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """Where blocks first … stop − 1 start, counted from the bytes that hold just them, and these bytes."""
+        """The packed bytes of blocks first … stop − 1 and the blocks' offsets in them."""
         if stop - first != len(sizes):
             raise self._corrupt("BLOCK_STARTS", "the blocks do not fit the lists")
         bounds = self.file[offsets_name].array("<u8", first, stop + 1)
@@ -256,16 +277,24 @@ class Segment:
         return bounds[:-1] - np.uint64(positions[0]), packed
 
     def encoded(self, start: int, stop: int) -> Encoded:
-        """The coded vectors of postings start … stop − 1."""
+        """The encoded vectors of postings start … stop − 1."""
         width = self.meta.code_width
-        codes = self.file["CODES"].array(CODE_TYPE[self.meta.codec], start * width, stop * width).reshape(-1, width)
+        codes = (
+            self.file["CODES"]
+            .array(CODE_TYPE[self.meta.codec], start * width, stop * width)
+            .reshape(-1, width)
+        )
         scales = self.file["SCALES"].array(np.float16, start, stop) if self.meta.codec == "int8" else None
         return Encoded(self.meta.codec, codes, scales)
 
     def semantic(self, start: int, stop: int) -> Encoded:
-        """The coded semantic vectors of documents start … stop − 1."""
+        """The encoded semantic vectors of documents start … stop − 1."""
         width, codec = self.meta.semantic_dimension, self.meta.semantic_codec
-        codes = self.file["SEMANTIC_CODES"].array(CODE_TYPE[codec], start * width, stop * width).reshape(-1, width)
+        codes = (
+            self.file["SEMANTIC_CODES"]
+            .array(CODE_TYPE[codec], start * width, stop * width)
+            .reshape(-1, width)
+        )
         scales = self.file["SEMANTIC_SCALES"].array(np.float16, start, stop) if codec == "int8" else None
         return Encoded(codec, codes, scales)
 

@@ -1,8 +1,9 @@
-"""Writing one segment: sections in one forward pass each, whether the postings come from memory or from a merge."""
+"""Write a segment, from the write buffer or from a merge, one section after the other."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -11,20 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.index.centroids import PROBE_FLOOR, Probe, build_probe
+from citadel.index.columns_file import write_documents_and_columns
 from citadel.index.container import CitWriter, FileRecord
+from citadel.index.documents import Row
 from citadel.index.growable import Spool
+from citadel.index.manifest import SegmentRecord
 from citadel.index.packing import POSTINGS_PER_BLOCK, WINDOW, blocks_of, windows
 from citadel.index.segment import Meta
 from citadel.index.storage import Storage
 from citadel.types import Floats
 
-_PADDING = bytes(8)  # so that a decoder may load eight bytes anywhere
+_PADDING = bytes(8)  # lets a decoder load eight bytes at any offset
 Hashes = NDArray[np.uint64]
-_SORTED_IDS = 1 << 17  # hashes of ids that are sorted at a time
+_SORTED_IDS = 1 << 17  # id hashes sorted at a time
 
 
 class Contents(Protocol):
-    """What goes into a segment. Rows come in chunks; no chunk but one of a single list ends inside a list."""
+    """The contents of a segment. Rows come in chunks; only a chunk of a single list ends inside it."""
 
     meta: Meta
     keys: NDArray[np.uint32]  # [K]; not read for bm25
@@ -32,19 +36,27 @@ class Contents(Protocol):
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]: ...
     def terms(self) -> tuple[NDArray[np.uint32], Iterable[NDArray[Any] | bytes]]:
-        """The bytes per term [K], and the bytes of all terms in chunks (bm25)."""
+        """Bytes per term [K], and the bytes of all terms in chunks (bm25)."""
         ...
 
     def lengths(self) -> Iterator[NDArray[np.uint32]]:
-        """The tokens per document in chunks (bm25)."""
+        """Tokens per document, in chunks (bm25)."""
         ...
 
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
-        """For section `name`: (list of each posting [p] ascending, its value [p, …])."""
+        """Chunks of a section: (list of each posting [p], ascending, its value [p, …])."""
         ...
 
     def semantic(self, name: str) -> Iterator[NDArray[Any]]: ...
     def semantic_vectors(self, start: int, stop: int) -> Floats: ...
+
+
+class StoredContents(Contents, Protocol):
+    """Contents of a segment with a document database."""
+
+    @property
+    def total_length(self) -> int: ...
+    def document_rows(self) -> Iterator[Row]: ...
 
 
 BuildProbe = Callable[[Callable[[int, int], Floats], int], Probe]
@@ -53,7 +65,7 @@ BuildProbe = Callable[[Callable[[int, int], Floats], int], Probe]
 def write_segment(
     storage: Storage, index_id: str, file_id: str, contents: Contents, probe: BuildProbe = build_probe
 ) -> FileRecord:
-    """Write all sections that the contents' kind asks for; a synthetic index brings a cheaper `probe`."""
+    """Write all sections of a segment; `probe` builds the probe structure."""
     names = section_names(contents.meta, contents.meta.documents >= PROBE_FLOOR)
     writer = CitWriter(storage, "segment", index_id, file_id, sections=len(names))
     try:
@@ -69,6 +81,15 @@ def write_segment(
         raise
 
 
+def write_contents(storage: Storage, index_id: str, contents: StoredContents) -> SegmentRecord:
+    """Write a segment and its document database under a new id."""
+    file_id = uuid.uuid4().hex
+    file = write_segment(storage, index_id, file_id, contents)
+    documents, columns = write_documents_and_columns(storage, index_id, file_id, contents.document_rows())
+    counts = (contents.meta.documents, contents.meta.postings, contents.total_length)
+    return SegmentRecord(file, documents, *counts, columns, has_columns=True)
+
+
 def section_names(meta: Meta, probe: bool = False) -> list[str]:
     """The sections of a segment of this kind."""
     names = ["META", "ID_OFFSETS", "ID_BYTES", "ID_HASHES", "ID_NUMBERS"]
@@ -82,7 +103,7 @@ def section_names(meta: Meta, probe: bool = False) -> list[str]:
 
 
 def row_names(meta: Meta) -> list[str]:
-    """The sections that hold one row a posting, or what names the lists."""
+    """The sections with one row per posting, and those that name the lists."""
     if meta.kind == "bm25":
         return ["TERM_OFFSETS", "TERM_BYTES", "LENGTHS", "PACKED_COUNTS", "COUNT_OFFSETS"]
     if meta.kind == "sparse":
@@ -107,8 +128,8 @@ def _write_ids(writer: CitWriter, contents: Contents, storage: Storage) -> None:
 
 
 def _sorted_hashes(hashes: Hashes, numbers: Spool, limit: int = _SORTED_IDS) -> Iterator[Hashes]:
-    """The hashes in order, at most about `limit` at a time; the document number of each goes to `numbers`."""
-    bits = (len(hashes) // limit).bit_length()  # hashes are uniform: so are groups of equal leading bits
+    """Yield sorted hashes, about `limit` at a time, and append their document numbers to `numbers`."""
+    bits = (len(hashes) // limit).bit_length()  # hashes are uniform, so groups by leading bits are too
     for group in range(1 << bits):
         documents = _documents_of(hashes, bits, group)
         own = hashes[documents]
@@ -118,7 +139,7 @@ def _sorted_hashes(hashes: Hashes, numbers: Spool, limit: int = _SORTED_IDS) -> 
 
 
 def _documents_of(hashes: Hashes, bits: int, group: int) -> NDArray[np.int64]:
-    """The documents, ascending, whose hashes begin with these bits."""
+    """The documents, ascending, whose hashes start with the bits of `group`."""
     if not bits:
         return np.arange(len(hashes))
     shift, wanted = np.uint64(64 - bits), np.uint64(group)
@@ -127,7 +148,7 @@ def _documents_of(hashes: Hashes, bits: int, group: int) -> NDArray[np.int64]:
 
 
 def _starts(lengths: Iterable[NDArray[Any]]) -> Iterator[NDArray[np.int64]]:
-    """0 and the running sum of lengths that come in parts."""
+    """0, then the running sum of lengths that come in parts."""
     total = 0
     yield np.zeros(1, "<i8")
     for part in lengths:
@@ -176,12 +197,13 @@ def _write_semantic(writer: CitWriter, contents: Contents, build: BuildProbe) ->
 
 
 Pack = Callable[
-    [NDArray[np.uint32], NDArray[np.uint64]], tuple[NDArray[np.uint32] | None, NDArray[np.uint64], NDArray[np.uint8]]
+    [NDArray[np.uint32], NDArray[np.uint64]],
+    tuple[NDArray[np.uint32] | None, NDArray[np.uint64], NDArray[np.uint8]],
 ]
 
 
 class ListPacker:
-    """Packs lists that come in chunks: what does not fill a block of the last list waits for the next chunk."""
+    """Packs lists that come in chunks; an incomplete block of the last list waits for the next."""
 
     def __init__(self, pack: Pack, storage: Storage) -> None:
         self._pack = pack
@@ -198,10 +220,13 @@ class ListPacker:
 
     def _add(self, lists: NDArray[np.uint32], values: NDArray[np.uint32]) -> Iterator[bytes]:
         if len(self._waiting[0]):
-            lists, values = np.concatenate([self._waiting[0], lists]), np.concatenate([self._waiting[1], values])
+            lists, values = (
+                np.concatenate([self._waiting[0], lists]),
+                np.concatenate([self._waiting[1], values]),
+            )
         if not len(lists):
             return
-        open_from = int(np.searchsorted(lists, lists[-1]))  # the last list may go on in the next chunk
+        open_from = int(np.searchsorted(lists, lists[-1]))  # the last list may continue in the next chunk
         whole = open_from + (len(lists) - open_from) // POSTINGS_PER_BLOCK * POSTINGS_PER_BLOCK
         self._waiting = (lists[whole:], values[whole:])
         yield from self._emit(lists[:whole], values[:whole])
@@ -224,6 +249,6 @@ class ListPacker:
         return self._firsts.values()
 
     def offsets(self) -> NDArray[np.uint64]:
-        """Where each block starts, and one more: the end."""
+        """The start of each block, and the end of the last."""
         self._offsets.append(np.array([self._length], np.uint64))
         return self._offsets.values()

@@ -1,8 +1,9 @@
-"""One generation, open: all its files held, so that nothing a writer does later can change what is read."""
+"""An open generation, which later commits do not change because its files are held open."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -11,16 +12,20 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.errors import CorruptIndexError, IndexNotFoundError
+from citadel.errors import CorruptIndexError, FingerprintError, IndexNotFoundError
+from citadel.filter.columns import check_types
+from citadel.filter.tree import Filter
 from citadel.index.codebook import Codebook, read_codebook
 from citadel.index.documents import DocumentStore, Fields
+from citadel.index.failures import resource_errors
 from citadel.index.manifest import Manifest, newest_manifest, read_manifest
 from citadel.index.mapping import whole_files
 from citadel.index.segment import Meta, Segment, id_hashes
-from citadel.index.storage import Storage, resource_errors
+from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones
 from citadel.routing import get_router
-from citadel.settings import SUBVECTOR
+from citadel.settings import SUBVECTOR, Settings
+from citadel.text.analyser import Analyser, get_analyser
 from citadel.types import Document
 
 T = TypeVar("T")
@@ -31,21 +36,25 @@ class Snapshot:
     """An immutable view of an index, shared between threads."""
 
     def __init__(
-        self, storage: Storage, manifest: Manifest, previous: Snapshot | None = None, fresh: Sequence[Segment] = ()
+        self,
+        storage: Storage,
+        manifest: Manifest,
+        previous: Snapshot | None = None,
+        fresh: Sequence[Segment] = (),
     ) -> None:
         self.storage, self.manifest, self.settings = storage, manifest, manifest.settings
         self._open_segments([*(previous.segments if previous else ()), *fresh])
         self.codebook = self._read_codebook(previous)
         self.tombstones = self._read_tombstones()
         sizes = [segment.documents for segment in self.segments]
-        self.bases = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64))]).astype(np.int64)  # [segments + 1]
+        self.bases = np.cumsum([0, *sizes], dtype=np.int64)  # [segments + 1]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by the folder's path and the generation: the same files are opened again."""
+        """Pickle the path and the generation; the copy opens the same files."""
         return open_generation, (self.storage, self.manifest.index_id, self.manifest.generation)
 
     def _open_segments(self, already: Sequence[Segment]) -> None:
-        """Segments that are open already, in the previous generation or as just written, are shared."""
+        """Open the segments, sharing those that are open already."""
         known = {segment.record: segment for segment in already}
         self.segments: list[Segment] = []
         for record in self.manifest.segments:
@@ -75,11 +84,11 @@ class Snapshot:
         return tombstones
 
     def whole(self) -> AbstractContextManager[None]:
-        """A context for reading: an error where a file was cut short or could not be read within it."""
+        """A context that raises when a file was truncated or became unreadable within it."""
         return whole_files([segment.file for segment in self.segments])
 
     def deleted(self, segment: Segment) -> Deleted:
-        """What is deleted of a segment."""
+        """The deleted documents of a segment."""
         return self.tombstones.get(segment.file_id, NOTHING_DELETED)
 
     def __len__(self) -> int:
@@ -96,13 +105,19 @@ class Snapshot:
                     located[id] = (segment, number)
         return located
 
+    def ids_with_white_space(self) -> Iterator[str]:
+        """Yield the ids of live documents that have white space, which a TREC run cannot hold."""
+        for segment in self.segments:
+            deleted = self.deleted(segment).documents
+            yield from (id for number, id in segment.ids_with_white_space() if number not in deleted)
+
     def get(self, id: str) -> Document | None:
         """The live document with this id."""
-        position = self.locate([id]).get(id)
-        return position[0].store.get([position[1]])[0] if position else None
+        located = self.locate([id]).get(id)
+        return located[0].store.get([located[1]])[0] if located else None
 
     def ids(self, numbers: NDArray[np.int64]) -> list[str]:
-        """The ids of documents by their number in the whole index, in this order."""
+        """The ids of documents by their index-wide numbers, in this order."""
         if len(self.segments) == 1:
             return self.segments[0].ids(numbers.tolist())
         by_number: dict[int, str] = {}
@@ -111,14 +126,16 @@ class Snapshot:
         return [by_number[number] for number in numbers.tolist()]
 
     def documents(self, numbers: NDArray[np.int64]) -> list[Document]:
-        """The documents with these numbers in the whole index, in this order."""
+        """The documents with these index-wide numbers, in this order."""
         return self._stored(numbers, DocumentStore.get)
 
-    def fields(self, numbers: NDArray[np.int64]) -> list[Fields]:
-        """Their id, title, text and metadata as bare values."""
-        return self._stored(numbers, DocumentStore.fields)
+    def fields(self, numbers: NDArray[np.int64], limit: int = sys.maxsize) -> list[Fields]:
+        """Their id, title, text and metadata; title and text are cut after `limit` characters."""
+        return self._stored(numbers, lambda store, part: store.fields(part, limit))
 
-    def _stored(self, numbers: NDArray[np.int64], read: Callable[[DocumentStore, Iterable[int]], list[T]]) -> list[T]:
+    def _stored(
+        self, numbers: NDArray[np.int64], read: Callable[[DocumentStore, Iterable[int]], list[T]]
+    ) -> list[T]:
         if len(self.segments) == 1:
             return read(self.segments[0].store, numbers.tolist())
         by_number: dict[int, T] = {}
@@ -131,8 +148,20 @@ class Snapshot:
         for owner in np.unique(owners).tolist():
             yield self.segments[owner], int(self.bases[owner]), numbers[owners == owner].tolist()
 
+    def allowed(self, filter: Filter) -> list[NDArray[np.bool_]]:
+        """The documents of each segment that match a filter; deleted ones may be among them."""
+        check_types(filter, [segment.columns for segment in self.segments])
+        return [segment.columns.mask(filter) for segment in self.segments]
+
+    def live_allowed(self, filter: Filter | None) -> Iterator[tuple[Segment, int, NDArray[np.bool_]]]:
+        """Each segment with its base and the mask of its live documents that match a filter."""
+        masks = None if filter is None else self.allowed(filter)
+        for position, segment in enumerate(self.segments):
+            alive = self.deleted(segment).alive(segment.documents)
+            yield segment, int(self.bases[position]), alive if masks is None else alive & masks[position]
+
     def live_numbers(self, segment: Segment) -> Iterable[int]:
-        """The numbers, in their segment, of the live documents."""
+        """The segment's numbers of its live documents."""
         numbers: list[int] = np.flatnonzero(self.deleted(segment).alive(segment.documents)).tolist()
         return numbers
 
@@ -143,7 +172,7 @@ def _extent(segment: Segment) -> Extent:
 
 
 def fits(meta: Meta, manifest: Manifest) -> bool:
-    """Whether a segment is what the index's settings ask for; one from before the codebook was trained is int8."""
+    """Whether a segment matches the index settings; int8 is allowed from before the codebook."""
     lexical, semantic = manifest.settings.lexical, manifest.settings.semantic
     if meta.kind != get_router(manifest.settings.router).kind:
         return False
@@ -155,14 +184,26 @@ def fits(meta: Meta, manifest: Manifest) -> bool:
         return False
     if meta.kind != "vectors" or lexical is None:
         return True
-    waiting = lexical.codec in SUBVECTOR and meta.codec == "int8"
-    return waiting or (
+    is_untrained = lexical.codec in SUBVECTOR and meta.codec == "int8"
+    return is_untrained or (
         meta.codec == lexical.codec and (lexical.codec not in SUBVECTOR or manifest.codebook is not None)
     )
 
 
+def matching_analyser(settings: Settings, location: str) -> Analyser:
+    """The analyser of a bm25 index; raises FingerprintError if it makes other terms here."""
+    assert settings.analyser is not None  # the manifest of a bm25 index has one
+    analyser = get_analyser(settings.analyser)
+    if analyser.fingerprint != settings.fingerprint:
+        raise FingerprintError(
+            f"{location}: built with analyser {settings.fingerprint}, this machine has "
+            f"{analyser.fingerprint}; install the same PyStemmer or build the index again"
+        )
+    return analyser
+
+
 def open_snapshot(storage: Storage, previous: Snapshot | None = None) -> Snapshot:
-    """The newest generation; one that is collected while it is being opened is followed by its successor."""
+    """Open the newest generation; if it is removed meanwhile, its successor."""
     with resource_errors(storage.location):
         manifest = newest_manifest(storage)
         while True:
@@ -179,7 +220,7 @@ _PICKLED: weakref.WeakValueDictionary[tuple[str, str, int], Snapshot] = weakref.
 
 
 def open_generation(storage: Storage, index_id: str, generation: int) -> Snapshot:
-    """A snapshot that was pickled, here or elsewhere; copies in one process share it."""
+    """Open the generation of a pickled snapshot; copies in one process share it."""
     key = (storage.location, index_id, generation)
     snapshot = _PICKLED.get(key)
     if snapshot is None:

@@ -1,4 +1,4 @@
-"""What an index holds, in numbers."""
+"""Statistics of an index."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from citadel.index.join import join_names
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
 
-_LARGEST = 10  # lists that are named
+_LARGEST = 10  # lists reported by name
 _NOT_LEXICAL = ("META", "ID_", "SEMANTIC_", "PROBE_")
 
 
 def statistics(snapshot: Snapshot) -> dict[str, Any]:
-    """Documents, postings, lists, bytes by section and the running figures of an index."""
+    """Documents, postings, lists, bytes per section and counters of an index."""
     manifest, sections = snapshot.manifest, Counter[str]()
     for segment in snapshot.segments:
         sections.update({name: len(section.data) for name, section in segment.file.sections.items()})
     postings = sum(segment.meta.postings for segment in snapshot.segments)
     lexical = sum(size for name, size in sections.items() if not name.startswith(_NOT_LEXICAL))
+    columns = sum(record.columns_file.length for record in manifest.segments if record.columns_file)
+    sections["METADATA_COLUMNS"] = columns
     sections["DOCUMENT_STORE"] = sum(record.documents_file.length for record in manifest.segments)
     return {
         "format": FORMAT,
@@ -53,7 +55,7 @@ def _codec(segment: Segment) -> str:
 
 
 def _list_figures(snapshot: Snapshot) -> dict[str, Any]:
-    """How many lists there are over all segments, and the longest; names are read a window at a time."""
+    """The number of distinct lists and the longest ones; names are read a window at a time."""
     with snapshot.whole():
         return _read_list_figures(snapshot)
 
@@ -63,8 +65,8 @@ def _read_list_figures(snapshot: Snapshot) -> dict[str, Any]:
     starts, count, top = [segment.list_starts for segment in segments], 0, list[tuple[Any, int]]()
     for names, parts in join_names(segments):
         total = np.zeros(len(names), np.int64)
-        for own, part in zip(starts, parts, strict=True):
-            total[part.positions] += np.diff(own[part.first : part.stop + 1])
+        for list_starts, part in zip(starts, parts, strict=True):
+            total[part.positions] += np.diff(list_starts[part.first : part.stop + 1])
         best = np.argsort(-total, kind="stable")[:_LARGEST].tolist()
         top += [(_name(names[i]), int(total[i])) for i in best]
         top = heapq.nlargest(_LARGEST, top, key=itemgetter(1))
@@ -77,7 +79,7 @@ def _name(name: Any) -> str | int:
 
 
 def list_lengths(snapshot: Snapshot) -> Counter[Any]:
-    """The postings of every list, by its key or, for bm25, its term; those of deleted documents too."""
+    """Postings per list, by key or term (bm25), including those of deleted documents."""
     lengths: Counter[Any] = Counter()
     with snapshot.whole():
         for segment in snapshot.segments:
@@ -97,7 +99,7 @@ def largest_lists(lengths: Counter[Any], count: int) -> list[tuple[Any, int]]:
 
 
 def list_sizes(lengths: Counter[Any]) -> list[dict[str, int]]:
-    """The lists by their number of postings, in powers of two.
+    """Histogram of list lengths in powers of two.
 
     >>> list_sizes(Counter({"fox": 3, "dog": 2, "cat": 1}))
     [{'from': 1, 'to': 1, 'lists': 1, 'postings': 1}, {'from': 2, 'to': 3, 'lists': 2, 'postings': 5}]
@@ -106,7 +108,12 @@ def list_sizes(lengths: Counter[Any]) -> list[dict[str, int]]:
     sizes = sizes[sizes > 0]
     powers = np.frexp(sizes)[1] - 1
     return [
-        {"from": 1 << power, "to": (2 << power) - 1, "lists": int(chosen.sum()), "postings": int(sizes[chosen].sum())}
+        {
+            "from": 1 << power,
+            "to": (2 << power) - 1,
+            "lists": int(chosen.sum()),
+            "postings": int(sizes[chosen].sum()),
+        }
         for power in range(int(powers.max(initial=-1)) + 1)
         if (chosen := powers == power).any()
     ]

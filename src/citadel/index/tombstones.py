@@ -1,4 +1,4 @@
-"""Deleted documents: their numbers, and for bm25 what they subtract from the collection statistics."""
+"""Tombstones: deleted documents and, for bm25, their share of the collection statistics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NONE = np.zeros(0, np.uint32)
 
 @dataclass(frozen=True)
 class Deleted:
-    """The deleted documents of one segment, and the terms and tokens that went with them.
+    """The deleted documents of a segment, with their terms and tokens (bm25).
 
     >>> Deleted(np.array([0, 9], np.uint32)).bitmap(10).tolist()
     [1, 2]
@@ -63,15 +63,17 @@ def _starts(lengths: list[int]) -> NDArray[np.uint64]:
 
 
 class Extent(NamedTuple):
-    """What a segment has, and so what can be deleted of it."""
+    """Upper bounds on what can be deleted from a segment."""
 
     documents: int
     lists: int = 0  # bm25: terms
     tokens: int = 0  # bm25
 
 
-def read_tombstones(storage: Storage, record: FileRecord, index_id: str, segments: Mapping[str, Extent]) -> Tombstones:
-    """Read the deletions, each checked against the segment that it names."""
+def read_tombstones(
+    storage: Storage, record: FileRecord, index_id: str, segments: Mapping[str, Extent]
+) -> Tombstones:
+    """Read the deletions and check them against their segments."""
     file = CitFile(storage, record, "tombstones", index_id)
     raw = file["SEGMENTS"].array(np.uint8).tobytes()
     names = [raw[i : i + 16].hex() for i in range(0, len(raw), 16)]
@@ -88,7 +90,7 @@ def read_tombstones(storage: Storage, record: FileRecord, index_id: str, segment
 
 
 def _check_part(file: CitFile, part: Deleted, extent: Extent) -> None:
-    """Deleted documents and terms exist, each once, and no more is taken away than there is."""
+    """Check that deleted documents and terms exist, are distinct and within the segment's totals."""
     if not _ascend(part.documents, extent.documents):
         raise file["DELETED_DOCUMENTS"].corrupt("it names a document that does not exist, or one twice")
     if not _ascend(part.term_ranks, extent.lists):
@@ -101,13 +103,13 @@ def _check_part(file: CitFile, part: Deleted, extent: Extent) -> None:
 
 
 def _ascend(numbers: NDArray[np.uint32], limit: int) -> bool:
-    """Whether numbers rise strictly and lie below a limit."""
+    """Whether numbers ascend strictly and are below a limit."""
     return not len(numbers) or (int(numbers[-1]) < limit and bool((numbers[1:] > numbers[:-1]).all()))
 
 
 def _split(file: CitFile, starts_name: str, name: str, parts: int) -> list[NDArray[np.uint32]]:
     starts = file[starts_name].sized("<u8", parts + 1).astype(np.int64)
-    values = file[name].array("<u4").copy()  # a file that is cut short later must not bring documents back
+    values = file[name].array("<u4").copy()  # a copy: truncating the file later must not restore documents
     if starts[0] != 0 or starts[-1] != len(values) or (np.diff(starts) < 0).any():
         raise file[starts_name].corrupt("the parts do not follow each other")
     return [values[start:stop] for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]

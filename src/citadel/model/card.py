@@ -49,7 +49,9 @@ def _rows(config: ModelConfig, precision: str) -> list[tuple[str, str]]:
         "backbone": size,
         "precision": precision,
         "token vectors": str(config.token_dimension or "none"),
-        "semantic vector": f"{config.semantic_dimension}, {config.pooling} pooling" if config.has_semantic else "none",
+        "semantic vector": f"{config.semantic_dimension}, {config.pooling} pooling"
+        if config.has_semantic
+        else "none",
         "keys": keys if config.router == "dynamic" else "",
         "τ": f"{config.tau:g}" if config.router == "dynamic" else "",
         "postings per key and document": f"at most {config.key_postings}" if config.key_postings else "",

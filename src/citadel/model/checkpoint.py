@@ -37,7 +37,9 @@ def new_model(config: ModelConfig, backbone: str | Pretrained) -> tuple[Citadel,
     )
     model = Citadel(config)
     tensors = {
-        name: tensor for name, tensor in pretrained.tensors.items() if model.router is not None or "router" not in name
+        name: tensor
+        for name, tensor in pretrained.tensors.items()
+        if model.router is not None or "router" not in name
     }
     fill(model, tensors, str(pretrained.folder), fresh=("token.", "semantic.", "router."))
     return model, pretrained.folder
@@ -79,7 +81,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
-        raise InputError(f"cannot be read as safetensors ({error}): take another checkpoint", str(file)) from None
+        raise InputError(
+            f"cannot be read as safetensors ({error}): take another checkpoint", str(file)
+        ) from None
 
 
 def fill(model: Citadel, tensors: dict[str, Tensor], where: str, fresh: tuple[str, ...] = ()) -> None:

@@ -49,7 +49,9 @@ class EncodedTexts:
 
     def ordered(self, rows: Tensor) -> EncodedTexts:
         """Reorder the texts; sums over all texts stay."""
-        return self.with_tensors({name: part[rows] for name, part in self.tensors().items() if name not in _SUMS})
+        return self.with_tensors(
+            {name: part[rows] for name, part in self.tensors().items() if name not in _SUMS}
+        )
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> EncodedTexts:
         """Replace some parts."""
@@ -100,7 +102,8 @@ class Citadel(Backbone):
     >>> tiny = BackboneConfig(vocabulary=20, hidden=8, layers=1, heads=2, intermediate=16, positions=16)
     >>> shape = ModelConfig("dynamic", tiny, "", 4, 8, query_length=9, document_length=16, cls_id=1, sep_id=2)
     >>> model = Citadel(shape)
-    >>> texts = model.encode(torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]]), torch.tensor([[False, True, False]]))
+    >>> ids, mask, routed = torch.tensor([[[1, 2, 0]], [[1, 1, 0]], [[0, 1, 0]]])
+    >>> texts = model.encode(ids, mask, routed.bool())
     >>> list(texts.keys.shape), list(texts.semantic.shape)
     ([1, 3, 5], [1, 8])
     """
@@ -111,7 +114,9 @@ class Citadel(Backbone):
         shape = config.backbone
         self.token = Linear(shape.hidden, config.token_dimension) if config.has_token_vectors else None
         self.semantic = Linear(shape.hidden, config.semantic_dimension) if config.has_semantic else None
-        self.router = RouterHead(shape.hidden, shape.vocabulary, shape.epsilon) if config.has_router_head else None
+        self.router = (
+            RouterHead(shape.hidden, shape.vocabulary, shape.epsilon) if config.has_router_head else None
+        )
         for head in (self.token, self.semantic):
             if head is not None:
                 nn.init.normal_(head.weight, std=shape.hidden**-0.5)
@@ -150,7 +155,9 @@ class Citadel(Backbone):
         vectors = _wide(self.token(hidden)) * routed[..., None]  # [n, T, d]
         return F.normalize(vectors, dim=-1) if self.config.router == "all_to_all" else vectors
 
-    def _route(self, hidden: Tensor, ids: Tensor, routed: Tensor, query: bool, learning: bool) -> dict[str, Tensor]:
+    def _route(
+        self, hidden: Tensor, ids: Tensor, routed: Tensor, query: bool, learning: bool
+    ) -> dict[str, Tensor]:
         if self.config.router == "static":
             return {"keys": ids[..., None], "weights": _wide(routed.to(hidden.dtype))[..., None]}
         if self.router is None:

@@ -97,7 +97,6 @@ def batches(lengths: NDArray[Any], tokens: int) -> list[NDArray[np.int64]]:
 
     The first batch needs the most memory, so that running out of it fails early.
 
-
     >>> [batch.tolist() for batch in batches(np.array([2, 5, 3]), 6)]
     [[1], [2, 0]]
     """
@@ -160,7 +159,9 @@ def _pad(rows: list[NDArray[Any]], filler: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
-def _flat(encoded: EncodedTexts, config: ModelConfig, numbers: Tensor, tau: float, dtype: torch.dtype) -> FlatTexts:
+def _flat(
+    encoded: EncodedTexts, config: ModelConfig, numbers: Tensor, tau: float, dtype: torch.dtype
+) -> FlatTexts:
     """The rows of one batch with a weight above τ; vectors are multiplied by their weights."""
     size = len(numbers)
     if config.router == "none":
@@ -173,7 +174,9 @@ def _flat(encoded: EncodedTexts, config: ModelConfig, numbers: Tensor, tau: floa
     assert encoded.vectors is not None
     if config.router == "all_to_all":
         text, token = torch.nonzero(encoded.routed, as_tuple=True)
-        return FlatTexts(size, numbers[text], torch.zeros_like(text), encoded.vectors[text, token].to(dtype), None)
+        return FlatTexts(
+            size, numbers[text], torch.zeros_like(text), encoded.vectors[text, token].to(dtype), None
+        )
     assert encoded.keys is not None and encoded.weights is not None
     text, token, slot = torch.nonzero(encoded.weights > tau, as_tuple=True)
     vectors = (encoded.vectors[text, token] * encoded.weights[text, token, slot][:, None]).to(dtype)

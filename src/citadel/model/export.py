@@ -43,8 +43,8 @@ def export(
 ) -> list[Path]:
     """Write a model folder atomically; "both" writes one folder per precision below `out`.
 
-    Before a folder gets its final name, its graph is run on a few texts and compared with the numpy forward pass
-    and, if installed, with torch; `report` receives a line on the result.
+    Before a folder gets its final name, its graph is run on a few texts and compared with the numpy forward
+    pass and, if installed, with torch; `report` receives the result as a line of text.
     """
     if precision not in (*PRECISIONS, "both"):
         raise UsageError(f"unknown precision {precision!r}: choose one of {', '.join(PRECISIONS)}, both")
@@ -68,7 +68,9 @@ def read_checkpoint(folder: str | os.PathLike[str]) -> tuple[ModelConfig, dict[s
     try:
         state = {name: array.astype(np.float32) for name, array in load_file(file).items()}
     except FileNotFoundError:
-        raise InputError("the checkpoint has no weights: name a folder written by `citadel train`", file) from None
+        raise InputError(
+            "the checkpoint has no weights: name a folder written by `citadel train`", file
+        ) from None
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise InputError(f"cannot be read as safetensors ({error}): take another checkpoint", file) from None
     check_shapes(config, state, file)
@@ -76,7 +78,12 @@ def read_checkpoint(folder: str | os.PathLike[str]) -> tuple[ModelConfig, dict[s
 
 
 def _write(
-    checkpoint: Path, target: Path, config: ModelConfig, state: Mapping[str, Floats], precision: str, report: Report
+    checkpoint: Path,
+    target: Path,
+    config: ModelConfig,
+    state: Mapping[str, Floats],
+    precision: str,
+    report: Report,
 ) -> Path:
     temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -110,7 +117,9 @@ def _is_model(folder: Path) -> bool:
 def _tokenizer(checkpoint: Path) -> Path:
     path = checkpoint / TOKENIZER_FILE
     if not path.is_file():
-        raise InputError("the checkpoint has no tokenizer: put the backbone's tokenizer.json into it", str(path))
+        raise InputError(
+            "the checkpoint has no tokenizer: put the backbone's tokenizer.json into it", str(path)
+        )
     return path
 
 

@@ -18,7 +18,9 @@ Wide = NDArray[np.float64]
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def forward(config: ModelConfig, state: State, ids: NDArray[np.int64], routed: NDArray[np.bool_]) -> TokenVectors:
+def forward(
+    config: ModelConfig, state: State, ids: NDArray[np.int64], routed: NDArray[np.bool_]
+) -> TokenVectors:
     """Vectors and φ of the routed tokens of one text, and its semantic vector.
 
     Computed in float64; every token is attended to.
@@ -34,7 +36,7 @@ def forward(config: ModelConfig, state: State, ids: NDArray[np.int64], routed: N
 
 
 def router_states(config: ModelConfig, state: State, ids: NDArray[np.int64]) -> Wide:
-    """States that the router multiplies with the embeddings, without that of the first token, which has no key."""
+    """States that the router multiplies with the embeddings, without [CLS], which has no key."""
     net = _Numpy(config, state)
     return net.router_states(net.backbone(ids)[1:])
 
@@ -54,7 +56,9 @@ class _Numpy:
         return x  # [T, h]
 
     def _layer(self, x: Wide, name: str) -> Wide:
-        x = self.norm(x + self.linear(self._attention(x, name), name + "attention.output"), name + "attention.norm")
+        x = self.norm(
+            x + self.linear(self._attention(x, name), name + "attention.output"), name + "attention.norm"
+        )
         inner = self.linear(x, name + "feedforward.up")
         active = gelu(inner) if self._config.backbone.activation == "gelu" else np.maximum(inner, 0)
         return self.norm(x + self.linear(active, name + "feedforward.down"), name + "feedforward.norm")

@@ -47,14 +47,21 @@ class Graph:
         return self.nodes(operation, *inputs, results=[name] if name else None, **attributes)[0]
 
     def nodes(
-        self, operation: str, *inputs: str, results: Sequence[str] | None = None, count: int = 1, **attributes: Any
+        self,
+        operation: str,
+        *inputs: str,
+        results: Sequence[str] | None = None,
+        count: int = 1,
+        **attributes: Any,
     ) -> list[str]:
         """Add a node with several results; ONNX Runtime's own operations begin with `ms.`."""
         number = len(self._proto.node)
         kind, own = operation.removeprefix("ms."), operation.startswith("ms.")
         named = list(results or (f"{kind}_{number}" + (f".{i}" if i else "") for i in range(count)))
         domain = CONTRIB if own else ""
-        self._proto.node.append(helper.make_node(kind, inputs, named, f"{kind}_{number}", domain=domain, **attributes))
+        self._proto.node.append(
+            helper.make_node(kind, inputs, named, f"{kind}_{number}", domain=domain, **attributes)
+        )
         return named
 
     def input(self, name: str, shape: Sequence[str | int]) -> str:
@@ -69,4 +76,6 @@ class Graph:
     def model(self) -> ModelProto:
         """The finished model."""
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-        return helper.make_model(self._proto, opset_imports=opsets, ir_version=IR_VERSION, producer_name="citadel")
+        return helper.make_model(
+            self._proto, opset_imports=opsets, ir_version=IR_VERSION, producer_name="citadel"
+        )

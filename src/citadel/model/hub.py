@@ -28,7 +28,9 @@ def fetch(name: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         advice = "check the name, or name a local folder"
-        raise InputError(f"no such folder, and the hub did not provide it ({reason}): {advice}", name) from None
+        raise InputError(
+            f"no such folder, and the hub did not provide it ({reason}): {advice}", name
+        ) from None
     return folder
 
 

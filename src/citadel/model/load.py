@@ -46,7 +46,9 @@ def load_pretrained(name: str) -> Pretrained:
     tensors = _renamed(family, _read_tensors(folder), str(folder))
     config = _shape(family, data, tensors, str(folder))
     if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
-        raise InputError("the backbone has no tokenizer: put its tokenizer.json or vocab.txt beside it", str(folder))
+        raise InputError(
+            "the backbone has no tokenizer: put its tokenizer.json or vocab.txt beside it", str(folder)
+        )
     return Pretrained(config, tensors, folder)
 
 
@@ -61,7 +63,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError("the backbone has no config.json: name a folder saved by transformers", str(path)) from None
+        raise InputError(
+            "the backbone has no config.json: name a folder saved by transformers", str(path)
+        ) from None
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read as JSON ({error}): fetch the backbone again", str(path)) from None
     if not isinstance(data, dict):
@@ -85,7 +89,9 @@ def _weight_files(folder: Path) -> list[Path]:
         files = [folder / "model.safetensors"] if (folder / "model.safetensors").is_file() else []
     for file in files:
         if not file.is_file():
-            raise InputError("a part of the backbone's weights is missing: fetch the backbone again", str(file))
+            raise InputError(
+                "a part of the backbone's weights is missing: fetch the backbone again", str(file)
+            )
     if not files:
         raise InputError("the backbone has no safetensors weights: fetch or convert them", str(folder))
     return files
@@ -97,7 +103,9 @@ def _read_file(file: Path) -> Iterator[tuple[str, Tensor]]:
             for name in opened.keys():  # noqa: SIM118 - safe_open is no mapping
                 yield name, opened.get_tensor(name).float()
     except (SafetensorError, OSError) as error:
-        raise InputError(f"cannot be read as safetensors ({error}): fetch the backbone again", str(file)) from None
+        raise InputError(
+            f"cannot be read as safetensors ({error}): fetch the backbone again", str(file)
+        ) from None
 
 
 def _renamed(family: Family, data: dict[str, Tensor], where: str) -> dict[str, Tensor]:
@@ -150,7 +158,9 @@ def _shape(family: Family, data: dict[str, Any], tensors: dict[str, Tensor], whe
     given |= {**family.fixed, "position_offset": family.position_offset}
     activation = str(given.get("activation", "gelu"))
     if activation not in _ACTIVATIONS:
-        raise InputError(f"config.json: the activation {activation!r} is not supported: choose gelu or relu", where)
+        raise InputError(
+            f"config.json: the activation {activation!r} is not supported: choose gelu or relu", where
+        )
     given["activation"] = _ACTIVATIONS[activation]
     if data.get("position_embedding_type", "absolute") != "absolute":
         raise InputError("relative positions are not supported: choose a backbone with absolute ones", where)

@@ -52,8 +52,8 @@ class Fp32:
 class Int8:
     """int8 with one scale per row, shared by lookup and product.
 
-    The input of a product is quantised with one scale per token. With ONNX's single scale per tensor the result
-    for a text would depend on the other texts of its batch.
+    The input of a product is quantised with one scale per token. With ONNX's single scale per tensor the
+    result for a text would depend on the other texts of its batch.
     """
 
     def product(self, graph: Graph, x: str, name: str, weight: Floats) -> str:
@@ -61,7 +61,7 @@ class Int8:
         turned = graph.node("Transpose", matrix, perm=[1, 0])  # [in, out]
         largest = graph.node("ReduceMax", graph.node("Abs", x), graph.shape(-1), keepdims=1)  # [N, 1]
         step, zero = graph.number(1 / MAX_CODE), graph.initialiser("zero", np.array(128, np.uint8))
-        # A row of zeros becomes 0 ÷ 0 and then an arbitrary byte; its finite product is multiplied by 0 below.
+        # A row of zeros becomes 0 ÷ 0 and an arbitrary byte; its finite product is multiplied by 0 below.
         codes = graph.node("QuantizeLinear", graph.node("Div", x, largest), step, zero)
         whole = graph.node("ms.MatMulIntegerToFloat", codes, turned, step, scales, zero)
         return graph.node("Mul", whole, largest)
@@ -79,7 +79,9 @@ class Int8:
     def rows(self, graph: Graph, ids: str, name: str, table: Floats) -> str:
         matrix, scales = self._store(graph, name, table)
         codes = graph.node("Cast", graph.node("Gather", matrix, ids), to=TensorProto.FLOAT)
-        return graph.node("Mul", codes, graph.node("Unsqueeze", graph.node("Gather", scales, ids), graph.shape(2)))
+        return graph.node(
+            "Mul", codes, graph.node("Unsqueeze", graph.node("Gather", scales, ids), graph.shape(2))
+        )
 
     def _store(self, graph: Graph, name: str, weight: Floats) -> tuple[str, str]:
         codes, scales = quantize(weight)

@@ -57,7 +57,11 @@ _BERT_HEAD = {
     "router.norm": "cls.predictions.transform.LayerNorm",
     "router.bias": "cls.predictions.bias",
 }
-_ROBERTA_HEAD = {"router.dense": "lm_head.dense", "router.norm": "lm_head.layer_norm", "router.bias": "lm_head.bias"}
+_ROBERTA_HEAD = {
+    "router.dense": "lm_head.dense",
+    "router.norm": "lm_head.layer_norm",
+    "router.bias": "lm_head.bias",
+}
 _ROBERTA = Family("roberta.", _BERT_EMBEDDINGS, _BERT_LAYER, _ROBERTA_HEAD, _BERT_SHAPE, position_offset=2)
 
 FAMILIES = {
@@ -90,7 +94,11 @@ FAMILIES = {
             "feedforward.down": "transformer.layer.{i}.ffn.lin2",
             "feedforward.norm": "transformer.layer.{i}.output_layer_norm",
         },
-        {"router.dense": "vocab_transform", "router.norm": "vocab_layer_norm", "router.bias": "vocab_projector.bias"},
+        {
+            "router.dense": "vocab_transform",
+            "router.norm": "vocab_layer_norm",
+            "router.bias": "vocab_projector.bias",
+        },
         {
             "vocabulary": "vocab_size",
             "hidden": "dim",

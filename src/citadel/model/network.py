@@ -28,9 +28,8 @@ class Network:
     def __init__(self, config: ModelConfig, state: State, matrices: Matrices) -> None:
         self._config, self._state, self._matrices = config, state, matrices
         self._graph = Graph()
-        self._ends = (
-            0 if config.route_separator or config.query_padding else 1
-        )  # tokens without a key at the end of a text
+        # Number of tokens without a key at the end of a text.
+        self._ends = 0 if config.route_separator or config.query_padding else 1
 
     def build(self) -> ModelProto:
         """Build the graph."""
@@ -103,8 +102,11 @@ class Network:
         if config.router != "sparse":
             x = self._between(x)
         dense = graph.node("Gelu", self._linear(x, "router.dense"))
-        x, bias, word = self._norm(dense, "router.norm"), self._tensor("router.bias"), self._state["embeddings.word"]
-        logits = self._matrices.logits(graph, x, "embeddings.word", word, bias, router_span(config, self._state))
+        x = self._norm(dense, "router.norm")
+        bias, word = self._tensor("router.bias"), self._state["embeddings.word"]
+        logits = self._matrices.logits(
+            graph, x, "embeddings.word", word, bias, router_span(config, self._state)
+        )
         if config.router == "sparse":
             self._pool_keys(logits)
         else:
@@ -148,11 +150,13 @@ class Network:
         graph.output("activations", ["n", self._config.backbone.vocabulary])
 
     def _activate(self, logits: str, name: str = "") -> str:
-        """φ = log(1 + relu(z)) (Eq. 9), in double: a vectorised fp32 log depends on a value's position in its array."""
+        """φ = log(1 + relu(z)) (Eq. 9), in double: fp32 results depend on the position in a SIMD vector."""
         graph = self._graph
         wide = graph.node("Cast", graph.node("Relu", logits), to=TensorProto.DOUBLE)
         one = graph.initialiser("one", np.array(1, np.float64))
-        return graph.node("Cast", graph.node("Log", graph.node("Add", wide, one)), to=TensorProto.FLOAT, name=name)
+        return graph.node(
+            "Cast", graph.node("Log", graph.node("Add", wide, one)), to=TensorProto.FLOAT, name=name
+        )
 
     def _product(self, x: str, name: str) -> str:
         return self._matrices.product(self._graph, x, name + ".weight", self._state[name + ".weight"])
@@ -167,7 +171,9 @@ class Network:
 
     def _norm(self, x: str, name: str) -> str:
         parts = (self._tensor(name + end) for end in (".weight", ".bias"))
-        return self._graph.node("LayerNormalization", x, *parts, axis=-1, epsilon=self._config.backbone.epsilon)
+        return self._graph.node(
+            "LayerNormalization", x, *parts, axis=-1, epsilon=self._config.backbone.epsilon
+        )
 
     def _tensor(self, name: str) -> str:
         """A tensor of the checkpoint as it is."""

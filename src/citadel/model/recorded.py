@@ -1,8 +1,8 @@
 """Encode single queries on a GPU by replaying CUDA graphs, one recorded per query width.
 
-A query takes about two hundred short kernels, and launching them one by one is bound by Python. The steps between the
-copy to the device and the copy back do not depend on the values, so one recording serves all queries of a shape.
-On the CPU the same steps run without a recording.
+A query takes about two hundred short kernels, and launching them one by one is bound by Python. The steps
+between the copy to the device and the copy back do not depend on the values, so one recording serves all
+queries of a shape. On the CPU the same steps run without a recording.
 """
 
 from __future__ import annotations
@@ -87,8 +87,7 @@ class SingleQueries:
             self.record = False
             reason = str(error).split("\n", 1)[0]
             logging.getLogger("citadel").warning(
-                "%s: queries are encoded without a CUDA graph, some milliseconds slower, because recording one "
-                "failed (%s)",
+                "%s: recording a CUDA graph failed, so that queries take some milliseconds longer (%s)",
                 self._where,
                 reason,
             )
@@ -111,7 +110,9 @@ class SingleQuery:
         device = model.embeddings.word.device
         self._gpu = device.type == "cuda"
         self._host_input = torch.zeros(3, shape.width, dtype=torch.int64, pin_memory=self._gpu)
-        self._device_input = torch.zeros_like(self._host_input, device=device) if self._gpu else self._host_input
+        self._device_input = (
+            torch.zeros_like(self._host_input, device=device) if self._gpu else self._host_input
+        )
         self._input_array: NDArray[np.int64] = self._host_input.numpy()  # ids, mask, routed [3, T]
         self._host_output: Tensor | None = None
         self._parts: list[_OutputSlice] = []
@@ -150,7 +151,9 @@ class SingleQuery:
             dtype=self._dtype,
             padded=self._shape.padded,
         )
-        wanted = {name: part for name, part in encoded.tensors().items() if part.dim() > 1 and name != "routed"}
+        wanted = {
+            name: part for name, part in encoded.tensors().items() if part.dim() > 1 and name != "routed"
+        }
         packed = torch.cat([_words(part) for part in wanted.values()])
         if self._host_output is None:
             self._parts = _parts(wanted)
@@ -169,7 +172,9 @@ def _parts(wanted: dict[str, Tensor]) -> list[_OutputSlice]:
         shape = tuple(part.shape[1:])
         stop = start + math.prod(shape)
         parts.append(
-            _OutputSlice(name, slice(start, stop), np.float32 if part.is_floating_point() else np.int32, shape)
+            _OutputSlice(
+                name, slice(start, stop), np.float32 if part.is_floating_point() else np.int32, shape
+            )
         )
         start = stop
     return parts

@@ -1,7 +1,7 @@
 """The chunked router: top keys, Φ and the regularisers' sums of φ = log(1 + ReLU(z)) without keeping z.
 
-For 1,024 passages of 128 tokens z [texts, tokens, V] would take 8 GB in bf16, several times over. Here only one chunk
-of texts is in memory at a time; the backward pass recomputes it.
+For 1,024 passages of 128 tokens z [texts, tokens, V] would take 8 GB in bf16, several times over. Here only
+one chunk of texts is in memory at a time; the backward pass recomputes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ CHUNK_ELEMENTS = {"cuda": 1 << 28, "cpu": 1 << 22}  # of z: 0.5 GB in bf16; 16 M
 class Routed(NamedTuple):
     """Routed texts. Sums run over their routed tokens.
 
-    `weights` and `keys` are the top keys of each token, best first; a weight of 0 is no key. `pooled` is Φ (Eq. 7).
+    `weights` and `keys` are the top keys of each token, best first; a weight of 0 is no key. `pooled` is Φ
+    (Eq. 7).
     """
 
     weights: Tensor  # [n, T, L]
@@ -35,7 +36,8 @@ def route(x: Tensor, word: Tensor, bias: Tensor, routed: Tensor, keys: int, chun
     """Route texts: x [n, T, h] is the router head's output, `routed` [n, T] marks the tokens with keys.
 
     >>> word = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
-    >>> texts = route(torch.tensor([[[0.0, 3.0]]]), word, torch.zeros(3), torch.ones(1, 1, dtype=torch.bool), keys=2)
+    >>> x, routed = torch.tensor([[[0.0, 3.0]]]), torch.tensor([[True]])
+    >>> texts = route(x, word, torch.zeros(3), routed, keys=2)
     >>> texts.keys.tolist(), texts.active.item()
     ([[[2, 1]]], 2)
     """
@@ -54,7 +56,8 @@ def route_top(
     """Weights and keys of the top keys only, each [n, T, L]; for inference.
 
     >>> word = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
-    >>> route_top(torch.tensor([[[0.0, 3.0]]]), word, torch.zeros(3), torch.ones(1, 1, dtype=torch.bool), 1)[1].item()
+    >>> x, routed = torch.tensor([[[0.0, 3.0]]]), torch.tensor([[True]])
+    >>> route_top(x, word, torch.zeros(3), routed, keys=1)[1].item()
     2
     """
     word, bias = whole_groups(word, bias, x.dtype)
@@ -103,7 +106,9 @@ class _ChunkedRouter(torch.autograd.Function):
             mass += part.mass
             l1 += part.l1.sum()
             active += part.active.sum().long()
-            parts.append((*_top(z, part.group_best, keys, routed[at : at + step]), part.pooled, part.argmax, part.lse))
+            parts.append(
+                (*_top(z, part.group_best, keys, routed[at : at + step]), part.pooled, part.argmax, part.lse)
+            )
         weights, top, pooled, argmax, lse = (torch.cat(column) for column in zip(*parts, strict=True))
         ctx.save_for_backward(x, word, bias, routed, weights, top, pooled, argmax, lse)
         ctx.step = step
@@ -215,7 +220,7 @@ def _top(z: Tensor, group_best: Tensor, keys: int, routed: Tensor) -> tuple[Tens
     They are in the `keys` groups with the largest maxima, so the rest of z is not sorted.
     """
     best = group_best.to(z.dtype)  # exact: a maximum of z's own numbers
-    groups = largest(best, min(keys, best.shape[-1])).sort(-1).values  # [c, T, k]; ascending, as keys are below
+    groups = largest(best, min(keys, best.shape[-1])).sort(-1).values  # [c, T, k], ascending like the keys
     near = (groups[..., None] * GROUP + torch.arange(GROUP, device=z.device)).flatten(-2)  # [c, T, k·GROUP]
     values = z.gather(-1, near)
     at = largest(values, keys)  # [c, T, k]
@@ -242,7 +247,9 @@ def largest(values: Tensor, k: int) -> Tensor:
         return values.sort(dim=-1, descending=True, stable=True).indices[..., :k]
     narrow, wide = _INTEGERS[values.dtype]
     bits = values.contiguous().view(narrow).to(wide)
-    ordered = torch.where(bits < 0, bits ^ torch.iinfo(narrow).max, bits)  # as integers, so the numbers are in order
+    ordered = torch.where(
+        bits < 0, bits ^ torch.iinfo(narrow).max, bits
+    )  # integers in the order of the floats
     last = (1 << 16) - 1
     index = torch.arange(values.shape[-1], device=values.device, dtype=wide)
     packed = (ordered << 16) | (last - index)

@@ -18,7 +18,9 @@ _COLUMNS = 256  # keys per program of a column pass
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rows_kernel(z, routed, lse, l1, active, group_best, width, groups, BLOCK: tl.constexpr, GROUP: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+def _rows_kernel(  # type: ignore[no-untyped-def]
+    z, routed, lse, l1, active, group_best, width, groups, BLOCK: tl.constexpr, GROUP: tl.constexpr  # noqa: N803
+):  # fmt: skip
     """One program per token: logsumexp, Σ φ, number of φ > 0, and the largest z of each group of keys."""
     row = tl.program_id(0).to(tl.int64)
     lives = tl.load(routed + row).to(tl.float32)
@@ -87,7 +89,7 @@ def _gradient_kernel(z, routed, lse, argmax, to_pooled, to_mass, to_l1, length, 
 
 
 def reduce(z: Tensor, routed: Tensor) -> tuple[Tensor, ...]:
-    """pooled, argmax, lse, mass, l1, active, group_best of one chunk z [c, T, V'], as `router._reduce_plain`."""
+    """The fields of `router._Reduced` for one chunk z [c, T, V'], as `router._reduce_plain`."""
     texts, length, width = z.shape
     groups = width // GROUP
     new: Any = {"device": z.device, "dtype": torch.float32}

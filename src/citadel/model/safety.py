@@ -18,7 +18,7 @@ def refuse_pickles(folder: str | os.PathLike[str]) -> None:
     >>> _ = (folder / "pytorch_model.bin").write_bytes(b"")
     >>> refuse_pickles(folder)
     Traceback (most recent call last):
-    citadel.errors.InputError: ...pytorch_model.bin: a pickled checkpoint can run code when read: convert it ...
+    citadel.errors.InputError: ...pytorch_model.bin: a pickled checkpoint can run code when read: ...
     """
     refuse_pickled(os.listdir(folder), os.fspath(folder))
 
@@ -32,6 +32,7 @@ def refuse_pickled(names: Iterable[str], where: str) -> None:
         if name.endswith(_PICKLED):
             raise InputError(
                 "a pickled checkpoint can run code when read: convert it on a machine you trust with "
-                "`AutoModel.from_pretrained(FOLDER).save_pretrained(OUT, safe_serialization=True)` and name OUT",
+                "`AutoModel.from_pretrained(FOLDER).save_pretrained(OUT, safe_serialization=True)` "
+                "and name OUT",
                 os.path.join(where, name),
             )

@@ -50,12 +50,16 @@ def lexical_score(query: RoutedBatch, passages: RoutedBatch, floor: bool = True)
         return _dense(rows, query, passages)
     scores = query.weights.new_zeros(len(query.keys), len(passages.keys))  # [B, D]
     for part in _parts(runs, MAX_PAIRS, pairs):
-        added = _part(rows, postings, first[part], runs[part], part, query.vectors, passages.vectors, floor, scores)
+        added = _part(
+            rows, postings, first[part], runs[part], part, query.vectors, passages.vectors, floor, scores
+        )
         scores = scores + added
     return scores
 
 
-def all_to_all_score(query: Tensor, mask: Tensor, passages: Tensor, present: Tensor, step: int = 64) -> Tensor:
+def all_to_all_score(
+    query: Tensor, mask: Tensor, passages: Tensor, present: Tensor, step: int = 64
+) -> Tensor:
     """ColBERT: Σ over query tokens of the largest product with any token of the passage, no floor: [B, D].
 
     >>> q = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
@@ -65,7 +69,12 @@ def all_to_all_score(query: Tensor, mask: Tensor, passages: Tensor, present: Ten
     """
     parts = [
         checkpoint(
-            _all_to_all_part, query, mask, passages[at : at + step], present[at : at + step], use_reentrant=False
+            _all_to_all_part,
+            query,
+            mask,
+            passages[at : at + step],
+            present[at : at + step],
+            use_reentrant=False,
         )
         for at in range(0, len(passages), step)
     ]
@@ -147,7 +156,9 @@ def _join(
     new[1:] = (row[1:] != row[:-1]) | (passage[1:] != passage[:-1])
     group = torch.cumsum(new, 0) - 1  # [P]
     starts = torch.nonzero(new).flatten()  # [S]
-    best = products.new_zeros(len(starts)).scatter_reduce(0, group, products, "amax", include_self=False)  # [S]
+    best = products.new_zeros(len(starts)).scatter_reduce(
+        0, group, products, "amax", include_self=False
+    )  # [S]
     if floor:
         best = best.clamp(min=0)
     cell = rows.texts[row[starts]] * like.shape[1] + passage[starts]
@@ -168,15 +179,20 @@ def _dense(rows: _LiveRows, query: RoutedBatch, passages: RoutedBatch) -> Tensor
     unique, which = torch.unique(rows.keys, return_inverse=True)  # [U], [R]
     step = max(1, MAX_PAIRS * 16 // max(1, len(q) * passages.keys.shape[1]))
     parts = [
-        checkpoint(_dense_part, q, rows.texts, unique, which, passages_part, len(query.keys), use_reentrant=False)
+        checkpoint(
+            _dense_part, q, rows.texts, unique, which, passages_part, len(query.keys), use_reentrant=False
+        )
         for passages_part in (
-            RoutedBatch(*(column[at : at + step] for column in passages)) for at in range(0, len(passages.keys), step)
+            RoutedBatch(*(column[at : at + step] for column in passages))
+            for at in range(0, len(passages.keys), step)
         )
     ]
     return torch.cat(parts, dim=1)
 
 
-def _dense_part(q: Tensor, texts: Tensor, unique: Tensor, which: Tensor, passages: RoutedBatch, queries: int) -> Tensor:
+def _dense_part(
+    q: Tensor, texts: Tensor, unique: Tensor, which: Tensor, passages: RoutedBatch, queries: int
+) -> Tensor:
     keys, weights = passages.keys.flatten(0, 1), passages.weights.flatten(0, 1)  # [c·T, k]
     column = torch.searchsorted(unique, keys).clamp(max=len(unique) - 1)  # [c·T, k]
     weights = weights * ((unique[column] == keys) & (weights > 0))  # a dead key must not learn from the floor

@@ -62,7 +62,8 @@ def check_shapes(config: ModelConfig, state: Mapping[str, Floats], where: str) -
             raise InputError(f"the tensor {name} is missing: take another checkpoint", where)
         if name not in wanted:
             raise InputError(
-                f"the tensor {name} is not part of this model: its config.json belongs to another model", where
+                f"the tensor {name} is not part of this model: its config.json belongs to another model",
+                where,
             )
         if state[name].shape != wanted[name]:
             raise InputError(f"the tensor {name} has shape {state[name].shape}, not {wanted[name]}", where)

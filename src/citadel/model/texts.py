@@ -53,14 +53,17 @@ class TorchTexts:
 
     def route_documents(self, texts: Sequence[Encoding]) -> list[RoutedTokens]:
         """Route tokenised documents; weights ≤ τ are dropped."""
-        routed, limit = without_blanks(texts, self._route_all(texts, False, self.tau)), self.config.key_postings
+        routed = without_blanks(texts, self._route_all(texts, False, self.tau))
+        limit = self.config.key_postings
         return [taken(text, best_of_keys(text, limit)) for text in routed] if limit else routed
 
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Encode queries, in their order."""
         encodings = self.tokenizer.queries(texts)
         if self._single is not None and len(texts) == 1 and len(encodings[0]) <= MAX_TOKENS:
-            return with_lengths(encodings, [self._route(encodings[0], self._single.outputs(encodings[0]), 0.0)])
+            return with_lengths(
+                encodings, [self._route(encodings[0], self._single.outputs(encodings[0]), 0.0)]
+            )
         return with_lengths(encodings, self._route_all(encodings, True, 0.0))
 
     def _route_all(self, texts: Sequence[Encoding], query: bool, tau: float) -> list[RoutedTokens]:
@@ -73,7 +76,9 @@ class TorchTexts:
         return [routed[index] for index in range(len(texts))]
 
     @torch.no_grad()
-    def _run(self, texts: Sequence[Encoding], query: bool) -> Iterator[tuple[NDArray[np.int64], EncodedTexts]]:
+    def _run(
+        self, texts: Sequence[Encoding], query: bool
+    ) -> Iterator[tuple[NDArray[np.int64], EncodedTexts]]:
         lengths = np.array([len(text) for text in texts])
         for indices in batches(lengths, TOKENS_PER_BATCH.get(self._device.type, 1 << 14)):
             some = [texts[index] for index in indices.tolist()]
@@ -82,7 +87,9 @@ class TorchTexts:
             how: dict[str, Any] = {"query": query, "learning": False, "dtype": self._dtype, "padded": padded}
             yield indices, self._model.encode(ids, mask, marked, **how)
 
-    def _padded(self, texts: Sequence[Encoding]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    def _padded(
+        self, texts: Sequence[Encoding]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Ids, mask and routed tokens [n, T], as wide as the longest, rounded up."""
         width = padded_width(max(len(text) for text in texts))
         ids = np.full((len(texts), width), self.config.pad_id, np.int64)
@@ -99,7 +106,8 @@ class TorchTexts:
         vectors = outputs["vectors"][positions] if "vectors" in outputs else None  # [t, d]
         if self.config.router == "dynamic":
             assert vectors is not None
-            keys, weights = outputs["keys"][positions].astype(np.int64), outputs["weights"][positions]  # [t, L]
+            keys = outputs["keys"][positions].astype(np.int64)  # [t, L]
+            weights = outputs["weights"][positions]  # [t, L]
             return replace(chosen_keys(keys, weights, vectors, tau), semantic=semantic)
         plain = TokenVectors(text.ids[text.routed].astype(np.uint32), vectors, semantic=semantic)
         return self._router.route_document(plain)

@@ -33,13 +33,13 @@ def check_torch(encoder: Encoder, model: Citadel, exact: bool) -> str:
     for one in compared:
         for what, difference in one.differences.items():
             refuse_beyond(limit(exact), what, difference, "torch's")
-    tokens, worst = (
-        sum(map(len, texts)),
-        max((max(one.differences.values(), default=0.0) for one in compared), default=0),
-    )
+    tokens = sum(map(len, texts))
+    worst = max((max(one.differences.values(), default=0.0) for one in compared), default=0)
     keys, equal = sum(one.keys for one in compared), sum(one.equal for one in compared)
     routed = f", {equal:,} of {keys:,} keys equal" if keys else ""
-    return f"agrees with torch: {len(texts)} texts, {tokens} tokens{routed}, mean difference at most {worst:.1g}"
+    return (
+        f"agrees with torch: {len(texts)} texts, {tokens} tokens{routed}, mean difference at most {worst:.1g}"
+    )
 
 
 def compare(encoder: Encoder, model: Citadel, text: Encoding) -> Compared:
@@ -48,16 +48,18 @@ def compare(encoder: Encoder, model: Citadel, text: Encoding) -> Compared:
     differences = {name: share(outputs[name], expected[name]) for name in outputs if name != "keys"}
     if "keys" not in outputs:
         return Compared(differences, 0, 0)
-    difference, keys, equal = compare_keys(outputs["keys"], outputs["weights"], expected["keys"], expected["weights"])
+    difference, keys, equal = compare_keys(
+        outputs["keys"], outputs["weights"], expected["keys"], expected["weights"]
+    )
     return Compared(differences | {"keys": difference}, keys, equal)
 
 
 def compare_keys(
     keys: NDArray[Any], weights: NDArray[Any], wanted: NDArray[Any], wanted_weights: NDArray[Any]
 ) -> tuple[float, int, int]:
-    """Difference of the weights of keys [t, L] from torch's weights for them; number of keys, and of equal keys.
+    """Difference of the weights of keys [t, L] from torch's; number of keys, and of equal keys.
 
-    Keys with equal weights may be swapped. A key that torch does not list weighs at most as much as its last one.
+    Keys with equal weights may be swapped. A key that torch does not list weighs at most as much as its last.
     """
     same = keys[:, :, None] == wanted[:, None, :]  # [t, L, L]
     theirs = np.where(same.any(-1), (same * wanted_weights[:, None, :]).sum(-1), wanted_weights[:, -1:])

@@ -1,4 +1,4 @@
-"""Figures 5 and 7: the keys of each token of a passage, from the JSON of `citadel explain --text … --json`."""
+"""Figures 5 and 7: the keys of each token of a passage, from the JSON of `citadel explain --text`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ExplainedToken:
     text: str
     keys: tuple[tuple[str, float], ...]
 
-    def live(self, tau: float) -> list[str]:
+    def active(self, tau: float) -> list[str]:
         """The keys above τ.
 
-        >>> ExplainedToken("relativity", (("motion", 1.6), ("speed", 0.4))).live(0.9)
+        >>> ExplainedToken("relativity", (("motion", 1.6), ("speed", 0.4))).active(0.9)
         ['motion']
         """
         return [name for name, weight in self.keys if weight > tau]
@@ -64,7 +64,9 @@ def passage(name: str, data: dict[str, Any]) -> Passage:
     >>> passage("p", {"tau": 0.9, "tokens": [{"token": "relativity", "routed": True, "keys": [key]}]}).tokens
     (ExplainedToken(text='relativity', keys=(('motion', 1.6),)),)
     """
-    tokens = [token for token in data["tokens"] if token.get("routed") and not str(token["token"]).startswith("[")]
+    tokens = [
+        token for token in data["tokens"] if token.get("routed") and not str(token["token"]).startswith("[")
+    ]
     return Passage(
         name,
         float(data.get("tau", 0.0)),
@@ -82,10 +84,10 @@ def attribution(passages: Sequence[Passage]) -> list[Picture]:
     if not passages:
         note = "Explain a passage: `citadel explain --text … --model DIR --json > FOLDER/NAME.json`."
         return [Picture("figure5", "Figures 5 and 7. Keys by token", None, [note])]
-    return [picture for one in passages for picture in _two(one)]
+    return [picture for one in passages for picture in _pictures(one)]
 
 
-def _two(one: Passage) -> list[Picture]:
+def _pictures(one: Passage) -> list[Picture]:
     keys = Picture(
         f"figure5-{one.name}",
         f"Figure 5. Keys of “{one.name}” at τ = {one.tau:g}",
@@ -103,8 +105,8 @@ def _two(one: Passage) -> list[Picture]:
 
 
 def _heading(one: Passage, tau: float) -> str:
-    live = sum(bool(token.live(tau)) for token in one.tokens)
-    return f"τ = {tau:g}: {live} of {len(one.tokens)} tokens have a key"
+    active = sum(bool(token.active(tau)) for token in one.tokens)
+    return f"τ = {tau:g}: {active} of {len(one.tokens)} tokens have a key"
 
 
 class Word(NamedTuple):
@@ -113,17 +115,17 @@ class Word(NamedTuple):
     text: str
     bold: bool
     keys: tuple[str, ...] = ()
-    continues: bool = False  # the previous word, as ##ity does
+    continues: bool = False  # continues the previous word, as ##ity does
 
 
 def _words(one: Passage, tau: float, with_keys: bool) -> list[Word]:
-    return [_word(token.text, token.live(tau), with_keys) for token in one.tokens]
+    return [_word(token.text, token.active(tau), with_keys) for token in one.tokens]
 
 
-def _word(text: str, live: list[str], with_keys: bool) -> Word:
-    shown = tuple(live[:SHOWN_KEYS]) if with_keys else ()
+def _word(text: str, active: list[str], with_keys: bool) -> Word:
+    shown = tuple(active[:SHOWN_KEYS]) if with_keys else ()
     joined = text.startswith("##") and not with_keys  # keys below would touch each other
-    return Word(text.removeprefix("##"), bool(live), shown, joined)
+    return Word(text.removeprefix("##"), bool(active), shown, joined)
 
 
 def _typeset(canvas: Canvas, paragraphs: Sequence[tuple[str, Sequence[Word]]]) -> None:
@@ -141,8 +143,10 @@ def _typeset(canvas: Canvas, paragraphs: Sequence[tuple[str, Sequence[Word]]]) -
         canvas.text(x / WIDTH, 1 - down / (y + MARGIN), text, va="baseline", **style)
 
 
-def _flow(canvas: Canvas, words: Sequence[Word], y: float, lines: list[tuple[float, float, str, Any]]) -> float:
-    """Break words into lines, each as deep as its keys need; return where the last line ends."""
+def _flow(
+    canvas: Canvas, words: Sequence[Word], y: float, lines: list[tuple[float, float, str, Any]]
+) -> float:
+    """Break words into lines with room for their keys; return the y of the last line."""
     x, depth = MARGIN, 0
     y += LINE
     for word in words:

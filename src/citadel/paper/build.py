@@ -37,7 +37,9 @@ def build_report(
     parts = sections(measurements, baseline, folder)
     target = Path(out)
     (target / FIGURES).mkdir(parents=True, exist_ok=True)
-    pictures = [part for section in parts for part in section.parts if isinstance(part, Picture) and part.draw]
+    pictures = [
+        part for section in parts for part in section.parts if isinstance(part, Picture) and part.draw
+    ]
     for done, picture in enumerate(pictures, 1):
         draw(picture, target / FIGURES)
         progress(done, len(pictures))
@@ -47,12 +49,18 @@ def build_report(
     return [target / "report.md", target / "report.html"]
 
 
-def sections(measurements: Sequence[Measured], baseline: str, folder: str | os.PathLike[str]) -> list[ReportSection]:
-    """The sections of a report, in the paper's order."""
+def sections(
+    measurements: Sequence[Measured], baseline: str, folder: str | os.PathLike[str]
+) -> list[ReportSection]:
+    """Build the sections of a report, in the paper's order."""
     from citadel.paper import figures, stages
 
     work: list[Table | Picture] = [tables.table_3(measurements), tables.balance_table(measurements)]
-    work += [*figures.figure_3(measurements), tables.stage_table(measurements), *stages.figure_8(measurements)]
+    work += [
+        *figures.figure_3(measurements),
+        tables.stage_table(measurements),
+        *stages.figure_8(measurements),
+    ]
     pruning: list[Table | Picture] = [
         *figures.figure_4(measurements),
         tables.table_4(measurements),
@@ -74,27 +82,31 @@ def sections(measurements: Sequence[Measured], baseline: str, folder: str | os.P
 def _head(measurements: Sequence[Measured]) -> list[str]:
     """Introductory sentences: machine, date and how to read the tables."""
     known = [each.record.machine for each in measurements if each.record.machine]
-    machines = sorted({f"{one.get('cpu')}, {one.get('cores')} cores" for one in known}) or ["an unnamed machine"]
+    machines = sorted({f"{one.get('cpu')}, {one.get('cores')} cores" for one in known}) or [
+        "an unnamed machine"
+    ]
     dates = sorted({str(one.get("date")) for one in known}) or ["on an unknown date"]
     named = ", ".join(sorted({each.record.collection for each in measurements}))
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     return [
         f"{len(measurements)} measurements on {named}, made {when} on {'; '.join(machines)}.",
-        "A dash marks a number that was not measured. Numbers in brackets and in paper columns are the paper's.",
+        "A dash marks a value that was not measured. Brackets and paper columns hold the paper's values.",
     ]
 
 
 def markdown(head: Sequence[str], parts: Sequence[ReportSection]) -> str:
-    """The report as Markdown; its pictures are in figures/."""
+    """Render the report as Markdown; its pictures are in figures/."""
     texts = ["# Report", *head]
     for section in parts:
         texts.append(f"## {section.title}")
-        texts += [part.markdown() if isinstance(part, Table) else part.markdown(FIGURES) for part in section.parts]
+        texts += [
+            part.markdown() if isinstance(part, Table) else part.markdown(FIGURES) for part in section.parts
+        ]
     return "\n\n".join(texts) + "\n"
 
 
 def draw(picture: Picture, folder: Path) -> None:
-    """Write one picture as PNG and SVG, reproducible byte by byte."""
+    """Write one picture as PNG and SVG, byte for byte reproducible."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -112,4 +124,6 @@ def _need_matplotlib() -> None:
     try:
         import matplotlib as _  # noqa: F401
     except ImportError:
-        raise UsageError("figures need matplotlib: run `pip install 'citadel-ir[report]'`, or omit --out") from None
+        raise UsageError(
+            "figures need matplotlib: run `pip install 'citadel-ir[report]'`, or omit --out"
+        ) from None

@@ -23,9 +23,9 @@ def systems(measurements: Iterable[Measured]) -> list[str]:
 
 
 def usual(measurements: Iterable[Measured], system: str, collection: str) -> Measured | None:
-    """The measurement of a system with its default settings: its own τ, int8, with its semantic vector."""
-    here = [each for each in measurements if same(each, system, collection)]
-    return min(here, key=lambda each: unusual(each.record), default=None)
+    """Find the measurement of a system with its default settings: its own τ, int8, semantic vector."""
+    matching = [each for each in measurements if same(each, system, collection)]
+    return min(matching, key=lambda each: unusual(each.record), default=None)
 
 
 def same(each: Measured, system: str, collection: str) -> bool:
@@ -59,14 +59,19 @@ def varied(measurements: Sequence[Measured], system: str, collection: str, setti
     if base is None:
         return []
     names = [name for name in ("tau", "codec", "semantic") if name != setting]
-    here = [each for each in measurements if same(each, system, collection) and _agree(each.record, base.record, names)]
-    last_wins = sorted(here, key=lambda each: _timed_like_others(each.record))
+    similar = [
+        each
+        for each in measurements
+        if same(each, system, collection) and _agree(each.record, base.record, names)
+    ]
+    last_wins = sorted(similar, key=lambda each: _timed_like_others(each.record))
     distinct = {each.record.settings.get(setting): each for each in last_wins}
     return sorted(distinct.values(), key=lambda each: _sortable(each.record.settings.get(setting)))
 
 
 def _timed_like_others(record: Measurement) -> bool:
-    """Whether searches were timed as in a sweep: without encoding in between, which evicts the lists from cache."""
+    """Whether searches were timed as in a sweep, without encoding in between."""
+    # Encoding evicts the lists from the cache, so the two are not comparable.
     stages = record.latency.get("milliseconds", {}) if record.latency else {}
     return bool(stages) and "encode" not in stages
 
@@ -107,7 +112,7 @@ def latency_ms(record: Measurement, stage: str = "search") -> float | None:
 
 
 def encoding_note(measurements: Iterable[Measured]) -> list[str]:
-    """A note on the systems whose queries were encoded on a GPU although the search ran on a CPU.
+    """List the systems whose queries were encoded on a GPU and searched on a CPU.
 
     >>> from pathlib import Path
     >>> gpu = Measurement("CITADEL", "c", 1, 1, latency={"machine": {"encoded_on": "cuda"}})

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from citadel.types import RoutedTokens
 
-TAUS = (0.0, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)  # those of the paper's Figures 4 and 6, and no pruning
+TAUS = (0.0, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)  # no pruning, then as in the paper's Figures 4 and 6
 
 
 class ActiveKeys:
     """Histogram of document tokens with 0, 1, … keys above τ.
 
-    >>> one = RoutedTokens(np.array([7, 9], np.uint32), np.array([2.0, 0.6], np.float32), tokens=np.array([0, 0]))
+    >>> keys, weights = np.array([7, 9], np.uint32), np.array([2.0, 0.6], np.float32)
+    >>> one = RoutedTokens(keys, weights, tokens=np.array([0, 0]))
     >>> counts = ActiveKeys([0.5, 0.9], max_keys=2)
     >>> counts.add([one], tokens=[3])  # three tokens, two of them without a key
     >>> counts.histograms
@@ -30,12 +31,16 @@ class ActiveKeys:
     def add(self, routed: Sequence[RoutedTokens], tokens: Sequence[int]) -> None:
         """Count documents; `tokens` is the number of routed tokens of each."""
         starts = np.cumsum([0, *tokens])
-        rows = [text.tokens + start for text, start in zip(routed, starts[:-1], strict=True) if text.tokens is not None]
+        rows = [
+            text.tokens + start
+            for text, start in zip(routed, starts[:-1], strict=True)
+            if text.tokens is not None
+        ]
         positions = np.concatenate([np.zeros(0, np.int64), *rows]).astype(np.int64)  # [P]
         weights = np.concatenate([np.zeros(0, np.float32), *(text.weights for text in routed)])  # [P]
         for tau, count in self._counts.items():
-            live = np.bincount(positions[weights > np.float32(tau)], minlength=int(starts[-1]))  # [tokens]
-            count += np.bincount(live, minlength=len(count))
+            active = np.bincount(positions[weights > np.float32(tau)], minlength=int(starts[-1]))  # [tokens]
+            count += np.bincount(active, minlength=len(count))
 
     @property
     def histograms(self) -> dict[str, list[int]]:
@@ -62,7 +67,7 @@ def query_cost(keys: NDArray[np.uint32], sizes: Mapping[int, int]) -> QueryCost:
 
 
 def size_histogram(sizes: Iterable[int]) -> list[list[int]]:
-    """[size, number of lists], largest first.
+    """Count lists by size: pairs [size, number of lists], largest first.
 
     >>> size_histogram([3, 1, 3, 7])
     [[7, 1], [3, 2], [1, 1]]
@@ -90,4 +95,6 @@ def gini(sizes: NDArray[np.int64]) -> float:
     if not len(ordered) or not ordered.sum():
         return 0.0
     ranks = np.arange(1, len(ordered) + 1)
-    return float(2 * (ranks * ordered).sum() / (len(ordered) * ordered.sum()) - (len(ordered) + 1) / len(ordered))
+    return float(
+        2 * (ranks * ordered).sum() / (len(ordered) * ordered.sum()) - (len(ordered) + 1) / len(ordered)
+    )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from citadel.api import Index
 
 _VECTORS = ("SEMANTIC_", "PROBE_")
-LATENCY_DEPTH = 1000  # the paper's
+LATENCY_DEPTH = 1000  # as in the paper
 LATENCY_SECONDS = 60.0  # per variant; fewer queries are timed if all would take longer
 
 
@@ -30,10 +30,10 @@ class IndexLists:
     postings: int
     bytes: int
     sizes: dict[Any, int]  # key or term → postings
-    codec: str = ""  # as stored: pq needs enough vectors to train a codebook
+    codec: str = ""  # as stored: with too few vectors to train a codebook, pq falls back to another codec
 
     def figures(self, names: MeasuredEncoder | None = None) -> dict[str, Any]:
-        """The fields of a measurement."""
+        """Return the fields of a measurement."""
         top = sorted(self.sizes.items(), key=lambda pair: -pair[1])[:20]
         return {
             "documents": self.documents,
@@ -47,7 +47,11 @@ class IndexLists:
 def _name(key: Any, encoder: MeasuredEncoder | None) -> str:
     if isinstance(key, bytes):
         return key.decode(errors="replace")
-    return encoder.tokenizer.token(int(key)) if encoder is not None and encoder.config.router != "all_to_all" else "any"
+    return (
+        encoder.tokenizer.token(int(key))
+        if encoder is not None and encoder.config.router != "all_to_all"
+        else "any"
+    )
 
 
 class EngineSystem:
@@ -60,7 +64,9 @@ class EngineSystem:
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="citadel-measure-")
         self._encoder, self._threads, self._alone = encoder, threads, len(variants) == 1
-        self._indexes = {key: self._create(*key) for key in dict.fromkeys((each.tau, each.codec) for each in variants)}
+        self._indexes = {
+            key: self._create(*key) for key in dict.fromkeys((each.tau, each.codec) for each in variants)
+        }
 
     def _create(self, tau: float, codec: str) -> Index:
         from citadel.api import Index
@@ -69,10 +75,10 @@ class EngineSystem:
         if self._encoder is None:
             return Index.create(folder, model="bm25", threads=self._threads)
         config = self._encoder.config
-        kept = tau if config.router == "dynamic" else None
+        pruning = tau if config.router == "dynamic" else None
         fields = fields_of(config, codec)
         fingerprint = self._encoder.fingerprint
-        return Index.create(folder, fields=fields, router=config.router, fingerprint=fingerprint, tau=kept)
+        return Index.create(folder, fields=fields, router=config.router, fingerprint=fingerprint, tau=pruning)
 
     def add(self, documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> None:
         """Add documents to every index."""
@@ -83,7 +89,7 @@ class EngineSystem:
                 index.add_vectors(join(documents, routed))
 
     def finish(self) -> None:
-        """Commit and merge into one segment, so that the size is that of a settled index."""
+        """Commit and merge into one segment, so that sizes are comparable."""
         for index in self._indexes.values():
             index.commit()
             index.merge()
@@ -101,27 +107,34 @@ class EngineSystem:
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
     ) -> tuple[Ranking, list[dict[str, int]]]:
-        """Hits and cost of each query."""
+        """Search all queries; return their hits and costs."""
         searcher = self._indexes[variant.tau, variant.codec].searcher(threads=self._threads)
         if self._encoder is None:
             ranking = searcher.search_batch(queries, k)
             return ranking, [
                 {"token_products": _products(hits), "dot_products": _products(hits)} for _, hits in ranking
             ]
-        given = {
-            id: {"keys": text.keys, "weights": text.weights, "vectors": text.vectors, "semantic": text.semantic}
+        vectors = {
+            id: {
+                "keys": text.keys,
+                "weights": text.weights,
+                "vectors": text.vectors,
+                "semantic": text.semantic,
+            }
             for (id, _), text in zip(queries, routed, strict=True)
         }
-        ranking = searcher.search_vectors_batch(given, k, semantic_mode=variant.semantic)
+        ranking = searcher.search_vectors_batch(vectors, k, semantic_mode=variant.semantic)
         sizes = self.lists(variant).sizes
-        return ranking, [_cost(text, sizes, _products(hits)) for text, (_, hits) in zip(routed, ranking, strict=True)]
+        return ranking, [
+            _cost(text, sizes, _products(hits)) for text, (_, hits) in zip(routed, ranking, strict=True)
+        ]
 
     def latency(
         self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens], k: int = LATENCY_DEPTH
     ) -> dict[str, Any]:
-        """Latency by stage, one query at a time on one thread; empty for bm25.
+        """Measure latency by stage, one query at a time on one thread; empty for bm25.
 
-        Several variants are timed without encoding, which would evict the lists from the cache and so make the
+        Several variants are timed without encoding, which would evict the lists from the cache and make the
         variants harder to compare.
         """
         if self._encoder is None:
@@ -136,8 +149,8 @@ class EngineSystem:
         options = plan_options(snapshot, k, variant.semantic, None)
         encode = _encode_one(encoder) if self._alone else None
         bench = Bench(snapshot, engine, options, texts if encode else routed, encode, snapshot.ids)
-        where = machine() | {"encoded_on": encoder.device}
-        return described(bench, measure_latency(affordable(bench, LATENCY_SECONDS)), where)
+        host = machine() | {"encoded_on": encoder.device}
+        return described(bench, measure_latency(affordable(bench, LATENCY_SECONDS)), host)
 
     def close(self) -> None:
         """Remove the indexes."""

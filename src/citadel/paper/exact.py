@@ -1,4 +1,4 @@
-"""Measure without the native engine: torch scores all documents exactly, and the index size is computed.
+"""Measure without the native engine: exact scores by torch, computed index size.
 
 Dot products are counted as in the engine: every posting of a query token's list, and one per semantic vector.
 """
@@ -35,7 +35,7 @@ class ExactSystem:
 
     def __init__(self, encoder: MeasuredEncoder | None, device: str = "auto") -> None:
         if encoder is None:
-            raise UsageError("bm25 is measured through the engine: build the native module, or name a model")
+            raise UsageError("bm25 needs the native engine: build the native module, or name a model")
         self._encoder, self._device = encoder, find_device(device)
         self._ids: list[str] = []
         self._routed: list[RoutedTokens] = []
@@ -46,7 +46,7 @@ class ExactSystem:
         self._routed += routed
 
     def finish(self) -> None:
-        """Nothing to commit."""
+        """Do nothing: there is nothing to commit."""
 
     def lists(self, variant: Variant) -> IndexLists:
         """Size and list lengths that a variant's index would have."""
@@ -61,7 +61,7 @@ class ExactSystem:
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
     ) -> tuple[Ranking, list[dict[str, int]]]:
-        """Hits of each query and the work the engine would do for it."""
+        """Search all queries; return their hits and the costs that the engine would have."""
         prepared = [self._without_semantic(text, variant) for text in routed]
         documents = [self._without_semantic(pruned(text, variant.tau), variant) for text in self._routed]
         device = str(self._device)
@@ -74,14 +74,15 @@ class ExactSystem:
         costs = [query_cost(text.keys, sizes)._asdict() for text in routed]
         ranking = Ranking(tuple(id for id, _ in queries), tuple(hits))
         return ranking, [
-            {**cost, "semantic_products": scanned, "dot_products": cost["token_products"] + scanned} for cost in costs
+            {**cost, "semantic_products": scanned, "dot_products": cost["token_products"] + scanned}
+            for cost in costs
         ]
 
     def _hits(self, search: ExactSearch, queries: RoutedRows, k: int) -> Iterator[tuple[Hit, ...]]:
         values, numbers = (part.cpu().tolist() for part in best(search.scores(queries), k, search.count))
         for scores, documents in zip(values, numbers, strict=True):
-            live = [(number, score) for number, score in zip(documents, scores, strict=True) if number >= 0]
-            yield tuple(Hit(self._ids[number], score, rank) for rank, (number, score) in enumerate(live, 1))
+            valid = [(number, score) for number, score in zip(documents, scores, strict=True) if number >= 0]
+            yield tuple(Hit(self._ids[number], score, rank) for rank, (number, score) in enumerate(valid, 1))
 
     def _semantic(self, variant: Variant) -> bool:
         if variant.semantic not in ("auto", "exact", "off"):
@@ -93,8 +94,10 @@ class ExactSystem:
             return text
         return RoutedTokens(text.keys, text.weights, text.vectors)
 
-    def latency(self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens]) -> dict[str, Any]:
-        """Empty: the latency of torch says nothing about the engine."""
+    def latency(
+        self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens]
+    ) -> dict[str, Any]:
+        """Return nothing: torch's latency says nothing about the engine's."""
         del variant, texts, routed
         return {}
 
@@ -105,8 +108,10 @@ class ExactSystem:
             torch.cuda.empty_cache()
 
 
-def index_bytes(config: ModelConfig, codec: str, keys: NDArray[np.uint32], documents: NDArray[np.int64]) -> int:
-    """What the sections of an index of these postings take (docs/reference/file-format.md): lists and codes."""
+def index_bytes(
+    config: ModelConfig, codec: str, keys: NDArray[np.uint32], documents: NDArray[np.int64]
+) -> int:
+    """Bytes of the lists and codes of an index (docs/reference/file-format.md)."""
     if config.router == "none":
         return 0
     order = np.lexsort((documents, keys))
@@ -135,12 +140,12 @@ def _posting_bytes(config: ModelConfig, codec: str) -> int:
 
 
 def packed_bytes(documents: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
-    """Bytes of delta-packed document numbers with their block tables.
+    """Bytes of delta-packed document numbers and their block tables.
 
-    >>> packed_bytes(np.array([0, 3, 5]), np.array([3]))  # two deltas of two bits; 4 + 8 + 8 for the block table
+    >>> packed_bytes(np.array([0, 3, 5]), np.array([3]))  # 1 for two deltas, 28 for the block tables
     29
     """
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if len(sizes) else np.zeros(0, np.int64)
+    starts = np.cumsum(sizes, dtype=np.int64) - sizes
     within = np.arange(len(documents)) - np.repeat(starts, sizes)  # [P]
     opens = within % POSTINGS_PER_BLOCK == 0
     deltas = np.where(opens, 0, np.diff(documents, prepend=0))

@@ -19,27 +19,31 @@ COLUMNS = (
 
 
 def family_table(measurements: Sequence[Measured], baseline: str = BASELINE) -> str:
-    """One Markdown table per collection, with a note on CITADEL against ColBERT."""
+    """Render one Markdown table per collection, with a note on CITADEL against ColBERT."""
     return "\n\n".join(one.markdown() for one in family_tables(measurements, baseline))
 
 
 def family_tables(measurements: Sequence[Measured], baseline: str = BASELINE) -> list[Table]:
-    """One table per collection: each system with its default settings; sweeps have their own tables."""
+    """Make one table per collection, with each system at its default settings."""
     names = dict.fromkeys(each.record.collection for each in measurements)
     return [_collection(name, measurements, baseline) for name in names]
 
 
 def _collection(name: str, measurements: Sequence[Measured], baseline: str) -> Table:
-    here = [each for system in systems(measurements) if (each := usual(measurements, system, name)) is not None]
-    here = here or [each for each in measurements if each.record.collection == name]  # a keys sweep alone
-    base, first = usual(measurements, baseline, name), here[0].record
-    note = f"p: two-sided paired t-test over the queries against {baseline}; {_conditions(here)}."
+    shown = [
+        each for system in systems(measurements) if (each := usual(measurements, system, name)) is not None
+    ]
+    shown = shown or [each for each in measurements if each.record.collection == name]  # only a keys sweep
+    base, first = usual(measurements, baseline, name), shown[0].record
+    note = f"p: two-sided paired t-test over the queries against {baseline}; {_conditions(shown)}."
     title = f"{name} ({first.documents:,} documents, {first.queries:,} queries)"
     claims = [
         claim(usual(measurements, system, name), usual(measurements, "ColBERT", name))
         for system in ("CITADEL", "CITADEL+")
     ]
-    return Table(title, COLUMNS, [_row(each, base) for each in here], [part for part in (note, *claims) if part])
+    return Table(
+        title, COLUMNS, [_row(each, base) for each in shown], [part for part in (note, *claims) if part]
+    )
 
 
 def _row(each: Measured, base: Measured | None) -> list[str]:
@@ -68,8 +72,8 @@ def _name(each: Measured) -> str:
 
 def _with_p(each: Measured, base: Measured | None, measure: str) -> tuple[str, str]:
     value = quality(each.record.measures.get(measure))
-    measurements = each.against(base, measure) if base is not None and base is not each else None
-    return value, probability(measurements.p) if measurements else MISSING
+    comparison = each.against(base, measure) if base is not None and base is not each else None
+    return value, probability(comparison.p) if comparison else MISSING
 
 
 def _conditions(measurements: Sequence[Measured]) -> str:
@@ -79,7 +83,7 @@ def _conditions(measurements: Sequence[Measured]) -> str:
 
 
 def claim(citadel: Measured | None, colbert: Measured | None) -> str:
-    """Whether the paper's claim on CITADEL and ColBERT holds; empty if one of them was not measured."""
+    """State whether the paper's claim holds; empty if CITADEL or ColBERT was not measured."""
     if citadel is None or colbert is None:
         return ""
     ours, theirs = citadel.record, colbert.record

@@ -43,7 +43,11 @@ def figure_1(measurements: Measurements) -> list[Picture]:
     """Cost, quality and size of every system, one picture per collection; the paper's comes first."""
     pictures = [_papers_figure_1()]
     for name in collections(measurements):
-        chosen = [each for system in systems(measurements) if (each := usual(measurements, system, name)) is not None]
+        chosen = [
+            each
+            for system in systems(measurements)
+            if (each := usual(measurements, system, name)) is not None
+        ]
         timed = [each for each in chosen if latency_ms(each.record) is not None]
         if len(timed) >= 2:
             pictures.append(_by_time(name, timed, [each for each in chosen if each not in timed]))
@@ -59,7 +63,9 @@ def _by_time(collection: str, timed: Measurements, left_out: Measurements) -> Pi
     names = ", ".join(each.record.system for each in left_out).rstrip(".")  # one name ends with "reg."
     others = f" Not timed: {names}." if left_out else ""
     points = [point for each in timed if (point := _point(each, latency_ms(each.record))) is not None]
-    draw = _scatter(points, "search latency on one core (ms per query)", "nDCG@10") if len(points) >= 2 else None
+    draw = (
+        _scatter(points, "search latency on one core (ms per query)", "nDCG@10") if len(points) >= 2 else None
+    )
     title = f"Figure 1. Latency against quality, {collection}"
     return Picture(f"figure1-{collection}", title, draw, [AREA + others], WIDE)
 
@@ -69,7 +75,9 @@ def _by_products(collection: str, chosen: Measurements) -> Picture:
     points = [point for each in chosen if (point := _point(each, each.record.dot_products)) is not None]
     draw = _scatter(points, "dot products per query", "nDCG@10") if len(points) >= 2 else None
     title = f"Figure 1. Dot products against quality, {collection}"
-    return Picture(f"figure1-products-{collection}", title, draw, [AREA + " Not all systems were timed."], WIDE)
+    return Picture(
+        f"figure1-products-{collection}", title, draw, [AREA + " Not all systems were timed."], WIDE
+    )
 
 
 def _papers_figure_1() -> Picture:
@@ -154,7 +162,9 @@ def _largest(measurements: Measurements, collection: str) -> str:
     """Ratio of COIL's largest list to CITADEL's, both as shares of all postings."""
     shares = []
     for names in (("COIL-tok", "COIL-full"), ("CITADEL",)):
-        each = next((one for name in names if (one := usual(measurements, name, collection)) is not None), None)
+        each = next(
+            (one for name in names if (one := usual(measurements, name, collection)) is not None), None
+        )
         if each is None or not each.record.postings:
             return ""
         shares.append(each.record.largest_list / each.record.postings)
@@ -166,9 +176,19 @@ def _curves(curves: Sequence[tuple[str, Any]]) -> Callable[[Canvas], None]:
         axes = canvas.subplots()
         for index, ((name, shares), colour) in enumerate(zip(curves, COLOURS, strict=False)):
             ranks = np.unique(np.geomspace(1, len(shares), POINTS).astype(int))
-            axes.plot(ranks, 100 * shares[ranks - 1], label=name, color=colour, linewidth=2, linestyle=LINES[index % 4])
+            axes.plot(
+                ranks,
+                100 * shares[ranks - 1],
+                label=name,
+                color=colour,
+                linewidth=2,
+                linestyle=LINES[index % 4],
+            )
         axes.set(
-            xscale="log", yscale="log", xlabel="rank of the list, largest first", ylabel="share of all postings (%)"
+            xscale="log",
+            yscale="log",
+            xlabel="rank of the list, largest first",
+            ylabel="share of all postings (%)",
         )
         axes.legend(loc="lower left")
         axes.grid(alpha=0.3)
@@ -191,7 +211,13 @@ def figure_4(measurements: Measurements, system: str = "CITADEL") -> list[Pictur
         draw = _tau_curves(sweep) if len(sweep) >= 2 else None
         notes = [f"Paper (MS MARCO, GPU): {reported}. τ does not transfer between models."]
         pictures.append(
-            Picture(f"figure4-{collection}", f"Figure 4. Pruning {system} by τ, {collection}", draw, notes, (6.4, 5.6))
+            Picture(
+                f"figure4-{collection}",
+                f"Figure 4. Pruning {system} by τ, {collection}",
+                draw,
+                notes,
+                (6.4, 5.6),
+            )
         )
     return pictures
 
@@ -210,7 +236,9 @@ def _tau_curves(sweep: Sequence[Measured]) -> Callable[[Canvas], None]:
     ]
 
     def draw(canvas: Canvas) -> None:
-        for axes, (label, values), colour in zip(canvas.subplots(3, 1, sharex=True), panels, COLOURS, strict=False):
+        for axes, (label, values), colour in zip(
+            canvas.subplots(3, 1, sharex=True), panels, COLOURS, strict=False
+        ):
             axes.plot(taus, values, marker="o", color=colour, linewidth=2, clip_on=False)
             axes.set_ylabel(label)
             axes.grid(alpha=0.3)

@@ -8,7 +8,7 @@ MISSING = "–"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others numbers.
+    """Format a Markdown table; the first column is text, the others are numbers.
 
     >>> print(table(["system", "nDCG@10"], [["BM25", "0.6650"]]))
     | system | nDCG@10 |

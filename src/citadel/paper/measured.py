@@ -15,8 +15,8 @@ from citadel.paper.record import QUERIES, Measurement, beside, read_json, read_m
 
 # The order of the paper's Table 1; other systems come after these.
 ORDER = (
-    "BM25", "DPR-128", "DPR-384", "DPR-768", "SPLADE", "COIL-tok", "COIL-full", "ColBERT", "CITADEL-tok", "CITADEL",
-    "coCondenser", "SPLADE-v2", "ColBERT-v2", "CITADEL+", "CITADEL+ w/o reg.",
+    "BM25", "DPR-128", "DPR-384", "DPR-768", "SPLADE", "COIL-tok", "COIL-full", "ColBERT", "CITADEL-tok",
+    "CITADEL", "coCondenser", "SPLADE-v2", "ColBERT-v2", "CITADEL+", "CITADEL+ w/o reg.",
 )  # fmt: skip
 
 
@@ -29,7 +29,7 @@ class Measured:
 
     @cached_property
     def values(self) -> dict[str, dict[str, float]]:
-        """Measure → query → value; empty if they were not kept."""
+        """Measure → query → value; empty if the file is missing."""
         queries = beside(self.file, QUERIES)
         data = read_json(queries) if queries.is_file() else {}
         values: dict[str, dict[str, float]] = data.get("measures", {}) if isinstance(data, dict) else {}
@@ -48,11 +48,13 @@ Measurements = Sequence[Measured]
 def read_folder(folder: str | os.PathLike[str]) -> list[Measured]:
     """Read every measurement below a folder or in its packs, systems in the paper's order."""
     if not os.path.isdir(folder):
-        raise InputError("there is no such folder: name one with files of `citadel measure`", os.fspath(folder))
+        raise InputError("no such folder: name one with files of `citadel measure`", os.fspath(folder))
     files = [file for file in sorted(unpacked(folder).rglob("*.json")) if not file.name.endswith(QUERIES)]
     measurements = [Measured(file, read_measurement(file)) for file in files if _is_measurement(file)]
     if not measurements:
-        raise InputError("no measurement below this folder: make some with `citadel measure`", os.fspath(folder))
+        raise InputError(
+            "no measurement below this folder: make some with `citadel measure`", os.fspath(folder)
+        )
     return sorted(measurements, key=lambda each: (each.record.collection, table_order(each.record.system)))
 
 

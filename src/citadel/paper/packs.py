@@ -17,7 +17,7 @@ from citadel.errors import InputError
 
 SUFFIX = ".tar.xz"
 RUN_SUFFIX = ".run.xz"
-MAX_RUN_BYTES = 980_000  # per pack of runs; they are compressed already, so the pack is about this large
+MAX_RUN_BYTES = 980_000  # per pack; runs are already compressed, so a pack is about as large
 MAX_UNPACKED_BYTES = 256 << 20  # per pack
 
 
@@ -33,7 +33,9 @@ def write_packs(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> 
         runs = [file for file in files if file.name.endswith(RUN_SUFFIX)]
         packs = {subfolder.name: figures} if figures else {}
         packs |= {f"{subfolder.name}-runs-{number}": group for number, group in enumerate(_groups(runs), 1)}
-        written += [write_pack(Path(out, name + SUFFIX), group, Path(folder)) for name, group in packs.items()]
+        written += [
+            write_pack(Path(out, name + SUFFIX), group, Path(folder)) for name, group in packs.items()
+        ]
     return written
 
 
@@ -64,13 +66,15 @@ def write_pack(target: Path, files: Sequence[Path], root: Path) -> Path:
 
 
 def unpack(folder: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
-    """Unpack every pack of a folder; files that `out` already holds are kept."""
+    """Unpack every pack of a folder; existing files are kept."""
     for pack in packs_in(folder):
         try:
             with tarfile.open(pack, "r:xz") as archive:
                 _extract_new(archive, pack, Path(out))
         except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
-            raise InputError(f"not a readable pack ({error}): pack the measurements again", str(pack)) from error
+            raise InputError(
+                f"not a readable pack ({error}): pack the measurements again", str(pack)
+            ) from error
 
 
 def _extract_new(archive: tarfile.TarFile, pack: Path, out: Path) -> None:
@@ -79,20 +83,22 @@ def _extract_new(archive: tarfile.TarFile, pack: Path, out: Path) -> None:
         total += entry.size
         if not entry.isfile() or total > MAX_UNPACKED_BYTES:
             limit = MAX_UNPACKED_BYTES >> 20
-            raise InputError(f"{entry.name}: a pack holds plain files of at most {limit} MiB in all", str(pack))
+            raise InputError(
+                f"{entry.name}: a pack holds regular files of at most {limit} MiB in total", str(pack)
+            )
         if not (out / entry.name).exists():
             archive.extract(entry, out, filter="data")
 
 
 def packs_in(folder: str | os.PathLike[str]) -> list[Path]:
-    """Packs that lie directly in a folder, in the order of their names."""
+    """List the packs directly in a folder, sorted by name."""
     return sorted(path for path in Path(folder).glob(f"*{SUFFIX}") if path.is_file())
 
 
 def unpacked(folder: str | os.PathLike[str]) -> Path:
-    """A folder with the contents of a folder's packs; the folder itself where it has none.
+    """Unpack a folder's packs into a temporary folder; return the folder itself if it has none.
 
-    The contents go to a temporary folder that is removed when the process ends.
+    The temporary folder is removed when the process ends.
     """
     packs = packs_in(folder)
     if not packs:

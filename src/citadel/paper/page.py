@@ -13,12 +13,16 @@ _STYLE = """
 :root { --back: #fff; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }
 body { color: #1a1a1a; background: var(--back); }
-h1, h2, h3 { line-height: 1.2; } h2 { border-bottom: 1px solid #ccc; padding-bottom: .2rem; margin-top: 2.5rem; }
-.table { overflow-x: auto; } table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+h1, h2, h3 { line-height: 1.2; }
+h2 { border-bottom: 1px solid #ccc; padding-bottom: .2rem; margin-top: 2.5rem; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th { border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal; max-width: 8rem; line-height: 1.3; }
+th { border-bottom: 2px solid #888; vertical-align: bottom; }
+th { white-space: normal; max-width: 8rem; line-height: 1.3; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--back); }
-img { max-width: 100%; height: auto; } .note { color: #555; font-size: .88rem; max-width: 60rem; }
+img { max-width: 100%; height: auto; }
+.note { color: #555; font-size: .88rem; max-width: 60rem; }
 nav a { margin-right: 1rem; }
 @media (prefers-color-scheme: dark) {
   :root { --back: #16181c; }
@@ -42,15 +46,20 @@ def html_page(head: Sequence[str], parts: Sequence[ReportSection], figures: Path
 
 
 def _section(index: int, section: ReportSection, figures: Path) -> str:
-    inner = "".join(_table(part) if isinstance(part, Table) else _picture(part, figures) for part in section.parts)
+    inner = "".join(
+        _table(part) if isinstance(part, Table) else _picture(part, figures) for part in section.parts
+    )
     return f'<section id="s{index}"><h2>{escape(section.title)}</h2>{inner}</section>'
 
 
 def _table(part: Table) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in part.columns)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in part.rows)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in part.rows
+    )
     shown = f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    return f"<h3>{escape(part.title)}</h3>{shown if part.rows else '<p>Not measured yet.</p>'}{_notes(part.notes)}"
+    body = shown if part.rows else "<p>Not measured yet.</p>"
+    return f"<h3>{escape(part.title)}</h3>{body}{_notes(part.notes)}"
 
 
 def _picture(part: Picture, figures: Path) -> str:

@@ -37,9 +37,9 @@ TABLE_1 = {
 
 # BEIR folder → the column's name in Table 2.
 BEIR = {
-    "arguana": "AA", "climate-fever": "CF", "dbpedia-entity": "DB", "fever": "Fe", "fiqa": "FQ", "hotpotqa": "HQ",
-    "nfcorpus": "NF", "nq": "NQ", "quora": "Qu", "scifact": "SF", "scidocs": "SD", "trec-covid": "TC",
-    "webis-touche2020": "T2",
+    "arguana": "AA", "climate-fever": "CF", "dbpedia-entity": "DB", "fever": "Fe", "fiqa": "FQ",
+    "hotpotqa": "HQ", "nfcorpus": "NF", "nq": "NQ", "quora": "Qu", "scifact": "SF", "scidocs": "SD",
+    "trec-covid": "TC", "webis-touche2020": "T2",
 }  # fmt: skip
 
 TABLE_2 = {  # nDCG@10 in the order of BEIR, then the average
@@ -57,8 +57,17 @@ TABLE_2 = {  # nDCG@10 in the order of BEIR, then the average
 }  # fmt: skip
 
 PASSAGES = 8_841_823
-TABLE_3 = {"DPR-128": 8.84e6, "COIL-full": 45.6e6, "ColBERT": 4213e6, "CITADEL": 10.5e6}  # dot products per query
-TABLE_4 = {"fp32": (0.362, 78.3, 3.95), "pq2": (0.361, 13.3, 0.90), "pq1": (0.356, 11.0, 0.92)}  # MRR, GB, GPU ms
+TABLE_3 = {  # dot products per query
+    "DPR-128": 8.84e6,
+    "COIL-full": 45.6e6,
+    "ColBERT": 4213e6,
+    "CITADEL": 10.5e6,
+}
+TABLE_4 = {  # MRR@10, GB, GPU ms
+    "fp32": (0.362, 78.3, 3.95),
+    "pq2": (0.361, 13.3, 0.90),
+    "pq1": (0.356, 11.0, 0.92),
+}
 TABLE_5 = {  # MRR@10 dev, nDCG@10 DL19, GPU ms
     "COIL-full": (0.353, 0.704, 47.9),
     "COIL-tok": (0.350, 0.660, 46.8),
@@ -76,31 +85,32 @@ FIGURE_4 = {0.9: (0.362, 78.5, 3.95), 1.1: (0.359, 49.3, 0.61)}  # τ → MRR@10
 LARGEST_AGAINST_COIL = 8  # ratio of the largest lists' shares of all postings
 
 NOT_COMPARABLE = (
-    "The paper trains bert-base (110 M parameters) on MS MARCO and searches its 8.84 M passages. Where our collection, "
-    "backbone or training data differs, compare orders and ratios, not values."
+    "The paper trains bert-base (110 M parameters) on MS MARCO and searches its 8.84 M passages. "
+    "If collection, backbone or training data differs, compare orders and ratios, not values."
 )
 GPU_NOTE = (
-    "The paper's GPU latencies were taken without synchronisation and are below the memory floor of its GPU (reading "
-    "DPR-768's vectors once takes 6.7 ms, the paper reports 1.28). They are not comparable with ours, which are of "
-    "one CPU core."
+    "The paper's GPU latencies were measured without synchronisation and are below the memory floor of its "
+    "GPU: reading DPR-768's vectors once takes 6.7 ms, the paper reports 1.28. They are not comparable with "
+    "ours, which are measured on one CPU core."
 )
 PER_DOCUMENT = (
-    "Per document: divided by the number of documents, so that collections can be compared; a full scan of one "
-    "vector per document is 1."
+    "Per document: divided by the number of documents, so that collections can be compared; a full scan of "
+    "one vector per document is 1."
 )
 CODECS = (
-    "pq2, pq1: 2 and 1 bits per dimension, 256 centroids per sub-vector of 4 and 8 dimensions. The paper's baseline "
-    "is fp32, listed beside our fp16 and int8; its latency is that of a GPU."
+    "pq2, pq1: 2 and 1 bits per dimension, 256 centroids per sub-vector of 4 and 8 dimensions. The paper's "
+    "baseline is fp32, listed beside our fp16 and int8; its latency is measured on a GPU."
 )
 KEYS = (
-    "Each model is trained with that many document keys, with all else equal, and searched without pruning (τ = 0). "
-    "Their systems are called keys-1, keys-3, …"
+    "Each model is trained with the given number of document keys, all else equal, and searched without "
+    "pruning (τ = 0). Their systems are called keys-1, keys-3, …"
 )
 BALANCE = (
-    f"In the paper COIL's largest list is {LARGEST_AGAINST_COIL} times CITADEL's, both as shares of all postings. "
-    "Gini: 0 if all lists have the same size, near 1 if one list holds everything."
+    f"In the paper COIL's largest list is {LARGEST_AGAINST_COIL} times CITADEL's, both as shares of all "
+    "postings. Gini: 0 if all lists have the same size, near 1 if one list holds everything."
 )
 STAGES = (
-    "One query at a time on one core, top 1000. The black line marks the floor: the time to read the bytes that a "
-    "query touches. The paper shows encode, token retrieval, scatter and sort on a GPU; accumulate is its scatter."
+    "One query at a time on one core, top 1000. The black line marks the floor: the time to read the bytes "
+    "that a query touches. The paper shows encode, token retrieval, scatter and sort on a GPU; accumulate is "
+    "its scatter."
 )

@@ -22,8 +22,7 @@ QUERIES, RUN = ".queries.json", ".run.xz"
 class Measurement:
     """Measurement of one system, collection and settings; docs/guides/reproduce.md explains every field.
 
-    What was not measured is empty.
-
+    Fields that were not measured are empty.
 
     >>> one = Measurement("CITADEL", "scifact", documents=10, queries=2, postings=600)
     >>> one.postings_per_document
@@ -40,7 +39,8 @@ class Measurement:
     list_sizes: list[list[int]] = field(default_factory=list)  # [size, number of lists], largest first
     largest_lists: list[list[Any]] = field(default_factory=list)  # [key, size]
     bytes: int = 0  # of lists and semantic vectors, without ids and texts
-    active_keys: Mapping[str, list[int]] = field(default_factory=dict)  # τ → number of tokens with 0, 1, … keys
+    # τ → number of tokens with 0, 1, … keys
+    active_keys: Mapping[str, list[int]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -83,14 +83,16 @@ def read_measurement(path: str | os.PathLike[str]) -> Measurement:
     """
     data = read_json(path)
     if not isinstance(data, dict) or data.get("format") != FORMAT or "system" not in data:
-        raise InputError(f"this is not a measurement of format {FORMAT}: make it with `citadel measure`", str(path))
+        raise InputError(f"not a measurement of format {FORMAT}: make it with `citadel measure`", str(path))
     known = {part.name for part in fields(Measurement)}
     if unknown := set(data) - known - {"format"}:
         raise InputError(f"unknown field {min(unknown)!r}: make it again with `citadel measure`", str(path))
     try:
         return Measurement(**{name: value for name, value in data.items() if name != "format"})
     except TypeError as error:
-        raise InputError(f"incomplete measurement ({error}): make it again with `citadel measure`", str(path)) from None
+        raise InputError(
+            f"incomplete measurement ({error}): make it again with `citadel measure`", str(path)
+        ) from None
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -114,7 +116,7 @@ def beside(path: str | os.PathLike[str], suffix: str) -> Path:
 
 
 def measurements_in(folder: str | os.PathLike[str]) -> list[Path]:
-    """Measurement files of one folder, sorted, without the per-query files beside them.
+    """List the measurement files of one folder, sorted, without the per-query files beside them.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -144,6 +146,6 @@ def machine() -> dict[str, Any]:
 
 
 def _dumps(value: Any) -> str:
-    """JSON with one line per field, which keeps diffs readable."""
+    """Format JSON with one line per field, which keeps diffs readable."""
     parts = (f" {json.dumps(name)}: {json.dumps(part, ensure_ascii=False)}" for name, part in value.items())
     return "{\n" + ",\n".join(parts) + "\n}"

@@ -34,7 +34,7 @@ from citadel.paper.system import (
     load_system,
 )
 from citadel.progress import Meter, silent
-from citadel.types import Document, Ranking, RoutedTokens, write_whole
+from citadel.types import Document, Ranking, RoutedTokens, check_trec_ids, write_whole
 
 CHARACTERS_PER_GROUP = 1 << 18
 MAX_DEPTH = 1000
@@ -52,7 +52,9 @@ class System(Protocol):
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
     ) -> tuple[Ranking, list[dict[str, int]]]: ...
-    def latency(self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens]) -> dict[str, Any]: ...
+    def latency(
+        self, variant: Variant, texts: Sequence[str], routed: Sequence[RoutedTokens]
+    ) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
 
@@ -87,18 +89,21 @@ def _file(out: Path, variant: Variant, count: int) -> Path:
 def _is_measured(file: Path, encoder: MeasuredEncoder | None, variant: Variant, spec: SystemSpec) -> bool:
     if not file.exists():
         return False
-    kept = read_measurement(file)
-    wanted = described(None if encoder is None else encoder.config, variant, spec.k, str(kept.settings.get("engine")))
-    wanted["fingerprint"] = "" if encoder is None else encoder.fingerprint
-    if {name: kept.settings.get(name) for name in wanted} != wanted:
+    settings = read_measurement(file).settings
+    expected = _settings(spec, encoder, variant, str(settings.get("engine")))
+    if {name: settings.get(name) for name in expected} != expected:
         raise InputError(
-            "the file holds a measurement of another model or of other settings: pass --overwrite", str(file)
+            "holds a measurement of another model or with other settings: pass --overwrite", str(file)
         )
     return True
 
 
 def _measure(
-    spec: SystemSpec, dataset: Dataset, encoder: MeasuredEncoder | None, files: Mapping[Variant, Path], meter: Meter
+    spec: SystemSpec,
+    dataset: Dataset,
+    encoder: MeasuredEncoder | None,
+    files: Mapping[Variant, Path],
+    meter: Meter,
 ) -> None:
     clock = StageClock()
     system = _system(spec, encoder, list(files))
@@ -121,9 +126,9 @@ def _measure(
                 settings=settings,
                 config=config_dict(None if encoder is None else encoder.config),
                 seconds=dict(clock.seconds),
-                latency=_timed(system, variant, queries[: spec.timed], routed[: spec.timed]) if spec.timed else {},
+                latency=_latency(spec, system, variant, queries, routed),
                 machine=machine() | ({} if encoder is None else {"encoded_on": encoder.device}),
-                note=_stored(lists, variant),
+                note=_codec_note(lists, variant),
                 **lists.figures(encoder),
             )
             _keep(file, record, dataset, _cut(ranking, dataset, spec.k), costs)
@@ -131,17 +136,23 @@ def _measure(
         system.close()
 
 
-def _stored(lists: IndexLists, variant: Variant) -> str:
-    """A note if the index stores another codec than requested."""
+def _codec_note(lists: IndexLists, variant: Variant) -> str:
+    """Note that the index stores another codec than requested; empty otherwise."""
     if not lists.codec or not variant.codec.startswith("pq") or lists.codec == variant.codec:
         return ""
-    return f"stored as {lists.codec}: too few vectors to train {variant.codec} from"
+    return f"stored as {lists.codec}: too few vectors to train {variant.codec}"
 
 
-def _timed(
-    system: System, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens]
+def _latency(
+    spec: SystemSpec,
+    system: System,
+    variant: Variant,
+    queries: Sequence[tuple[str, str]],
+    routed: Sequence[RoutedTokens],
 ) -> dict[str, Any]:
-    return system.latency(variant, [text for _, text in queries], routed)
+    if not spec.timed:
+        return {}
+    return system.latency(variant, [text for _, text in queries[: spec.timed]], routed[: spec.timed])
 
 
 class StageClock:
@@ -156,7 +167,9 @@ class StageClock:
         self.seconds[name], self._last = round(now - self._last, 3), now
 
 
-def _settings(spec: SystemSpec, encoder: MeasuredEncoder | None, variant: Variant, engine: str) -> dict[str, Any]:
+def _settings(
+    spec: SystemSpec, encoder: MeasuredEncoder | None, variant: Variant, engine: str
+) -> dict[str, Any]:
     config, fingerprint = (None, "") if encoder is None else (encoder.config, encoder.fingerprint)
     return {**described(config, variant, spec.k, engine), "fingerprint": fingerprint}
 
@@ -166,7 +179,7 @@ def _system(spec: SystemSpec, encoder: MeasuredEncoder | None, variants: list[Va
     if spec.engine not in ("auto", "native", "torch"):
         raise UsageError(f"unknown engine {spec.engine!r}: choose auto, native or torch")
     if spec.engine == "native" and not native:
-        raise UsageError("the native engine is not built here: install the package, or choose --engine torch")
+        raise UsageError("the native engine is not built: install the package, or choose --engine torch")
     if spec.engine == "torch" or not native:
         from citadel.paper.exact import ExactSystem
 
@@ -178,9 +191,11 @@ def _index(
     system: System, encoder: MeasuredEncoder | None, dataset: Dataset, taus: Sequence[float], meter: Meter
 ) -> dict[str, list[int]]:
     """Encode and add all documents; return the histograms of keys per token by τ."""
-    max_keys = encoder.config.document_keys if encoder is not None and encoder.config.router == "dynamic" else 0
+    max_keys = (
+        encoder.config.document_keys if encoder is not None and encoder.config.router == "dynamic" else 0
+    )
     active, done = ActiveKeys(taus, max_keys), 0
-    with meter("Indexing", "documents", sum(1 for _ in dataset.documents())) as progress:
+    with meter("Indexing", "documents", _checked_count(dataset)) as progress:
         for group in groups(dataset.documents(), CHARACTERS_PER_GROUP):
             routed: list[RoutedTokens] = []
             if encoder is not None:
@@ -193,6 +208,16 @@ def _index(
             progress(done)
         system.finish()
     return active.histograms if max_keys else {}
+
+
+def _checked_count(dataset: Dataset) -> int:
+    """Count the documents; raise before anything is encoded if the run could not hold an id."""
+    check_trec_ids(id for id, _ in dataset.judged)
+    count = 0
+    for document in dataset.documents():
+        check_trec_ids((document.id,))
+        count += 1
+    return count
 
 
 def _means(costs: Sequence[Mapping[str, int]]) -> dict[str, float]:
@@ -213,19 +238,24 @@ def _keep(
     write_run(beside(file, RUN), ranking)
     products = {id: cost["dot_products"] for id, cost in zip(ranking.query_ids, costs, strict=True)}
     values = judge(ranking, dataset, record.settings["k"])
-    write_whole(str(beside(file, QUERIES)), [json.dumps({"measures": values, "dot_products": products}) + "\n"])
+    write_whole(
+        str(beside(file, QUERIES)), [json.dumps({"measures": values, "dot_products": products}) + "\n"]
+    )
     write_measurement(file, _with_measures(record, values))
 
 
 def judge(ranking: Ranking, dataset: Dataset, k: int) -> dict[str, dict[str, float]]:
-    """Measure → query → value; empty if ir-measures is not installed (see `fill`)."""
+    """Compute measure → query → value; empty if ir-measures is not installed (see `fill`)."""
     if importlib.util.find_spec("ir_measures") is None:
         return {}
     from citadel.eval.measures import evaluate_queries
 
     names = [*MEASURES, *(["R@1000"] if k >= MAX_DEPTH else [])]
     by_measure = evaluate_queries(ranking, dataset.qrels, names, relevant=dataset.relevant)
-    return {name: {query: round(value, 6) for query, value in values.items()} for name, values in by_measure.items()}
+    return {
+        name: {query: round(value, 6) for query, value in values.items()}
+        for name, values in by_measure.items()
+    }
 
 
 def _with_measures(record: Measurement, values: Mapping[str, Mapping[str, float]]) -> Measurement:
@@ -236,19 +266,21 @@ def _with_measures(record: Measurement, values: Mapping[str, Mapping[str, float]
 
 
 def fill(file: str | os.PathLike[str], dataset: Dataset) -> Measurement:
-    """Add the measures to a measurement that was made without ir-measures, from its run."""
+    """Add measures to a measurement made without ir-measures, computed from its run."""
     from citadel.eval.runs import read_run
     from citadel.paper.record import read_json
 
     record, run = read_measurement(file), beside(file, RUN)
     if record.collection != dataset.name:
-        raise InputError(f"measured on {record.collection}, not on {dataset.name}: name that collection", str(file))
+        raise InputError(
+            f"measured on {record.collection}, not on {dataset.name}: name that collection", str(file)
+        )
     values = judge(read_run(run), dataset, int(record.settings["k"]))
     if not values:
         raise UsageError("measures need the package ir-measures: run `pip install 'citadel-ir[eval]'`")
     queries = beside(file, QUERIES)
-    kept = read_json(queries) if queries.exists() else {}
-    write_whole(str(queries), [json.dumps({**kept, "measures": values}) + "\n"])
+    existing = read_json(queries) if queries.exists() else {}
+    write_whole(str(queries), [json.dumps({**existing, "measures": values}) + "\n"])
     filled = _with_measures(record, values)
     write_measurement(file, filled)
     return filled

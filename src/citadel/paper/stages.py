@@ -22,12 +22,18 @@ STAGE_COLOURS = (*COLOURS[:6], "#999999")  # black marks the floor
 
 
 def figure_8(measurements: Measurements) -> list[Picture]:
-    """Latency by stage per collection: COIL and CITADEL, as in the paper, or all systems if neither was timed."""
+    """Draw latency by stage of COIL and CITADEL, or of all systems if neither was timed."""
     pictures = []
     for collection in collections(measurements):
-        chosen = [each for name in systems(measurements) if (each := usual(measurements, name, collection)) is not None]
+        chosen = [
+            each
+            for name in systems(measurements)
+            if (each := usual(measurements, name, collection)) is not None
+        ]
         timed = [each for each in chosen if each.record.latency.get("milliseconds")]
-        lexical = [each for each in timed if each.record.settings.get("router") in ("static", "dynamic")] or timed
+        lexical = [
+            each for each in timed if each.record.settings.get("router") in ("static", "dynamic")
+        ] or timed
         size = (8.4, 1.9 + 0.45 * len(lexical))
         draw = _stacks(lexical) if lexical else None
         title = f"Figure 8. Latency by stage, {collection}"
@@ -37,7 +43,7 @@ def figure_8(measurements: Measurements) -> list[Picture]:
 
 
 def unmeasured(record: Measurement) -> list[str]:
-    """The stages that a system has but that were not timed.
+    """List the stages that a system has but that were not timed.
 
     >>> unmeasured(Measurement("DPR", "c", 1, 1, settings={"router": "none"}, latency={"milliseconds": {}}))
     ['encode', 'plan', 'sort', 'ids']
@@ -52,14 +58,17 @@ def _has_stage(record: Measurement, stage: str) -> bool:
 
 
 def missing_note(timed: Measurements) -> list[str]:
-    """A sentence on the stages that were not timed; empty if all were.
+    """Name the stages that were not timed; empty if all were.
 
     >>> from pathlib import Path
     >>> times = {stage: {"mean": 1.0} for stage in STAGES if stage != "encode"}
-    >>> missing_note([Measured(Path("m.json"), Measurement("CITADEL", "c", 1, 1, latency={"milliseconds": times}))])
+    >>> record = Measurement("CITADEL", "c", 1, 1, latency={"milliseconds": times})
+    >>> missing_note([Measured(Path("m.json"), record)])
     ['Not measured: encode of CITADEL.']
     """
-    missing = [f"{', '.join(names)} of {each.record.system}" for each in timed if (names := unmeasured(each.record))]
+    missing = [
+        f"{', '.join(names)} of {each.record.system}" for each in timed if (names := unmeasured(each.record))
+    ]
     return [f"Not measured: {'; '.join(missing)}."] if missing else []
 
 
@@ -77,7 +86,9 @@ def _stacks(timed: Sequence[Measured]) -> Callable[[Canvas], None]:
         left.set_yticks(range(len(names)), names)
         left.invert_yaxis()
         _mark_floors(right, timed)
-        pairs = [pair for axes in (left, right) for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+        pairs = [
+            pair for axes in (left, right) for pair in zip(*axes.get_legend_handles_labels(), strict=True)
+        ]
         named = {label: handle for handle, label in pairs}
         canvas.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
 
@@ -89,7 +100,9 @@ def _stack(axes: Any, spent: dict[str, list[float]], stages: Sequence[str], titl
     before = np.zeros(len(next(iter(spent.values()))))
     for stage in stages:
         values = np.array(spent[stage])
-        axes.barh(range(len(values)), values, left=before, label=stage, color=STAGE_COLOURS[STAGES.index(stage)])
+        axes.barh(
+            range(len(values)), values, left=before, label=stage, color=STAGE_COLOURS[STAGES.index(stage)]
+        )
         before = before + values
     axes.set_title(title)
     axes.set_xlabel("milliseconds per query")
@@ -98,12 +111,16 @@ def _stack(axes: Any, spent: dict[str, list[float]], stages: Sequence[str], titl
     return before.tolist()
 
 
-def _mark_unmeasured(axes: Any, timed: Sequence[Measured], stages: Sequence[str], ends: Sequence[float]) -> None:
-    """Write beside a bar which of its stages were not measured, so that a missing stage does not look like zero."""
+def _mark_unmeasured(
+    axes: Any, timed: Sequence[Measured], stages: Sequence[str], ends: Sequence[float]
+) -> None:
+    """Label bars with their unmeasured stages, which would otherwise look like zero."""
     for row, (each, end) in enumerate(zip(timed, ends, strict=True)):
         if missing := [stage for stage in unmeasured(each.record) if stage in stages]:
             text = f" {', '.join(missing)}: not measured"
-            axes.text(end, row, text, va="center", ha="left", fontsize=10, fontstyle="italic", color="#555555")
+            axes.text(
+                end, row, text, va="center", ha="left", fontsize=10, fontstyle="italic", color="#555555"
+            )
 
 
 def _mark_floors(axes: Any, timed: Sequence[Measured]) -> None:
@@ -114,5 +131,7 @@ def _mark_floors(axes: Any, timed: Sequence[Measured]) -> None:
             axes.plot([floor, floor], [row - 0.4, row + 0.4], color="white", linewidth=3)
             axes.plot([floor, floor], [row - 0.4, row + 0.4], color="black", linewidth=1.5)
             # The triangle sets the line apart from the axis.
-            axes.plot([floor], [row - 0.46], "v", color="black", label=None if labelled else "floor", clip_on=False)
+            axes.plot(
+                [floor], [row - 0.46], "v", color="black", label=None if labelled else "floor", clip_on=False
+            )
             labelled = True

@@ -75,7 +75,9 @@ class SystemSpec:
         >>> SystemSpec.sweep("runs/citadel", "CITADEL", tau=1.05).taus
         (1.05, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
         """
-        return cls(model, name, tuple(dict.fromkeys((tau, *SWEEP_TAUS))), SWEEP_CODECS, ("auto", "off"), **others)
+        return cls(
+            model, name, tuple(dict.fromkeys((tau, *SWEEP_TAUS))), SWEEP_CODECS, ("auto", "off"), **others
+        )
 
     def variants(self, config: ModelConfig | None) -> list[Variant]:
         """The default variant first, then each with one setting changed.
@@ -88,14 +90,18 @@ class SystemSpec:
             return [Variant(codec="tf", semantic="off")]
         taus = self.taus or (config.tau,)
         if self.taus and config.router != "dynamic":
-            raise UsageError(f"--tau prunes the weights of a dynamic router; this model's router is {config.router}")
+            raise UsageError(
+                f"--tau prunes the weights of a dynamic router; this model's router is {config.router}"
+            )
         base = Variant(config.tau if config.tau in taus else taus[0], self.codecs[0], self.semantic[0])
-        others = [base._replace(tau=tau) for tau in taus] + [base._replace(codec=codec) for codec in self.codecs]
+        others = [base._replace(tau=tau) for tau in taus] + [
+            base._replace(codec=codec) for codec in self.codecs
+        ]
         return list(dict.fromkeys([base, *others, *(base._replace(semantic=mode) for mode in self.semantic)]))
 
 
 def fields_of(config: ModelConfig, codec: str) -> dict[str, Field]:
-    """The fields of an index for a model.
+    """Return the fields of an index for a model.
 
     >>> fields_of(ModelConfig("sparse", token_dimension=0, semantic_dimension=0), "int8")
     {'lexical': Field(dimension=0, codec='int8')}
@@ -127,12 +133,12 @@ def load_system(spec: SystemSpec) -> MeasuredEncoder | None:
 
 def pruned(text: RoutedTokens, tau: float) -> RoutedTokens:
     """Keep the rows of a document with a weight above τ."""
-    live = text.weights > tau
-    return text if live.all() else taken(text, live)
+    kept = text.weights > tau
+    return text if kept.all() else taken(text, kept)
 
 
 def described(config: ModelConfig | None, variant: Variant, k: int, engine: str) -> dict[str, Any]:
-    """The settings of a measurement."""
+    """Return the settings of a measurement."""
     router = BM25 if config is None else config.router
     return {"router": router, **variant._asdict(), "semantic_codec": "int8", "k": k, "engine": engine}
 

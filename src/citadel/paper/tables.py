@@ -21,12 +21,12 @@ MARCO = {
 def value(
     each: Measured | None, read: Callable[[Measurement], float | None], show: Callable[[float | None], str]
 ) -> str:
-    """A table cell, or – if there is no such measurement."""
+    """Format a table cell, – if there is no such measurement."""
     return MISSING if each is None else show(read(each.record))
 
 
 def measure_of(name: str) -> Callable[[Measurement], float | None]:
-    """A function that reads one measure of a record.
+    """Return a function that reads one measure of a record.
 
     >>> measure_of("RR@10")(Measurement("x", "c", 1, 1, measures={"RR@10": 0.5}))
     0.5
@@ -35,7 +35,7 @@ def measure_of(name: str) -> Callable[[Measurement], float | None]:
 
 
 def beside(ours: str, theirs: float | None, digits: int = 3) -> str:
-    """Our value with the paper's in brackets.
+    """Format our value with the paper's in brackets.
 
     >>> beside("0.6742", 0.674), beside("–", None)
     ('0.6742 (0.674)', '–')
@@ -56,7 +56,7 @@ def table_1(measurements: Measurements) -> Table:
     columns += ["index, GB", "search, ms (one core)", "floor, ms"]
     ours = {each.record.system for each in measurements if each.record.collection in MARCO}
     named = sorted({*paper.TABLE_1, *ours}, key=table_order)
-    note = "In brackets: the paper, whose latency is that of a whole CPU (numpy, fp32)."
+    note = "In brackets: the paper, whose latency is measured on a whole CPU (numpy, fp32)."
     return Table("Table 1. MS MARCO and TREC DL", columns, [_marco_row(measurements, name) for name in named],
                  [note, paper.NOT_COMPARABLE, paper.GPU_NOTE])  # fmt: skip
 
@@ -100,7 +100,9 @@ def table_2(measurements: Measurements) -> Table:
         )
     legend = ", ".join(f"{short} {name}" for name, short in paper.BEIR.items())
     columns = ["system", *paper.BEIR.values(), "average", *others]
-    return Table("Table 2. BEIR, nDCG@10", columns, rows, [f"In brackets: the paper. {legend}.", paper.NOT_COMPARABLE])
+    return Table(
+        "Table 2. BEIR, nDCG@10", columns, rows, [f"In brackets: the paper. {legend}.", paper.NOT_COMPARABLE]
+    )
 
 
 def _ndcg(measurements: Measurements, system: str, collection: str) -> float | None:
@@ -110,16 +112,28 @@ def _ndcg(measurements: Measurements, system: str, collection: str) -> float | N
 
 def table_3(measurements: Measurements) -> Table:
     """Dot products per query, as counted by the engine."""
-    here = collections(measurements)
-    columns = ["system", *here, *(f"{name}, per document" for name in here), "paper, MS MARCO", "paper, per document"]
+    names = collections(measurements)
+    columns = [
+        "system",
+        *names,
+        *(f"{name}, per document" for name in names),
+        "paper, MS MARCO",
+        "paper, per document",
+    ]
     rows = []
     for system in sorted({*paper.TABLE_3, *systems(measurements)}, key=table_order):
-        chosen = [usual(measurements, system, name) for name in here]
+        chosen = [usual(measurements, system, name) for name in names]
         theirs = paper.TABLE_3.get(system)
         each_document = [value(each, _products_per_document, _ratio) for each in chosen]
         cells = [value(each, lambda record: record.dot_products, count) for each in chosen]
         rows.append(
-            [system, *cells, *each_document, count(theirs), _ratio(theirs / paper.PASSAGES if theirs else None)]
+            [
+                system,
+                *cells,
+                *each_document,
+                count(theirs),
+                _ratio(theirs / paper.PASSAGES if theirs else None),
+            ]
         )
     return Table("Table 3. Dot products per query", columns, rows, [paper.PER_DOCUMENT])
 
@@ -152,17 +166,23 @@ def table_4(measurements: Measurements, system: str = "CITADEL") -> Table:
 
 def table_5(measurements: Measurements) -> Table:
     """Quality with and without the semantic vector."""
-    here = collections(measurements)
+    names = collections(measurements)
     rows = []
     for system, theirs in paper.TABLE_5.items():
-        cells = [value(usual(measurements, system, name), measure_of("nDCG@10"), quality) for name in here]
+        cells = [value(usual(measurements, system, name), measure_of("nDCG@10"), quality) for name in names]
         rows.append([system, *cells, *(_ratio(number) for number in theirs)])
     for system in ("CITADEL", "COIL-full"):
-        off = [_semantic_off(measurements, system, name) for name in here]
+        off = [_semantic_off(measurements, system, name) for name in names]
         if any(off):
             cells = [value(each, measure_of("nDCG@10"), quality) for each in off]
-            rows.append([f"{system}, trained with it, searched without", *cells, MISSING, MISSING, MISSING])
-    columns = ["system", *(f"{name}, nDCG@10" for name in here), "paper: dev MRR@10", "DL19 nDCG@10", "GPU ms"]
+            rows.append([f"{system}, semantic vector off at search", *cells, MISSING, MISSING, MISSING])
+    columns = [
+        "system",
+        *(f"{name}, nDCG@10" for name in names),
+        "paper: dev MRR@10",
+        "DL19 nDCG@10",
+        "GPU ms",
+    ]
     return Table("Table 5. Without the semantic vector", columns, rows, [paper.NOT_COMPARABLE])
 
 
@@ -190,8 +210,8 @@ def table_6(measurements: Measurements) -> Table:
             [f"–, {keys}", *[MISSING] * 6, *(_ratio(number) for number in theirs)]
             for keys, theirs in paper.TABLE_6.items()
         ]
-    columns = ["collection, keys", "nDCG@10", "R@100", "postings per document", "bytes per document", "dot products",
-               "search, ms", "paper: MRR@10", "GB", "GPU ms"]  # fmt: skip
+    columns = ["collection, keys", "nDCG@10", "R@100", "postings per document", "bytes per document",
+               "dot products", "search, ms", "paper: MRR@10", "GB", "GPU ms"]  # fmt: skip
     return Table("Table 6. Keys per document token", columns, rows, [paper.KEYS])
 
 
@@ -212,8 +232,8 @@ def balance_table(measurements: Measurements) -> Table:
             sizes = list_sizes(each.record.list_sizes)
             share = float(sizes[0] / sizes.sum())
             top = ", ".join(f"{key} {size:,}" for key, size in each.record.largest_lists[:3])
-            rows.append([f"{collection}, {system}", count(len(sizes)), count(int(sizes[0])), f"{100 * share:.2f} %",
-                         f"{gini(sizes):.3f}", top])  # fmt: skip
+            figures = [count(len(sizes)), count(int(sizes[0])), f"{100 * share:.2f} %", f"{gini(sizes):.3f}"]
+            rows.append([f"{collection}, {system}", *figures, top])
     columns = ["collection, system", "lists", "largest", "share of all postings", "Gini", "the three largest"]
     return Table("List balance", columns, rows, [paper.BALANCE])
 
@@ -232,7 +252,9 @@ def stage_table(measurements: Measurements) -> Table:
             cells += [milliseconds(tail.get(name)) for name in ("p50", "p95", "p99")]
             rows.append([f"{collection}, {system}", *cells, milliseconds(floor_ms(each.record))])
     columns = ["collection, system", *stages, "search p50", "p95", "p99", "floor"]
-    return Table("Latency by stage, ms per query", columns, rows, [paper.STAGES, *encoding_note(measurements)])
+    return Table(
+        "Latency by stage, ms per query", columns, rows, [paper.STAGES, *encoding_note(measurements)]
+    )
 
 
 def milliseconds(value: float | None) -> str:

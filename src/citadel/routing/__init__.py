@@ -1,4 +1,4 @@
-"""Routers: token vectors to (key, weight), one file per router, and `formula.py`, the score they share."""
+"""Routers map tokens to (key, weight) pairs, one file per router; `formula.py` is the score they share."""
 
 from __future__ import annotations
 
@@ -33,12 +33,19 @@ __all__ = [
     "tf_part",
 ]
 
-CLASSES: tuple[type[Router], ...] = (AllToAllRouter, Bm25Router, DynamicRouter, NoRouter, SparseRouter, StaticRouter)
+CLASSES: tuple[type[Router], ...] = (
+    AllToAllRouter,
+    Bm25Router,
+    DynamicRouter,
+    NoRouter,
+    SparseRouter,
+    StaticRouter,
+)
 BY_NAME = {router.name: router for router in CLASSES}
 
 
 def get_router(name: str, **options: Any) -> Router:
-    """The router of that name; `options` are the fields of its class.
+    """Make the router of this name; `options` are the fields of its class.
 
     >>> get_router("dynamic", document_keys=3, tau=0.9)
     DynamicRouter(semantic=True, query_keys=1, document_keys=3, tau=0.9)
@@ -47,5 +54,7 @@ def get_router(name: str, **options: Any) -> Router:
         raise UsageError(f"unknown router {name!r}: choose one of {', '.join(sorted(BY_NAME))}")
     known = {option.name for option in fields(BY_NAME[name])}
     if unknown := sorted(set(options) - known):
-        raise UsageError(f"the router {name!r} has no option {unknown[0]!r}: it knows {', '.join(sorted(known))}")
+        raise UsageError(
+            f"the router {name!r} has no option {unknown[0]!r}: choose from {', '.join(sorted(known))}"
+        )
     return BY_NAME[name](**options)

@@ -1,4 +1,4 @@
-"""Every token under the one key ANY, so that all query tokens meet all document tokens: ColBERT."""
+"""All-to-all routing: every token under the single key ANY (ColBERT)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from citadel.types import Floats, RoutedTokens, TokenVectors
 
 @dataclass(frozen=True, kw_only=True)
 class AllToAllRouter(Router):
-    """Token → {(ANY, 1)} with unit vectors: a product is a cosine, the score their sum of maxima, without a floor.
+    """Token → {(ANY, 1)} with unit vectors: the score is a sum of maximum cosines, without a floor.
 
     >>> text = TokenVectors(np.array([7], np.uint32), np.array([[3, 4]], np.float32))
     >>> AllToAllRouter().route_query(text).vectors.round(1).tolist()
@@ -32,7 +32,7 @@ class AllToAllRouter(Router):
 
 
 def unit(vectors: Floats) -> Floats:
-    """Rows scaled to length 1 in float64, where no square overflows; a zero row stays zero.
+    """Scale rows to length 1, in float64 so that no square overflows; a zero row stays zero.
 
     >>> unit(np.array([[0, 5], [0, 0]], np.float32)).tolist()
     [[0.0, 1.0], [0.0, 0.0]]

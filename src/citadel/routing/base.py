@@ -1,4 +1,4 @@
-"""What a router is: it sends each token of a text to a few (key, weight), and says what the fast paths may rely on."""
+"""The router interface: each token of a text goes to a few (key, weight) pairs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from citadel.errors import InputError, UsageError
 from citadel.types import Floats, Keys, RoutedTokens, TokenVectors
 
-ANY = 0  # the one key of all_to_all
+ANY = 0  # the only key of all_to_all
 
 
 @dataclass(frozen=True, kw_only=True)
 class Router(ABC):
-    """One way to route; the class says what its postings are, so that index and search ask no names.
+    """Base of all routers; class attributes describe the postings, so that nothing depends on router names.
 
     >>> from citadel.routing import get_router
     >>> static = get_router("static")
@@ -26,24 +26,24 @@ class Router(ABC):
 
     name: ClassVar[str]
     lexical: ClassVar[bool] = True  # tokens have keys, so there is a lexical field
-    uses_vectors: ClassVar[bool] = True  # of tokens; where not, v ≡ 1
+    uses_vectors: ClassVar[bool] = True  # False: v ≡ 1
     has_weights: ClassVar[bool] = True  # some weight may differ from 1
     unit_vectors: ClassVar[bool] = False  # token vectors are scaled to length 1
-    floor: ClassVar[bool] = False  # a query token whose best match is negative counts 0
+    floor: ClassVar[bool] = False  # a query token whose best match is negative scores 0
 
-    semantic: bool = False  # the pooled vector is kept where the encoder gives one
+    semantic: bool = False  # keep the pooled vector if the encoder gives one
 
     @property
     def kind(self) -> str:
-        """What a posting holds, in the words of the index format: vectors, sparse, bm25 or none."""
+        """Kind of posting in the index format: vectors, sparse, bm25 or none."""
         return "vectors" if self.uses_vectors else self.name
 
     def route_query(self, text: TokenVectors) -> RoutedTokens:
-        """The keys, weights and vectors of a query."""
+        """Route a query."""
         return self._with_semantic(self._query(text), text)
 
     def route_document(self, text: TokenVectors) -> RoutedTokens:
-        """The keys, weights and vectors of a document."""
+        """Route a document."""
         return self._with_semantic(self._document(text), text)
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Router(ABC):
 
 
 def finite(values: Floats, what: str) -> Floats:
-    """`values` as fp32; NaN and infinities are refused, because one of them spoils every ranking it meets.
+    """Convert to fp32; NaN and infinity are errors, because either would corrupt rankings.
 
     >>> import numpy as np
     >>> finite(np.array([1.0]), "activations")
@@ -72,20 +72,24 @@ def finite(values: Floats, what: str) -> Floats:
 
 
 def token_rows(values: Floats | None, text: TokenVectors, what: str, router: str) -> Floats:
-    """One row of `values` for each token, or an error that says which input the router lacks."""
+    """Check that `values` has one row per token; the error names the input that the router lacks."""
     if values is None:
-        raise UsageError(f"the router {router!r} needs {what}: use an encoder that gives them, or another router")
+        raise UsageError(
+            f"the router {router!r} needs {what}: use an encoder that gives them, or another router"
+        )
     if values.ndim != 2 or len(values) != len(text):
-        raise InputError(f"{what} of shape {values.shape} do not fit {len(text)} tokens: give one row for each token")
+        raise InputError(
+            f"{what} of shape {values.shape} do not match {len(text)} tokens: give one row per token"
+        )
     return finite(values, what)  # [T, d] or [T, V]
 
 
 def one_key_each(keys: Keys, vectors: Floats) -> RoutedTokens:
-    """Every token under one key with weight 1."""
+    """Route every token to one key with weight 1."""
     order = np.arange(len(keys), dtype=np.uint32)
     return RoutedTokens(keys.astype(np.uint32), np.ones(len(keys), np.float32), vectors, tokens=order)
 
 
 def no_rows() -> RoutedTokens:
-    """A text none of whose tokens has a key."""
+    """Routed text whose tokens have no keys."""
     return RoutedTokens(np.empty(0, np.uint32), np.empty(0, np.float32), tokens=np.empty(0, np.uint32))

@@ -1,4 +1,4 @@
-"""Terms with a count each; no model and no vectors: BM25 as Lucene computes it."""
+"""BM25 as Lucene computes it: terms with counts, without a model or vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from citadel.types import RoutedTokens, TokenVectors
 
 
 def idf(documents: int, frequency: int) -> float:
-    """ln(1 + (N − df + ½) / (df + ½)), above 0 for every term.
+    """Inverse document frequency, ln(1 + (N − df + ½) / (df + ½)); positive for every term.
 
     >>> round(idf(documents=3, frequency=1), 4)
     0.9808
@@ -25,7 +25,7 @@ def idf(documents: int, frequency: int) -> float:
 
 
 def length_norm(average: float, k1: float, b: float) -> tuple[float, float]:
-    """(base, slope) of what a document's length adds to tf in the denominator: base + slope · dl.
+    """(base, slope) of the length normalisation: the denominator is tf + base + slope · dl.
 
     >>> length_norm(average=4.0, k1=1.0, b=0.5)
     (0.5, 0.125)
@@ -34,7 +34,7 @@ def length_norm(average: float, k1: float, b: float) -> tuple[float, float]:
 
 
 def tf_part(tf: float, length: float, average: float, k1: float = DEFAULT_K1, b: float = DEFAULT_B) -> float:
-    """tf / (tf + k1 (1 − b + b · dl / avgdl)).
+    """Term frequency component, tf / (tf + k1 (1 − b + b · dl / avgdl)).
 
     >>> tf_part(tf=2, length=4, average=4.0, k1=1.0)
     0.6666666666666666
@@ -45,7 +45,7 @@ def tf_part(tf: float, length: float, average: float, k1: float = DEFAULT_K1, b:
 
 @dataclass(frozen=True)
 class Collection:
-    """What BM25 knows of all live documents: N, their summed length, and df by key.
+    """Collection statistics over all live documents: N, total length, and df by key.
 
     >>> one, two = (TokenVectors(np.array(ids, np.uint32)) for ids in ([3, 3, 5], [5]))
     >>> Collection.of([one, two])
@@ -58,7 +58,7 @@ class Collection:
 
     @classmethod
     def of(cls, texts: Iterable[TokenVectors]) -> Collection:
-        """Count a collection."""
+        """Count the statistics of these texts."""
         ids = [text.token_ids.tolist() for text in texts]
         frequencies = Counter(key for document in ids for key in sorted(set(document)))
         return cls(len(ids), sum(map(len, ids)), dict(frequencies))
@@ -71,7 +71,9 @@ class Collection:
 
 @dataclass(frozen=True, kw_only=True)
 class Bm25Router(Router):
-    """Query term → (its id, idf); document term → (its id, tf part). The index stores tf and does the rest at search.
+    """Query term → (term id, idf); document term → (term id, tf part).
+
+    The index stores tf and computes the rest at search time.
 
     >>> text = TokenVectors(np.array([3, 3, 5], np.uint32))
     >>> router = Bm25Router(collection=Collection.of([text]), k1=1.0)

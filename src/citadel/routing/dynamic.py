@@ -1,4 +1,4 @@
-"""Every token under the few keys the model activates most: CITADEL."""
+"""Dynamic routing: every token under the few keys the model activates most (CITADEL)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from citadel.types import Floats, Keys, RoutedTokens, TokenVectors
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicRouter(Router):
-    """Token → its top-K (query) or top-L (document) keys of φ; a document's (key, weight) is dropped at weight ≤ τ.
+    """Token → its top-K (query) or top-L (document) keys of φ; document weights ≤ τ are dropped.
 
     >>> phi = np.array([[0.0, 0.5, 2.0, 0.5]], np.float32)
     >>> text = TokenVectors(np.array([7], np.uint32), np.ones((1, 4), np.float32), phi)
@@ -56,12 +56,13 @@ class DynamicRouter(Router):
 
 
 def top_keys(phi: Floats, limit: int, tau: float = 0.0) -> Keys:
-    """The at most `limit` keys with the largest φ above τ, best first; equal ones by lower key, compared in fp32.
+    """Up to `limit` keys with the largest φ above τ, best first; ties go to the lower key.
 
     >>> top_keys(np.array([1, 3, 1, 0], np.float32), 2).tolist()
     [1, 0]
     """
     phi = phi.astype(np.float32, copy=False)  # [V]
-    live = np.flatnonzero(phi > np.float32(max(tau, 0.0)))  # ascending, so that a stable sort keeps the lower key first
+    # Ascending, so that a stable sort puts the lower key first.
+    live = np.flatnonzero(phi > np.float32(max(tau, 0.0)))
     best = np.argsort(-phi[live], kind="stable")[:limit]
     return live[best].astype(np.uint32)

@@ -1,8 +1,8 @@
-"""The formula, exact and slow, for any router. It is the oracle: every fast path must agree with it.
+"""The score of any router, exact and slow. It is the oracle: every fast path must agree with it.
 
     s(q,d) = Σ_i Σ_{(k,w) ∈ ρ(q_i)}  agg_{ j : (k,w') ∈ ρ(d_j) }  w · w' · ⟨v_qi, v_dj⟩   +   ⟨c_q, c_d⟩
 
-agg is the maximum, or max(0, ·) with the floor (Eq. 5). All arithmetic is float64 and the sum is exactly rounded.
+agg is the maximum, or max(0, ·) with the floor (Eq. 5). All arithmetic is float64; the sum is rounded once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from citadel.types import Floats, RoutedTokens
 
 
 def score(query: RoutedTokens, document: RoutedTokens, floor: bool) -> float | None:
-    """s(q,d), or None where no key matches and there is no semantic part: such a document has no score.
+    """s(q,d), or None if no key matches and there is no semantic part.
 
     >>> one, two = np.array([1], np.uint32), np.array([2], np.uint32)
     >>> query = RoutedTokens(one, np.array([2.0], np.float32))
@@ -34,8 +34,10 @@ def score(query: RoutedTokens, document: RoutedTokens, floor: bool) -> float | N
     return math.fsum(parts) if parts else None
 
 
-def rank(query: RoutedTokens, documents: Iterable[RoutedTokens], floor: bool, k: int) -> list[tuple[int, float]]:
-    """The k best (document number, score), best first; equal scores by lower number.
+def rank(
+    query: RoutedTokens, documents: Iterable[RoutedTokens], floor: bool, k: int
+) -> list[tuple[int, float]]:
+    """The k best (document number, score) pairs, best first; ties go to the lower number.
 
     >>> one = np.array([1], np.uint32)
     >>> light, heavy = (RoutedTokens(one, np.array([w], np.float32)) for w in (1, 2))
@@ -43,34 +45,36 @@ def rank(query: RoutedTokens, documents: Iterable[RoutedTokens], floor: bool, k:
     [(1, 2.0), (0, 1.0)]
     """
     if k < 0:
-        raise UsageError(f"k is {k}: ask for 0 or more documents")
+        raise UsageError(f"k is {k}: give 0 or more")
     scores = [(number, score(query, document, floor)) for number, document in enumerate(documents)]
     scored = [(number, value) for number, value in scores if value is not None]
     return sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:k]
 
 
 def matches(query: RoutedTokens, document: RoutedTokens) -> Iterable[NDArray[np.float64]]:
-    """For each row of the query its products w · w' · ⟨v, v'⟩ with the document's rows under the same key."""
+    """Products w · w' · ⟨v, v'⟩ of each query row with the document rows under the same key."""
     for row, key in enumerate(query.keys):
-        met = document.keys == key  # [P]
-        weights = document.weights[met].astype(np.float64) * np.float64(query.weights[row])
-        yield weights * inner(query, row, document, met)
+        same = document.keys == key  # [P]
+        weights = document.weights[same].astype(np.float64) * np.float64(query.weights[row])
+        yield weights * inner(query, row, document, same)
 
 
-def inner(query: RoutedTokens, row: int, document: RoutedTokens, met: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """⟨v, v'⟩ of one query row with the document rows it met; 1 where the router has no vectors."""
+def inner(
+    query: RoutedTokens, row: int, document: RoutedTokens, mask: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """⟨v, v'⟩ of one query row with the masked document rows; 1 if the router has no vectors."""
     if (query.vectors is None) != (document.vectors is None):
         raise UsageError("one side has token vectors and the other has none: route both with the same router")
     if query.vectors is None or document.vectors is None:
-        return np.ones(int(met.sum()), np.float64)
-    return dot(document.vectors[met], query.vectors[row])
+        return np.ones(int(mask.sum()), np.float64)
+    return dot(document.vectors[mask], query.vectors[row])
 
 
 def dot(rows: Floats, vector: Floats) -> NDArray[np.float64]:
-    """Inner products in float64; fp32 factors multiply without rounding there."""
+    """Inner products in float64, where products of fp32 numbers are exact."""
     if rows.shape[-1] != len(vector):
         raise InputError(
-            f"a vector of dimension {len(vector)} meets one of {rows.shape[-1]}: encode both with one model"
+            f"vectors of dimensions {len(vector)} and {rows.shape[-1]} do not match: use one model for both"
         )
     products: NDArray[np.float64] = rows.astype(np.float64) @ vector.astype(np.float64)
     return products

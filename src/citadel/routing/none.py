@@ -1,4 +1,4 @@
-"""No tokens, only the pooled vector under the key SEM: DPR and its kin."""
+"""No token routing, only the pooled vector under the key SEM: DPR and other bi-encoders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from citadel.types import RoutedTokens, TokenVectors
 
 @dataclass(frozen=True, kw_only=True)
 class NoRouter(Router):
-    """Tokens go nowhere; the score is the dot product of the semantic vectors.
+    """Tokens have no keys; the score is the dot product of the semantic vectors.
 
     >>> import numpy as np
     >>> text = TokenVectors(np.array([7, 9], np.uint32), semantic=np.array([1, 2], np.float32))

@@ -1,4 +1,4 @@
-"""No vectors: each key's weight is its largest activation over all tokens: SPLADE."""
+"""Sparse routing: the weight of a key is its largest activation over all tokens (SPLADE)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from citadel.types import RoutedTokens, TokenVectors
 
 @dataclass(frozen=True, kw_only=True)
 class SparseRouter(Router):
-    """Key → max over tokens of φ (Eq. 7), one row for each key above 0, in key order.
+    """Key → max over tokens of φ (Eq. 7), one row per key above 0, in key order.
 
     A row belongs to the whole text, so `tokens` is None.
 

@@ -1,4 +1,4 @@
-"""Every token under its own id: COIL."""
+"""Static routing: every token under its own id (COIL)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from citadel.types import RoutedTokens, TokenVectors
 
 @dataclass(frozen=True, kw_only=True)
 class StaticRouter(Router):
-    """Token → {(its own id, 1)}; with the semantic vector it is COIL-full, without it COIL-tok.
+    """Token → {(its own id, 1)}; COIL-full with the semantic vector, COIL-tok without.
 
     >>> import numpy as np
     >>> text = TokenVectors(np.array([7, 9], np.uint32), np.ones((2, 4), np.float32))

@@ -1,1 +1,1 @@
-"""Search: plans, engines and hits; `engine.py` is the map."""
+"""Search: query plans, engines and hits; see `engine.py` for an overview."""

@@ -25,9 +25,13 @@ class CpuEngine:
         book = snapshot.codebook
         self._codebook: _native.Codebook | None = None
         if book is not None:
-            self._codebook = _native.Codebook(book.centroids, book.scale_keys, book.key_scales, book.global_scale)
+            self._codebook = _native.Codebook(
+                book.centroids, book.scale_keys, book.key_scales, book.global_scale
+            )
         with self._typed():
-            self._native = _native.Snapshot([self._segment(segment) for segment in snapshot.segments], floor, *norm)
+            self._native = _native.Snapshot(
+                [self._segment(segment) for segment in snapshot.segments], floor, *norm
+            )
 
     def _typed(self) -> _typed_errors:
         return _typed_errors(self)
@@ -62,7 +66,9 @@ class CpuEngine:
         with self._typed():
             return self._query(plan, self._native.find_keys(plan.keys))
 
-    def prepare_terms(self, terms: list[bytes], repeats: list[int], statistics: TermStatistics) -> _native.Query:
+    def prepare_terms(
+        self, terms: list[bytes], repeats: list[int], statistics: TermStatistics
+    ) -> _native.Query:
         """Prepare a bm25 query from its distinct terms, in byte order, and their counts in the query."""
         if not statistics.has_deletions:
             try:
@@ -77,17 +83,27 @@ class CpuEngine:
     def _query(self, plan: Plan, lists: NDArray[np.int64]) -> _native.Query:
         return _native.Query(lists, plan.weights, plan.vectors, plan.semantic)
 
-    def search(self, query: _native.Query, options: Options, cancel: _native.Cancel | None = None) -> Scored:
+    def prepare_filter(self, masks: Sequence[NDArray[np.bool_]]) -> _native.Filter:
+        """The live documents among the allowed ones, as bitmaps."""
+        return self._native.filter([np.packbits(mask, bitorder="little") for mask in masks])
+
+    def search(
+        self,
+        query: _native.Query,
+        options: Options,
+        cancel: _native.Cancel | None = None,
+        allowed: _native.Filter | None = None,
+    ) -> Scored:
         """The best k documents of one query."""
         try:  # not `with`, which costs half a microsecond on the hot path
-            return Scored(*self._native.search(query, *options, self._threads, cancel))
+            return Scored(*self._native.search(query, *options, self._threads, cancel, allowed))
         except (_native.CorruptError, _native.ReadError) as error:
             raise self._corrupt(error) from error
         except _native.CancelledError as error:
             raise Cancelled("the search was cancelled") from error
 
     def search_timed(self, query: _native.Query, options: Options) -> tuple[Scored, dict[str, float]]:
-        """Search on one thread; also return the seconds of each stage."""
+        """Search on one thread; also return the seconds per stage."""
         with self._typed():
             scored, nanoseconds = self._native.search_timed(query, *options)
         return Scored(*scored), dict(zip(STAGES, (nanoseconds * 1e-9).tolist(), strict=True))
@@ -98,16 +114,20 @@ class CpuEngine:
             return self._native.find_keys(plan.keys)
 
     def search_batch(
-        self, queries: Sequence[_native.Query], options: Options, cancel: _native.Cancel | None = None
+        self,
+        queries: Sequence[_native.Query],
+        options: Options,
+        cancel: _native.Cancel | None = None,
+        allowed: _native.Filter | None = None,
     ) -> list[Scored]:
         """The best k documents of each query, searched on all threads."""
         with self._typed():
-            results = self._native.search_batch(queries, *options, self._threads, cancel)
+            results = self._native.search_batch(queries, *options, self._threads, cancel, allowed)
         return [Scored(*parts) for parts in results]
 
 
-class _typed_errors:  # noqa: N801 - reads as a statement
-    """Turn native errors into typed ones."""
+class _typed_errors:  # noqa: N801 - used like a function
+    """Raise native errors as citadel errors."""
 
     def __init__(self, engine: CpuEngine) -> None:
         self._engine = engine

@@ -6,14 +6,17 @@
 | `reference` | `search/reference.py` | plan and lists | numpy, defines the scores |
 | `gpu` | `search/gpu/engine.py` | `Plan` | torch and Triton |
 
-A `Searcher` plans a query (`search/plan.py`), prepares it once and searches it; an engine returns document numbers
-and scores, which `search/hits.py` turns into hits.
+A `Searcher` plans a query (`search/plan.py`), prepares it once and searches it; an engine returns document
+numbers and scores, which `search/hits.py` turns into hits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from citadel.errors import UsageError
 from citadel.index.snapshot import Snapshot
@@ -40,11 +43,19 @@ class Engine(Protocol[Query]):
         """Prepare a bm25 query from its distinct terms, in byte order, and their counts in the query."""
         ...
 
-    def search(self, query: Query, options: Options, cancel: Cancel | None = None, /) -> Scored:
-        """The best k documents of one query."""
+    def prepare_filter(self, masks: Sequence[NDArray[np.bool_]], /) -> Any:
+        """The engine's form of a filter, from a mask per segment; its `len` counts the live documents."""
         ...
 
-    def search_batch(self, queries: Sequence[Query], options: Options, cancel: Cancel | None = None, /) -> list[Scored]:
+    def search(
+        self, query: Query, options: Options, cancel: Cancel | None = None, allowed: Any = None, /
+    ) -> Scored:
+        """The best k documents of one query, of those that `allowed` from `prepare_filter` holds."""
+        ...
+
+    def search_batch(
+        self, queries: Sequence[Query], options: Options, cancel: Cancel | None = None, allowed: Any = None, /
+    ) -> list[Scored]:
         """The best k documents of each query."""
         ...
 
@@ -58,7 +69,9 @@ class EngineOptions(NamedTuple):
     gpu_memory: int | None = None  # bytes; None: no limit
 
 
-def open_engine(snapshot: Snapshot, floor: bool, norm: tuple[float, float], options: EngineOptions) -> Engine[Any]:
+def open_engine(
+    snapshot: Snapshot, floor: bool, norm: tuple[float, float], options: EngineOptions
+) -> Engine[Any]:
     """Open an engine over a snapshot; `floor` and `norm` come from its router."""
     if options.name == "gpu":
         return _gpu_engine(snapshot, floor, options.device, options.gpu_memory)

@@ -17,7 +17,7 @@ from citadel.types import Floats, Keys
 
 CANDIDATES, PROBES = 4, 64  # documents per hit that `rerank` considers, by tokens and by centroids
 SEMANTIC_MODES = ("auto", "exact", "rerank", "off")
-PROBED_LISTS = 8  # centroid lists probed at least, however many documents they hold
+PROBED_LISTS = 8  # minimum number of centroid lists to probe
 NO_KEYS = np.zeros(0, np.uint32)
 EXACT_BELOW = 1 << 18  # documents; `auto` scans every semantic vector of a smaller index
 
@@ -47,7 +47,9 @@ def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | No
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
         raise UsageError(f"k must be a whole number of 0 or more, not {k!r}")
     if semantic_mode not in SEMANTIC_MODES:
-        raise UsageError(f"unknown semantic mode {semantic_mode!r}: choose one of {', '.join(SEMANTIC_MODES)}")
+        raise UsageError(
+            f"unknown semantic mode {semantic_mode!r}: choose one of {', '.join(SEMANTIC_MODES)}"
+        )
     if semantic_mode == "auto":
         semantic_mode = "exact" if len(snapshot) < EXACT_BELOW else "rerank"
     k = min(k, snapshot.manifest.documents)  # also keeps k within 64 bits
@@ -61,9 +63,13 @@ def _steps(settings: Settings, tau: float | None) -> int:
     if tau is None or tau == settings.tau:
         return 0
     if settings.router != "dynamic":
-        raise UsageError(f"τ prunes the weights of a dynamic router; this index's router is {settings.router}")
+        raise UsageError(
+            f"τ prunes the weights of a dynamic router; this index's router is {settings.router}"
+        )
     if not settings.tau <= tau < float("inf"):
-        raise UsageError(f"τ can only be raised at search time: the index was built with {settings.tau:g}, not {tau:g}")
+        raise UsageError(
+            f"τ can only be raised at search time: the index was built with {settings.tau:g}, not {tau:g}"
+        )
     if tau >= 255 * settings.weight_step:
         raise UsageError(
             f"τ = {tau:g} is above the largest stored weight: use less than {255 * settings.weight_step:g}"
@@ -83,21 +89,27 @@ def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, sema
     rows = None if _is_empty(vectors) else _numbers(vectors, 2, "vectors")
     if settings.router == "all_to_all" and keys is None and rows is not None:
         keys = np.zeros(len(rows), np.uint32)
-    named = _query_keys(keys)
-    weighted = np.ones(len(named), np.float32) if weights is None else _numbers(weights, 1, "weights")
-    assert weighted is not None
+    key_row = _query_keys(keys)
+    weight_row = np.ones(len(key_row), np.float32) if weights is None else _numbers(weights, 1, "weights")
+    assert weight_row is not None
     dimension = settings.lexical.dimension if settings.lexical else 0
-    if dimension and rows is None and len(named):
+    if dimension and rows is None and len(key_row):
         raise InputError("the query's vectors are missing")
-    if len(weighted) != len(named) or (dimension and rows is not None and rows.shape != (len(named), dimension)):
+    if len(weight_row) != len(key_row) or (
+        dimension and rows is not None and rows.shape != (len(key_row), dimension)
+    ):
         shape = None if rows is None else rows.shape
-        given = f"{len(named)} keys, {len(weighted)} weights and vectors of shape {shape}"
+        given = f"{len(key_row)} keys, {len(weight_row)} weights and vectors of shape {shape}"
         raise InputError(f"{given} do not go together; the index has dimension {dimension}")
-    order = row_order(named, weighted)
+    order = row_order(key_row, weight_row)
     product = None
     if dimension:
-        product = np.zeros((0, dimension), np.float32) if rows is None else _weighted(rows[order], weighted[order])
-    return Plan(named[order], weighted[order], product, _query_semantic(settings, semantic))
+        product = (
+            np.zeros((0, dimension), np.float32)
+            if rows is None
+            else _weighted(rows[order], weight_row[order])
+        )
+    return Plan(key_row[order], weight_row[order], product, _query_semantic(settings, semantic))
 
 
 def row_order(keys: Keys, weights: Floats) -> NDArray[np.int64]:
@@ -124,7 +136,9 @@ def _query_keys(keys: Any) -> Keys:
         given = np.zeros(0, np.uint32) if keys is None else np.asarray(keys)
     except ValueError:  # rows of different lengths
         given = np.zeros((0, 0), np.uint32)
-    if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= 1 << 32)):
+    if given.ndim != 1 or (
+        given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= 1 << 32)
+    ):
         raise InputError("the query's keys must be a list of whole numbers from 0 to 2³² − 1")
     return given.astype(np.uint32)
 
@@ -140,7 +154,7 @@ def _numbers(values: Any, dimensions: int, what: str) -> Floats | None:
     if values is None:
         return None
     try:
-        with np.errstate(over="ignore"):  # refused below
+        with np.errstate(over="ignore"):  # rejected below
             array = np.asarray(values, np.float32)
     except (ValueError, TypeError) as error:
         raise InputError(f"the query's {what} cannot be read as numbers ({error})") from error
@@ -159,7 +173,8 @@ def _query_semantic(settings: Settings, semantic: Any) -> Floats | None:
         return None
     if len(vector) != settings.semantic.dimension:
         raise InputError(
-            f"the query's semantic vector has dimension {len(vector)}, the index has {settings.semantic.dimension}"
+            f"the query's semantic vector has dimension {len(vector)}, "
+            f"the index has {settings.semantic.dimension}"
         )
     return vector
 
@@ -172,32 +187,38 @@ class TermStatistics:
         self.documents, self._snapshot = len(snapshot), snapshot
         total = sum(s.record.total_length for s in snapshot.segments) - sum(d.removed_length for d in deleted)
         if total < 0:
-            raise self._hostile_deletions("REMOVED_LENGTHS", "more tokens are deleted than there are")
+            raise self._corrupt_deletions("REMOVED_LENGTHS", "more tokens are deleted than exist")
         average = total / self.documents if self.documents else 0.0
         self.norm = length_norm(average, snapshot.settings.k1, snapshot.settings.b)
         self.has_deletions = any(len(part.documents) for part in deleted)
         self._removed = [(i, d.term_ranks, d.term_counts) for i, d in enumerate(deleted) if len(d.term_ranks)]
 
     def frequencies(self, lists: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Live documents that hold each term: lists and lengths [segments, n] → [n]."""
+        """Live documents that contain each term: lists and lengths [segments, n] → [n]."""
         for part, sizes in zip(self._snapshot.segments, lengths, strict=True):
             if ((sizes < 0) | (sizes > part.documents)).any():
-                raise part.file["LIST_STARTS"].corrupt("a term has more postings than there are documents")
+                raise part.file["LIST_STARTS"].corrupt(
+                    "a term has more postings than the segment has documents"
+                )
         counts: NDArray[np.int64] = lengths.sum(axis=0)
         for segment, ranks, removed in self._removed:
             positions = np.minimum(np.searchsorted(ranks, np.maximum(lists[segment], 0)), len(ranks) - 1)
             counts = counts - np.where(ranks[positions] == lists[segment], removed[positions], 0)
         if (counts < 0).any():
-            raise self._hostile_deletions("TERM_COUNTS", "more documents of a term are deleted than it has")
+            raise self._corrupt_deletions(
+                "TERM_COUNTS", "more documents of a term are deleted than contain it"
+            )
         return counts
 
-    def _hostile_deletions(self, section: str, problem: str) -> CorruptIndexError:
+    def _corrupt_deletions(self, section: str, problem: str) -> CorruptIndexError:
         record = self._snapshot.manifest.deletions
         return CorruptIndexError(record.name if record else self._snapshot.manifest.name, section, problem)
 
     def weights(self, frequencies: NDArray[np.int64], repeats: Sequence[int]) -> Floats:
         """idf of each term times its count in the query [n]."""
-        parts = [idf(self.documents, df) * times for df, times in zip(frequencies.tolist(), repeats, strict=True)]
+        parts = [
+            idf(self.documents, df) * times for df, times in zip(frequencies.tolist(), repeats, strict=True)
+        ]
         return np.array(parts, np.float32)
 
 

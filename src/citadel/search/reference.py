@@ -6,6 +6,7 @@ engine and every instruction set returns the same scores.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ def dots(query: Floats, rows: Encoded, keys: Keys | None = None, book: Codebook 
     if rows.codec == "int8":
         codes, scale = quantized(query)
         assert rows.scales is not None
-        with np.errstate(all="ignore"):  # BLAS also computes unused lanes, whose warnings mean nothing
+        with np.errstate(all="ignore"):  # BLAS also computes unused lanes, which may warn
             exact = rows.codes.astype(np.float32) @ codes  # integers below 2²⁴: exact in any order
         return exact * rows.scales.astype(np.float32) * scale
     if rows.codec == "fp16":
@@ -94,8 +95,8 @@ class PostingProducts:
     def __call__(self, segment: Segment, plan: Plan, token: int, run: PostingRun) -> Floats:
         """The products [stop − start] of the run with query token `token`."""
         if segment.meta.kind in ("sparse", "bm25"):
-            gained: Floats = self.weights(segment, run) * plan.weights[token]
-            return gained
+            products: Floats = self.weights(segment, run) * plan.weights[token]
+            return products
         assert plan.vectors is not None
         keys = np.full(run.stop - run.start, segment.keys[run.list], np.uint32)
         return dots(plan.vectors[token], segment.encoded(run.start, run.stop), keys, self._book)
@@ -114,11 +115,32 @@ class PostingProducts:
 Prepared = tuple[Plan, NDArray[np.int64]]  # lists [segments, n]; -1 for none
 
 
-def _positions(names: Sequence[Sequence[object]], wanted: Sequence[object]) -> NDArray[np.int64]:
-    """The position of each wanted name in each segment's sorted names; -1 for none."""
+def _positions(names: Sequence[Sequence[object]], requested: Sequence[object]) -> NDArray[np.int64]:
+    """The position of each requested name in each segment's sorted names; -1 for none."""
     tables = [{name: position for position, name in enumerate(own)} for own in names]
-    rows = [[table.get(name, -1) for name in wanted] for table in tables]
-    return np.array(rows, np.int64).reshape(len(names), len(wanted))
+    rows = [[table.get(name, -1) for name in requested] for table in tables]
+    return np.array(rows, np.int64).reshape(len(names), len(requested))
+
+
+class _Rows(NamedTuple):
+    """The documents that may be returned, as one mask per segment."""
+
+    masks: Sequence[NDArray[np.bool_]]
+    is_filtered: bool
+
+    def counted(self, segment: int) -> NDArray[np.bool_] | None:
+        """What counts while centroids are probed; None: every document, also deleted ones."""
+        return self.masks[segment] if self.is_filtered else None
+
+
+class AllowedDocuments:
+    """The live documents that a filter allows, as one mask per segment."""
+
+    def __init__(self, masks: Sequence[NDArray[np.bool_]]) -> None:
+        self.masks = masks
+
+    def __len__(self) -> int:
+        return sum(int(mask.sum()) for mask in self.masks)
 
 
 class ReferenceEngine:
@@ -140,46 +162,80 @@ class ReferenceEngine:
         with self._snapshot.whole():
             lists = _positions([segment.terms for segment in segments], terms)
             sizes = [np.append(np.diff(segment.list_starts), 0) for segment in segments]
-        lengths = np.array([size[row] for size, row in zip(sizes, lists, strict=True)], np.int64).reshape(lists.shape)
+        lengths = np.array([size[row] for size, row in zip(sizes, lists, strict=True)], np.int64).reshape(
+            lists.shape
+        )
         return Plan(NO_KEYS, statistics.weights(statistics.frequencies(lists, lengths), repeats)), lists
 
-    def search_batch(self, queries: Sequence[Prepared], options: Options, _: object = None) -> list[Scored]:
-        """The best k documents of each query."""
-        return [self.search(query, options) for query in queries]
+    def prepare_filter(self, masks: Sequence[NDArray[np.bool_]]) -> AllowedDocuments:
+        """The live documents among the allowed ones."""
+        pairs = zip(self._live(), masks, strict=True)
+        return AllowedDocuments([alive & mask for alive, mask in pairs])
 
-    def search(self, query: Prepared, options: Options, _: object = None) -> Scored:
+    def _live(self) -> list[NDArray[np.bool_]]:
+        snapshot = self._snapshot
+        return [snapshot.deleted(segment).alive(segment.documents) for segment in snapshot.segments]
+
+    def search_batch(
+        self,
+        queries: Sequence[Prepared],
+        options: Options,
+        _: object = None,
+        allowed: AllowedDocuments | None = None,
+    ) -> list[Scored]:
+        """The best k documents of each query."""
+        return [self.search(query, options, None, allowed) for query in queries]
+
+    def search(
+        self, query: Prepared, options: Options, _: object = None, allowed: AllowedDocuments | None = None
+    ) -> Scored:
         """The best k documents of one query; the cancel flag is ignored."""
         with self._snapshot.whole():
-            return self._ranked(query, options)
+            return self._ranked(query, options, allowed)
 
-    def _ranked(self, query: Prepared, options: Options) -> Scored:
+    def _ranked(self, query: Prepared, options: Options, allowed: AllowedDocuments | None) -> Scored:
         plan, lists = query
         exact = options.semantic == "exact" or (options.semantic == "rerank" and (lists < 0).all())
         mode = "off" if plan.semantic is None else "exact" if exact else options.semantic
-        scored = self._search(plan, lists, options, mode)
-        if mode == "rerank" and len(scored.numbers) < min(options.k, len(self._snapshot)):
-            return self._search(plan, lists, options, "exact")
+        scored = self._search(plan, lists, options, mode, allowed)
+        available = len(self._snapshot) if allowed is None else len(allowed)
+        if mode == "rerank" and len(scored.numbers) < min(options.k, available):
+            return self._search(plan, lists, options, "exact", allowed)
         return scored
 
-    def _search(self, plan: Plan, lists: NDArray[np.int64], options: Options, mode: str) -> Scored:
-        parts = [self._segment(i, plan, lists[i], options) for i in range(len(self._snapshot.segments))]
+    def _search(
+        self,
+        plan: Plan,
+        lists: NDArray[np.int64],
+        options: Options,
+        mode: str,
+        allowed: AllowedDocuments | None,
+    ) -> Scored:
+        masks = self._live() if allowed is None else allowed.masks
+        parts = [self._segment(i, plan, lists[i], options, mask) for i, mask in enumerate(masks)]
         numbers = np.concatenate([np.zeros(0, np.int64), *(numbers for numbers, _ in parts)])
         scores = np.concatenate([np.zeros(0, np.float32), *(scores for _, scores in parts)])
         if mode != "off" and plan.semantic is not None:
-            numbers, scores = self._add_semantic(plan.semantic, numbers, scores, options, mode)
+            rows = _Rows(masks, is_filtered=allowed is not None)
+            numbers, scores = self._add_semantic(plan.semantic, numbers, scores, options, mode, rows)
         return best(numbers, scores, options.k)
 
     def _segment(
-        self, position: int, plan: Plan, lists: NDArray[np.int64], options: Options
+        self,
+        position: int,
+        plan: Plan,
+        lists: NDArray[np.int64],
+        options: Options,
+        allowed: NDArray[np.bool_],
     ) -> tuple[NDArray[np.int64], Floats]:
-        """Global numbers and token scores of the matching live documents of a segment."""
+        """Global numbers and token scores of the allowed documents of a segment that match."""
         segment = self._snapshot.segments[position]
         values = list(self._token_values(segment, plan, lists, options.weight_floor))
         touched = np.unique(np.concatenate([np.zeros(0, np.int64), *(documents for documents, _ in values)]))
         scores = np.zeros(len(touched), np.float32)
         for documents, gains in values:
             scores[np.searchsorted(touched, documents)] += gains
-        live = self._snapshot.deleted(segment).alive(segment.documents)[touched]
+        live = allowed[touched]
         return touched[live] + self._snapshot.bases[position], scores[live]
 
     def _token_values(
@@ -200,17 +256,24 @@ class ReferenceEngine:
                 yield documents[first], (np.maximum(gains, np.float32(0)) if self._floor else gains)
 
     def _add_semantic(
-        self, query: Floats, touched: NDArray[np.int64], scores: Floats, options: Options, mode: str
+        self,
+        query: Floats,
+        touched: NDArray[np.int64],
+        scores: Floats,
+        options: Options,
+        mode: str,
+        rows: _Rows,
     ) -> tuple[NDArray[np.int64], Floats]:
         """Add semantic products: to all documents (`exact`), or to candidates and probed ones (`rerank`)."""
-        parts = [(s, self._snapshot.deleted(s).alive(s.documents)) for s in self._snapshot.segments]
-        alive = np.concatenate([np.zeros(0, bool), *(mask for _, mask in parts)])  # [N]
-        products = [dots(query, segment.semantic(0, segment.documents)) for segment, _ in parts]
+        segments = self._snapshot.segments
+        alive = np.concatenate([np.zeros(0, bool), *rows.masks])  # [N]
+        products = [dots(query, segment.semantic(0, segment.documents)) for segment in segments]
         semantic = np.concatenate([np.zeros(0, np.float32), *products])  # [N]
         chosen = np.flatnonzero(alive)
         if mode == "rerank":
             groups = [
-                self._probed(s, query, options.probes) + self._snapshot.bases[i] for i, (s, _) in enumerate(parts)
+                self._probed(segment, query, options.probes, rows.counted(i)) + self._snapshot.bases[i]
+                for i, segment in enumerate(segments)
             ]
             probed = np.concatenate([np.zeros(0, np.int64), *groups])
             chosen = np.union1d(best(touched, scores, options.candidates).numbers, probed[alive[probed]])
@@ -218,14 +281,21 @@ class ReferenceEngine:
         tokens[touched] = scores
         return chosen, tokens[chosen] + semantic[chosen]
 
-    def _probed(self, segment: Segment, query: Floats, wanted: int) -> NDArray[np.int64]:
-        """The documents of the nearest centroids: at least PROBED_LISTS lists and `wanted` documents."""
+    def _probed(
+        self, segment: Segment, query: Floats, probes: int, counted: NDArray[np.bool_] | None
+    ) -> NDArray[np.int64]:
+        """The documents of the nearest centroids: at least PROBED_LISTS lists and `probes` documents.
+
+        With a filter, only allowed documents are `counted`."""
         if "PROBE_CENTROIDS" not in segment.file:
             return np.arange(segment.documents)
         centroids, groups, documents = read_probe(segment.file, segment.documents).parts()
         starts = groups.astype(np.int64)
         order = np.lexsort((np.arange(len(centroids)), -_in_order((centroids * query).T)))
-        enough = int(np.searchsorted(np.cumsum(np.diff(starts)[order]), wanted)) + 1
+        sizes = np.diff(starts)
+        if counted is not None:
+            sizes = np.array([counted[documents[a:b]].sum() for a, b in itertools.pairwise(starts)])
+        enough = int(np.searchsorted(np.cumsum(sizes[order]), probes)) + 1
         return np.concatenate(
             [documents[starts[c] : starts[c + 1]] for c in order[: max(enough, PROBED_LISTS)]]
         ).astype(np.int64)

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from citadel.errors import EmptyQueryError, FingerprintError, InputError, UsageError
-from citadel.index.snapshot import Snapshot
+from citadel.errors import EmptyQueryError, InputError, UsageError
+from citadel.filter.parse import GivenFilter
+from citadel.index.snapshot import Snapshot, matching_analyser
 from citadel.routing import get_router
 from citadel.search.engine import Engine, EngineOptions, open_engine
 from citadel.search.hits import Hits
-from citadel.search.plan import Options, TermStatistics, count_terms, plan_options, plan_vectors, tau_used
+from citadel.search.plan import TermStatistics, count_terms, plan_vectors, tau_used
+from citadel.search.request import Request, Requests
 from citadel.settings import available_threads
-from citadel.text.analyser import Analyser, get_analyser
+from citadel.text.analyser import Analyser
 from citadel.text.parse import shorten
 from citadel.text.queries import named_queries
 from citadel.types import Ranking, RoutedTokens, Scored
@@ -28,12 +30,11 @@ if TYPE_CHECKING:
     from citadel.explain.text import TextExplanation
 
 _BATCH = 256  # queries planned and searched per call
-_MAX_CACHED_OPTIONS = 64
 _PARTS = ("keys", "weights", "vectors", "semantic")
 
 
 class PreparedQuery(NamedTuple):
-    """A query as the engine takes it; `is_cut` when its text was longer than the model reads."""
+    """A query in the engine's form; `is_cut` if its text was longer than the model reads."""
 
     query: Any
     is_cut: bool = False
@@ -46,7 +47,7 @@ class QueryEncoder(Protocol):
 
 
 class Searcher:
-    """Searches the generation that was newest when it was made.
+    """Searches the generation that was newest when the searcher was created.
 
     >>> import citadel, tempfile
     >>> index = citadel.Index.create(tempfile.mkdtemp())
@@ -75,18 +76,18 @@ class Searcher:
         self.statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
         floor = get_router(self.settings.router).floor
         norm = self.statistics.norm if self.statistics else (0.0, 0.0)
-        self._cached_options: dict[Any, Options] = {}
         if device != "cpu" and engine == "native":
             engine = "gpu"
         memory = card_memory if gpu_memory is None else gpu_memory
         options = EngineOptions(engine, threads or available_threads(), device, memory)
         with snapshot.whole():
             self._engine: Engine[Any] = open_engine(snapshot, floor, norm, options)
+        self._requests = Requests(snapshot, self._engine)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the index's path and generation, and the options of this searcher."""
         if self.recipe is None:
-            raise UsageError("only a searcher made by Index.searcher() can be pickled: open the index there instead")
+            raise UsageError("only a searcher from Index.searcher() can be pickled: create it that way")
         rebuild, arguments = self.recipe
         return rebuild, (self.snapshot, *arguments)
 
@@ -101,10 +102,17 @@ class Searcher:
         semantic_mode: str = "auto",
         tau: float | None = None,
         cancel: Cancel | None = None,
+        filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
     ) -> Hits:
-        """The best k documents for a text; fewer only when fewer have a score."""
-        options = self._options(k, semantic_mode, tau)
-        return self._search(self._prepare_text(query), options, cancel)
+        """The best k documents for a text, or fewer if fewer have a score.
+
+        `filter` keeps documents by their metadata, such as `{"year": {"$gte": 1900}}`; the result is the best
+        k of those. `offset` skips the first hits, `min_score` leaves out hits with a lower score.
+        """
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
+        return self._search(self._prepare_text(query), request)
 
     def search_vectors(
         self,
@@ -117,47 +125,54 @@ class Searcher:
         semantic_mode: str = "auto",
         tau: float | None = None,
         cancel: Cancel | None = None,
+        filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
     ) -> Hits:
         """The best k documents for query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
-        options = self._options(k, semantic_mode, tau)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
         if plan.semantic is None:
-            options = options._replace(semantic="off")
-        return self._search(PreparedQuery(self._engine.prepare(plan)), options, cancel)
+            request = request.without_semantic()
+        return self._search(PreparedQuery(self._engine.prepare(plan)), request)
 
     def search_batch(
         self,
         queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str],
-        k: int = 1000,
+        k: int = 10,
         *,
         semantic_mode: str = "auto",
         tau: float | None = None,
         cancel: Cancel | None = None,
+        filter: GivenFilter | None = None,
     ) -> Ranking:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
-        options = self._options(k, semantic_mode, tau)
-        return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), options, cancel)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter)
+        return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), request)
 
     def search_vectors_batch(
         self,
         queries: Mapping[str, Mapping[str, Any]],
-        k: int = 1000,
+        k: int = 10,
         *,
         semantic_mode: str = "auto",
         tau: float | None = None,
         cancel: Cancel | None = None,
+        filter: GivenFilter | None = None,
     ) -> Ranking:
         """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        options = self._options(k, semantic_mode, tau)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter)
         plans = [plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values()]
         lacks_semantic = {plan.semantic is None for plan in plans}
         if lacks_semantic == {True, False}:
-            raise InputError("some queries have a semantic vector and some have none: search them in two batches")
+            raise InputError(
+                "some queries have a semantic vector and some have none: search them in two batches"
+            )
         if True in lacks_semantic:
-            options = options._replace(semantic="off")
+            request = request.without_semantic()
         prepared = (PreparedQuery(self._engine.prepare(plan)) for plan in plans)
-        return self._batch(list(queries), prepared, options, cancel)
+        return self._batch(list(queries), prepared, request)
 
     def prepare(self, queries: Sequence[str]) -> list[PreparedQuery]:
         """Prepare texts for `search_prepared`; a model encodes several at once."""
@@ -167,7 +182,9 @@ class Searcher:
         self, keys: Any = None, weights: Any = None, vectors: Any = None, semantic: Any = None
     ) -> PreparedQuery:
         """Prepare query vectors; without a semantic vector, search with `semantic_mode="off"`."""
-        return PreparedQuery(self._engine.prepare(plan_vectors(self.settings, keys, weights, vectors, semantic)))
+        return PreparedQuery(
+            self._engine.prepare(plan_vectors(self.settings, keys, weights, vectors, semantic))
+        )
 
     def search_prepared(
         self,
@@ -177,42 +194,37 @@ class Searcher:
         semantic_mode: str = "auto",
         tau: float | None = None,
         cancel: Cancel | None = None,
+        filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
     ) -> Hits:
-        """The best k documents for a query from `prepare`, to time or share the two steps of a search."""
-        options = self._options(k, semantic_mode, tau)
-        return self._search(query, options, cancel)
+        """The best k documents for a query from `prepare`."""
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
+        return self._search(query, request)
 
-    def _search(self, query: PreparedQuery, options: Options, cancel: Cancel | None) -> Hits:
-        return self._hits(self._engine.search(query.query, options, cancel), options, query.is_cut)
+    def _search(self, query: PreparedQuery, request: Request) -> Hits:
+        scored = self._engine.search(query.query, request.options, request.cancel, request.allowed)
+        return self._hits(scored, request, query.is_cut)
 
-    def _batch(
-        self, ids: list[str], queries: Iterator[PreparedQuery], options: Options, cancel: Cancel | None
-    ) -> Ranking:
-        """Search in parts, so that a long batch can be interrupted."""
+    def _batch(self, ids: list[str], queries: Iterator[PreparedQuery], request: Request) -> Ranking:
+        """Search in parts of _BATCH queries, so that a long batch can be interrupted."""
         hits: list[Hits] = []
         while part := list(itertools.islice(queries, _BATCH)):
-            results = self._engine.search_batch([each.query for each in part], options, cancel)
-            hits += [self._hits(scored, options, each.is_cut) for scored, each in zip(results, part, strict=True)]
+            results = self._engine.search_batch(
+                [each.query for each in part], request.options, request.cancel, request.allowed
+            )
+            hits += [
+                self._hits(scored, request, each.is_cut) for scored, each in zip(results, part, strict=True)
+            ]
         return Ranking(tuple(ids), tuple(hits))
 
-    def _hits(self, scored: Scored, options: Options, query_cut: bool) -> Hits:
-        if self.settings.model is not None and options.semantic != "off":
+    def _hits(self, scored: Scored, request: Request, query_cut: bool) -> Hits:
+        if self.settings.model is not None and request.options.semantic != "off":
             scored = _without_blank_documents(scored)
-        return Hits(self.snapshot, scored, tau_used(self.settings, options), query_cut)
-
-    def _options(self, k: int, semantic_mode: str, tau: float | None) -> Options:
-        """Cached: planning takes a twentieth of a short query."""
-        key = (k.__class__, k, semantic_mode, tau)  # the class tells True from 1
-        try:
-            return self._cached_options[key]
-        except (KeyError, TypeError):  # new, or unhashable
-            options = plan_options(self.snapshot, k, semantic_mode, tau)
-        if len(self._cached_options) < _MAX_CACHED_OPTIONS:
-            self._cached_options[key] = options
-        return options
+        tau = tau_used(self.settings, request.options)
+        return Hits(self.snapshot, request.page(scored), tau, query_cut, request.offset)
 
     def _prepare_texts(self, queries: Sequence[str]) -> Iterator[PreparedQuery]:
-        """Prepare texts for the engine."""
         for query in queries:
             _check_text(query)
         return map(self._prepare_terms, queries) if self.statistics else self._prepare_encoded(queries)
@@ -239,8 +251,6 @@ class Searcher:
                 rows = (routed.keys, routed.weights, routed.vectors, routed.semantic)
                 yield PreparedQuery(self._engine.prepare(plan_vectors(self.settings, *rows)), routed.is_cut)
 
-    # -- explanations ------------------------------------------------------------------------------------------------
-
     def explain(
         self,
         query: str,
@@ -250,7 +260,7 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
     ) -> Explanation:
-        """Why a document has its score: matching query and document tokens, their keys and their shares."""
+        """Explain a document's score: matching query and document tokens, their keys and shares."""
         from citadel.explain.match import explain_match
 
         with self.snapshot.whole():
@@ -268,12 +278,12 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
     ) -> Explanation:
-        """The same for a query given as vectors, as `search_vectors` takes them."""
+        """Like `explain`, for query vectors as in `search_vectors`."""
         from citadel.explain.match import explain_vectors
 
-        given = (keys, weights, vectors, semantic)
+        query = (keys, weights, vectors, semantic)
         with self.snapshot.whole():
-            return explain_vectors(self, *given, id, semantic_mode=semantic_mode, tau=tau, cancel=cancel)
+            return explain_vectors(self, *query, id, semantic_mode=semantic_mode, tau=tau, cancel=cancel)
 
     def explain_text(self, text: str, *, tau: float | None = None, side: str = "document") -> TextExplanation:
         """Every token of a text with its keys and weights in this index, at any τ."""
@@ -288,26 +298,20 @@ class Searcher:
         """The model of this index, loaded on first use."""
         if self._encoder is None:
             raise UsageError(
-                "this index holds given vectors, so a text cannot be a query: use search_vectors or --vectors F.npz"
+                "this index was built from vectors and has no model for text queries: "
+                "use search_vectors or --vectors F.npz"
             )
         return self._encoder()
 
     @cached_property
     def analyser(self) -> Analyser:
         """The analyser of a bm25 index."""
-        assert self.settings.analyser is not None  # the manifest of a bm25 index has one
-        analyser = get_analyser(self.settings.analyser)
-        if analyser.fingerprint != self.settings.fingerprint:
-            raise FingerprintError(
-                f"the index was built with analyser {self.settings.fingerprint}, this machine has "
-                f"{analyser.fingerprint}; install the same PyStemmer or build the index again"
-            )
-        return analyser
+        return matching_analyser(self.settings, self.snapshot.storage.location)
 
 
 def _check_text(query: object) -> None:
     if not isinstance(query, str):
-        raise UsageError(f"a query is a text, not {type(query).__name__}")
+        raise UsageError(f"a query must be a string, not {type(query).__name__}")
 
 
 def _empty_query(query: str) -> EmptyQueryError:

@@ -6,75 +6,26 @@ import http.client
 import json
 import threading
 import urllib.parse
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from citadel.errors import (
-    Cancelled,
     ChangesLostError,
     CorruptIndexError,
-    InputError,
-    LockHeldError,
     ResourceError,
     ServerError,
+    TruncatedDocumentsWarning,
     UsageError,
 )
+from citadel.server.client_results import AddedCount, RemoteHits
+from citadel.server.error_codes import ERROR_CODES
 from citadel.text.queries import named_queries
-from citadel.types import Document, Hit, Ranking
+from citadel.types import Document, Ranking
 
-_KINDS: dict[str, type[Exception]] = {
-    "usage": UsageError,
-    "fields": InputError,
-    "locked": LockHeldError,
-    "resources": ResourceError,
-    "deadline": Cancelled,
-}
+_EXCEPTIONS = {code: kind for kind, _, code in ERROR_CODES}
 # An idle connection was closed.
 _CLOSED = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
-
-
-class RemoteHits(Sequence[Hit]):
-    """The hits of one query, best first, with the interface of `Hits`."""
-
-    def __init__(
-        self,
-        client: Client,
-        rows: Sequence[Mapping[str, Any]],
-        tau: float,
-        dot_products: int = 0,
-        query_cut: bool = False,
-    ) -> None:
-        self._client, self._rows, self.tau, self.dot_products = client, rows, tau, dot_products
-        self.query_cut = query_cut
-        self._hits = [Hit(row["id"], row["score"], row["rank"], self._document) for row in rows]
-
-    def __len__(self) -> int:
-        return len(self._hits)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._hits[index]
-
-    def __repr__(self) -> str:
-        return f"RemoteHits({self._hits!r})"
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the hits."""
-        return [hit.id for hit in self._hits]
-
-    @property
-    def scores(self) -> list[float]:
-        """The scores of the hits."""
-        return [hit.score for hit in self._hits]
-
-    def _document(self, rank: int) -> Document:
-        row = self._rows[rank - 1]
-        if "text" in row and not row.get("text_cut"):
-            return Document(row["id"], row["text"], row["title"], row["metadata"])
-        document = self._client.get(row["id"])  # searched without documents, or cut: fetched one by one
-        if document is None:
-            raise InputError(f"document {row['id']!r} was deleted since the search")
-        return document
 
 
 class _Http(http.client.HTTPConnection):
@@ -135,7 +86,13 @@ class Client:
         return int(self.stats()["index"]["documents"])
 
     def search(
-        self, query: str, k: int = 10, *, semantic_mode: str = "auto", tau: float | None = None, documents: bool = True
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        documents: bool = True,
     ) -> RemoteHits:
         """Return the best k documents for a text."""
         return self._search({"query": query}, k, semantic_mode, tau, documents)
@@ -182,14 +139,18 @@ class Client:
         named = [{"id": id, "vectors": _as_lists(**query)} for id, query in queries.items()]
         return self._batch(named, k, semantic_mode, tau, documents)
 
-    def explain(self, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None) -> dict[str, Any]:
+    def explain(
+        self, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None
+    ) -> dict[str, Any]:
         """Explain the score of a document, in the JSON of docs/reference/explanation.md."""
         body = {"query": query, "id": id, "semantic_mode": semantic_mode, "tau": tau}
         return dict(self.call("POST", "/v1/explain", body)["explanation"])
 
     def explain_text(self, text: str, *, tau: float | None = None, side: str = "document") -> dict[str, Any]:
         """Return every token of a text with its keys and weights."""
-        return dict(self.call("POST", "/v1/explain/text", {"text": text, "tau": tau, "side": side})["explanation"])
+        return dict(
+            self.call("POST", "/v1/explain/text", {"text": text, "tau": tau, "side": side})["explanation"]
+        )
 
     # -- documents -------------------------------------------------------------------------------------------
 
@@ -203,9 +164,19 @@ class Client:
             raise
         return Document(fields["id"], fields["text"], fields["title"], fields["metadata"])
 
-    def add(self, documents: Sequence[Mapping[str, Any]], *, commit: bool = False) -> int:
-        """Add documents, all or none; return how many were added."""
-        return int(self._change("/v1/documents", {"documents": list(documents)}, commit)["added"])
+    def add(self, documents: Sequence[Mapping[str, Any]], *, commit: bool = False) -> AddedCount:
+        """Add documents, all or none; return how many were added.
+
+        Texts longer than the model reads are cut, with one `TruncatedDocumentsWarning` per call.
+        """
+        answer = self._change("/v1/documents", {"documents": list(documents)}, commit)
+        cut = answer.get("cut") or {}
+        added = AddedCount(answer["added"], cut.get("documents", 0), cut.get("limit"))
+        if added.cut:
+            from citadel.api import truncation_message
+
+            warnings.warn(truncation_message(added.cut, added.limit), TruncatedDocumentsWarning, stacklevel=2)
+        return added
 
     def delete(self, ids: Sequence[str], *, commit: bool = False) -> int:
         """Delete documents by id; return how many existed."""
@@ -264,7 +235,9 @@ class Client:
             connection.close()
             self._threads.connection = None
 
-    def _exchange(self, method: str, path: str, payload: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
+    def _exchange(
+        self, method: str, path: str, payload: bytes | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
         """Send a request, and once more if the idle connection was closed: all requests are idempotent."""
         reused = getattr(self._threads, "connection", None) is not None
         try:
@@ -297,15 +270,21 @@ class Client:
         return connection
 
     def _unreachable(self, error: Exception) -> ResourceError:
-        return ResourceError(f"{self.url}: no response ({type(error).__name__}: {error}): is the server running?")
+        return ResourceError(
+            f"{self.url}: no response ({type(error).__name__}: {error}): is the server running?"
+        )
 
-    def _search(self, query: dict[str, Any], k: int, mode: str, tau: float | None, documents: bool) -> RemoteHits:
+    def _search(
+        self, query: dict[str, Any], k: int, mode: str, tau: float | None, documents: bool
+    ) -> RemoteHits:
         body = {**query, "k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
         answer = self.call("POST", "/v1/search", body)
         cut = bool(answer.get("query_cut"))
         return RemoteHits(self, answer["hits"], answer["tau"], answer["dot_products"], cut)
 
-    def _batch(self, queries: list[dict[str, Any]], k: int, mode: str, tau: float | None, documents: bool) -> Ranking:
+    def _batch(
+        self, queries: list[dict[str, Any]], k: int, mode: str, tau: float | None, documents: bool
+    ) -> Ranking:
         options = {"k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
         ids: list[str] = []
         hits: list[RemoteHits] = []
@@ -336,7 +315,7 @@ def _error(status: int, answer: Any, retry_after: str | None) -> Exception:
     )
     if code == "corrupt":
         return CorruptIndexError(*[*message.split("; ")[0].split(": ", 2), "", ""][:3])
-    if kind := _KINDS.get(code):
+    if kind := _EXCEPTIONS.get(code):
         return kind(message)
     if code == "lost":
         return ChangesLostError(status, code, message)

@@ -72,19 +72,25 @@ class ServerConfig:
         if self.gpu_memory is None and isinstance(card_memory, int):
             object.__setattr__(self, "gpu_memory", card_memory)
         for name, token in (("write", self.write_token), ("read", self.read_token)):
-            if token is not None and not (len(token) >= _MIN_TOKEN and token.isascii() and token.isprintable()):
+            if token is not None and not (
+                len(token) >= _MIN_TOKEN and token.isascii() and token.isprintable()
+            ):
                 raise UsageError(f"the {name} token must be {_MIN_TOKEN} or more printable ASCII characters")
         for name in self.host_names:
             if host_name(name) != name:
-                raise UsageError(f"--host-name {name!r} is not a host name: write it without scheme, port and path")
+                raise UsageError(
+                    f"--host-name {name!r} is not a host name: write it without scheme, port and path"
+                )
         if self.share_port and not self.read_only:
             raise UsageError(
-                "a server that shares its port must be read-only: start the server with the write token on another port"
+                "--share-port is for read-only servers: start the one with the write token on another port"
             )
         if not 0 <= self.port <= 65535:
             raise UsageError(f"port {self.port} is out of range: choose one from 0 to 65535")
         if min(self.reload_seconds, self.drain_seconds) < 0 or self.request_seconds <= 0:
-            raise UsageError("a timeout is negative: reload and drain need 0 seconds or more, a request more than 0")
+            raise UsageError(
+                "a timeout is negative: reload and drain need 0 seconds or more, a request more than 0"
+            )
 
     @property
     def read_only(self) -> bool:

@@ -16,29 +16,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from citadel.errors import (
-    Cancelled,
-    CitadelError,
-    CorruptIndexError,
-    InputError,
-    LockHeldError,
-    ResourceError,
-    ServerError,
-    UsageError,
-)
+from citadel.errors import ServerError
+from citadel.server.error_codes import ERROR_CODES
 
 _JSON = (b"content-type", b"application/json")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _PROCESS, _NUMBER = secrets.token_hex(4), count(1)  # a random id per request would release the GIL
 BUSY_SECONDS = 1  # value of Retry-After
-_KINDS: tuple[tuple[type[CitadelError], int, str], ...] = (
-    (UsageError, 400, "usage"),
-    (InputError, 422, "fields"),
-    (LockHeldError, 409, "locked"),
-    (ResourceError, 507, "resources"),
-    (CorruptIndexError, 500, "corrupt"),
-    (Cancelled, 504, "deadline"),
-)
 _CODES = {404: "not_found", 405: "method", 400: "json"}
 _MESSAGES = {
     404: "no such route: GET /openapi.json lists all routes",
@@ -80,6 +64,7 @@ def error_body(code: str, message: str, request_id: str | None = None) -> dict[s
 def as_server_error(error: BaseException, location: str = "") -> ServerError:
     """Convert an exception to its response; `location`, the index folder, is removed from messages.
 
+    >>> from citadel.errors import UsageError
     >>> as_server_error(UsageError("/srv/idx: τ is out of range"), "/srv/idx").status
     400
     >>> str(as_server_error(UsageError("/srv/idx: τ is out of range"), "/srv/idx"))
@@ -87,7 +72,7 @@ def as_server_error(error: BaseException, location: str = "") -> ServerError:
     """
     if isinstance(error, ServerError):
         return error
-    for kind, status, code in _KINDS:
+    for kind, status, code in ERROR_CODES:
         if isinstance(error, kind):
             return ServerError(status, code, without_location(str(error), location))
     if isinstance(error, asyncio.CancelledError):
@@ -110,7 +95,9 @@ def without_location(message: str, location: str) -> str:
         return message
     if message.startswith((f"{location}:", f"{location}{os.sep}")):
         message = f"the index{message.removeprefix(location)}"
-    return re.sub(rf"(?<![\w.{os.sep}-]){re.escape(os.path.abspath(location))}(?![\w.-])", "the index", message)
+    return re.sub(
+        rf"(?<![\w.{os.sep}-]){re.escape(os.path.abspath(location))}(?![\w.-])", "the index", message
+    )
 
 
 def request_id(given: bytes = b"") -> str:

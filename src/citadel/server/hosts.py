@@ -11,7 +11,9 @@ from citadel.errors import ServerError
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::[0-9]{0,5})?", re.IGNORECASE)
 _MAX_CACHED = 64  # accepted headers that are not parsed again
 
-_MISSING = "the Host header is missing, duplicated or invalid: send one with the name or address of this server"
+_MISSING = (
+    "the Host header is missing, duplicated or invalid: send one with the name or address of this server"
+)
 _FOREIGN = (
     "this server does not answer for the host of this request: "
     "use the address it listens on, or start it with --host-name NAME"

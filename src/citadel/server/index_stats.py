@@ -46,7 +46,9 @@ def _compute(searcher: Searcher) -> dict[str, Any]:
     return {
         "index": {name: value for name, value in statistics(snapshot).items() if name not in _OMITTED},
         "list_sizes": list_sizes(lengths),
-        "largest_keys": [_key_size(searcher, key, size) for key, size in largest_lists(lengths, _NUM_LARGEST)],
+        "largest_keys": [
+            _key_size(searcher, key, size) for key, size in largest_lists(lengths, _NUM_LARGEST)
+        ],
         "example_queries": example_queries(snapshot) if settings.has_text_queries else [],
         "model": {
             "router": settings.router,
@@ -89,13 +91,15 @@ def example_queries(snapshot: Snapshot) -> list[str]:
 def _sample(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """Yield title and text of live documents at even distances; damaged ones are skipped."""
     size = int(snapshot.bases[-1])
-    for number in np.unique(np.linspace(0, max(size - 1, 0), min(size, _EXAMPLE_CANDIDATES)).astype(np.int64)):
+    for number in np.unique(
+        np.linspace(0, max(size - 1, 0), min(size, _EXAMPLE_CANDIDATES)).astype(np.int64)
+    ):
         owner = int(np.searchsorted(snapshot.bases, number, side="right")) - 1
         segment = snapshot.segments[owner]
         if number - snapshot.bases[owner] in snapshot.deleted(segment).documents:
             continue
         with contextlib.suppress(CorruptIndexError):  # a search that returns this document reports the damage
-            for _, title, text, _ in snapshot.fields(np.array([number])):
+            for _, title, text, _ in snapshot.fields(np.array([number]), _EXAMPLE_CHARACTERS * 4):
                 yield title, text
 
 

@@ -14,13 +14,14 @@ from citadel.server.config import Limits
 from citadel.server.context import server_context
 from citadel.server.errors import fields_error
 from citadel.server.pool import Receive
-from citadel.server.schema import ErrorResponse
+from citadel.server.status_schema import ErrorResponse
 from citadel.server.tokens import READ, permission
 from citadel.text.parse import parse_object
 
 _STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 421, 422, 431, 500, 503, 504, 507)
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorResponse, "description": "error with code, message and request id"} for status in _STATUSES
+    status: {"model": ErrorResponse, "description": "error with code, message and request id"}
+    for status in _STATUSES
 }
 
 
@@ -104,4 +105,6 @@ def check_limit(limits: Limits, name: str, value: int, noun: str) -> None:
     """
     limit = getattr(limits, name)
     if value > limit:
-        raise ServerError(422, "limit", f"{value:,} {noun}: this server allows {limit:,}; send or request fewer")
+        raise ServerError(
+            422, "limit", f"{value:,} {noun}: this server allows {limit:,}; send or request fewer"
+        )

@@ -31,11 +31,18 @@ class Metrics:
             registry=self.registry,
         )
         self._seconds = Histogram(
-            "citadel_request_seconds", "From the first byte of a request to the last of its response", ("route",),
-            buckets=_SECONDS, registry=self.registry,
-        )  # fmt: skip
+            "citadel_request_seconds",
+            "From the first byte of a request to the last of its response",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         stages = Histogram(
-            "citadel_search_seconds", "Search time by stage", ("stage",), buckets=_SECONDS, registry=self.registry
+            "citadel_search_seconds",
+            "Search time by stage",
+            ("stage",),
+            buckets=_SECONDS,
+            registry=self.registry,
         )
         self._stages = {stage: stages.labels(stage) for stage in STAGES}
         self._batch_size = Histogram(
@@ -51,7 +58,10 @@ class Metrics:
         """Count a response and its duration."""
         key = (route, method, status)
         if key not in self._labelled:
-            self._labelled[key] = (self._requests.labels(route, method, str(status)), self._seconds.labels(route))
+            self._labelled[key] = (
+                self._requests.labels(route, method, str(status)),
+                self._seconds.labels(route),
+            )
         counter, histogram = self._labelled[key]
         counter.inc()
         histogram.observe(seconds)

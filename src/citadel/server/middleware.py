@@ -111,7 +111,8 @@ class _Exchange:
     """One request and its response; counts the bytes of both."""
 
     __slots__ = (
-        "_context", "_headers", "_max_body", "_receive", "_send", "bytes_in", "bytes_out", "id", "method", "status",
+        "_context", "_headers", "_max_body", "_receive", "_send",
+        "bytes_in", "bytes_out", "id", "method", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, context: ServerContext) -> None:
@@ -133,10 +134,14 @@ class _Exchange:
         has_body = length.strip(b"0") or b"transfer-encoding" in self._headers
         media_type = self._headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if has_body and media_type != b"application/json":
-            raise ServerError(415, "media_type", "the body must be JSON: send `Content-Type: application/json`")
+            raise ServerError(
+                415, "media_type", "the body must be JSON: send `Content-Type: application/json`"
+            )
 
     def _too_large(self) -> ServerError:
-        return ServerError(413, "limit", f"the body is larger than {self._max_body:,} bytes: send it in parts")
+        return ServerError(
+            413, "limit", f"the body is larger than {self._max_body:,} bytes: send it in parts"
+        )
 
     async def receive(self) -> Message:
         message = await self._receive()

@@ -33,7 +33,17 @@ Run = Callable[["PoolJob", list[Any]], Any]
 class PoolJob:
     """The work of one request: texts to encode, then a function of the encoded queries."""
 
-    __slots__ = ("cancel", "created", "encode_seconds", "future", "outcome", "run", "searcher", "started", "texts")
+    __slots__ = (
+        "cancel",
+        "created",
+        "encode_seconds",
+        "future",
+        "outcome",
+        "run",
+        "searcher",
+        "started",
+        "texts",
+    )
 
     def __init__(self, searcher: Searcher, run: Run, texts: Sequence[str] = ()) -> None:
         self.searcher, self.run, self.texts = searcher, run, texts
@@ -80,7 +90,9 @@ class Pool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusing, self._checking = 0, False
         self._last_taken, self._is_short = 0.0, False  # of the last batch taken
-        self._threads = [Thread(target=self._work, name=f"citadel-search-{n}", daemon=True) for n in range(workers)]
+        self._threads = [
+            Thread(target=self._work, name=f"citadel-search-{n}", daemon=True) for n in range(workers)
+        ]
 
     def start(self) -> None:
         """Start the workers for the running event loop."""

@@ -98,7 +98,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
         if len(self.url) > MAX_URL:
-            self._refuse(ServerError(414, "limit", f"the URL is longer than {MAX_URL:,} bytes: send a body instead"))
+            self._refuse(
+                ServerError(414, "limit", f"the URL is longer than {MAX_URL:,} bytes: send a body instead")
+            )
 
     def on_headers_complete(self) -> None:
         self._in_head, self._body, self._progress = False, 0, 0
@@ -143,7 +145,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Reject invalid HTTP or an oversized head."""
-        self._answer(self._refusal or ServerError(400, "request", "not a valid HTTP/1.1 request: check the client"))
+        self._answer(
+            self._refusal or ServerError(400, "request", "not a valid HTTP/1.1 request: check the client")
+        )
 
     def _refuse(self, refusal: ServerError) -> None:
         """Stop the parser; `send_400_response` sends the refusal."""
@@ -219,7 +223,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._start_send_timer()
 
     def _stop_timers(self) -> None:
-        self._receive_timer, self._send_timer = cancel_timer(self._receive_timer), cancel_timer(self._send_timer)
+        self._receive_timer, self._send_timer = (
+            cancel_timer(self._receive_timer),
+            cancel_timer(self._send_timer),
+        )
 
 
 class _ResponseTransport:
@@ -270,5 +277,7 @@ def bounded_protocol(seconds: float, connections: int, logs: bool = True) -> typ
     2.0
     """
     return type(
-        "Bounded", (BoundedProtocol,), {"seconds": seconds, "max_connections": connections, "logs_refusals": logs}
+        "Bounded",
+        (BoundedProtocol,),
+        {"seconds": seconds, "max_connections": connections, "logs_refusals": logs},
     )

@@ -120,7 +120,9 @@ class HitModel(ResponseModel):
     score: float
     title: str | None = None
     text: str | None = None
-    text_cut: bool | None = Field(None, description="true if title or text is cut; GET /v1/documents returns the whole")
+    text_cut: bool | None = Field(
+        None, description="true if title or text is cut; GET /v1/documents returns the whole"
+    )
     metadata: dict[str, Any] | None = None
     explanation: dict[str, Any] | None = None
 
@@ -149,7 +151,9 @@ class SearchResponse(SearchSummary):
     """The hits of one query, best first."""
 
     query: str | None
-    query_cut: bool = Field(description="whether the query is longer than the model reads, so that its end is ignored")
+    query_cut: bool = Field(
+        description="whether the query is longer than the model reads, so that its end is ignored"
+    )
     hits: list[HitModel]
 
 
@@ -158,7 +162,9 @@ class BatchResult(ResponseModel):
 
     query_id: str
     query: str | None
-    query_cut: bool = Field(description="whether the query is longer than the model reads, so that its end is ignored")
+    query_cut: bool = Field(
+        description="whether the query is longer than the model reads, so that its end is ignored"
+    )
     hits: list[HitModel]
 
 
@@ -185,7 +191,9 @@ class ExplainRequest(RequestModel):
 class TextRequest(RequestModel):
     """A text to explain without an index lookup."""
 
-    model_config = ConfigDict(json_schema_extra=_example(text="Einstein proposed relativity.", side="document"))
+    model_config = ConfigDict(
+        json_schema_extra=_example(text="Einstein proposed relativity.", side="document")
+    )
 
     text: str
     side: Literal["document", "query"] = "document"
@@ -240,7 +248,9 @@ class ChangeRequest(RequestModel):
     """Options of every change."""
 
     commit: bool = Field(False, description="commit in the same request")
-    changes: list[ChangesToken] = Field([], max_length=1000, description="earlier changes that must not be lost")
+    changes: list[ChangesToken] = Field(
+        [], max_length=1000, description="earlier changes that must not be lost"
+    )
 
 
 class AddRequest(ChangeRequest):
@@ -248,7 +258,8 @@ class AddRequest(ChangeRequest):
 
     model_config = ConfigDict(
         json_schema_extra=_example(
-            documents=[{"id": "d9", "title": "Gravity", "text": "Newton proposed gravity.", "year": 1687}], commit=True
+            documents=[{"id": "d9", "title": "Gravity", "text": "Newton proposed gravity.", "year": 1687}],
+            commit=True,
         )
     )
 
@@ -291,10 +302,18 @@ class ChangeResponse(WriteResponse):
     changes: str = Field(description="token of this change, for POST /v1/commit")
 
 
+class CutDocuments(ResponseModel):
+    """Documents longer than the model reads: the end of their text is not searchable."""
+
+    documents: int = Field(description="number of documents that were cut")
+    limit: int | None = Field(description="tokens of a document that the model reads; null without a model")
+
+
 class AddResponse(ChangeResponse):
-    """Number of documents added."""
+    """Number of documents added, and how many of them were cut."""
 
     added: int
+    cut: CutDocuments
 
 
 class DeleteResponse(ChangeResponse):
@@ -307,90 +326,3 @@ class CommitResponse(WriteResponse):
     """The index after a commit."""
 
     documents: int
-
-
-# ---- errors and status -------------------------------------------------------------------------------------
-
-
-class ErrorDetail(ResponseModel):
-    """Code, message and request id of an error."""
-
-    code: str
-    message: str
-    request_id: str | None
-
-
-class ErrorResponse(ResponseModel):
-    """Any response other than 200."""
-
-    error: ErrorDetail
-
-
-class ListSizeBin(BaseModel):
-    """One bin of the histogram of list lengths."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-    from_: int = Field(alias="from")
-    to: int
-    lists: int
-    postings: int
-
-
-class KeySize(ResponseModel):
-    """The length of one list: its key (null for bm25) and word (null for given vectors)."""
-
-    key: int | None
-    word: str | None
-    postings: int
-
-
-class MemoryStats(ResponseModel):
-    """Sizes in bytes."""
-
-    resident_bytes: int
-    index_bytes: int
-    model_bytes: int
-
-
-class ModelStats(ResponseModel):
-    """Router, fingerprint and vector dimensions of the index."""
-
-    router: str
-    fingerprint: str
-    has_text: bool
-    token_dimension: int
-    semantic_dimension: int
-
-
-class ServerStats(ResponseModel):
-    """State of the server process."""
-
-    version: str
-    uptime_seconds: float
-    instruction_set: str
-    read_only: bool
-    waiting: int
-    workers: int
-    queued: int
-    reload_error: str | None
-    limits: dict[str, int]
-
-
-class StatsResponse(ResponseModel):
-    """Statistics of the index, its model and the server."""
-
-    index: dict[str, Any]
-    list_sizes: list[ListSizeBin]
-    largest_keys: list[KeySize]
-    example_queries: list[str] = Field(description="titles of some documents, to try a search with")
-    memory: MemoryStats
-    model: ModelStats
-    server: ServerStats
-
-
-class HealthResponse(ResponseModel):
-    """Health of the server."""
-
-    status: Literal["live", "ready", "stopping"]
-    generation: int | None = None

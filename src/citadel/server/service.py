@@ -71,7 +71,9 @@ class Service:
         """Add documents, all or none; fail if a change whose token is in `covers` is lost."""
         return await self._in_writer(lambda: self._change(lambda: self._add(documents), commit, covers))
 
-    async def delete(self, ids: Sequence[str], commit: bool = False, covers: Sequence[str] = ()) -> dict[str, Any]:
+    async def delete(
+        self, ids: Sequence[str], commit: bool = False, covers: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """Delete by id; `covers` as for `add`."""
         return await self._in_writer(lambda: self._change(lambda: self._delete(ids), commit, covers))
 
@@ -83,7 +85,9 @@ class Service:
         """Load commits of other processes; a damaged generation is reported and not served."""
         await self._in_writer(self._reload)
 
-    def _change(self, change: Callable[[], dict[str, Any]], commit: bool, covers: Sequence[str]) -> dict[str, Any]:
+    def _change(
+        self, change: Callable[[], dict[str, Any]], commit: bool, covers: Sequence[str]
+    ) -> dict[str, Any]:
         """Make a change, issue its token, and commit it on request."""
         self._detect_losses()
         self._ledger.is_durable(covers)  # raises if one is lost
@@ -103,9 +107,11 @@ class Service:
         return counts | {"changes": token, "waiting": self.waiting, "generation": self.generation}
 
     def _add(self, documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        added = self.index.add_checked([_document(position, fields) for position, fields in enumerate(documents)])
+        added, cut = self.index.add_checked(
+            [_document(position, fields) for position, fields in enumerate(documents)]
+        )
         self.waiting += added
-        return {"added": added}
+        return {"added": added, "cut": {"documents": cut, "limit": self.index.max_tokens}}
 
     def _delete(self, ids: Sequence[str]) -> dict[str, Any]:
         deleted = self.index.delete(ids)

@@ -10,7 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-CONTENT_POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+CONTENT_POLICY = (
+    "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+)
 _MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
@@ -54,7 +56,9 @@ def page_file(name: str, body: bytes) -> PageFile:
 def page_files() -> dict[str, PageFile]:
     """Return every file of the page by its URL path."""
     files: dict[str, PageFile] = {}
-    for entry in sorted(resources.files("citadel.server").joinpath("web").iterdir(), key=lambda entry: entry.name):
+    for entry in sorted(
+        resources.files("citadel.server").joinpath("web").iterdir(), key=lambda entry: entry.name
+    ):
         if entry.name.rpartition(".")[2] in _MEDIA_TYPES:
             files[f"/{entry.name}"] = page_file(entry.name, entry.read_bytes())
     files["/"] = files.pop("/index.html")
@@ -63,4 +67,7 @@ def page_files() -> dict[str, PageFile]:
 
 def page_routes() -> list[Route]:
     """Return one route per file; no URL path is looked up on disk."""
-    return [Route(path, file.__call__, methods=["GET"], include_in_schema=False) for path, file in page_files().items()]
+    return [
+        Route(path, file.__call__, methods=["GET"], include_in_schema=False)
+        for path, file in page_files().items()
+    ]

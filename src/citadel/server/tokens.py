@@ -42,13 +42,17 @@ class TokenCheck:
             return
         if needed == WRITE and self._read_only:
             raise ServerError(
-                403, "read_only", "this server is read-only: start it with CITADEL_WRITE_TOKEN to change the index"
+                403,
+                "read_only",
+                "this server is read-only: start it with CITADEL_WRITE_TOKEN to change the index",
             )
         given = bearer(headers)
         # Compare with all tokens in constant time, so that the duration reveals nothing.
         matches = [hmac.compare_digest(given, token) for token in self._accepted[needed]]
         if not any(matches):
-            raise ServerError(401, "token", f"a {needed} token is needed: send it as `Authorization: Bearer TOKEN`")
+            raise ServerError(
+                401, "token", f"a {needed} token is needed: send it as `Authorization: Bearer TOKEN`"
+            )
 
 
 def permission(method: str, path: str) -> str | None:

@@ -1,6 +1,6 @@
 """FIFO queue for worker threads that wakes no thread without work.
 
-`queue.SimpleQueue` wakes a second waiting thread whenever one takes an item. For a search of
+`queue.SimpleQueue` wakes another waiting thread whenever one takes an item. For a search of
 microseconds, that extra switch of the interpreter lock costs as much as the search.
 """
 

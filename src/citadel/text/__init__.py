@@ -1,1 +1,1 @@
-"""Text in, documents and tokens out: corpus and query readers, analysers, snippets."""
+"""Corpus and query readers, analysers and snippets."""

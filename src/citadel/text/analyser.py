@@ -1,4 +1,4 @@
-"""Text to terms: how BM25 sees documents and queries."""
+"""Text analysis: documents and queries to BM25 terms."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from citadel.errors import UsageError
 from citadel.text.probes import PROBES
 from citadel.types import Tokens
 
-VERSION = 1  # raise it when a change here gives other terms than before
+VERSION = 1  # increment when a change alters the terms
 MAX_TERM = 255  # bytes of UTF-8
 ANALYSERS = ("english", "plain")
 _CACHED_TERMS = 1 << 16
-_LONG_TEXT = 1 << 17  # characters; a longer text is read in windows
-_WINDOW = 1 << 14  # words of a long text that are held at a time
-_CACHED_LENGTH = 32  # characters; longer words are rarely seen twice
+_LONG_TEXT = 1 << 17  # characters; longer texts are read in windows
+_WINDOW = 1 << 14  # words per window of a long text
+_CACHED_LENGTH = 32  # characters; longer words rarely repeat
 
 STOP_WORDS = frozenset(
     re.findall(
         r"\w+",
-        "a an and are as at be but by for if in into is it no not of on or such that the their then there these they"
-        " this to was will with",
+        "a an and are as at be but by for if in into is it no not of on or such that the their then there "
+        "these they this to was will with",
     )
 )
-# Inside a word and without meaning for search: soft hyphen, zero-width joiners, word joiner, byte order mark.
+# Ignored inside a word: soft hyphen, zero-width joiners, word joiner, byte order mark.
 _IGNORED = "\u00ad\u200c\u200d\u2060\ufeff"
-_IGNORED_LETTERS = re.compile(f"[{_IGNORED}]")  # on a long text ten times faster than str.translate
+_IGNORED_LETTERS = re.compile(f"[{_IGNORED}]")  # ten times faster than str.translate on long texts
 _APOSTROPHES = "'’＇"
 
 
 class Analyser:
-    """Cuts a text into words and makes a term of each; get one with `get_analyser`. Safe to share between threads.
+    """Split a text into words and normalise each to a term; get one with `get_analyser`. Thread-safe.
 
-    A word is a run of Unicode letters, digits, underscores and the marks on them, apostrophes inside it included;
-    Chinese and Japanese are not cut further. Each word is brought to NFKC and case-folded, so that full-width and
-    ligature forms, composed and decomposed accents, and H₂O and H2O meet; accents are kept, since they tell words apart
-    in most languages and dropping them cannot be undone. The rest is the analyser's own: `english` drops the possessive
-    's and 33 stop words and stems with Porter's algorithm, `plain` does nothing more. Terms are cut at 255 bytes.
+    A word is a run of Unicode letters, digits, underscores and combining marks, with apostrophes inside it;
+    Chinese and Japanese are not segmented further. Words are normalised to NFKC and case-folded, so that
+    full-width forms, ligatures, composed and decomposed accents, and H₂O and H2O match. Accents are kept,
+    because they distinguish words in most languages. `english` also drops the possessive 's and 33 stop words
+    and stems with Porter's algorithm; `plain` does nothing more. Terms are cut at 255 bytes.
     """
 
     def __init__(self, name: str, finish: Callable[[str], str]) -> None:
@@ -59,7 +59,7 @@ class Analyser:
         return list(filter(None, map(self._term, _words(text).findall(text))))
 
     def has_words(self, text: str) -> bool:
-        """Whether a text has a word at all, stop words included.
+        """Whether a text has at least one word, stop words included.
 
         >>> get_analyser("english").has_words("the"), get_analyser("english").has_words(" ?! ")
         (True, False)
@@ -67,7 +67,7 @@ class Analyser:
         return _words(text).search(text) is not None
 
     def windows(self, text: str) -> Iterator[list[str]]:
-        """The same terms in lists of bounded length, so that a long text is never held as words.
+        """The terms of a text in lists of bounded length, which bounds the memory for long texts.
 
         >>> list(get_analyser("english").windows("The dog's owners"))
         [['dog', 'owner']]
@@ -80,7 +80,7 @@ class Analyser:
             yield list(filter(None, map(self._term, window)))
 
     def tokens(self, text: str) -> Tokens:
-        """The same terms with the character offsets of their words in the text as given.
+        """The terms of a text with the character offsets of their words.
 
         >>> get_analyser("english").tokens("The dog's owners")
         Tokens(texts=('dog', 'owner'), offsets=((4, 9), (10, 16)))
@@ -91,21 +91,22 @@ class Analyser:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Name, version and a CRC of what becomes of the probe words.
+        """Name, version and a CRC of the terms of the probe words.
 
         It changes with the behaviour of the stemmer or of Unicode, not with their version numbers.
 
         >>> get_analyser("plain").fingerprint.startswith("plain-1-")
         True
         """
-        given = "\n".join(",".join(self.terms(probe)) for probe in PROBES)
-        return f"{self.name}-{VERSION}-{zlib.crc32(given.encode()):08x}"
+        terms = "\n".join(",".join(self.terms(probe)) for probe in PROBES)
+        return f"{self.name}-{VERSION}-{zlib.crc32(terms.encode()):08x}"
 
 
 class _Terms(dict[str, str]):
-    """From each word to its term ("" for a stop word), worked out at first sight.
+    """Cache of words and their terms ("" for a stop word).
 
-    Reading and setting one entry of a dict is atomic; only `finish` needs the lock, for a stemmer has one buffer.
+    Reading and setting one entry of a dict is atomic; only `finish` needs the lock, because a stemmer has a
+    single buffer.
     """
 
     def __init__(self, finish: Callable[[str], str]) -> None:
@@ -116,7 +117,7 @@ class _Terms(dict[str, str]):
     def __missing__(self, word: str) -> str:
         with self._lock:
             term = cut(self._finish(cut(fold(word))))
-            term = word if term == word else term  # one text in memory, not two
+            term = word if term == word else term  # keep one string instead of two equal ones
             if len(word) <= _CACHED_LENGTH:
                 if len(self) >= _CACHED_TERMS:
                     self.clear()
@@ -126,7 +127,7 @@ class _Terms(dict[str, str]):
 
 @cache
 def get_analyser(name: str) -> Analyser:
-    """The analyser `english` or `plain`, one object each for the whole process.
+    """The analyser `english` or `plain`; one instance per process.
 
     >>> get_analyser("plain").terms("It's E = mc²")
     ["it's", 'e', 'mc2']
@@ -139,7 +140,7 @@ def get_analyser(name: str) -> Analyser:
 
 
 def fold(word: str) -> str:
-    """One form for all spellings of a word that differ in case, width or composition only.
+    """Normalise case, width and composition.
 
     >>> fold("Ｃａｆé"), fold("STRASSE") == fold("Straße")
     ('café', True)
@@ -152,7 +153,7 @@ def fold(word: str) -> str:
 
 
 def cut(term: str) -> str:
-    """The term, cut before the character that would pass 255 bytes.
+    """Truncate a term to at most 255 bytes of whole characters.
 
     >>> len(cut("é" * 200).encode())
     254
@@ -165,8 +166,10 @@ def cut(term: str) -> str:
 def _english() -> Callable[[str], str]:
     try:
         import Stemmer
-    except ImportError:  # only where citadel was copied, not installed
-        raise UsageError("the english analyser needs PyStemmer: run `pip install PyStemmer`, or choose plain") from None
+    except ImportError:  # citadel was copied, not installed
+        raise UsageError(
+            "the english analyser needs PyStemmer: run `pip install PyStemmer`, or choose plain"
+        ) from None
 
     stem: Callable[[str], str] = Stemmer.Stemmer("porter", 0).stemWord
 
@@ -186,8 +189,10 @@ def _words(text: str) -> re.Pattern[str]:
 
 @cache
 def _unicode_words() -> re.Pattern[str]:
-    r"""Like \w+, with the marks that \w leaves out: without them every Indic or decomposed word falls to pieces."""
-    points = [*range(0x300, 0x20000), *range(0xE0100, 0xE01F0)]  # all marks of Unicode are in these ranges
+    r"""Pattern like \w+ that includes combining marks, which Indic and decomposed words need."""
+    points = [*range(0x300, 0x20000), *range(0xE0100, 0xE01F0)]  # contain all marks of Unicode
     marks = "".join(chr(point) for point in points if unicodedata.category(chr(point))[0] == "M")
-    run = rf"\w+(?:(?![\x00-\xac])[{marks}{_IGNORED}]+\w*)*"  # the look-ahead spares most words the long set
+    run = (
+        rf"\w+(?:(?![\x00-\xac])[{marks}{_IGNORED}]+\w*)*"  # the look-ahead skips the long set for most words
+    )
     return re.compile(rf"{run}(?:[{_APOSTROPHES}]{run})*")

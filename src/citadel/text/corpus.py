@@ -1,4 +1,4 @@
-"""Documents from JSONL, TSV, a BEIR folder or standard input, one at a time, whatever the size of the source."""
+"""Stream documents from JSONL, TSV, a BEIR folder or standard input."""
 
 from __future__ import annotations
 
@@ -24,27 +24,29 @@ Skipped = Callable[[InputError], None] | None
 
 
 class Position(NamedTuple):
-    """Where a document ends: its line, the byte after it in the decompressed stream, the zlib.crc32 up to there."""
+    """Where a document ends in the decompressed stream."""
 
     line: int
-    offset: int
-    crc: int
+    offset: int  # of the next byte
+    crc: int  # zlib.crc32 of all bytes up to the offset
 
 
 class Corpus:
-    """A running read of a corpus, made by `read_corpus`; iterates over (Document, Position).
+    """Iterator over (Document, Position), made by `read_corpus`.
 
-    `documents` and `skipped` count, `reasons` keeps the first few errors of skipped lines.
+    `documents` and `skipped` are counts; `reasons` has the errors of the first few skipped lines.
     """
 
-    def __init__(self, lines: Lines, parse: Callable[[str], Document], on_error: OnError, skipped: Skipped) -> None:
+    def __init__(
+        self, lines: Lines, parse: Callable[[str], Document], on_error: OnError, skipped: Skipped
+    ) -> None:
         self.lines = lines
         self.documents = 0
         self.skipped = 0
         self.reasons: list[InputError] = []
         self._parse = parse
         self._on_error = on_error
-        self._tell = skipped
+        self._on_skip = skipped
 
     @property
     def source(self) -> str:
@@ -52,7 +54,7 @@ class Corpus:
 
     @property
     def position(self) -> Position:
-        """Up to where the source is read, blank and skipped lines included."""
+        """Current position in the source, after blank and skipped lines."""
         return Position(self.lines.number, self.lines.position, self.lines.crc)
 
     def __iter__(self) -> Self:
@@ -87,15 +89,15 @@ class Corpus:
         self.skipped += 1
         if len(self.reasons) < KEPT_REASONS:
             self.reasons.append(InputError(error.reason, error.source, error.line))
-        if self._tell is not None:
-            self._tell(error)
+        if self._on_skip is not None:
+            self._on_skip(error)
 
     def refuse(self, error: InputError) -> None:
-        """Skip the last document, which an index refused, or fail with its line."""
+        """Skip the last document, which an index rejected, or raise an error with its line."""
         self._skip_or_fail(_BadLineError(error.reason, self.source, self.lines.number))
 
     def close(self) -> None:
-        """Close the source; closed by itself at the end and on an error."""
+        """Close the source; it closes itself at the end and on an error."""
         self.lines.close()
 
     def __enter__(self) -> Self:
@@ -106,11 +108,11 @@ class Corpus:
 
 
 class _BadLineError(InputError):
-    """A line that cannot be a document, as against a source that cannot be read on."""
+    """A line that is not a document; other errors mean that the source cannot be read further."""
 
 
 def _with_id(error: LineTooLongError) -> str:
-    """Why a line is too long, with the document's id where its beginning has it."""
+    """The reason of an error, with the document's id if the beginning of the line has it."""
     match = _ID_IN_HEAD.match(error.head)
     id = (match[1] or match[2]).decode(errors="replace") if match else ""
     return f"document {id!r}: {error.reason}" if id else error.reason
@@ -127,10 +129,10 @@ def read_corpus(
 ) -> Corpus:
     """Stream the documents of a JSONL or TSV file, a BEIR folder or "-" (standard input, JSONL by default).
 
-    A bad line raises InputError with file and line, or under `on_error="skip"` is counted, passed to `skipped`, and
-    passed over. Blank lines are no documents. `start` is the offset of an earlier Position. Ids may repeat: the last
-    one wins later, in the index. A line of more than `max_line` bytes (64 MiB) is a bad line. A TSV line is
-    id, text or id, title, text; nothing is quoted in it.
+    A bad line raises InputError with file and line; with `on_error="skip"` it is counted, its error is passed
+    to `skipped`, and reading continues. A line of more than `max_line` bytes (default 64 MiB) is a bad line.
+    Blank lines are ignored. Ids may repeat; the index keeps the last document of an id. A TSV line is id,
+    text or id, title, text, without quoting. `start` is the offset of an earlier Position.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +150,7 @@ def read_corpus(
 
 
 def find_file(path: str | os.PathLike[str], name: str) -> str:
-    """The file itself, or in a BEIR folder the file `name`, compressed or not.
+    """The path itself, or in a BEIR folder the file `name`, compressed or not.
 
     >>> find_file("corpus.tsv", "corpus.jsonl")
     'corpus.tsv'
@@ -163,7 +165,7 @@ def find_file(path: str | os.PathLike[str], name: str) -> str:
 
 
 def find_format(file: str, format: str | None) -> str:
-    """ "jsonl" or "tsv": as given, or by the file's name.
+    """The format `jsonl` or `tsv`, as given or by the suffix of the file.
 
     >>> find_format("corpus.tsv.gz", None)
     'tsv'
@@ -176,14 +178,16 @@ def find_format(file: str, format: str | None) -> str:
     if suffix not in _SUFFIXES:
         if not os.path.exists(file):
             raise InputError("there is no such file: check the path", file)
-        raise InputError("the name does not tell the format: end it in .jsonl or .tsv, or give --format", file)
+        raise InputError(
+            "the name does not tell the format: end it in .jsonl or .tsv, or give --format", file
+        )
     return _SUFFIXES[suffix]
 
 
 def _is_folder(path: str) -> bool:
     try:
         return os.path.isdir(path)
-    except ValueError:  # a NUL in the name; opening it will say so
+    except ValueError:  # a NUL in the name; opening it raises the error
         return False
 
 
@@ -195,4 +199,6 @@ def _parse_tsv(line: str) -> Document:
     columns = line.split("\t")
     if len(columns) not in (2, 3):
         raise InputError(f"{len(columns)} tab-separated columns: write id, text or id, title, text")
-    return make_document({"id": columns[0], "title": columns[1] if len(columns) == 3 else "", "text": columns[-1]})
+    return make_document(
+        {"id": columns[0], "title": columns[1] if len(columns) == 3 else "", "text": columns[-1]}
+    )

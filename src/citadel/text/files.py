@@ -1,4 +1,4 @@
-"""Lines of a plain or compressed file with their byte positions, so that a killed build can go on where it stopped."""
+"""Read lines of a plain or compressed file with byte positions, so that an interrupted build can resume."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ try:
         from compression import zstd
     else:
         from backports import zstd
-except ImportError:  # only where citadel was copied, not installed
+except ImportError:  # citadel was copied, not installed
     zstd = None
 
 MAX_LINE = 64 << 20  # bytes
 STDIN = "-"
 _CHUNK = 1 << 20
-_HEAD = 4096  # bytes of a line too long that are kept, to name its document
+_HEAD = 4096  # bytes kept of a line that is too long, to find its document id
 _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, *([zstd.ZstdError] if zstd else []))
 
 
 class Line(NamedTuple):
-    """One line without its end, its number from 1, and the byte after it in the decompressed stream."""
+    """One line of the decompressed stream."""
 
-    number: int
-    end: int
-    text: bytes
+    number: int  # from 1
+    end: int  # offset of the next line
+    text: bytes  # without the line end
 
 
 class LineTooLongError(InputError):
-    """A line beyond the limit; `head` is its beginning, and reading can continue with the next line."""
+    """A line above the size limit; `head` is its beginning. Reading can continue with the next line."""
 
     head = b""
 
 
 class Lines:
-    """Iterates over the lines of a stream; made by `open_lines`.
+    """Iterator over the lines of a stream, made by `open_lines`.
 
-    `position` counts the bytes given out so far and `crc` is their zlib.crc32; both count decompressed bytes.
-    `size` is the file's size on disk, None for a pipe.
+    `position` is the number of decompressed bytes read so far, `crc` their zlib.crc32, and `size` the size of
+    the file on disk, None for a pipe.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Lines:
 
     @property
     def consumed_on_disk(self) -> int:
-        """How much of `size` is read, for a progress bar."""
+        """Bytes read of `size`, for a progress bar."""
         if self._disk is None or self._plain or self.size is None:
             return self.position
         return self.size if self._disk.closed else self._disk.tell()
@@ -92,7 +92,7 @@ class Lines:
             self._count(piece)
             if piece.endswith(b"\n"):
                 break
-        advice = "split it" if self._limit == MAX_LINE else "raise the memory bound (--memory), or split it"
+        advice = "split it" if self._limit == MAX_LINE else "raise the memory limit (--memory), or split it"
         reason = f"the line is longer than {self._limit >> 20} MiB: {advice}"
         error = LineTooLongError(reason, self.source, self.number)
         error.head = head
@@ -110,12 +110,14 @@ class Lines:
             raise InputError(_unreadable(error), self.source, self.number + 1) from None
 
     def skip_to(self, start: int) -> None:
-        """Read the first `start` bytes again, counting their lines and CRC; they must end where a line ends."""
+        """Read the first `start` bytes for their line count and CRC; they must end at a line end."""
         last = b"\n"
         while self.position < start:
             piece = self._read(lambda: self._stream.read(min(_CHUNK, start - self.position)))
             if not piece:
-                self._fail(f"ends after {self.position} bytes, but {start} were read before: the file has changed")
+                self._fail(
+                    f"the file has changed: it ends after {self.position} bytes, but {start} were read before"
+                )
             self._count(piece)
             self.number += piece.count(b"\n")
             last = piece[-1:]
@@ -125,7 +127,7 @@ class Lines:
     def _expect_end(self, start: int) -> None:
         self.number += 1
         if self._read(lambda: self._stream.peek(1)):
-            self._fail(f"no line ends at byte {start}, where reading stopped before: the file has changed")
+            self._fail(f"the file has changed: no line ends at byte {start}, where reading stopped before")
 
     def _fail(self, reason: str) -> None:
         self.close()
@@ -146,10 +148,10 @@ class Lines:
 
 
 def open_lines(path: str | os.PathLike[str], start: int = 0, max_line: int | None = None) -> Lines:
-    """Open a file (.gz, .xz and .zst are decompressed) or "-" for standard input, at byte `start` of its contents.
+    """Open a file or "-" (standard input) at byte `start`; .gz, .xz and .zst files are decompressed.
 
-    With `start` > 0 the bytes before it are read once more, so that `crc` and `number` are those of the first run.
-    A line of more than `max_line` bytes (64 MiB) is an error.
+    The bytes before `start` are read again, so that `crc` and `number` continue those of the first run. A
+    line of more than `max_line` bytes (default 64 MiB) is an error.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +173,7 @@ def open_lines(path: str | os.PathLike[str], start: int = 0, max_line: int | Non
 
 
 def uncompressed_name(name: str) -> str:
-    """The name without its compression suffix.
+    """Remove the compression suffix from a file name.
 
     >>> uncompressed_name("corpus.jsonl.zst")
     'corpus.jsonl'
@@ -208,16 +210,18 @@ def _size_on_disk(disk: BinaryIO | None) -> int | None:
 
 def _unreadable(error: Exception) -> str:
     if isinstance(error, EOFError):
-        return "the compressed file ends too early: copy it again"
+        return "the compressed file is truncated: copy it again"
     if isinstance(error, OSError) and error.errno is not None:
         return f"cannot be read: {error.strerror}"
     return f"the compressed file is damaged ({error}): copy it again"
 
 
 def _zstd(disk: BinaryIO) -> Any:
-    """zstd as Python 3.14 has it; a bare machine can do without until it meets such a file."""
+    """Open a zstd stream. The package is optional until such a file is read."""
     if zstd is None:
-        raise InputError("this file is compressed with zstd: run `pip install backports.zstd`, or decompress it first")
+        raise InputError(
+            "this file is compressed with zstd: run `pip install backports.zstd`, or decompress it first"
+        )
     return zstd.ZstdFile(disk)
 
 

@@ -1,7 +1,4 @@
-"""One line or dict to one checked Document: what is accepted, what is refused, and the reason in one sentence.
-
-Errors here carry no file and line; the readers add them.
-"""
+"""Parse and validate documents. Errors have no file and line; the readers add them."""
 
 from __future__ import annotations
 
@@ -15,15 +12,15 @@ from citadel.errors import InputError, UsageError
 from citadel.types import Document
 
 MAX_ID = 512  # bytes of UTF-8
-MAX_DEPTH = 64  # of metadata; json itself gives up near 1,000
-MAX_INTEGER_BITS = 1024  # as far as a JSON number reaches in a double
+MAX_DEPTH = 64  # of metadata; the json module fails near 1,000
+MAX_INTEGER_BITS = 1024  # range of a double
 BOM = "\ufeff"
-# Control characters and the two Unicode line ends would break run files and terminals.
+# Control characters and Unicode line ends would break run files and terminals.
 _BAD_IN_ID = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def decode(line: bytes, number: int) -> str:
-    """The line as text; a byte order mark is taken off the first one.
+    """Decode a line as UTF-8, without the byte order mark of the first line.
 
     >>> decode(b"caf\\xc3\\xa9", 1)
     'café'
@@ -31,12 +28,14 @@ def decode(line: bytes, number: int) -> str:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 at byte {error.start + 1} of the line: convert the file to UTF-8") from None
+        raise InputError(
+            f"not UTF-8 at byte {error.start + 1} of the line: convert the file to UTF-8"
+        ) from None
     return text.removeprefix(BOM) if number == 1 else text
 
 
 def parse_object(line: str) -> dict[str, Any]:
-    """The JSON object of one line, strictly: no NaN, no key twice, nothing but an object.
+    """Parse a line as a JSON object; NaN and duplicate keys are errors.
 
     >>> parse_object('{"id": 7}')
     {'id': 7}
@@ -50,14 +49,14 @@ def parse_object(line: str) -> dict[str, Any]:
     except ValueError:  # an integer of thousands of digits
         raise InputError("not valid JSON: a number is too long") from None
     if not isinstance(value, dict):
-        raise InputError(f"not a JSON object but {_kind(value)}: write one object a line")
+        raise InputError(f"not a JSON object but {_kind(value)}: write one object per line")
     return value
 
 
 def make_document(fields: Mapping[str, Any]) -> Document:
-    """A document from `id` or `_id`, `title`, `text`; all other fields are its metadata.
+    """Make a document from `id` or `_id`, `title` and `text`; all other fields are metadata.
 
-    An object under `metadata` (as in BEIR) is spread among the other fields; a name in both places is refused.
+    An object under `metadata` (as in BEIR) is merged with the other fields; a name in both is an error.
 
     >>> make_document({"_id": 7, "text": "E = mc²", "year": 1905})
     Document(id='7', text='E = mc²', title='', metadata={'year': 1905})
@@ -71,7 +70,7 @@ def make_document(fields: Mapping[str, Any]) -> Document:
 
 
 def check_document(document: Document) -> Document:
-    """The same document, or InputError where a field cannot be stored and given back.
+    """Return the document, or raise InputError if a field cannot be stored.
 
     >>> check_document(Document("d1", "text")).id
     'd1'
@@ -102,7 +101,7 @@ def find_id(fields: Mapping[str, Any]) -> str:
 
 
 def check_id(identifier: object) -> str:
-    """The id itself, when an index and a run file can hold it: 1 to 512 bytes, no control characters.
+    """Return the id if it is valid: 1 to 512 bytes without control characters.
 
     >>> check_id("🦊")
     '🦊'
@@ -120,7 +119,7 @@ def check_id(identifier: object) -> str:
 
 
 def known_id(id: object) -> str | None:
-    """An id as `add` would have stored it; None for a text that no document can have.
+    """An id as `add` stores it, or None if no document can have it.
 
     >>> known_id(7), known_id("\\ud800")
     ('7', None)
@@ -128,12 +127,12 @@ def known_id(id: object) -> str | None:
     if isinstance(id, int) and not isinstance(id, bool):
         return str(id)
     if not isinstance(id, str):
-        raise UsageError(f"a document's id is a text or a whole number, not {type(id).__name__}")
+        raise UsageError(f"a document's id is a string or an integer, not {type(id).__name__}")
     return id if id.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in id) else None
 
 
 def check_text(text: object, what: str) -> str:
-    """The text itself, when it is a string that UTF-8 can hold.
+    """Return the text if it is a string that UTF-8 can encode.
 
     >>> check_text("naïve", "text")
     'naïve'
@@ -145,12 +144,14 @@ def check_text(text: object, what: str) -> str:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             code = ord(text[error.start])
-            raise InputError(f"{what} holds half a surrogate pair (\\u{code:04x}), which UTF-8 cannot store") from None
+            raise InputError(
+                f"{what} holds half a surrogate pair (\\u{code:04x}), which UTF-8 cannot encode"
+            ) from None
     return text
 
 
 def shorten(text: str) -> str:
-    """A quotation of at most 40 characters, safe to print.
+    """Quote at most 40 characters, safe to print.
 
     >>> shorten("a" * 50)[-5:]
     "aaa'…"
@@ -183,9 +184,11 @@ def _check_value(value: object, name: str, depth: int) -> None:
     if isinstance(value, str):
         check_text(value, f"metadata {shorten(name)}")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"metadata {shorten(name)} is {value}, which JSON does not know: write null")
+        raise InputError(f"metadata {shorten(name)} is {value}, which JSON does not have: write null")
     elif isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
-        raise InputError(f"metadata {shorten(name)} is an integer of more than {MAX_INTEGER_BITS} bits: write a string")
+        raise InputError(
+            f"metadata {shorten(name)} is an integer of more than {MAX_INTEGER_BITS} bits: write a string"
+        )
     elif isinstance(value, dict | list | tuple):
         _check_inner(value, name, depth + 1)
     elif value is not None and not isinstance(value, int | float):

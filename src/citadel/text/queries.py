@@ -1,4 +1,4 @@
-"""Queries from JSONL, TSV, a BEIR folder or standard input."""
+"""Read queries from JSONL, TSV, a BEIR folder or standard input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Query = tuple[str, str]
 
 
 def read_queries(path: str | os.PathLike[str], *, format: str | None = None) -> list[Query]:
-    """(id, text) of each query, in file order; any bad line or repeated id is an InputError with file and line.
+    """Read (id, text) of each query in file order; a bad line or repeated id is an InputError.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +38,7 @@ def read_queries(path: str | os.PathLike[str], *, format: str | None = None) -> 
 
 
 def named_queries(queries: Sequence[str] | Sequence[Query] | Mapping[str, str]) -> list[Query]:
-    """(id, text) of queries given in any of the ways that `search_batch` takes; without an id their places count.
+    """(id, text) of queries as passed to `search_batch`; without ids, they are numbered from 1.
 
     >>> named_queries(["relativity", "evolution"])
     [('1', 'relativity'), ('2', 'evolution')]
@@ -54,7 +54,7 @@ def named_queries(queries: Sequence[str] | Sequence[Query] | Mapping[str, str]) 
 
 
 def parse_query(line: str) -> Query:
-    """One query from a line of JSON; fields other than its id and text are left out.
+    """Parse a query from a line of JSON; fields other than id and text are ignored.
 
     >>> parse_query('{"id": "q1", "text": "relativity", "lang": "en"}')
     ('q1', 'relativity')

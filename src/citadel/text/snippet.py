@@ -1,20 +1,20 @@
-"""Snippets: the window of a text that shows best why it matched.
+"""Snippets: the window of a text that best shows why it matched.
 
-`snippet` takes spans with their share of the score, as an explanation has them; `term_snippet` finds the terms of a
-query in a text first. Both bound the work on long texts by `best_part`.
+`snippet` takes spans with their share of the score, as in an explanation; `term_snippet` first finds the
+terms of a query in a text. `best_part` bounds the work on long texts.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from citadel.text.analyser import Analyser, fold
 
-MAX_ANALYSED = 100_000  # characters of a text that are analysed; of a longer one, the best part
+MAX_ANALYSED = 100_000  # characters; of a longer text only the best part is analysed
 _PIECE = 1 << 14  # characters searched at a time
 _MAX_SEARCHED = 8 << 20  # characters analysed to find the best part
 _MAX_TERMS = 64  # terms searched for; the longest are the rarest
@@ -24,7 +24,7 @@ Range = tuple[int, int]  # characters start … end − 1
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters start … end − 1 of a text, their share of the score, and the matches behind it, largest first.
+    """Characters start … end − 1 of a text, their share of the score, and its matches, largest first.
 
     >>> Span(0, 8, 2.5, (0,)).gain
     2.5
@@ -73,7 +73,7 @@ class _GainTally:
 
 
 class _TermTally:
-    """Number of different terms, then number of spans."""
+    """Number of distinct terms, then number of spans."""
 
     def __init__(self) -> None:
         self._terms: Counter[tuple[int, ...]] = Counter()
@@ -92,7 +92,7 @@ class _TermTally:
 
 
 def snippet(text: str, spans: Sequence[Span], width: int = 240) -> Snippet:
-    """The first window of at most `width` characters whose spans, given in order, add most to the score.
+    """The first window of up to `width` characters whose spans have the largest sum of gains.
 
     >>> snippet("One day the quick foxes ran home.", [Span(18, 23, 2.0, (0,))], width=20)
     Snippet(start=12, end=27, text='quick foxes ran', spans=(Span(start=6, end=11, gain=2.0, matches=(0,)),))
@@ -101,15 +101,15 @@ def snippet(text: str, spans: Sequence[Span], width: int = 240) -> Snippet:
 
 
 def term_snippet(text: str, terms: Sequence[str], analyser: Analyser, width: int = 200) -> Snippet:
-    """The window of at most `width` characters with most different terms, then most matches, then the first.
+    """The first window of up to `width` characters with the most distinct terms, then the most matches.
 
-    `terms` are the query's, from the same analyser; the matches of a span are positions in `terms`. Of a text longer
-    than `MAX_ANALYSED` characters only its `best_part` is analysed.
+    `terms` are those of the query, from the same analyser; the matches of a span are positions in `terms`. Of
+    a text longer than `MAX_ANALYSED` characters only the `best_part` is analysed.
 
     >>> from citadel.text.analyser import get_analyser
     >>> english = get_analyser("english")
-    >>> found = term_snippet("One day the quick foxes ran home.", english.terms("fox runs"), english, width=20)
-    >>> found.text, found.start, [found.text[span.start : span.end] for span in found.spans]
+    >>> best = term_snippet("One day the quick foxes ran home.", english.terms("fox runs"), english, width=20)
+    >>> best.text, best.start, [best.text[span.start : span.end] for span in best.spans]
     ('quick foxes ran', 12, ['foxes'])
     """
     before, stop = best_part(text, terms, analyser)
@@ -137,7 +137,7 @@ def _snippet(text: str, spans: Sequence[Span], width: int, tally: _Tally) -> Sni
 
 
 def _best_run(spans: Sequence[Span], width: int, tally: _Tally) -> Range:
-    """The spans [first, last) that fit into one window and have the highest value; (0, 0) for none."""
+    """The spans [first, last) that fit into one window and have the highest value; (0, 0) if none do."""
     best, run, first = tally.value, (0, 0), 0
     for last, span in enumerate(spans):
         tally.add(span)
@@ -173,9 +173,9 @@ def best_part(
     limit: int = MAX_ANALYSED,
     check: Callable[[], None] = lambda: None,
 ) -> Range:
-    """The part of at most `limit` characters around the piece with most different terms.
+    """The part of up to `limit` characters around the piece with the most distinct terms.
 
-    A shorter text is returned whole. `check` is called once per piece, and stops the search by raising.
+    A shorter text is returned whole. `check` is called once per piece and may raise to stop the search.
 
     >>> from citadel.text.analyser import get_analyser
     >>> english = get_analyser("english")
@@ -186,41 +186,73 @@ def best_part(
     """
     if len(text) <= limit:
         return 0, len(text)
-    at = _best_piece(text, terms, analyser, min(_PIECE, limit), check)
-    start = max(0, min(at - (limit - min(_PIECE, limit)) // 2, len(text) - limit))
+    at = best_piece([text], terms, analyser, limit, check)
+    return part_around(at, text, 0, len(text), limit)
+
+
+def part_around(at: int, text: str, offset: int, length: int, limit: int = MAX_ANALYSED) -> Range:
+    """The part of at most `limit` characters around the piece at `at` that avoids cutting words.
+
+    `text` may be characters offset … of a text of `length` characters: those from `at` − `limit` up to and
+    with `at` + `limit` suffice.
+    """
+    start = max(0, min(at - (limit - min(_PIECE, limit)) // 2, length - limit)) - offset
     end = start + limit
     first = _next_word(text, start, min(start + _LONG_WORD, end))
-    return first, _last_space(text, max(end - _LONG_WORD, start), end)
+    return first + offset, _last_space(text, max(end - _LONG_WORD, start), end) + offset
 
 
-def _best_piece(text: str, terms: Collection[str], analyser: Analyser, length: int, check: Callable[[], None]) -> int:
-    """The start of the first piece with most different terms.
+def best_piece(
+    text: Iterable[str],
+    terms: Collection[str],
+    analyser: Analyser,
+    limit: int = MAX_ANALYSED,
+    check: Callable[[], None] = lambda: None,
+) -> int:
+    """Start of the first piece with the most distinct terms; the text itself may come in other pieces.
 
-    Only words with the prefix of a term are analysed, and only in pieces that contain more prefixes than the best
-    piece has terms: most of a long text costs a search for a few strings.
+    Only words with the prefix of a term are analysed, and only in pieces that contain more prefixes than the
+    best piece has terms, so that most of a long text costs only a search for a few strings.
     """
+    length = min(_PIECE, limit)
     wanted = set(sorted(terms, key=len, reverse=True)[:_MAX_TERMS])
     if not wanted:
         return 0
     prefixes = sorted({_prefix(term) for term in wanted})
     words = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, prefixes))})\S*")
     best, at, searched = 0, 0, 0
-    for start in range(0, len(text), length):
+    for number, piece in enumerate(_cut_into(text, length)):
         check()
-        folded = fold(text[start : start + length])
+        folded = fold(piece)
         if sum(prefix in folded for prefix in prefixes) <= best:
             continue
         likely = " ".join(set(words.findall(folded)))
         searched += len(likely)
         if (count := len(wanted.intersection(analyser.terms(likely)))) > best:
-            best, at = count, start
+            best, at = count, number * length
         if best == len(wanted) or searched > _MAX_SEARCHED:
             break
     return at
 
 
+def _cut_into(text: Iterable[str], length: int) -> Iterator[str]:
+    """Cut a text that comes in pieces into pieces of `length` characters.
+
+    >>> list(_cut_into(["a", "bcd", "", "e"], 2))
+    ['ab', 'cd', 'e']
+    """
+    rest = ""
+    for piece in text:
+        rest = rest + piece if rest else piece
+        whole = len(rest) - len(rest) % length
+        yield from (rest[start : start + length] for start in range(0, whole, length))
+        rest = rest[whole:]
+    if rest:
+        yield rest
+
+
 def _prefix(term: str) -> str:
-    """A prefix of all words with this stem: the stem of theory is theori, that of sensibility sensibl.
+    """A prefix shared by all words with this stem: the stem of "theory" is "theori".
 
     >>> _prefix("theori"), _prefix("run")
     ('theor', 'run')
@@ -239,14 +271,14 @@ def window(text: str, ranges: Sequence[Range], width: int) -> Range:
 
 
 def _next_word(text: str, start: int, limit: int) -> int:
-    """The first start of a word at or after `start`; `limit` if there is none before it."""
+    """Start of the first word at or after `start`, or `limit` if there is none before it."""
     if start == 0 or text[start - 1].isspace():
         return start
     return next((at + 1 for at in range(start, limit) if text[at].isspace()), limit)
 
 
 def _last_space(text: str, limit: int, end: int) -> int:
-    """The last end of a word up to `end`, not before `limit`; `end` itself if it cuts no word or must."""
+    """End of the last word up to `end`, not before `limit`; `end` itself if a word must be cut."""
     if end == len(text) or text[end].isspace():
         return end
     return next((at for at in range(end - 1, limit, -1) if text[at].isspace()), limit or end)

@@ -1,1 +1,1 @@
-"""From pairs of queries and passages to a trained model."""
+"""Training: data, mining, distillation, losses and the training loop."""

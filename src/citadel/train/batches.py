@@ -47,7 +47,9 @@ class QueryGroup(NamedTuple):
 class Batches:
     """Draws batches; process `rank` of `world` gets its share of each."""
 
-    def __init__(self, data: Data, config: TrainConfig, rank: int = 0, world: int = 1, fixed: bool = False) -> None:
+    def __init__(
+        self, data: Data, config: TrainConfig, rank: int = 0, world: int = 1, fixed: bool = False
+    ) -> None:
         self.data, self._part, self._seed = data, config.data, config.seed
         if config.optimizer.batch % world:
             reason = f"optimizer.batch {config.optimizer.batch} cannot be shared by {world} processes"
@@ -58,7 +60,7 @@ class Batches:
         self._order = lru_cache(maxsize=2)(self._new_order)
 
     def batch(self, step: int) -> TrainingBatch:
-        """The batch of a forward pass, counted from 0."""
+        """Return the batch of a forward pass; passes are counted from 0."""
         start = step * self._batch + self._rank * self._share
         positions = np.arange(start, start + self._share)
         drawn = [self._draw(int(position)) for position in positions]
@@ -68,16 +70,18 @@ class Batches:
         texts = [text for each in drawn for text in each.texts]
         passage_ids, passage_mask = self._pad(texts, self._part.passage_length)
         teacher = np.stack([each.scores for each in drawn]) if self.data.teacher else None  # [B, G]
-        return TrainingBatch(query_ids, query_mask, passage_ids, passage_mask, self._allowed(chosen, passages), teacher)
+        return TrainingBatch(
+            query_ids, query_mask, passage_ids, passage_mask, self._allowed(chosen, passages), teacher
+        )
 
     def _pad(self, rows: list[NDArray[Any]], length: int) -> tuple[TokenIds, TokenIds]:
         return pad(rows, self.data.special.pad, length if self._fixed else 0)
 
     def iterate(self, start: int = 0) -> Generator[TrainingBatch, None, None]:
-        """Endless batches from a step on, prepared by a thread."""
+        """Yield batches without end from a step on, prepared by a thread."""
         ready: queue.Queue[TrainingBatch | BaseException] = queue.Queue(AHEAD)
-        over = threading.Event()
-        worker = threading.Thread(target=self._fill, args=(ready, over, start), daemon=True)
+        stop = threading.Event()
+        worker = threading.Thread(target=self._fill, args=(ready, stop, start), daemon=True)
         worker.start()
         try:
             while True:
@@ -86,46 +90,48 @@ class Batches:
                     raise item
                 yield item
         finally:
-            over.set()
+            stop.set()
             while not ready.empty():
                 ready.get_nowait()
             worker.join()
 
-    def _fill(self, ready: queue.Queue[TrainingBatch | BaseException], over: threading.Event, step: int) -> None:
-        while not over.is_set():
+    def _fill(
+        self, ready: queue.Queue[TrainingBatch | BaseException], stop: threading.Event, step: int
+    ) -> None:
+        while not stop.is_set():
             try:
-                made: TrainingBatch | BaseException = self.batch(step)
+                item: TrainingBatch | BaseException = self.batch(step)
             except BaseException as error:
-                made = error
-            while not over.is_set():
+                item = error
+            while not stop.is_set():
                 try:
-                    ready.put(made, timeout=0.1)
+                    ready.put(item, timeout=0.1)
                     break
                 except queue.Full:
                     continue
             step += 1
 
-    # -- which example -----------------------------------------------------------------------------------------------
+    # Order of the examples
 
     def example(self, position: int) -> int:
-        """The example at a position of the endless stream of epochs."""
+        """Return the example at a position of the endless stream of epochs."""
         epoch, within = divmod(position, self.epoch_size)
         return int(self._order(epoch)[within])
 
     def _new_order(self, epoch: int) -> Rows:
-        """One shuffled epoch: every example as often as its weight, rounded up or down."""
+        """Shuffle one epoch; an example occurs as often as its weight, rounded up or down."""
         rng = np.random.default_rng((self._seed, _ORDER, epoch))
         shuffled = rng.permutation(len(self.data.examples))
         ends = np.cumsum(self.data.examples.weight[shuffled])
         # Systematic sampling: an example of weight 1 is drawn exactly once.
         points = (np.arange(self.epoch_size) + rng.random()) * (ends[-1] / self.epoch_size)
-        hit = np.minimum(np.searchsorted(ends, points, side="right"), len(ends) - 1)
-        return np.asarray(rng.permutation(shuffled[hit]), np.int64)
+        chosen = np.minimum(np.searchsorted(ends, points, side="right"), len(ends) - 1)
+        return np.asarray(rng.permutation(shuffled[chosen]), np.int64)
 
-    # -- which passages ----------------------------------------------------------------------------------------------
+    # Passages of a query
 
     def _draw(self, position: int) -> QueryGroup:
-        """The query at a position of the stream and its group of passages."""
+        """Draw the query at a position of the stream and its group of passages."""
         data, part = self.data, self._part
         rng = np.random.default_rng((self._seed, _DRAW, position))
         example = self.example(position)
@@ -139,7 +145,7 @@ class Batches:
         return drawn
 
     def _group(self, example: int, query: int, positive: int, rng: np.random.Generator) -> tuple[Rows, Any]:
-        """The positive, randomly chosen hard negatives, then random passages if there are too few."""
+        """Draw a group: the positive, hard negatives, and random passages if those are too few."""
         pool, scores, own = self._pool(int(self.data.examples.pair[example]))
         chosen = rng.permutation(len(pool))[: self._part.group - 1]
         missing = self._part.group - 1 - len(chosen)
@@ -149,7 +155,7 @@ class Batches:
         return rows, teacher
 
     def _pool(self, pair: int) -> tuple[NDArray[Any], NDArray[Any], float]:
-        """Hard negatives of a pair, their teacher scores and that of the positive; NaN if not scored."""
+        """Hard negatives of a pair, their teacher scores and the positive's score; NaN if not scored."""
         teacher = self.data.teacher
         if teacher is not None and len(teacher.passages[pair]):
             scores = teacher.scores[pair]
@@ -158,27 +164,28 @@ class Batches:
         return pool, np.full(len(pool), np.nan), float("nan")
 
     def _random(self, count: int, known: NDArray[Any], rng: np.random.Generator) -> Rows:
-        """Random passages, preferring those not known to answer the query."""
+        """Draw random passages, preferring those not known to answer the query."""
         if not count:
             return np.empty(0, np.int64)
         drawn = rng.integers(len(self.data.passages), size=4 * count + 4)
-        fair = drawn[~np.isin(self.data.twin[drawn], known)]
-        return np.asarray(np.concatenate([fair, drawn])[:count], np.int64)  # others are masked by `allowed`
+        unknown = drawn[~np.isin(self.data.twin[drawn], known)]
+        return np.asarray(np.concatenate([unknown, drawn])[:count], np.int64)  # `allowed` masks the rest
 
-    # -- which are fair ----------------------------------------------------------------------------------------------
+    # Mask of negatives
 
     def _allowed(self, chosen: Rows, passages: Rows) -> NDArray[np.bool_]:
-        """Mask of fair passages: all but known positives and false negatives; a query's own positive stays."""
+        """Mask known positives and false negatives of each query; its own positive stays."""
         data, size = self.data, len(chosen)
         columns = data.twin[passages]  # [B·G]
         order = np.argsort(columns, kind="stable")
-        queries, unfair = _lists(data.known, data.examples.query[chosen])
+        queries, excluded = _lists(data.known, data.examples.query[chosen])
         if data.dropped is not None:
             more, dropped = _lists(data.dropped, data.examples.pair[chosen])
-            queries, unfair = np.concatenate([queries, more]), np.concatenate([unfair, data.twin[dropped]])
+            queries = np.concatenate([queries, more])
+            excluded = np.concatenate([excluded, data.twin[dropped]])
         allowed = np.ones((size, len(passages)), bool)
-        low = np.searchsorted(columns[order], unfair, side="left")
-        high = np.searchsorted(columns[order], unfair, side="right")
+        low = np.searchsorted(columns[order], excluded, side="left")
+        high = np.searchsorted(columns[order], excluded, side="right")
         for position in np.flatnonzero(high > low).tolist():
             allowed[queries[position], order[low[position] : high[position]]] = False
         allowed[np.arange(size), np.arange(size) * self._part.group] = True

@@ -1,6 +1,7 @@
-"""Initialise the heads so that the router is active from the first step and the semantic vector is useful.
+"""Initialise the heads: an active router and a useful semantic vector from the first step.
 
-Without it nearly every key of a new router is positive, the loss is in the thousands, and the router collapses.
+Otherwise nearly every key of a new router is positive, the loss is in the thousands, and the router
+collapses.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ _WARM_UP, _CALIBRATE, _PCA = 11, 12, 13  # random streams, distinct from those o
 
 
 def start_heads(
-    model: Citadel, data: Data, marker: Marker, part: RouterPart, seed: int, dtype: torch.dtype, meter: Meter = silent
+    model: Citadel,
+    data: Data,
+    marker: Marker,
+    part: RouterPart,
+    seed: int,
+    dtype: torch.dtype,
+    meter: Meter = silent,
 ) -> dict[str, float]:
     """Initialise every head; return figures for the log."""
     figures: dict[str, float] = {}
@@ -48,7 +55,13 @@ def start_heads(
 
 
 def warm_up(
-    model: Citadel, data: Data, marker: Marker, part: RouterPart, seed: int, dtype: torch.dtype, meter: Meter = silent
+    model: Citadel,
+    data: Data,
+    marker: Marker,
+    part: RouterPart,
+    seed: int,
+    dtype: torch.dtype,
+    meter: Meter = silent,
 ) -> float:
     """Train only the router head on masked tokens, with a frozen backbone; return the last loss."""
     assert model.router is not None
@@ -67,14 +80,18 @@ def warm_up(
     return float(loss.detach())
 
 
-def masked_token_loss(model: Citadel, inputs: Inputs, seed: int, dtype: torch.dtype, part: RouterPart) -> Tensor:
-    """Cross-entropy of the router's logits at masked and some visible tokens; only the head gets gradients."""
+def masked_token_loss(
+    model: Citadel, inputs: Inputs, seed: int, dtype: torch.dtype, part: RouterPart
+) -> Tensor:
+    """Cross-entropy of the router's logits at masked and some visible tokens; trains the head only."""
     assert model.router is not None
-    draw = torch.rand(inputs.ids.shape, generator=torch.Generator().manual_seed(seed)).to(inputs.ids.device)  # [n, T]
+    generator = torch.Generator().manual_seed(seed)
+    draw = torch.rand(inputs.ids.shape, generator=generator).to(inputs.ids.device)  # [n, T]
     hidden_tokens = inputs.routed & (draw < part.warm_up_masked)
     predicted = inputs.routed & (draw < part.warm_up_masked + part.warm_up_shown)
     with torch.no_grad():
-        hidden = model(inputs.ids.masked_fill(hidden_tokens, model.config.mask_id), inputs.mask, dtype)  # [n, T, h]
+        masked = inputs.ids.masked_fill(hidden_tokens, model.config.mask_id)
+        hidden = model(masked, inputs.mask, dtype)  # [n, T, h]
     x = model.router(hidden[predicted])  # [m, h]
     logits = F.linear(x, model.embeddings.word.detach().to(x.dtype), model.router.bias.to(x.dtype))  # [m, V]
     return F.cross_entropy(logits.float(), inputs.ids[predicted])
@@ -88,8 +105,8 @@ def shift_logits(model: Citadel, inputs: Inputs, active: int, dtype: torch.dtype
     for at in range(0, len(inputs.ids), 16):
         part = inputs.rows(slice(at, at + 16))
         x = model.router(model(part.ids, part.mask, dtype))[part.routed]  # [m, h]
-        logits = F.linear(x, model.embeddings.word.to(x.dtype), model.router.bias.to(x.dtype)).float()  # [m, V]
-        total += float(logits.topk(min(active, logits.shape[-1]), -1).values[:, -1].sum())
+        logits = F.linear(x, model.embeddings.word.to(x.dtype), model.router.bias.to(x.dtype))  # [m, V]
+        total += float(logits.float().topk(min(active, logits.shape[-1]), -1).values[:, -1].sum())
         tokens += len(x)
     shift = total / max(1, tokens)
     model.router.bias.sub_(shift)
@@ -103,7 +120,9 @@ def start_semantic(model: Citadel, sample: Sample, part: RouterPart, dtype: torc
     width, hidden = model.semantic.weight.shape
     if part.semantic_start == "identity":
         if width > hidden:
-            raise InputError(f"router.semantic_start is identity: semantic_dimension {width} is above {hidden}")
+            raise InputError(
+                f"router.semantic_start is identity: semantic_dimension {width} is above {hidden}"
+            )
         torch.nn.init.eye_(model.semantic.weight)
         model.semantic.bias.zero_()
     elif part.semantic_start == "pca":
@@ -136,7 +155,7 @@ def _principal(head: torch.nn.Linear, states: Tensor) -> None:
     chosen = vectors.flip(-1)[:, : head.weight.shape[0]].T  # [s, h]
     if len(chosen) < head.weight.shape[0]:
         raise InputError(f"pca gives at most {len(chosen)} directions: lower the dimension")
-    # Eigenvectors have an arbitrary sign; fix it, so that machines agree.
+    # Eigenvectors have an arbitrary sign: fix it, so that the result does not depend on the machine.
     sign = torch.sign(chosen.gather(1, chosen.abs().argmax(1, keepdim=True)))
     head.weight.copy_(chosen * sign)
     head.bias.copy_(-F.linear(mean, head.weight))
@@ -152,7 +171,7 @@ def _pooled(model: Citadel, inputs: Inputs, dtype: torch.dtype) -> Tensor:
 
 
 def _sample(data: Data, marker: Marker, count: int, seed: tuple[int, ...]) -> Inputs:
-    """Draw passages by seed, the same on every process."""
+    """Draw passages by seed, the same in every process."""
     rows = np.random.default_rng(seed).integers(len(data.passages), size=min(count, len(data.passages)))
     ids, mask = pad([data.passages[int(row)] for row in rows], data.special.pad)
     return marker(torch.from_numpy(ids), torch.from_numpy(mask))

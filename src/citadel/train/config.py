@@ -11,7 +11,15 @@ from typing import Any
 
 from citadel.encode.config import make
 from citadel.errors import InputError
-from citadel.train.config_tables import PRESETS, DataPart, LossPart, ModelPart, OptimizerPart, RouterPart, RunPart
+from citadel.train.config_tables import (
+    PRESETS,
+    DataPart,
+    LossPart,
+    ModelPart,
+    OptimizerPart,
+    RouterPart,
+    RunPart,
+)
 
 _NOT_FINGERPRINTED = {
     "log_every",
@@ -61,7 +69,9 @@ class TrainConfig:
     def fingerprint(self) -> str:
         """SHA-256 over everything that determines the weights; a resumed run needs the same."""
         tables = self._tables()
-        tables["run"] = {name: value for name, value in tables["run"].items() if name not in _NOT_FINGERPRINTED}
+        tables["run"] = {
+            name: value for name, value in tables["run"].items() if name not in _NOT_FINGERPRINTED
+        }
         del tables["data"]["cache"]  # does not affect the weights
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
@@ -89,7 +99,7 @@ def load_train_config(path: str | os.PathLike[str]) -> TrainConfig:
         with open(name, encoding="utf-8") as file:
             text = file.read()
     except OSError as error:
-        raise InputError(f"cannot be opened: {error.strerror}; name a config of training", name) from None
+        raise InputError(f"cannot be opened: {error.strerror}; name a training config", name) from None
     except ValueError as error:
         raise InputError(f"cannot be read ({error}): a config is a TOML file in UTF-8", name) from None
     return parse_train_config(text, name)
@@ -128,11 +138,11 @@ def _train_config(data: dict[str, Any]) -> TrainConfig:
         raise InputError(f"unknown key {unknown[0]!r}: known are {', '.join(known)}")
     name, seed = data.get("name", ""), data.get("seed", 0)
     if not isinstance(name, str) or not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise InputError("name must be a text and seed a whole number of 0 or more")
+        raise InputError("name must be a string and seed an integer of 0 or more")
     tables = {part: _table(data, part) for part in known[2:]}
     loss = make(LossPart, tables["loss"], "loss.")  # checks the keys and the preset before it is applied
     if loss.teacher and tables["data"].get("scores"):
-        raise InputError("loss.teacher and data.scores are two teachers: give one of them")
+        raise InputError("loss.teacher and data.scores are both set: give one teacher")
     return TrainConfig(
         name=name,
         seed=seed,

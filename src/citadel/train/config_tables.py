@@ -25,7 +25,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 _TOKENIZER_KEYS = {"cls_id", "sep_id", "pad_id", "mask_id"}
-_ANY_BACKBONE = BackboneConfig(positions=MAX_SIZES["positions"])  # lengths are checked once the backbone is known
+# Lengths are checked once the backbone is known.
+_ANY_BACKBONE = BackboneConfig(positions=MAX_SIZES["positions"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +41,23 @@ class ModelPart:
     settings: Mapping[str, Any]  # of ModelConfig
 
     def config(self, backbone: BackboneConfig, **special: Any) -> ModelConfig:
-        """The model config on a backbone; `special` has defaults for the name and the special token ids.
+        """Build the model config for a backbone; `special` has defaults for name and special token ids.
 
         Lengths are limited to the positions of the backbone.
         """
         whole = make(ModelConfig, {**special, **self.settings, "backbone": _ANY_BACKBONE}, "model.")
-        query, document = (min(length, backbone.longest) for length in (whole.query_length, whole.document_length))
+        query, document = (
+            min(length, backbone.longest) for length in (whole.query_length, whole.document_length)
+        )
         return replace(whole, backbone=backbone, query_length=query, document_length=document)
 
     def __post_init__(self) -> None:
         if not self.backbone:
-            raise InputError("model.backbone is missing: name a folder or a model of the hub")
+            raise InputError("model.backbone is missing: name a folder or a model on the Hugging Face Hub")
         if "router" not in self.settings:
             raise InputError("model.router is missing: choose none, all_to_all, static, dynamic or sparse")
         if "backbone" in self.settings or "name" in self.settings:
-            raise InputError("model.name is not known: write the name at the top of the file")
+            raise InputError("unknown key model.name: write the name at the top of the file")
         self.config(_ANY_BACKBONE)
 
     @property
@@ -65,7 +68,9 @@ class ModelPart:
         """All values, given or default."""
         values = asdict(self.config(_ANY_BACKBONE))
         hidden = {"backbone", "name"} | (_TOKENIZER_KEYS - set(self.settings))
-        return {"backbone": self.backbone} | {name: value for name, value in values.items() if name not in hidden}
+        return {"backbone": self.backbone} | {
+            name: value for name, value in values.items() if name not in hidden
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,8 @@ class DataPart:
     kinds: Mapping[str, float] = field(default_factory=dict)  # kind of query → weight; 0 leaves it out
     sources: Mapping[str, float] = field(default_factory=dict)  # source of the positive → weight
     crops: float = 0.0  # share of queries replaced by a sentence of their positive
-    margin: float = -math.inf  # mined passages that score above the positive − margin count as false negatives
+    # Mined passages that score above the positive − margin count as false negatives.
+    margin: float = -math.inf
     held_out: bool = True
     max_pairs: int = 0
     cache: str = ""  # folder of the data cache; "": no cache
@@ -158,8 +164,18 @@ class LossPart:
             reason = "loss.bm25, loss.anchor and loss.teachers need loss.teacher"
             raise InputError(f"{reason}: name the folder of a sentence encoder")
         if self.teacher in self.teachers:
-            raise InputError(f"loss.teachers names loss.teacher again: {self.teacher!r}; give other sentence encoders")
-        weights = ("alpha", "beta", "router_contrastive", "hard_label", "soft_label", "flops_query", "flops_passage")
+            raise InputError(
+                f"loss.teachers names loss.teacher again: {self.teacher!r}; give other sentence encoders"
+            )
+        weights = (
+            "alpha",
+            "beta",
+            "router_contrastive",
+            "hard_label",
+            "soft_label",
+            "flops_query",
+            "flops_passage",
+        )
         for name in (*weights, "bm25", "anchor"):
             _within(f"loss.{name}", getattr(self, name), 0, math.inf)
 
@@ -225,11 +241,18 @@ class OptimizerPart:
         _above("optimizer.lr", self.lr)
         for name in ("head_lr", "semantic_lr", "weight_decay", "average"):
             _within(f"optimizer.{name}", getattr(self, name), 0, 1)
-        for name, low in (("clip", 0), ("warm_up", 0), ("batch", 1), ("accumulate", 1), ("cache", 0), ("frozen", 0)):
+        for name, low in (
+            ("clip", 0),
+            ("warm_up", 0),
+            ("batch", 1),
+            ("accumulate", 1),
+            ("cache", 0),
+            ("frozen", 0),
+        ):
             _within(f"optimizer.{name}", getattr(self, name), low, math.inf)
 
     def total_steps(self, examples: int) -> int:
-        """Number of steps, if an epoch has this many examples."""
+        """Number of steps for an epoch of this many examples."""
         return self.steps or max(1, math.ceil(self.epochs * examples / (self.batch * self.accumulate)))
 
     def rate(self, name: str) -> float:
@@ -259,7 +282,7 @@ class RunPart:
 
     log_every: int = 50
     evaluate_every: int = 0
-    evaluate_queries: int = 0  # 0: all held out
+    evaluate_queries: int = 0  # 0: all held-out queries
     evaluate_at_end: bool = True
     checkpoint_every: int = 0
     precision: str = "auto"  # bf16 on CUDA, else fp32
@@ -276,7 +299,9 @@ class RunPart:
 
 def _one_of(name: str, value: str, options: tuple[str, ...]) -> None:
     if value not in options:
-        raise InputError(f"{name} is {value!r}: choose one of {', '.join(repr(option) for option in options)}")
+        raise InputError(
+            f"{name} is {value!r}: choose one of {', '.join(repr(option) for option in options)}"
+        )
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

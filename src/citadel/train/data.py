@@ -49,15 +49,15 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Data of batches and evaluation."""
+    """Training and evaluation data."""
 
     passages: Ragged  # token ids
     queries: Ragged
-    ids: TextStore  # of the passages
+    ids: TextStore  # passage ids
     examples: Examples
     held_out: Examples
-    unseen: Mapping[str, Examples]  # by source with weight 0, to measure transfer
-    known: Ragged  # by query: every passage known to answer it, as twins
+    unseen: Mapping[str, Examples]  # source with weight 0 → its pairs, to measure transfer
+    known: Ragged  # by query: the `twin` of every passage known to answer it
     twin: Rows  # [P]: the first passage with the same tokens
     special: Special
     sentence_ends: Rows
@@ -74,9 +74,9 @@ def make_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) 
     index = PairIndex.of(source)
     mined = read_mined(files["negatives"], source, index, part.margin) if part.negatives else None
     teacher = read_scored(files["scores"], source, index) if part.scores else None
-    kept = expand(part.cache)
-    passages = cached_tokens(kept, source.passages.texts, tokenizer, part.passage_length, meter, "passages")
-    queries = cached_tokens(kept, source.queries, tokenizer, part.query_length, meter, "queries")
+    cache = expand(part.cache)
+    passages = cached_tokens(cache, source.passages.texts, tokenizer, part.passage_length, meter, "passages")
+    queries = cached_tokens(cache, source.queries, tokenizer, part.query_length, meter, "queries")
     twin = twins(passages)
     examples, held_out = split(source, index, part)
     return Data(
@@ -107,11 +107,14 @@ def check_lengths(part: DataPart, longest: int) -> None:
 
     >>> check_lengths(DataPart(passage_length=600), longest=512)
     Traceback (most recent call last):
-    citadel.errors.InputError: data.passage_length is 600, but the backbone takes 512 tokens: choose a shorter one
+    citadel.errors.InputError: data.passage_length is 600, but the backbone takes 512 tokens: choose a shorter
+    one
     """
     for name in ("query_length", "passage_length"):
         if (length := getattr(part, name)) > longest:
-            raise InputError(f"data.{name} is {length}, but the backbone takes {longest} tokens: choose a shorter one")
+            raise InputError(
+                f"data.{name} is {length}, but the backbone takes {longest} tokens: choose a shorter one"
+            )
 
 
 def split(source: SourceData, index: PairIndex, part: DataPart) -> tuple[Examples, Examples]:
@@ -132,14 +135,19 @@ def unseen_pairs(source: SourceData, index: PairIndex, part: DataPart) -> dict[s
     """Pairs of each source with weight 0, to measure transfer to other texts."""
     by_kind = _table(part.kinds, source.kind_names, "data.kinds")
     by_source = _table(part.sources, source.passages.source_names, "data.sources")
-    of, weight = source.passages.sources[source.positive], by_kind[source.kind]
+    source_of, weight = source.passages.sources[source.positive], by_kind[source.kind]
     every = Examples(source.query, source.positive, index.row, weight)
-    chosen = {number: (of == number) & (weight > 0) for number in np.flatnonzero(by_source == 0).tolist()}
-    return {source.passages.source_names[number]: every.some(np.flatnonzero(rows)) for number, rows in chosen.items()}
+    chosen = {
+        number: (source_of == number) & (weight > 0) for number in np.flatnonzero(by_source == 0).tolist()
+    }
+    return {
+        source.passages.source_names[number]: every.some(np.flatnonzero(rows))
+        for number, rows in chosen.items()
+    }
 
 
 def pair_weights(source: SourceData, part: DataPart) -> NDArray[np.float64]:
-    """Weight of each pair: that of its kind times that of its positive's source."""
+    """Weight of each pair: weight of its kind times weight of its positive's source."""
     by_kind = _table(part.kinds, source.kind_names, "data.kinds")
     by_source = _table(part.sources, source.passages.source_names, "data.sources")
     weights: NDArray[np.float64] = by_kind[source.kind] * by_source[source.passages.sources[source.positive]]

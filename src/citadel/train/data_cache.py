@@ -52,7 +52,7 @@ def load_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) 
 
 
 def _name(part: DataPart, tokenizer: Tokenizer) -> str:
-    """Fingerprint of the files' bytes, the settings and the tokenizer."""
+    """Fingerprint of the file contents, the settings and the tokenizer."""
     fingerprint = hashlib.sha256(json.dumps([_setting(part, name) for name in _DECIDE]).encode())
     prepare(tokenizer, part.passage_length)
     fingerprint.update(tokenizer_settings(tokenizer))
@@ -69,16 +69,18 @@ def _setting(part: DataPart, name: str) -> object:
 
 
 def _inputs(part: DataPart) -> Iterator[str]:
-    """Every file that the readers may use, in a fixed order."""
+    """Yield every file that the readers may use, in a fixed order."""
     named = [(key, expand(getattr(part, key))) for key in _NAMED if getattr(part, key)]
     names = _IN_BEIR if part.format == "beir" else _IN_FOLDER
-    usual = [os.path.join(expand(part.folder), name + end) for name in names for end in COMPRESSIONS if part.folder]
-    for key, file in [*named, *(("folder", file) for file in usual if os.path.isfile(file))]:
+    in_folder = [
+        os.path.join(expand(part.folder), name + end) for name in names for end in COMPRESSIONS if part.folder
+    ]
+    for key, file in [*named, *(("folder", file) for file in in_folder if os.path.isfile(file))]:
         yield checked(file, f"data.{key}")
 
 
 def write_data(data: Data, file: str) -> None:
-    """Write `data` without what is derived from the tokenizer."""
+    """Write `data`, without the parts that the tokenizer determines."""
     tables = {name: getattr(data, name) for name in _TABLES}
     tables |= {name: table for name in _OPTIONAL if (table := getattr(data, name)) is not None}
     if data.teacher is not None:

@@ -1,4 +1,4 @@
-"""Files of training data that several formats share: passages and judgements, and the paths that [data] names."""
+"""Readers that several training formats share: passages, judgements and the paths in [data]."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORBIDDEN = "scifact"
 
 
 def file_of(part: DataPart, key: str, in_folder: str = "") -> str:
-    """The file of a [data] key, or its default name in `folder`; missing and forbidden files are errors."""
+    """Path of a [data] key, or its default name in `folder`; missing and forbidden files are errors."""
     given = expand(getattr(part, key))
     if not given and part.folder and in_folder:
         given = os.path.join(expand(part.folder), in_folder)
@@ -39,7 +39,9 @@ def checked(path: str, key: str) -> str:
     """
     for name in (path, os.path.realpath(path)):
         if any(part.lower().split(".")[0] == FORBIDDEN for part in name.split(os.sep)):
-            reason = "SciFact is a test collection and must not be trained on, not even its train split"
+            reason = (
+                "SciFact is a test collection and must not be used for training, not even its train split"
+            )
             raise InputError(f"{key}: {reason}: name other data", path)
     if not os.path.exists(path):
         raise InputError(f"{key}: no such file: check the path, or set CITADEL_DATA", path)
@@ -58,19 +60,21 @@ def read_passages(file: str) -> Passages:
 
 
 def judged_pairs(file: str, queries: dict[str, str]) -> PairList:
-    """One pair per judgement above 0."""
+    """Make one pair per judgement above 0."""
     pairs, location = PairList(), ErrorLocation(file)
     for number, query, passage, grade in read_judgements(file):
         with location.at(number):
             if query not in queries:
-                raise InputError(f"the query id {query!r} is not among the queries: correct the id or add the query")
+                raise InputError(
+                    f"the query id {query!r} is not among the queries: correct the id or add the query"
+                )
             if grade > 0:
                 pairs.add(queries[query], passage, number)
     return pairs
 
 
 def read_judgements(file: str) -> Iterator[tuple[int, str, str, float]]:
-    """(line, query id, passage id, grade) from TREC's four columns, or BEIR's three with or without their header."""
+    """Yield (line, query id, passage id, grade) from TREC's four or BEIR's three columns."""
     for number, line in numbered_lines(file):
         columns = line.split("\t") if line.count("\t") == 2 else line.split()
         if columns[0] == "query-id" and number == 1:

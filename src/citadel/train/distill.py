@@ -1,4 +1,4 @@
-"""`citadel score`: a teacher's scores of each query's positive and hard negatives."""
+"""`citadel score`: a teacher scores the positive and the hard negatives of each query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 KINDS = ("cross", "dense")
-TOKENS_PER_BATCH = {"cuda": 1 << 16, "cpu": 1 << 12}  # tokens
+TOKENS_PER_BATCH = {"cuda": 1 << 16, "cpu": 1 << 12}
 
 
 class ScoringGroup(NamedTuple):
@@ -73,11 +73,14 @@ def score_negatives(
     meter: Meter = silent,
     fuse: float = 0.0,
 ) -> int:
-    """Write a teacher's scores for each line of a mined file; how many lines. `fuse` is the weight of BM25 in them."""
+    """Write a teacher's scores for each line of a mined file; return the number of lines.
+
+    `fuse` is the weight of BM25 in the scores.
+    """
     if kind not in KINDS:
         raise UsageError(f"unknown kind of teacher {kind!r}: choose one of {', '.join(KINDS)}")
     if keep < 2:
-        raise UsageError(f"--keep {keep} leaves no negative: keep 2 passages a query or more")
+        raise UsageError(f"--keep {keep} leaves no negative: keep at least 2 passages per query")
     groups = ScoringGroups(read_groups(checked(negatives, "--negatives"), passages, keep))
     judge = find_teacher(teacher, kind, passages, part or DataPart(), device)
     if fuse:
@@ -89,22 +92,29 @@ def score_negatives(
 
 
 def read_groups(file: str, passages: Passages, keep: int) -> Iterator[ScoringGroup]:
-    """The lines of a mined file as queries with the rows of `keep` passages."""
+    """Read the lines of a mined file, each with the rows of up to `keep` passages."""
     location = ErrorLocation(file)
     for number, line in numbered_lines(file):
         with location.at(number):
             fields = parse_object(line)
             listed = fields.get("negatives")
-            if not isinstance(fields.get("query"), str) or "positive" not in fields or not isinstance(listed, list):
-                raise InputError("there are no query, positive and negatives: name a file of `citadel mine`")
+            if (
+                not isinstance(fields.get("query"), str)
+                or "positive" not in fields
+                or not isinstance(listed, list)
+            ):
+                raise InputError("query, positive or negatives is missing: name a file of `citadel mine`")
             ids = [find_id({"id": id}) for id in [fields["positive"], *listed[: keep - 1]]]
         yield ScoringGroup(fields["query"], rows_or_fail(passages.ids, ids, [number] * len(ids), file))
 
 
 def scored_lines(
-    teacher: Teacher, groups: ScoringGroups | Sequence[ScoringGroup], passages: Passages, meter: Meter = silent
+    teacher: Teacher,
+    groups: ScoringGroups | Sequence[ScoringGroup],
+    passages: Passages,
+    meter: Meter = silent,
 ) -> Iterator[str]:
-    """The lines of the file, in the order of the groups."""
+    """Yield the lines of the scored file, in the order of the groups."""
     ids = passages.ids.texts
     with meter("Scoring", "queries", len(groups)) as progress:
         for start in range(0, len(groups), teacher.lines):
@@ -118,7 +128,7 @@ def scored_lines(
 
 
 def find_teacher(name: str, kind: str, passages: Passages, part: DataPart, device: str) -> Teacher:
-    """The teacher of that name on a device."""
+    """Load a teacher by name onto a device."""
     try:
         from citadel.model.encoder import find_device
     except ModuleNotFoundError as error:
@@ -128,7 +138,7 @@ def find_teacher(name: str, kind: str, passages: Passages, part: DataPart, devic
 
 
 class DenseTeacher:
-    """A sentence encoder: the cosine of two texts. A passage is encoded once, when it is first asked for."""
+    """A sentence encoder: the cosine of two texts. Passages are encoded on first use and kept."""
 
     lines = 4096
 
@@ -140,33 +150,38 @@ class DenseTeacher:
         self._tokenizer = load_tokenizer(folder)
         self._encoder = TorchEncoder(model.to(device), Marker(model.config, [], device), model.config.pad_id)
         longest = model.config.backbone.longest
-        self._query_length, self._passage_length = min(part.query_length, longest), min(part.passage_length, longest)
+        self._query_length, self._passage_length = (
+            min(part.query_length, longest),
+            min(part.passage_length, longest),
+        )
         self._texts = texts
-        self._known = np.zeros(len(texts), bool)  # [P]: which passages are encoded
-        self._vectors = np.zeros((len(texts), model.config.semantic_dimension), np.float32)  # pages come when written
+        self._known = np.zeros(len(texts), bool)  # [P]: whether a passage is encoded
+        # Memory is allocated lazily, as rows are written.
+        self._vectors = np.zeros((len(texts), model.config.semantic_dimension), np.float32)
 
     def score(self, groups: Sequence[ScoringGroup]) -> list[list[float]]:
         rows = np.concatenate([group.rows for group in groups])  # [lines · G]
-        self._learn(np.unique(rows[~self._known[rows]]))
-        queries = self._encode([group.query for group in groups], self._query_length, query=True)  # [lines, s]
+        self._encode_passages(np.unique(rows[~self._known[rows]]))
+        texts = [group.query for group in groups]
+        queries = self._encode(texts, self._query_length, query=True)  # [lines, s]
         sizes = [len(group.rows) for group in groups]
         scores = np.einsum("ps,ps->p", self._vectors[rows], np.repeat(queries, sizes, axis=0))
         return [part.tolist() for part in np.split(scores, np.cumsum(sizes)[:-1])]
 
-    def _learn(self, rows: Rows) -> None:
+    def _encode_passages(self, rows: Rows) -> None:
         if len(rows):
             self._vectors[rows] = self._encode(self._texts.some(rows.tolist()), self._passage_length)
             self._known[rows] = True
 
     def _encode(self, texts: list[str], length: int, query: bool = False) -> Any:
         table = tokenize(texts, self._tokenizer, length)
-        found = self._encoder.encode(table, query=query)
-        assert found.semantic is not None
-        return found.semantic.cpu().numpy()
+        encoded = self._encoder.encode(table, query=query)
+        assert encoded.semantic is not None
+        return encoded.semantic.cpu().numpy()
 
 
 class CrossTeacher:
-    """A cross-encoder of transformers: reads query and passage together and gives one number."""
+    """A cross-encoder of transformers: one score for a query and a passage read together."""
 
     lines = 256
 
@@ -191,7 +206,7 @@ class CrossTeacher:
         lengths = np.array([len(each.ids) for each in encoded])
         scores = np.empty(len(texts), np.float32)
         for chosen in batches(lengths, TOKENS_PER_BATCH.get(self._device.type, 1 << 14)):
-            scores[chosen] = self._forward([encoded[place] for place in chosen.tolist()])
+            scores[chosen] = self._forward([encoded[index] for index in chosen.tolist()])
         ends = np.cumsum([len(group.rows) for group in groups])
         return [part.tolist() for part in np.split(scores, ends[:-1])]
 
@@ -209,8 +224,8 @@ class CrossTeacher:
         cuda = self._device.type == "cuda"
         with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=cuda):
             logits = self._model(**inputs).logits.float()  # [n, labels]
-        one = logits[:, 0] if logits.shape[1] == 1 else logits[:, -1] - logits[:, 0]
-        return one.cpu().numpy()
+        scores = logits[:, 0] if logits.shape[1] == 1 else logits[:, -1] - logits[:, 0]
+        return scores.cpu().numpy()
 
 
 def _load_cross(folder: str) -> Any:
@@ -218,7 +233,9 @@ def _load_cross(folder: str) -> Any:
         from transformers import AutoModelForSequenceClassification
         from transformers.utils import logging
     except ImportError:
-        raise UsageError("a cross-encoder needs transformers: run `pip install 'citadel-ir[train]'`") from None
+        raise UsageError(
+            "a cross-encoder needs transformers: run `pip install 'citadel-ir[train]'`"
+        ) from None
     logging.set_verbosity_error()  # type: ignore[no-untyped-call] # missing tensors are an error, below
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     load: Callable[..., Any] = AutoModelForSequenceClassification.from_pretrained
@@ -226,11 +243,15 @@ def _load_cross(folder: str) -> Any:
         model, info = load(folder, use_safetensors=True, local_files_only=True, output_loading_info=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0][:200]
-        raise InputError(f"cannot be loaded as a cross-encoder ({reason}): name another teacher", folder) from None
+        raise InputError(
+            f"cannot be loaded as a cross-encoder ({reason}): name another teacher", folder
+        ) from None
     if missing := sorted(info["missing_keys"]):  # transformers would fill them with random numbers
-        raise InputError(f"is not a trained cross-encoder, it lacks {missing[0]}: name another teacher", folder)
+        raise InputError(
+            f"is not a trained cross-encoder ({missing[0]} is missing): name another teacher", folder
+        )
     if model.config.num_labels > 2:
         raise InputError(
-            f"has {model.config.num_labels} outputs: name a teacher with one, or two for no and yes", folder
+            f"has {model.config.num_labels} outputs: name a teacher with one output, or two (no, yes)", folder
         )
     return model

@@ -21,37 +21,47 @@ from citadel.train.ragged import Ragged
 
 DEPTH = 100
 NUM_KEPT = DEPTH + 32  # room for other known answers, which are removed
-PASSAGES = {"cuda": 1 << 19, "cpu": 1 << 15}  # encoded at a time
-_QUERIES = {"cuda": 256, "cpu": 16}  # at a time
+PASSAGES = {"cuda": 1 << 19, "cpu": 1 << 15}  # per chunk
+_QUERIES = {"cuda": 256, "cpu": 16}  # per chunk
 
 
 class TopPassages(NamedTuple):
-    """The best passages of each query so far, best first; −1 where there are fewer."""
+    """The best passages of each query so far, best first, padded with −1."""
 
     scores: Tensor  # [n, ≤ NUM_KEPT]
     numbers: Tensor  # [n, ≤ NUM_KEPT]
 
     def better(self, other: TopPassages, start: int) -> TopPassages:
-        """The best of these and of further passages, which are numbered from `start`; equal ones by lower number.
+        """Merge with the best of further passages, numbered from `start`; ties go to the lower number.
 
         >>> kept = TopPassages(torch.tensor([[3.0, 1.0]]), torch.tensor([[0, 1]]))
-        >>> kept.better(TopPassages(torch.tensor([[3.0, 2.0]]), torch.tensor([[1, 0]])), start=2).numbers.tolist()
+        >>> more = TopPassages(torch.tensor([[3.0, 2.0]]), torch.tensor([[1, 0]]))
+        >>> kept.better(more, start=2).numbers.tolist()
         [[0, 3, 2, 1]]
         """
         numbers = torch.where(other.numbers >= 0, other.numbers + start, -1)
         scores, order = torch.cat([self.scores, other.scores], 1).sort(dim=1, descending=True, stable=True)
-        return TopPassages(scores[:, :NUM_KEPT], torch.cat([self.numbers, numbers], 1).gather(1, order)[:, :NUM_KEPT])
+        return TopPassages(
+            scores[:, :NUM_KEPT], torch.cat([self.numbers, numbers], 1).gather(1, order)[:, :NUM_KEPT]
+        )
 
 
 def evaluate(
-    model: Citadel, data: Data, marker: Marker, queries: int = 0, tau: float | None = None, meter: Meter = silent
+    model: Citadel,
+    data: Data,
+    marker: Marker,
+    queries: int = 0,
+    tau: float | None = None,
+    meter: Meter = silent,
 ) -> dict[str, float]:
-    """nDCG@10, RR@10, R@100 of held-out pairs, of each unseen source and their mean; postings per passage.
+    """Measure nDCG@10, RR@10 and R@100 on held-out pairs and unseen sources, and postings per passage.
 
-    `queries` limits the pairs of each, 0 for all.
+    `queries` limits the number of pairs of each; 0 means all.
     """
     selected = {"": data.held_out} | {f"unseen {name} ": some for name, some in data.unseen.items()}
-    selected = {kind: some.some(np.arange(min(queries or len(some), len(some)))) for kind, some in selected.items()}
+    selected = {
+        kind: some.some(np.arange(min(queries or len(some), len(some)))) for kind, some in selected.items()
+    }
     if not any(map(len, selected.values())):
         return {}
     encoder = TorchEncoder(model, marker, data.special.pad, model.config.tau if tau is None else tau)
@@ -63,23 +73,26 @@ def evaluate(
     for (kind, some), part in zip(selected.items(), parts, strict=True):
         if len(some):
             figures |= {kind + name: value for name, value in measures(_ranks(part, data, some)).items()}
-    if unseen := [value for name, value in figures.items() if name.startswith("unseen ") and name.endswith(" nDCG@10")]:
+    if unseen := [
+        value for name, value in figures.items() if name.startswith("unseen ") and name.endswith(" nDCG@10")
+    ]:
         figures["unseen nDCG@10"] = sum(unseen) / len(unseen)  # every source counts the same
     return figures
 
 
 def _search(encoder: TorchEncoder, data: Data, selected: FlatTexts, meter: Meter) -> tuple[Tensor, int]:
-    """The best passages of each query, and how many postings all passages have; a part of them at a time."""
+    """Find the best passages of each query and count all postings, one chunk of passages at a time."""
     device = selected.vectors.device
     kept = TopPassages(
-        torch.empty(selected.size, 0, device=device), torch.empty(selected.size, 0, dtype=torch.int64, device=device)
+        torch.empty(selected.size, 0, device=device),
+        torch.empty(selected.size, 0, dtype=torch.int64, device=device),
     )
     size, postings = PASSAGES.get(device.type, 1 << 15), 0
     with meter("Encoding for evaluation", "passages", len(data.passages)) as progress:
         for start in range(0, len(data.passages), size):
             part = data.passages.part(start, min(start + size, len(data.passages)))
-            found, more = _best(encoder, part, selected, partial(_shifted, progress, start))
-            kept, postings = kept.better(found, start), postings + more
+            top, count = _best(encoder, part, selected, partial(_shifted, progress, start))
+            kept, postings = kept.better(top, start), postings + count
     return kept.numbers, postings
 
 
@@ -90,29 +103,29 @@ def _shifted(progress: Callable[[int], Any], start: int, done: int) -> None:
 def _best(
     encoder: TorchEncoder, part: Ragged, selected: FlatTexts, progress: Callable[[int], Any]
 ) -> tuple[TopPassages, int]:
-    """The best of some passages for each query, and how many postings those have."""
+    """Find the best passages of a chunk for each query, and count its postings."""
     passages = encoder.encode(part, progress=progress)
     search = ExactSearch(RoutedRows(*passages), get_router(encoder.model.config.router).floor)
     step, device = _QUERIES.get(selected.vectors.device.type, 16), selected.vectors.device
-    found = []
-    for at in range(0, selected.size, step):
-        chosen = torch.arange(at, min(at + step, selected.size), device=device)
-        found.append(search.search(RoutedRows(*selected.pick(chosen)), NUM_KEPT))
-    scores, numbers = zip(*found, strict=True)
+    results = []
+    for start in range(0, selected.size, step):
+        chosen = torch.arange(start, min(start + step, selected.size), device=device)
+        results.append(search.search(RoutedRows(*selected.pick(chosen)), NUM_KEPT))
+    scores, numbers = zip(*results, strict=True)
     return TopPassages(torch.cat(scores), torch.cat(numbers)), len(passages.keys)
 
 
 def _ranks(numbers: Tensor, data: Data, held: Examples) -> Tensor:
-    """The rank of each held-out positive, or of a twin of it, from 1; 0 where it is not among the first."""
-    found = []
+    """Rank of each held-out positive or its twin, counted from 1; 0 if it was not retrieved."""
+    ranks = []
     for top, query, positive in zip(numbers.cpu().numpy(), held.query, held.positive, strict=True):
         twins = np.where(top >= 0, data.twin[top], -1).tolist()
-        found.append(rank_of(int(data.twin[positive]), twins, set(data.known[int(query)].tolist())))
-    return torch.tensor(found)
+        ranks.append(rank_of(int(data.twin[positive]), twins, set(data.known[int(query)].tolist())))
+    return torch.tensor(ranks)
 
 
 def rank_of(positive: int, top: list[int], answers: set[int]) -> int:
-    """Rank of the positive without other known answers and duplicates; 0 if absent.
+    """Rank of the positive after removing other known answers and duplicates; 0 if absent.
 
     >>> rank_of(7, [5, 4, 4, 7], answers={5, 7})
     2
@@ -127,7 +140,7 @@ def rank_of(positive: int, top: list[int], answers: set[int]) -> int:
 
 
 def measures(ranks: Tensor) -> dict[str, float]:
-    """The measures of queries with one answer each.
+    """Compute the measures for queries with one answer each.
 
     >>> {name: round(value, 3) for name, value in measures(torch.tensor([1, 2, 0])).items()}
     {'nDCG@10': 0.544, 'RR@10': 0.5, 'R@100': 0.667}

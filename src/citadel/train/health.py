@@ -10,12 +10,13 @@ import torch
 from citadel.errors import CitadelError
 from citadel.model.citadel import EncodedTexts
 
-LARGEST_SHARE = 0.9  # of all routed tokens under one key: the router has collapsed
-DEAD_SHARE = 0.99  # of query tokens without a key: so it has
+# Above either share the router has collapsed.
+LARGEST_SHARE = 0.9  # of all routed tokens under one key
+DEAD_SHARE = 0.99  # of query tokens without a key
 
 
 class TrainingStopped(CitadelError):
-    """Training was stopped: the router has collapsed or the loss is not finite. The last checkpoint is kept."""
+    """The router collapsed or the loss is not finite; the last checkpoint is kept."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class RouterHealth:
     """Router statistics of one batch."""
 
     active_keys: float  # mean number of keys with φ above 0 per passage token
-    distinct_keys: int  # that passages chose
+    distinct_keys: int  # chosen by passages
     largest_share: float  # share of the most frequent key
     queries_without_key: float  # share of query tokens
 
@@ -32,14 +33,20 @@ class RouterHealth:
 
 
 def router_health(queries: EncodedTexts, passages: EncodedTexts) -> RouterHealth | None:
-    """The router's figures in a batch; None for a model without a learned router.
+    """Router statistics of a batch; None for a model without a learned router.
 
     >>> keys, weights = torch.tensor([[[3, 4]]]), torch.tensor([[[1.0, 0.0]]])
-    >>> text = EncodedTexts(torch.ones(1, 1, dtype=torch.bool), keys=keys, weights=weights, active=torch.tensor(1))
+    >>> routed = torch.ones(1, 1, dtype=torch.bool)
+    >>> text = EncodedTexts(routed, keys=keys, weights=weights, active=torch.tensor(1))
     >>> router_health(text, text)
     RouterHealth(active_keys=1.0, distinct_keys=1, largest_share=1.0, queries_without_key=0.0)
     """
-    if passages.keys is None or passages.weights is None or passages.active is None or queries.weights is None:
+    if (
+        passages.keys is None
+        or passages.weights is None
+        or passages.active is None
+        or queries.weights is None
+    ):
         return None
     chosen = passages.keys[passages.weights > 0]
     counts = torch.bincount(chosen) if len(chosen) else torch.zeros(1, dtype=torch.int64)
@@ -53,24 +60,29 @@ def router_health(queries: EncodedTexts, passages: EncodedTexts) -> RouterHealth
     )
 
 
-def check(loss: float, found: RouterHealth | None, step: int, kept: str, norm: float = 0.0) -> None:
-    """Raise where training must not go on; `kept` names the last good checkpoint, `norm` is the gradient's.
+def check(loss: float, health: RouterHealth | None, step: int, kept: str, norm: float = 0.0) -> None:
+    """Raise TrainingStopped if training has failed; `kept` names the last good checkpoint.
 
     >>> check(float("nan"), None, 7, "out/checkpoint-5")
     Traceback (most recent call last):
-    citadel.train.health.TrainingStopped: step 7: the loss is nan; start again with a lower optimizer.lr and ...
+    citadel.train.health.TrainingStopped: step 7: the loss is nan; start again with a lower optimizer.lr and
+    ...
     """
-    for what, value in (("loss", loss), ("gradient's norm", norm)):
+    for what, value in (("loss", loss), ("gradient norm", norm)):
         if not math.isfinite(value):
-            # Resumed, the run would see the same batches and come to the same end.
-            advice = f"start again with a lower optimizer.lr and another --out; the last good checkpoint is {kept}"
+            # Resuming would not help: the run would see the same batches and fail again.
+            advice = (
+                f"start again with a lower optimizer.lr and another --out; the last good checkpoint is {kept}"
+            )
             raise TrainingStopped(f"step {step}: the {what} is {value}; {advice}")
-    if found is None:
+    if health is None:
         return
-    advice = f"raise router.warm_up_steps or lower loss.alpha and loss.beta; the last good checkpoint is {kept}"
-    if found.largest_share > LARGEST_SHARE:
+    advice = (
+        f"raise router.warm_up_steps or lower loss.alpha and loss.beta; the last good checkpoint is {kept}"
+    )
+    if health.largest_share > LARGEST_SHARE:
         raise TrainingStopped(
-            f"step {step}: the router has collapsed, {found.largest_share:.0%} under one key; {advice}"
+            f"step {step}: the router has collapsed, {health.largest_share:.0%} under one key; {advice}"
         )
-    if found.queries_without_key > DEAD_SHARE or found.distinct_keys == 0:
-        raise TrainingStopped(f"step {step}: the router has collapsed, no token has a key any more; {advice}")
+    if health.queries_without_key > DEAD_SHARE or health.distinct_keys == 0:
+        raise TrainingStopped(f"step {step}: the router has collapsed, no token has a key; {advice}")

@@ -12,7 +12,7 @@ from citadel.encode.config import ModelConfig
 from citadel.model.citadel import EncodedTexts
 from citadel.train.tokens import PAD_TO
 
-MIN_GROUP = 64  # texts per group: fewer do not fill a GPU
+MIN_GROUP = 64  # texts; smaller groups do not fill a GPU
 
 
 class Inputs(NamedTuple):
@@ -28,27 +28,29 @@ class Inputs(NamedTuple):
 
 
 class Marker:
-    """Marks the routed tokens: all but [CLS] and padding and, if configured, [SEP] and punctuation.
+    """Marks routed tokens: all but [CLS], padding and, depending on the config, [SEP] and punctuation.
 
     >>> marker = Marker(ModelConfig("dynamic", route_separator=False), punctuation=[1012])
     >>> marker(torch.tensor([[101, 7, 1012, 102, 0]]), torch.tensor([[1, 1, 1, 1, 0]])).routed.tolist()
     [[False, True, True, False, False]]
     """
 
-    def __init__(self, config: ModelConfig, punctuation: list[int], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, config: ModelConfig, punctuation: list[int], device: torch.device | str = "cpu"
+    ) -> None:
         self._config = config
-        silent = [config.cls_id, config.pad_id]
-        silent += [] if config.route_separator else [config.sep_id]
-        silent += [] if config.route_punctuation else punctuation
-        self._silent = torch.zeros(config.backbone.vocabulary, dtype=torch.bool, device=device)
-        self._silent[torch.tensor(silent, device=device)] = True
+        unrouted = [config.cls_id, config.pad_id]
+        unrouted += [] if config.route_separator else [config.sep_id]
+        unrouted += [] if config.route_punctuation else punctuation
+        self._unrouted = torch.zeros(config.backbone.vocabulary, dtype=torch.bool, device=device)
+        self._unrouted[torch.tensor(unrouted, device=device)] = True
 
     def __call__(self, ids: Tensor, mask: Tensor, query: bool = False) -> Inputs:
-        device = self._silent.device
+        device = self._unrouted.device
         ids, mask = ids.to(device, non_blocking=True), mask.to(device, non_blocking=True)
         if query and self._config.query_padding:
             ids, mask = self._pad_query(ids, mask)
-        return Inputs(ids, mask, (mask > 0) & ~self._silent[ids])
+        return Inputs(ids, mask, (mask > 0) & ~self._unrouted[ids])
 
     def _pad_query(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """ColBERT: [MASK] tokens up to a fixed length, attended and routed like words."""
@@ -71,7 +73,7 @@ def encode_by_length(
     lengths, order = texts.mask.sum(1).sort(stable=True)  # [n], [n]
     parts = torch.tensor_split(order, groups)
     ends = torch.tensor([len(part) for part in parts]).cumsum(0) - 1
-    longest = lengths[ends.to(lengths.device)].tolist()  # one wait for the device
+    longest = lengths[ends.to(lengths.device)].tolist()  # synchronises with the device once
     encoded = [encode(_cut(texts, part, int(length))) for part, length in zip(parts, longest, strict=True)]
     return EncodedTexts.join(encoded).ordered(torch.argsort(order))
 

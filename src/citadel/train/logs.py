@@ -51,7 +51,7 @@ class Log:
 
 
 def _tensorboard(folder: Path) -> Any:
-    """A writer of TensorBoard events, or None if it is not installed."""
+    """TensorBoard writer, or None if TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -1,4 +1,4 @@
-"""The training loop; `run` has what happens before the first step."""
+"""The training loop; setup and final export are in `run`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from citadel.train.step import Outcome, forward_backward
 
 
 def train(config: TrainConfig, out: str | Path, *, resume: bool = False, meter: Meter = silent) -> Path:
-    """Train a model into the checkpoint folder `out`; `resume` continues a stopped run."""
+    """Train a model and write it to the folder `out`; `resume` continues an interrupted run."""
     run = set_up(config, Path(out), resume, meter)
     part, total = config.run, run.total
     with (
@@ -40,12 +40,12 @@ def train(config: TrainConfig, out: str | Path, *, resume: bool = False, meter: 
             done = step + 1
             logs = _due(part.log_every, done) or bool(part.log_every and done == total)
             saves = _due(part.checkpoint_every, done)
-            # A step that is saved is checked first, so that a checkpoint is always a good one.
+            # Check before saving, so that no checkpoint holds a failed step.
             if logs or saves or not math.isfinite(norm):
-                alive = router_health(outcome.queries, outcome.passages)
+                health = router_health(outcome.queries, outcome.passages)
                 if logs:
-                    log(done, _figures(outcome, alive, run, step, norm))
-                check(float(outcome.loss), alive, done, state.last_checkpoint(run.out), norm)
+                    log(done, _figures(outcome, health, run, step, norm))
+                check(float(outcome.loss), health, done, state.last_checkpoint(run.out), norm)
             if _due(part.evaluate_every, done) and done < total and run.world.leads:
                 log(done, evaluate(run.model, run.data, run.marker, part.evaluate_queries, meter=meter))
             if saves:
@@ -59,16 +59,16 @@ def _due(every: int, done: int) -> bool:
 
 
 def _passes(run: Run, batches: Iterator[TrainingBatch], progress: float) -> Outcome:
-    """Run all passes of a step; return the texts of the last one and the losses of all."""
-    found: Outcome | None = None
+    """Run all passes of a step; return the texts of the last pass and the sum of the losses."""
+    outcome: Outcome | None = None
     for _ in range(run.config.optimizer.accumulate):
-        found = _pass(run, next(batches), progress).after(found)
-    assert found is not None
-    return found
+        outcome = _pass(run, next(batches), progress).after(outcome)
+    assert outcome is not None
+    return outcome
 
 
 def _pass(run: Run, batch: TrainingBatch, progress: float) -> Outcome:
-    """Forward and backward pass of one batch; every process encodes its share and scores the whole batch."""
+    """Run forward and backward on one batch; each process encodes its share and scores the batch."""
     queries = run.marker(torch.from_numpy(batch.query_ids), torch.from_numpy(batch.query_mask), query=True)
     passages = run.marker(torch.from_numpy(batch.passage_ids), torch.from_numpy(batch.passage_mask))
     world, model, labels = run.world, run.model, _labels(run, batch)
@@ -77,26 +77,30 @@ def _pass(run: Run, batch: TrainingBatch, progress: float) -> Outcome:
         terms = objective(model, world.gather(q), world.gather(p), labels, run.config.loss, progress)
         return {name: term / run.config.optimizer.accumulate for name, term in terms.items()}
 
-    mine, sizes = (world.share(queries), world.share(passages)), (run.config.optimizer.cache, run.config.run.groups)
-    return forward_backward(model, *mine, cost, run.dtype, *sizes)
+    cache, groups = run.config.optimizer.cache, run.config.run.groups
+    return forward_backward(
+        model, world.share(queries), world.share(passages), cost, run.dtype, cache, groups
+    )
 
 
 def _labels(run: Run, batch: TrainingBatch) -> Labels:
     """Labels of a batch: from the data, and from the batch teacher if there is one."""
     allowed = torch.from_numpy(batch.allowed).to(run.world.device)
     if run.teacher is not None:
-        taught = run.teacher(batch, run.world)
-        anchor = taught.dense if run.config.loss.anchor else None
-        return Labels(run.config.data.group, allowed, taught.fused, anchor)
+        scores = run.teacher(batch, run.world)
+        anchor = scores.dense if run.config.loss.anchor else None
+        return Labels(run.config.data.group, allowed, scores.fused, anchor)
     teacher = None if batch.teacher is None else torch.from_numpy(batch.teacher).to(run.world.device)
     return Labels(run.config.data.group, allowed, teacher)
 
 
-def _figures(outcome: Outcome, alive: RouterHealth | None, run: Run, step: int, norm: float) -> dict[str, float]:
+def _figures(
+    outcome: Outcome, health: RouterHealth | None, run: Run, step: int, norm: float
+) -> dict[str, float]:
     return {
         "loss": float(outcome.loss),
         **{name: float(term) for name, term in outcome.terms.items()},
         "gradient_norm": norm,
         "learning_rate": run.rate(step) * run.config.optimizer.lr,
-        **(alive.as_dict() if alive else {}),
+        **(health.as_dict() if health else {}),
     }

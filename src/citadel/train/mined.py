@@ -20,10 +20,10 @@ from citadel.train.texts import ABSENT, IdIndex, rows_or_fail
 
 @dataclass(frozen=True, slots=True)
 class PairIndex:
-    """Finds a pair by its query's text and its positive's row; equal pairs are one."""
+    """Finds a pair by query text and row of the positive; equal pairs share one row."""
 
     keys: Rows  # [pairs] sorted: query row · passages + positive row
-    row: Rows  # [E]: which of them a pair of the source is
+    row: Rows  # [E]: index into `keys` of each pair of the source
     queries: IdIndex
     passages: int
 
@@ -34,16 +34,16 @@ class PairIndex:
         return cls(keys, row, IdIndex(source.queries), len(source.passages))
 
     def find(self, queries: Sequence[str], positives: Rows) -> Rows:
-        """The number of each pair; ABSENT where the data has no such pair."""
+        """Return the index of each pair; ABSENT if the data has no such pair."""
         rows = self.queries.rows([query.strip() for query in queries])
         keys = rows * self.passages + positives
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where((rows != ABSENT) & (self.keys[places] == keys), places, ABSENT)
+        indices = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where((rows != ABSENT) & (self.keys[indices] == keys), indices, ABSENT)
 
 
 @dataclass(frozen=True, slots=True)
 class MinedLists:
-    """Hard negatives by pair, and the passages that look too good to be negatives."""
+    """Hard negatives by pair, and the passages dropped as likely false negatives."""
 
     negatives: Ragged
     dropped: Ragged
@@ -51,49 +51,50 @@ class MinedLists:
 
 @dataclass(frozen=True, slots=True)
 class ScoredLists:
-    """A teacher's scores by pair: passages with the positive first, and a score for each."""
+    """Teacher scores by pair: passages, the positive first, and a score for each."""
 
     passages: Ragged
     scores: Ragged
 
 
 class _PairLists:
-    """Lists by pair, in the order of a file, each pair once; on disk, for a pair may have a hundred numbers."""
+    """Lists by pair, collected on disk in file order; the last list of a pair counts."""
 
     def __init__(self, pairs: int, dtype: Any) -> None:
-        self._place, self._dtype = np.full(pairs, ABSENT), dtype
-        self._listed, self._count = RaggedBuilder(dtype), 0
+        self._position, self._dtype = np.full(pairs, ABSENT), dtype
+        self._lists, self._count = RaggedBuilder(dtype), 0
 
     def extend(self, pairs: Rows, values: NDArray[Any], lengths: Rows) -> None:
-        """The lists of some pairs, end to end; of a pair that stands twice the last one counts."""
-        self._place[pairs] = np.arange(self._count, self._count + len(pairs))
-        self._listed.extend(values, lengths.tolist())
+        """Append the lists of some pairs, concatenated."""
+        self._position[pairs] = np.arange(self._count, self._count + len(pairs))
+        self._lists.extend(values, lengths.tolist())
         self._count += len(pairs)
 
     def done(self) -> Ragged:
-        """The table by pair."""
-        listed, sorted_ = self._listed.done(), RaggedBuilder(self._dtype)
-        for start in range(0, len(self._place), PART):
-            places = self._place[start : start + PART]
-            sorted_.extend(*_gathered(listed, places))
-        return sorted_.done()
+        """Return the lists in the order of the pairs; a pair without a list gets an empty one."""
+        lists, by_pair = self._lists.done(), RaggedBuilder(self._dtype)
+        for start in range(0, len(self._position), PART):
+            by_pair.extend(*_gathered(lists, self._position[start : start + PART]))
+        return by_pair.done()
 
 
-def _gathered(listed: Ragged, places: Rows) -> tuple[NDArray[Any], list[int]]:
-    """Some rows end to end, an empty one for ABSENT, and their lengths.
+def _gathered(lists: Ragged, positions: Rows) -> tuple[NDArray[Any], list[int]]:
+    """Concatenate the rows at these positions, empty for ABSENT, and return their lengths.
 
     >>> _gathered(Ragged.of([[1, 2], [3]]), np.array([1, ABSENT, 0]))
     (array([3, 1, 2]), [1, 0, 2])
     """
-    low, high = int(places[places != ABSENT].min(initial=len(listed))), int(places.max(initial=ABSENT)) + 1
-    if high - low > 8 * len(places):  # far apart: row by row
-        rows = [listed[place] if place != ABSENT else listed.part(0, 0).values[:] for place in places.tolist()]
+    low = int(positions[positions != ABSENT].min(initial=len(lists)))
+    high = int(positions.max(initial=ABSENT)) + 1
+    if high - low > 8 * len(positions):  # far apart: read row by row
+        empty = lists.part(0, 0).values[:]
+        rows = [lists[position] if position != ABSENT else empty for position in positions.tolist()]
         return np.concatenate(rows), [len(row) for row in rows]
-    near = listed.part(min(low, high), high)  # a file in the data's order is read once, from end to end
-    mine = np.where(places != ABSENT, places - low, -1)
-    lengths = np.append(near.lengths, 0)[mine]  # the last is that of an absent one
+    near = lists.part(min(low, high), high)  # a file in the order of the data is read sequentially
+    index = np.where(positions != ABSENT, positions - low, -1)
+    lengths = np.append(near.lengths, 0)[index]  # -1 selects the appended 0
     within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return near.values[:][np.repeat(near.offsets[mine], lengths) + within], lengths.tolist()
+    return near.values[:][np.repeat(near.offsets[index], lengths) + within], lengths.tolist()
 
 
 class _Block(NamedTuple):
@@ -105,29 +106,28 @@ class _Block(NamedTuple):
 
 
 class _Listed(NamedTuple):
-    """The ids that a block's lines list, as rows, end to end."""
+    """Passage rows listed by the lines of a block, concatenated."""
 
     rows: Rows  # [N]
     lengths: Rows  # [n]
 
-    def kept(self, good: NDArray[np.bool_]) -> _Listed:
-        """Some of the rows."""
-        owner = np.repeat(np.arange(len(self.lengths)), self.lengths)[good]
-        return _Listed(self.rows[good], np.bincount(owner, minlength=len(self.lengths)))
+    def kept(self, mask: NDArray[np.bool_]) -> _Listed:
+        """Select rows."""
+        line = np.repeat(np.arange(len(self.lengths)), self.lengths)[mask]
+        return _Listed(self.rows[mask], np.bincount(line, minlength=len(self.lengths)))
 
 
 def read_mined(file: str, source: SourceData, index: PairIndex, margin: float) -> MinedLists:
-    """The lists of a mined file; what scores above the positive − margin is dropped as a false negative."""
+    """Read a mined file; passages that score above the positive − margin are dropped."""
     negatives, dropped = (_PairLists(len(index.keys), np.int32) for _ in range(2))
     for block in _blocks(file, source, index):
         listed, scores = _ranked(block, "negatives", source, file)
-        bars = [_bar(fields, margin, file, line) for line, fields in zip(block.lines, block.fields, strict=True)]
-        good = scores <= np.repeat(np.array(bars, np.float32), listed.lengths)
-        negatives.extend(block.pairs, *listed.kept(good))
-        others = _rows(
-            source, [_dropped(f, file, line) for line, f in zip(block.lines, block.fields, strict=True)], block, file
-        )
-        dropped.extend(block.pairs, *_beside(listed.kept(~good), others))
+        lines = list(zip(block.lines, block.fields, strict=True))
+        limits = np.array([_limit(fields, margin, file, line) for line, fields in lines], np.float32)
+        is_negative = scores <= np.repeat(limits, listed.lengths)
+        negatives.extend(block.pairs, *listed.kept(is_negative))
+        others = _rows(source, [_dropped(fields, file, line) for line, fields in lines], block, file)
+        dropped.extend(block.pairs, *_joined(listed.kept(~is_negative), others))
     return MinedLists(negatives.done(), dropped.done())
 
 
@@ -138,48 +138,50 @@ def read_scored(file: str, source: SourceData, index: PairIndex) -> ScoredLists:
         listed, values = _ranked(block, "passages", source, file)
         starts = np.minimum(np.cumsum(listed.lengths) - listed.lengths, max(len(listed.rows) - 1, 0))
         first = listed.rows[starts] if len(listed.rows) else starts
-        right = (listed.lengths > 0) & (first == index.keys[block.pairs] % index.passages)
-        for place in np.flatnonzero(~right)[:1].tolist():
+        is_valid = (listed.lengths > 0) & (first == index.keys[block.pairs] % index.passages)
+        for row in np.flatnonzero(~is_valid)[:1].tolist():
             reason = "the positive is not the first passage: score again"
-            raise InputError(reason, file, block.lines[place])
+            raise InputError(reason, file, block.lines[row])
         passages.extend(block.pairs, *listed)
         scores.extend(block.pairs, values, listed.lengths)
     return ScoredLists(passages.done(), scores.done())
 
 
 def _blocks(file: str, source: SourceData, index: PairIndex) -> Iterator[_Block]:
-    """The lines whose pair is in the data, some at a time; a file of other data is refused."""
-    parsed, found = _parsed(file), 0
+    """Yield the lines whose pair is in the data, in blocks; a file without any is an error."""
+    parsed, count = _parsed(file), 0
     while some := list(islice(parsed, PART)):
         lines, positives, fields = (list(column) for column in zip(*some, strict=True))
         rows = rows_or_fail(source.passages.ids, positives, lines, file)
         pairs = index.find([each["query"] for each in fields], rows)
-        live = np.flatnonzero(pairs != ABSENT).tolist()
-        found += len(live)
-        if live:
-            yield _Block([lines[place] for place in live], pairs[live], [fields[place] for place in live])
-    if not found:
-        raise InputError("no line belongs to a pair of the data: was this made from other data?", file)
+        known = np.flatnonzero(pairs != ABSENT).tolist()
+        count += len(known)
+        if known:
+            yield _Block([lines[row] for row in known], pairs[known], [fields[row] for row in known])
+    if not count:
+        raise InputError("no line belongs to a pair of the data: was it made from other data?", file)
 
 
 def _parsed(file: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """(line, the positive's id, fields) of each line."""
+    """Yield (line number, id of the positive, fields) for each line."""
     location = ErrorLocation(file)
     for number, line in numbered_lines(file):
         with location.at(number):
             fields = parse_object(line)
             if not isinstance(fields.get("query"), str) or "positive" not in fields:
-                raise InputError("there is no query and positive: name a file of `citadel mine` or `citadel score`")
+                raise InputError(
+                    "query or positive is missing: name a file of `citadel mine` or `citadel score`"
+                )
             yield number, find_id({"id": fields["positive"]}), fields
 
 
-def _bar(fields: dict[str, Any], margin: float, file: str, line: int) -> float:
-    """The score above which a passage is taken for a false negative; null says that the positive was not found."""
+def _limit(fields: dict[str, Any], margin: float, file: str, line: int) -> float:
+    """Score above which a passage counts as a false negative; null: the positive was not ranked."""
     if margin == -math.inf:
         return math.inf
     positive = fields.get("positive_score", "absent")
     if positive is not None and not isinstance(positive, int | float):
-        raise InputError("there is no positive_score, which data.margin needs: mine again", file, line)
+        raise InputError("data.margin needs positive_score, which is missing: mine again", file, line)
     return -math.inf if positive is None else positive - margin
 
 
@@ -192,33 +194,36 @@ def _dropped(fields: dict[str, Any], file: str, line: int) -> list[str]:
 
 
 def _rows(source: SourceData, listed: Sequence[Sequence[str]], block: _Block, file: str) -> _Listed:
-    """The rows of all listed ids with one look-up."""
+    """Look up the rows of all listed ids at once."""
     lengths = np.array([len(ids) for ids in listed], np.int64)
     lines = np.repeat(np.array(block.lines, np.int64), lengths)
     ids = list(chain.from_iterable(listed))
     return _Listed(rows_or_fail(source.passages.ids, ids, lines.tolist(), file), lengths)
 
 
-def _beside(one: _Listed, other: _Listed) -> _Listed:
-    """For each line the rows of one, then those of the other.
+def _joined(first: _Listed, second: _Listed) -> _Listed:
+    """Join two lists per line.
 
-    >>> _beside(_Listed(np.array([1, 2]), np.array([1, 1])), _Listed(np.array([3]), np.array([0, 1]))).rows.tolist()
-    [1, 2, 3]
+    >>> first, second = _Listed(np.array([1, 2]), np.array([1, 1])), _Listed(np.array([3]), np.array([1, 0]))
+    >>> _joined(first, second).rows.tolist()
+    [1, 3, 2]
     """
-    owners = [np.repeat(np.arange(len(part.lengths)), part.lengths) for part in (one, other)]
-    order = np.argsort(np.concatenate(owners), kind="stable")
-    return _Listed(np.concatenate([one.rows, other.rows])[order], one.lengths + other.lengths)
+    lines = [np.repeat(np.arange(len(part.lengths)), part.lengths) for part in (first, second)]
+    order = np.argsort(np.concatenate(lines), kind="stable")
+    return _Listed(np.concatenate([first.rows, second.rows])[order], first.lengths + second.lengths)
 
 
 def _ranked(block: _Block, key: str, source: SourceData, file: str) -> tuple[_Listed, NDArray[np.float32]]:
-    """The ids under `key` as rows, and their scores; 0 where there are none."""
+    """Read the ids under `key` as rows, and their scores; 0 if the line has no scores."""
     listed, scores = [], list[NDArray[np.float32]]()
     for line, fields in zip(block.lines, block.fields, strict=True):
         ids, values = fields.get(key), fields.get("scores")
         if not isinstance(ids, list) or (
             values is not None and (not isinstance(values, list) or len(values) != len(ids))
         ):
-            raise InputError(f"{key} and scores are not two lists of one length: make the file again", file, line)
+            raise InputError(
+                f"{key} and scores are not lists of equal length: make the file again", file, line
+            )
         listed.append([str(id) for id in ids])
         try:
             scores.append(np.asarray(values if values is not None else np.zeros(len(ids)), np.float32))

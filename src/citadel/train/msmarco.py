@@ -1,4 +1,4 @@
-"""MS MARCO as it is published: collection.tsv, queries.tsv, qrels.tsv, and triples of ids or of texts."""
+"""Read MS MARCO's published files: collection.tsv, queries.tsv, qrels.tsv and triples."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def read_msmarco(part: DataPart) -> SourceData:
     if not triples:
         return judged_pairs(judgements, queries).done(passages, judgements)
     pairs, negative = id_triples(triples, queries)
-    found = rows_or_fail(passages.ids, negative, pairs.lines, triples)
-    return with_negatives(pairs.done(passages, triples), found)
+    rows = rows_or_fail(passages.ids, negative, pairs.lines, triples)
+    return with_negatives(pairs.done(passages, triples), rows)
 
 
 def id_triples(file: str, queries: dict[str, str]) -> tuple[PairList, TextStore]:
-    """Lines of query id, positive id, negative id."""
+    """Read lines of query id, positive id and negative id."""
     pairs, location = PairList(), ErrorLocation(file)
     negative = TextStore()
     for number, line in numbered_lines(file):
@@ -40,14 +40,16 @@ def id_triples(file: str, queries: dict[str, str]) -> tuple[PairList, TextStore]
             if len(columns) != 3:
                 raise InputError(f"{len(columns)} columns: write query id, positive id and negative id")
             if columns[0] not in queries:
-                raise InputError(f"the query id {columns[0]!r} is not among the queries: correct the id or add it")
+                raise InputError(
+                    f"the query id {columns[0]!r} is not among the queries: correct the id or add it"
+                )
             pairs.add(queries[columns[0]], columns[1], number)
             negative.append(columns[2])
     return pairs, negative
 
 
 def read_text_triples(file: str) -> SourceData:
-    """Lines of three texts: query, positive, negative; the passages are numbered from 1 as they appear."""
+    """Read lines of query, positive and negative as text; passages are numbered from 1 in file order."""
     pairs, texts, location = PairList(), QueryList(), ErrorLocation(file)
     negative = array("q")
     for number, line in numbered_lines(file):
@@ -66,13 +68,13 @@ def read_text_triples(file: str) -> SourceData:
 
 
 def with_negatives(source: SourceData, negative: Rows) -> SourceData:
-    """Triples of one pair become one pair with several negatives; pairs keep the order of their first line."""
+    """Merge the triples of a pair into one pair with several negatives, in order of appearance."""
     both = source.query * len(source.passages) + source.positive
     _, first, which = np.unique(both, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # of the unique pairs, as they appear
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
+    order = np.argsort(first)  # unique pairs in order of appearance
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
     lines = first[order]
-    negatives = Ragged.grouped(place[which], negative, len(order))
+    negatives = Ragged.grouped(position[which], negative, len(order))
     parts = (source.query[lines], source.positive[lines], source.kind[lines])
     return SourceData(source.passages, source.queries, *parts, source.kind_names, negatives)

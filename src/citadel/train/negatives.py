@@ -21,7 +21,7 @@ from citadel.train.source import SourceData
 from citadel.train.texts import TextsInMemory, TextStore
 from citadel.types import write_whole
 
-SPARE = 32  # passages looked at beyond k, because known positives and false negatives are left out
+SPARE = 32  # passages ranked beyond k, to replace known positives and false negatives
 DIGITS = 6
 
 
@@ -35,9 +35,10 @@ def mine(
     threads: int | None = None,
     meter: Meter = silent,
 ) -> int:
-    """Write the hard negatives of all pairs to train on, one line each, in their order; how many lines.
+    """Write the hard negatives of all training pairs, one line per pair; return the number of lines.
 
-    A passage that scores above the positive − `margin` is taken for a false negative and listed under `dropped`.
+    A passage that scores above the positive − `margin` counts as a false negative and is listed under
+    `dropped`.
 
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -64,33 +65,46 @@ def mine(
 
 
 def mined_lines(
-    source: SourceData, ranker: Ranker, query: Rows, positive: Rows, k: int, margin: float, meter: Meter = silent
+    source: SourceData,
+    ranker: Ranker,
+    query: Rows,
+    positive: Rows,
+    k: int,
+    margin: float,
+    meter: Meter = silent,
 ) -> Iterator[str]:
-    """The lines of the file, as the ranker gives them."""
+    """Yield the lines of the mined file."""
     twin = text_twins(source.passages.texts)
     known, ids = known_positives(source, twin), source.passages.ids.texts.held()
     with meter("Mining", "queries", len(query)) as progress:
-        for row, found in enumerate(ranker.rank(query, positive, k + SPARE)):
+        for row, ranked in enumerate(ranker.rank(query, positive, k + SPARE)):
             answers = known[int(query[row])]
-            fair = (twin[found.passages][:, None] != answers).all(1)  # [≤ k]
-            yield _line(source.queries[int(query[row])], ids, int(positive[row]), found, fair, k, margin)
+            is_unknown = (twin[ranked.passages][:, None] != answers).all(1)  # [≤ k]
+            text = source.queries[int(query[row])]
+            yield _line(text, ids, int(positive[row]), ranked, is_unknown, k, margin)
             progress(row + 1)
 
 
 def _line(
-    query: str, ids: TextsInMemory, positive: int, found: RankedPassages, fair: NDArray[np.bool_], k: int, margin: float
+    query: str,
+    ids: TextsInMemory,
+    positive: int,
+    ranked: RankedPassages,
+    is_unknown: NDArray[np.bool_],
+    k: int,
+    margin: float,
 ) -> str:
-    low = found.scores <= found.positive - margin
-    chosen, dropped = np.flatnonzero(fair & low)[:k], np.flatnonzero(fair & ~low)
+    low = ranked.scores <= ranked.positive - margin
+    chosen, dropped = np.flatnonzero(is_unknown & low)[:k], np.flatnonzero(is_unknown & ~low)
     line = {
         "query": query,
         "positive": ids[positive],
-        "negatives": ids.some(found.passages[chosen].tolist()),
-        "scores": [_number(score) for score in found.scores[chosen].tolist()],
-        "positive_score": _number(found.positive) if math.isfinite(found.positive) else None,
+        "negatives": ids.some(ranked.passages[chosen].tolist()),
+        "scores": [_number(score) for score in ranked.scores[chosen].tolist()],
+        "positive_score": _number(ranked.positive) if math.isfinite(ranked.positive) else None,
     }
     if len(dropped):
-        line["dropped"] = ids.some(found.passages[dropped].tolist())
+        line["dropped"] = ids.some(ranked.passages[dropped].tolist())
     return json.dumps(line, ensure_ascii=False) + "\n"
 
 
@@ -99,7 +113,7 @@ def _number(score: float) -> float:
 
 
 def text_twins(texts: TextStore) -> Rows:
-    """For each passage the first with the same text.
+    """Return for each passage the first one with the same text.
 
     >>> text_twins(TextStore(["a", "b", "a"])).tolist()
     [0, 1, 0]

@@ -1,4 +1,4 @@
-"""Multi-process training: each process encodes its share of a batch, gathers the others, and sums gradients."""
+"""Multi-process training: encode a share of the batch, gather the rest, sum the gradients."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from citadel.errors import InputError, UsageError
 from citadel.model.citadel import Citadel, EncodedTexts
 from citadel.train.inputs import Inputs
 
-PATIENCE = timedelta(hours=6)  # one process evaluates while the others wait; NCCL's ten minutes can be too few
-# What says how many processes there are: torchrun and accelerate the first, the kinds of mpirun the others.
+# The others wait while one process evaluates; NCCL's default of ten minutes can be too short.
+PATIENCE = timedelta(hours=6)
+# Environment variables with the number of processes, set by torchrun and accelerate or by mpirun.
 SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 _SUMS = ("mass", "l1", "active")
 _BY_TOKEN = ("routed", "vectors", "keys", "weights")
 
 
 class World:
-    """The processes of a run; one process needs no accelerate.
+    """The processes of a run; a single process does not need accelerate.
 
-    Each computes the loss of the whole batch with its own share attached to its graph, so the sum of all gradients is
-    the gradient of that loss, whatever the number of processes.
+    Each computes the loss of the whole batch with only its own share in its graph. The sum of their gradients
+    is the gradient of that loss, for any number of processes.
 
     >>> World("cpu").size
     1
@@ -36,8 +37,8 @@ class World:
         if self.size > 1:
             from accelerate import Accelerator, InitProcessGroupKwargs
 
-            patience = InitProcessGroupKwargs(timeout=PATIENCE)
-            self._accelerator = Accelerator(cpu=device == "cpu", kwargs_handlers=[patience])
+            timeout = InitProcessGroupKwargs(timeout=PATIENCE)
+            self._accelerator = Accelerator(cpu=device == "cpu", kwargs_handlers=[timeout])
         self.rank = self._accelerator.process_index if self._accelerator else 0
         self.device = self._accelerator.device if self._accelerator else torch.device(device)
 
@@ -47,13 +48,13 @@ class World:
         return self.rank == 0
 
     def check_batch(self, queries: int) -> None:
-        """Refuse a batch that the processes cannot share equally."""
+        """Raise if the processes cannot share a batch equally."""
         if queries % self.size:
             reason = f"optimizer.batch {queries} cannot be shared by {self.size} processes"
             raise InputError(f"{reason}: choose a multiple of {self.size}")
 
     def agree(self, model: Citadel) -> None:
-        """Give every process the leading one's weights: two kinds of processor need not start alike."""
+        """Copy the leader's weights to every process: initialisation can differ between processors."""
         if self.size > 1:
             from accelerate.utils import broadcast
 
@@ -62,12 +63,12 @@ class World:
                     parameter.copy_(broadcast(parameter.detach().clone()))
 
     def share(self, texts: Inputs) -> Inputs:
-        """This process's part of a batch; all parts are equally long."""
+        """Select this process's part of a batch; all parts have equal length."""
         part = len(texts.ids) // self.size
         return texts.rows(slice(self.rank * part, (self.rank + 1) * part))
 
     def gather(self, texts: EncodedTexts) -> EncodedTexts:
-        """All processes' texts in the order of the batch; gradients flow into one's own."""
+        """Gather the texts of all processes in batch order; gradients flow into the local ones only."""
         if self.size == 1:
             return texts
         return texts.with_tensors({name: self._gather(name, part) for name, part in texts.tensors().items()})
@@ -93,17 +94,18 @@ class World:
             parameter.grad = self._accelerator.reduce(parameter.grad, "sum")
 
     def wait(self) -> None:
-        """Until every process is here."""
+        """Wait until every process gets here."""
         if self._accelerator:
             self._accelerator.wait_for_everyone()
 
 
 def count_processes() -> int:
-    """How many processes were started for this run.
+    """Number of processes of this run.
 
-    `accelerate launch --cpu` starts one, whatever --num_processes says, where it is not told to use mpirun."""
-    found = [int(os.environ[name]) for name in SIZES if name in os.environ]
-    if not found and "ACCELERATE_USE_CPU" in os.environ and "MASTER_PORT" in os.environ:
-        reason = "accelerate was asked for several processes and started one, as it does with --cpu and without mpirun"
-        raise UsageError(f"{reason}: write --multi_gpu --num_machines 1 in place of --cpu, or use torchrun")
-    return max(found, default=1)
+    `accelerate launch --cpu` ignores --num_processes and starts one process unless it uses mpirun.
+    """
+    sizes = [int(os.environ[name]) for name in SIZES if name in os.environ]
+    if not sizes and "ACCELERATE_USE_CPU" in os.environ and "MASTER_PORT" in os.environ:
+        reason = "accelerate --cpu without mpirun starts one process, whatever --num_processes says"
+        raise UsageError(f"{reason}: use --multi_gpu --num_machines 1 instead of --cpu, or use torchrun")
+    return max(sizes, default=1)

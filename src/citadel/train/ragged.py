@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from citadel.train.spill import DiskArray
 
 Rows = NDArray[np.int64]
-PART = 512  # rows: arithmetic on their numbers takes some megabytes
+PART = 512  # rows per part: arithmetic on a part takes a few megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[Any]], dtype: Any = np.int64) -> Self:
-        """A table from rows in memory."""
+        """Build a table from rows in memory."""
         kept = [np.asarray(row, dtype) for row in rows]
         values = np.concatenate([np.empty(0, dtype), *kept])
         return cls(values, offsets_of([len(row) for row in kept]))
 
     @classmethod
     def grouped(cls, rows: NDArray[Any], values: NDArray[Any], count: int) -> Self:
-        """A table of `count` rows from (row, value) pairs in any order; the values of a row keep theirs.
+        """Group (row, value) pairs into a table of `count` rows; values of a row keep their order.
 
         >>> Ragged.grouped(np.array([1, 0, 1]), np.array([7, 8, 9]), 2)[1].tolist()
         [7, 9]
@@ -49,11 +49,11 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> NDArray[Any]:
-        found: NDArray[Any] = self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
-        return found
+        values: NDArray[Any] = self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
+        return values
 
     def part(self, start: int, end: int) -> Ragged:
-        """Rows `start` up to `end`, in memory.
+        """Load rows `start` up to `end` into memory.
 
         >>> Ragged.of([[1, 2], [], [3]]).part(1, 3)[1].tolist()
         [3]
@@ -62,7 +62,7 @@ class Ragged:
         return Ragged(self.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
 
     def parts(self, size: int = PART) -> Iterator[Ragged]:
-        """All rows in their order, some at a time in memory."""
+        """Yield all rows in order, `size` at a time in memory."""
         return (self.part(start, min(start + size, len(self))) for start in range(0, len(self), size))
 
     @property
@@ -84,17 +84,17 @@ class RaggedBuilder:
         self._values, self._ends = DiskArray(dtype), array("q", [0])
 
     def add(self, row: Sequence[int] | NDArray[Any]) -> None:
-        """One more row."""
+        """Append a row."""
         self.extend(np.asarray(row), [len(row)])
 
     def extend(self, values: NDArray[Any], lengths: Iterable[int]) -> None:
-        """More rows, end to end."""
+        """Append concatenated rows."""
         self._values.append(values)
         for length in lengths:
             self._ends.append(self._ends[-1] + length)
 
     def done(self) -> Ragged:
-        """The table of all rows so far."""
+        """Return the table of all rows."""
         return Ragged(self._values, np.array(self._ends, np.int64))
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from citadel.model.citadel import Citadel
 
 SCORES_PER_BATCH = {"cuda": 1 << 29, "cpu": 1 << 24}
-DEPTH_FACTOR = 2  # times k: search depth for the score of the positive
+DEPTH_FACTOR = 2  # search DEPTH_FACTOR · k deep, to score more positives
 
 
 class RankedPassages(NamedTuple):
@@ -46,7 +46,9 @@ class Ranker(Protocol):
 class EngineRanker:
     """The index engine, with the collection in a temporary index."""
 
-    def __init__(self, source: SourceData, model: str | None = None, threads: int | None = None, meter: Meter = silent):
+    def __init__(
+        self, source: SourceData, model: str | None = None, threads: int | None = None, meter: Meter = silent
+    ):
         from citadel.api import Index
 
         self._queries = source.queries
@@ -61,11 +63,11 @@ class EngineRanker:
         for start in range(0, len(query), step):
             texts = self._queries.some(query[start : start + step].tolist())
             ranking = self._searcher.search_batch(texts, DEPTH_FACTOR * k)
-            for (_, hits), wanted in zip(ranking, positive[start : start + step].tolist(), strict=True):
-                numbers = np.array([int(hit.id) for hit in hits], np.int64)
+            for (_, hits), target in zip(ranking, positive[start : start + step].tolist(), strict=True):
+                rows = np.array([int(hit.id) for hit in hits], np.int64)
                 scores = np.array([hit.score for hit in hits], np.float32)
-                at = np.flatnonzero(numbers == wanted)
-                yield RankedPassages(numbers[:k], scores[:k], float(scores[at[0]]) if len(at) else -np.inf)
+                own = float(scores[rows == target].max(initial=-np.inf))
+                yield RankedPassages(rows[:k], scores[:k], own)
 
     def close(self) -> None:
         """Remove the temporary index."""
@@ -74,9 +76,11 @@ class EngineRanker:
 
 
 class TorchRanker:
-    """A torch model: everything encoded once, then exact search in chunks of queries."""
+    """A torch model: all texts are encoded once, then searched exactly in chunks of queries."""
 
-    def __init__(self, source: SourceData, model: Citadel, folder: str, part: DataPart, meter: Meter = silent):
+    def __init__(
+        self, source: SourceData, model: Citadel, folder: str, part: DataPart, meter: Meter = silent
+    ):
         from citadel.bench.exact import ExactSearch
         from citadel.bench.exact import RoutedRows as Flat
         from citadel.model.encoder import TorchEncoder
@@ -117,11 +121,11 @@ class TorchRanker:
             own = scores.gather(1, answers[:, None])[:, 0].tolist()
             values, numbers = (column.cpu().numpy() for column in best(scores, k, self.search.count))
             for row, score in enumerate(own):
-                live = numbers[row] >= 0
-                yield RankedPassages(numbers[row][live], values[row][live].astype(np.float32), float(score))
+                valid = numbers[row] >= 0
+                yield RankedPassages(numbers[row][valid], values[row][valid].astype(np.float32), float(score))
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is no temporary index."""
 
 
 def find_ranker(
@@ -132,7 +136,10 @@ def find_ranker(
     threads: int | None = None,
     meter: Meter = silent,
 ) -> EngineRanker | TorchRanker:
-    """bm25, dense:FOLDER, an exported model (through the engine, on a CPU) or a checkpoint (through torch)."""
+    """Make a ranker for bm25, dense:FOLDER, an exported model or a checkpoint.
+
+    BM25 and, on a CPU, exported models run in the engine; everything else runs in torch.
+    """
     if model == "bm25":
         return EngineRanker(source, None, threads, meter)
     model = expand(model)
@@ -144,10 +151,12 @@ def find_ranker(
         from citadel.model.checkpoint import load_model
         from citadel.model.encoder import dense_model, find_device
     except ModuleNotFoundError as error:
-        raise UsageError(f"mining with {model} needs {error.name}: run `pip install 'citadel-ir[train]'`") from None
-    where = find_device(device)
+        raise UsageError(
+            f"mining with {model} needs {error.name}: run `pip install 'citadel-ir[train]'`"
+        ) from None
+    target = find_device(device)
     loaded, folder = dense_model(dense) if dense != model else (load_model(model), model)
-    return TorchRanker(source, loaded.to(where).eval(), folder, part, meter)
+    return TorchRanker(source, loaded.to(target).eval(), folder, part, meter)
 
 
 def _wants_cuda(device: str) -> bool:
@@ -161,7 +170,7 @@ def _wants_cuda(device: str) -> bool:
 
 
 def punctuation_ids(vocabulary: dict[str, int]) -> list[int]:
-    """The tokens that are punctuation alone.
+    """Ids of the tokens that consist of punctuation only.
 
     >>> punctuation_ids({"a": 5, ".": 6, "##,": 7})
     [6, 7]

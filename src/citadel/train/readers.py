@@ -18,7 +18,7 @@ from citadel.train.tevatron import read_tevatron
 
 
 def read_source(part: DataPart) -> SourceData:
-    """The data a config names; a bad line is an InputError with file and line.
+    """Read the data of a config; a bad line is an InputError with file and line.
 
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -30,29 +30,29 @@ def read_source(part: DataPart) -> SourceData:
     """
     source = READERS[part.format](part)
     if not len(source.query):
-        raise InputError("the data holds no pair of query and passage: name other files under [data]")
+        raise InputError("the data has no pair of query and passage: name other files under [data]")
     return source
 
 
 def read_pairs(part: DataPart) -> SourceData:
-    """Two JSONL files: passages, and pairs of a query and a passage id."""
+    """Read two JSONL files: passages, and pairs of a query and a passage id."""
     file = file_of(part, "pairs", "pairs.jsonl")
     passages = read_passages(file_of(part, "passages", "passages.jsonl"))
     pairs, location = PairList(), ErrorLocation(file)
     for number, line in numbered_lines(file):
         with location.at(number):
             fields = parse_object(line)
-            positive = find_id({"id": fields["positive"]}) if "positive" in fields else _no("positive")
+            positive = find_id({"id": fields["positive"]}) if "positive" in fields else _missing("positive")
             pairs.add(fields.get("query", ""), positive, number, str(fields.get("kind", "")))
     return pairs.done(passages, file)
 
 
-def _no(key: str) -> str:
-    raise InputError(f"there is no {key!r}: a pair has query and positive")
+def _missing(key: str) -> str:
+    raise InputError(f"{key!r} is missing: a pair has query and positive")
 
 
 def read_beir(part: DataPart) -> SourceData:
-    """A BEIR folder: corpus.jsonl, queries.jsonl, qrels/train.tsv."""
+    """Read a BEIR folder: corpus.jsonl, queries.jsonl, qrels/train.tsv."""
     folder = file_of(part, "folder")
     judgements = checked(expand(part.qrels) or os.path.join(folder, "qrels", "train.tsv"), "data.qrels")
     queries = dict(read_queries(find_file(folder, "queries.jsonl")))

@@ -49,7 +49,7 @@ class Run:
     total: int
     teacher: BatchTeacher | None = None
     start: int = 0
-    figures: dict[str, float] = field(default_factory=dict)  # of the heads' start
+    figures: dict[str, float] = field(default_factory=dict)  # from initialising the heads
     average: dict[str, Tensor] | None = None
     averaged: int = 0
 
@@ -57,7 +57,7 @@ class Run:
         return learning_rate(step, self.total, self.config.optimizer.warm_up_steps(self.total))
 
     def update(self, step: int) -> float:
-        """Clip, step, forget the gradients; their norm."""
+        """Apply the clipped gradients and clear them; return their norm."""
         part = self.config.optimizer
         self.world.reduce(self.model)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), part.clip or float("inf"))
@@ -70,7 +70,7 @@ class Run:
         return float(norm)
 
     def _average(self) -> None:
-        """Keep the running mean of the last steps' weights."""
+        """Update the running mean of the weights."""
         now = {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
         if self.average is None:
             self.average, self.averaged = {name: tensor.clone() for name, tensor in now.items()}, 1
@@ -80,17 +80,24 @@ class Run:
             tensor += (now[name] - tensor) / self.averaged
 
     def save(self, step: int) -> None:
-        """Write a checkpoint to go on from."""
+        """Write a checkpoint."""
         if self.world.leads:
             fingerprint = self.config.fingerprint
             state.save(
-                self.out, step, self.model, self.optimizer, self.tokenizer, fingerprint, self.average, self.averaged
+                self.out,
+                step,
+                self.model,
+                self.optimizer,
+                self.tokenizer,
+                fingerprint,
+                self.average,
+                self.averaged,
             )
         self.world.wait()
 
 
 def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
-    """Read, check and build; a fault in config or data ends here, before anything is written."""
+    """Prepare a run; errors in config or data are raised here, before anything is written."""
     torch.manual_seed(config.seed)
     world = World(find_device(config.run.device).type)
     backbone = expand(config.model.backbone)
@@ -120,7 +127,7 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     if not (resume and _resumed(run)):
         run.figures = start_heads(model, data, marker, config.router, config.seed, dtype, meter)
     world.agree(model)
-    if world.leads:  # one process alone: checkpoints copy the tokenizer, and two writers could tear it
+    if world.leads:  # a single writer: checkpoints copy the tokenizer file
         os.makedirs(out, exist_ok=True)
         tokenizer.no_truncation()
         tokenizer.save(str(saved))
@@ -132,27 +139,30 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
 
 
 def _resumed(run: Run) -> bool:
-    """Go on from the last checkpoint, where there is one."""
-    found = state.restore(run.out, run.model, run.optimizer, run.config.fingerprint)
-    if found is None:
+    """Resume from the last checkpoint; return False if there is none."""
+    restored = state.restore(run.out, run.model, run.optimizer, run.config.fingerprint)
+    if restored is None:
         return False
-    run.start, run.averaged = found.step, found.averaged
-    if found.average is not None:
-        run.average = {name: tensor.to(run.world.device) for name, tensor in found.average.items()}
+    run.start, run.averaged = restored.step, restored.averaged
+    if restored.average is not None:
+        run.average = {name: tensor.to(run.world.device) for name, tensor in restored.average.items()}
     return True
 
 
 def finish(run: Run, log: Log, meter: Meter) -> Path:
-    """Take the averaged weights where there are any, evaluate, and write the model into the run's folder."""
+    """Load the averaged weights, if any, evaluate, and write the model into the run's folder."""
     if run.average is not None:
         run.model.load_state_dict(run.average)
     if run.world.leads:
         if run.config.run.evaluate_at_end:
-            log(run.total, evaluate(run.model, run.data, run.marker, run.config.run.evaluate_queries, meter=meter))
+            log(
+                run.total,
+                evaluate(run.model, run.data, run.marker, run.config.run.evaluate_queries, meter=meter),
+            )
         temporary = run.out / "final.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         save_model(run.model, temporary, run.tokenizer)
-        # The weights come last: a run that is killed here has none of them, and so can be resumed.
+        # Move the weights last: without them an interrupted run can still be resumed.
         for file in sorted(temporary.iterdir(), key=lambda file: file.name == WEIGHTS):
             state.sync(file)
             os.replace(file, run.out / file.name)
@@ -163,7 +173,7 @@ def finish(run: Run, log: Log, meter: Meter) -> Path:
 
 
 def learning_rate(step: int, total: int, warm_up: int) -> float:
-    """The share of the full rate at a step: a linear rise, then a linear fall to 0.
+    """Factor of the peak learning rate at a step: linear warm-up, then linear decay to 0.
 
     >>> [round(learning_rate(step, 10, 2), 2) for step in (0, 1, 2, 9)]
     [0.5, 1.0, 1.0, 0.12]
@@ -174,17 +184,17 @@ def learning_rate(step: int, total: int, warm_up: int) -> float:
 
 
 def _optimizer(model: Citadel, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW with a group for each learning rate; biases and norms do not decay."""
+    """Make AdamW with one parameter group per learning rate; biases and norms do not decay."""
     part = config.optimizer
     groups: dict[tuple[float, bool], list[torch.nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             groups.setdefault((part.rate(name), parameter.dim() > 1), []).append(parameter)
-    made = [
+    param_groups = [
         {"params": chosen, "full": rate, "lr": rate, "weight_decay": part.weight_decay * decays}
         for (rate, decays), chosen in groups.items()
     ]
-    return torch.optim.AdamW(made, fused=next(model.parameters()).is_cuda)
+    return torch.optim.AdamW(param_groups, fused=next(model.parameters()).is_cuda)
 
 
 def _bf16(config: TrainConfig, device: torch.device) -> bool:
@@ -192,8 +202,10 @@ def _bf16(config: TrainConfig, device: torch.device) -> bool:
 
 
 def _check_out(out: Path, resume: bool) -> None:
-    """Refuse to write over a finished or a started run."""
+    """Raise if the folder holds another run, finished or not."""
     if (out / WEIGHTS).exists():
-        raise InputError("holds a finished model: name another --out", str(out))
+        raise InputError("already holds a finished model: name another --out", str(out))
     if not resume and any(out.glob(f"{state.PREFIX}*")):
-        raise InputError("holds a run that was started: go on with --resume, or name another --out", str(out))
+        raise InputError(
+            "holds an unfinished run: continue it with --resume, or name another --out", str(out)
+        )

@@ -16,7 +16,7 @@ from citadel.text.parse import check_id, decode, shorten
 from citadel.train.ragged import Ragged, Rows
 from citadel.train.texts import ABSENT, IdIndex, TextStore, UniqueTexts, rows_or_fail
 
-MAX_NAMES = 1 << 16  # each is kept in two bytes
+MAX_NAMES = 1 << 16  # stored as uint16
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Passages:
 
     ids: IdIndex
     texts: TextStore
-    sources: NDArray[np.uint16]  # [P]: which of source_names
+    sources: NDArray[np.uint16]  # [P]: index into source_names
     source_names: tuple[str, ...] = ("",)
 
     def __len__(self) -> int:
@@ -34,15 +34,15 @@ class Passages:
 
 @dataclass(frozen=True, slots=True)
 class SourceData:
-    """Training data as it was read. Pair e says that passage `positive[e]` answers query `query[e]`."""
+    """Training data as read. Passage `positive[e]` answers query `query[e]`."""
 
     passages: Passages
-    queries: TextStore  # each text once
+    queries: TextStore  # distinct texts
     query: Rows  # [E]
     positive: Rows  # [E]
-    kind: NDArray[np.uint16]  # [E]: which of kind_names
+    kind: NDArray[np.uint16]  # [E]: index into kind_names
     kind_names: tuple[str, ...] = ("",)
-    negatives: Ragged | None = None  # the format's own, passage rows by pair
+    negatives: Ragged | None = None  # passage rows by pair, if the format has negatives
 
 
 @dataclass(slots=True)
@@ -58,7 +58,9 @@ class NameIndex:
 
     def __call__(self, name: str) -> int:
         if len(self.known) >= MAX_NAMES and name not in self.known:
-            raise InputError(f"more than {MAX_NAMES:,} kinds or sources: a kind or source is shared by many lines")
+            raise InputError(
+                f"more than {MAX_NAMES:,} kinds or sources: a kind or source is shared by many lines"
+            )
         return self.known.setdefault(name, len(self.known))
 
     @property
@@ -67,7 +69,7 @@ class NameIndex:
 
 
 class PassageList:
-    """Gathers passages while a file is read."""
+    """Collects passages while a file is read."""
 
     def __init__(self) -> None:
         self.ids, self.texts = TextStore(), TextStore()
@@ -80,19 +82,19 @@ class PassageList:
         self._sources.append(self._names(source))
 
     def done(self, file: str, lines: Sequence[int] | None = None) -> Passages:
-        """The collection; a repeated id is an error."""
+        """Return the collection; a repeated id is an error."""
         ids = IdIndex(self.ids)
         if (row := ids.repeated()) != ABSENT:
             reason = f"the passage id {shorten(ids.texts[row])} is listed twice: give each passage its own"
             raise InputError(reason, file, lines[row] if lines else row + 1)
         if not len(ids):
-            raise InputError("there is no passage in this file: name a collection", file)
+            raise InputError("no passage in this file: name a collection", file)
         return Passages(ids, self.texts, np.array(self._sources, np.uint16), self._names.all)
 
 
 @dataclass(slots=True)
 class QueryList:
-    """Gathers queries, equal texts once.
+    """Collects distinct queries.
 
     >>> queries = QueryList()
     >>> queries.add("who"), queries.add("why"), queries.add(" who ")
@@ -103,7 +105,7 @@ class QueryList:
 
     def add(self, text: object) -> int:
         if not isinstance(text, str):
-            raise InputError("the query is not a text: give it as a string")
+            raise InputError("the query is not a string: write it in quotes")
         if not text.strip():
             raise InputError("the query is empty: give it words or leave the line out")
         return self.distinct.add(text.strip())
@@ -114,7 +116,7 @@ class QueryList:
 
 @dataclass(slots=True)
 class PairList:
-    """Gathers pairs; passage ids are looked up at the end, all at once."""
+    """Collects pairs; passage ids are looked up at the end, all at once."""
 
     queries: QueryList = field(default_factory=QueryList)
     kinds: NameIndex = field(default_factory=NameIndex)
@@ -137,7 +139,7 @@ class PairList:
 
 
 def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Lines of a file that are not blank, with their numbers; errors name file and line."""
+    """Yield the non-blank lines of a file with their numbers; errors name file and line."""
     with open_lines(path) as lines:
         for number, _, line in lines:
             try:

@@ -18,7 +18,8 @@ BLOCK = 1 << 20  # bytes held in memory before they are written
 class Spill:
     """Append-only bytes: the last mebibyte in memory, the rest in an anonymous temporary file.
 
-    Read instead of mapped: mapped pages count as memory of the process, and a full disk would kill it.
+    The file is read, not mapped: mapped pages count as memory of the process, and writing to a map on a full
+    disk would kill it.
 
     >>> spill = Spill()
     >>> spill.append(b"heart"), spill.append(b"beat")
@@ -43,9 +44,9 @@ class Spill:
         return len(self)
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes from `start` up to `end`; several threads may read at once."""
-        held = self._tail[max(0, start - self._written) : max(0, end - self._written)]
-        return self._read(start, min(end, self._written)) + held if start < self._written else bytes(held)
+        """Return the bytes from `start` up to `end`; several threads may read at once."""
+        tail = self._tail[max(0, start - self._written) : max(0, end - self._written)]
+        return self._read(start, min(end, self._written)) + tail if start < self._written else bytes(tail)
 
     def _write(self) -> None:
         try:
@@ -66,13 +67,13 @@ class Spill:
         weakref.finalize(self, os.close, self._file)
 
     def _read(self, start: int, end: int) -> bytes:
-        found = bytearray()
-        while start + len(found) < end:  # one call gives at most 2 GiB
-            piece = os.pread(self._file, end - start - len(found), start + len(found))
+        data = bytearray()
+        while start + len(data) < end:  # one call returns at most 2 GiB
+            piece = os.pread(self._file, end - start - len(data), start + len(data))
             if not piece:
-                raise ResourceError(f"{tempfile.gettempdir()}: a temporary file was cut short: start again")
-            found += piece
-        return bytes(found)
+                raise ResourceError(f"{tempfile.gettempdir()}: a temporary file was truncated: start again")
+            data += piece
+        return bytes(data)
 
 
 class DiskArray:
@@ -97,5 +98,5 @@ class DiskArray:
 
     def __getitem__(self, part: slice) -> NDArray[Any]:
         start, end, step = part.indices(len(self))
-        found = self._bytes.read(start * self._size, max(start, end) * self._size)
-        return np.frombuffer(found, self._dtype)[::step]
+        data = self._bytes.read(start * self._size, max(start, end) * self._size)
+        return np.frombuffer(data, self._dtype)[::step]

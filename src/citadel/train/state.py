@@ -20,8 +20,13 @@ from citadel.errors import InputError
 from citadel.model.checkpoint import WEIGHTS, fill, read_tensors, save_model
 from citadel.model.citadel import Citadel
 
-PREFIX, STATE, OPTIMIZER, AVERAGE = "checkpoint-", "state.json", "optimizer.safetensors", "average.safetensors"
-KEPT = 2
+PREFIX, STATE, OPTIMIZER, AVERAGE = (
+    "checkpoint-",
+    "state.json",
+    "optimizer.safetensors",
+    "average.safetensors",
+)
+KEPT = 2  # checkpoints
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ def save(
     average: dict[str, Tensor] | None = None,
     averaged: int = 0,
 ) -> Path:
-    """Write `checkpoint-STEP`, there under its name only when whole; the last ones are kept, older ones removed."""
+    """Write `checkpoint-STEP` atomically and remove all but the newest checkpoints."""
     target = out / f"{PREFIX}{step:08d}"
     temporary = out / f"{target.name}.{uuid.uuid4().hex}.tmp"
     save_model(model, temporary, tokenizer)
@@ -65,19 +70,21 @@ def save(
 
 
 def restore(out: Path, model: Citadel, optimizer: torch.optim.Optimizer, fingerprint: str) -> Restored | None:
-    """Load the newest whole checkpoint into model and optimizer; None where there is none.
+    """Load the newest intact checkpoint into model and optimizer; None if there is none.
 
-    A damaged one is passed over with a warning, because the one before it is as good a place to go on.
+    A damaged checkpoint is skipped with a warning: training can resume from the one before it.
     """
-    for left in out.glob(f"{PREFIX}*.tmp"):
-        shutil.rmtree(left, ignore_errors=True)  # of a process that was killed
+    for leftover in out.glob(f"{PREFIX}*.tmp"):
+        shutil.rmtree(leftover, ignore_errors=True)  # from a process that was killed
     for folder in reversed(_checkpoints(out)):
         state = _state(folder)
         if state is None:
-            logging.getLogger("citadel").warning("%s: damaged, passed over", folder)
+            logging.getLogger("citadel").warning("%s: damaged, skipped", folder)
             continue
         if state["config"] != fingerprint:
-            raise InputError("was made with another config: use another --out, or the same config", str(folder))
+            raise InputError(
+                "was written with another config: use the same config, or another --out", str(folder)
+            )
         fill(model, read_tensors(folder / WEIGHTS), str(folder))
         _load_optimizer(model, optimizer, read_tensors(folder / OPTIMIZER))
         average = read_tensors(folder / AVERAGE) if AVERAGE in state["files"] else None
@@ -86,9 +93,9 @@ def restore(out: Path, model: Citadel, optimizer: torch.optim.Optimizer, fingerp
 
 
 def last_checkpoint(out: Path) -> str:
-    """The newest checkpoint by name, for messages."""
-    found = _checkpoints(out)
-    return str(found[-1]) if found else "none: checkpoint_every was not reached"
+    """Name of the newest checkpoint, for messages."""
+    checkpoints = _checkpoints(out)
+    return str(checkpoints[-1]) if checkpoints else "none: checkpoint_every was not reached"
 
 
 def _checkpoints(out: Path) -> list[Path]:
@@ -96,14 +103,14 @@ def _checkpoints(out: Path) -> list[Path]:
 
 
 def _state(folder: Path) -> dict[str, Any] | None:
-    """The state of a checkpoint, if every file is as it was written."""
+    """Read the state of a checkpoint; None if a file is missing or damaged."""
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        whole = {WEIGHTS, OPTIMIZER} <= set(state["files"])
-        whole = whole and all(_crc(folder / name) == crc for name, crc in state["files"].items())
+        intact = {WEIGHTS, OPTIMIZER} <= set(state["files"])
+        intact = intact and all(_crc(folder / name) == crc for name, crc in state["files"].items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return state if whole and {"step", "config", "averaged"} <= set(state) else None
+    return state if intact and {"step", "config", "averaged"} <= set(state) else None
 
 
 def _optimizer_tensors(model: Citadel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -115,7 +122,7 @@ def _optimizer_tensors(model: Citadel, optimizer: torch.optim.Optimizer) -> dict
 
 
 def _load_optimizer(model: Citadel, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give the optimizer its state back; it knows itself where a part lives: a fused step counter on the GPU."""
+    """Restore the optimizer's state; `load_state_dict` moves each tensor to its device."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
     index = {name: number for number, name in enumerate(ordered)}
@@ -135,7 +142,7 @@ def _crc(file: Path) -> int:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or a folder's names are on the disk."""
+    """Flush a file or a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

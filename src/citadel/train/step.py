@@ -1,4 +1,4 @@
-"""One training step's forward and backward pass, plain or with gradient caching for batches that memory cannot hold."""
+"""Forward and backward pass of a batch, with gradient caching if it does not fit into memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outcome:
     passages: EncodedTexts
 
     def after(self, before: Outcome | None) -> Outcome:
-        """This pass with the losses of those before it in the same step."""
+        """Add the losses of the earlier passes of the step."""
         if before is None:
             return self
         terms = {name: term + before.terms[name] for name, term in self.terms.items()}
@@ -41,9 +41,11 @@ def forward_backward(
     cache: int = 0,
     groups: int = 1,
 ) -> Outcome:
-    """Add the gradients of one batch to the model's; `cache` is the texts a micro-batch has, 0 for all at once.
+    """Add the gradients of one batch to the model's.
 
-    Passages go through the model in up to `groups` parts of like length."""
+    `cache` is the number of texts per micro-batch, 0 for no caching. Otherwise passages are encoded in up to
+    `groups` parts of similar length.
+    """
     if cache and len(passages.ids) > cache:
         return _cached(model, queries, passages, objective, dtype, cache)
     q = model.encode(*queries, query=True, dtype=dtype)
@@ -57,9 +59,9 @@ def forward_backward(
 def _cached(
     model: Citadel, queries: Inputs, passages: Inputs, objective: Objective, dtype: torch.dtype, cache: int
 ) -> Outcome:
-    """Encode without gradients, take the loss's gradient at the encodings, then encode again part by part with it.
+    """Gradient caching: encode without gradients, differentiate the loss, backpropagate part by part.
 
-    The model has no dropout, so both passes agree, and the gradient is that of the whole batch.
+    The model has no dropout, so both encodings agree and the gradient is that of the whole batch.
     """
     parts = [(True, queries.rows(slice(at, at + cache))) for at in range(0, len(queries.ids), cache)]
     count = len(parts)
@@ -74,16 +76,21 @@ def _cached(
     for (query, part), leaf in zip(parts, leaves, strict=True):
         again = model.encode(*part, query=query, dtype=dtype).tensors()
         cached = {name: leaf.tensors()[name].grad for name in _WITH_GRADIENT if name in again}
-        used = [name for name, gradient in cached.items() if gradient is not None and again[name].requires_grad]
+        used = [name for name, grad in cached.items() if grad is not None and again[name].requires_grad]
         torch.autograd.backward([again[name] for name in used], [cached[name] for name in used])
     return _outcome(loss, terms, q, p)
 
 
 def _leaves(texts: EncodedTexts) -> dict[str, Tensor]:
-    found = texts.tensors()
-    return {name: found[name].detach().requires_grad_() for name in _WITH_GRADIENT if name in found}
+    tensors = texts.tensors()
+    return {name: tensors[name].detach().requires_grad_() for name in _WITH_GRADIENT if name in tensors}
 
 
-def _outcome(loss: Tensor, terms: dict[str, Tensor], queries: EncodedTexts, passages: EncodedTexts) -> Outcome:
-    bare = (texts.with_tensors({n: t.detach() for n, t in texts.tensors().items()}) for texts in (queries, passages))
+def _outcome(
+    loss: Tensor, terms: dict[str, Tensor], queries: EncodedTexts, passages: EncodedTexts
+) -> Outcome:
+    bare = (
+        texts.with_tensors({n: t.detach() for n, t in texts.tensors().items()})
+        for texts in (queries, passages)
+    )
     return Outcome(loss.detach(), {name: term.detach() for name, term in terms.items()}, *bare)

@@ -1,6 +1,7 @@
 """A teacher that scores every passage of each batch: sentence encoders, optionally with BM25.
 
-Scores from a file cover a query's own group; here the student learns from the whole batch, crops of sentences included.
+Scores from a file cover only a query's own group. Here the student learns from the whole batch, including
+cropped queries.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from citadel.train.tokens import TokenIds, load_tokenizer
 
 
 class TeacherScores(NamedTuple):
-    """The teacher's scores of one batch, as logits: cosines times the encoders' weights."""
+    """Teacher logits of one batch: cosines times the weights of the encoders."""
 
     dense: Tensor  # [B, D]
     fused: Tensor  # [B, D], with BM25
@@ -37,13 +38,13 @@ class TeacherScores(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchTeacher:
-    """Scores a batch of token ids. The teacher reads the student's tokens, so they must share a vocabulary."""
+    """Scores a batch of the student's token ids, so that both must share a vocabulary."""
 
-    models: tuple[tuple[Citadel, float], ...]  # and what their cosines are multiplied with
+    models: tuple[tuple[Citadel, float], ...]  # with the factor of their cosines
     lexical: TokenBm25
     loss: LossPart
     dtype: torch.dtype
-    groups: int = 1  # of like length, as the student's passages
+    groups: int = 1  # parts of similar length
 
     @torch.no_grad()
     def __call__(self, batch: TrainingBatch, world: World) -> TeacherScores:
@@ -67,51 +68,56 @@ class BatchTeacher:
             return model.encode(*texts, learning=False, dtype=self.dtype)
 
         whole = Inputs(*(torch.from_numpy(side).to(world.device) for side in (ids, mask, mask > 0)))
-        found = encode_by_length(world.share(whole), encode, self.groups)
-        vectors = world.gather(found).semantic
+        encoded = encode_by_length(world.share(whole), encode, self.groups)
+        vectors = world.gather(encoded).semantic
         assert vectors is not None
         return vectors.float()
 
 
 @dataclass(frozen=True)
 class TokenBm25:
-    """BM25 whose terms are the tokenizer's tokens, of every query with every passage of a batch.
+    """BM25 over tokens, of every query with every passage of a batch.
 
     >>> bm25 = TokenBm25.of(Ragged.of([[1, 5, 2], [1, 6, 6, 2]]), vocabulary=8, silent=[0, 1, 2])
     >>> bm25(torch.tensor([[1, 6, 2]]), torch.tensor([[1, 5, 2, 0], [1, 6, 6, 2]])).tolist()
     [[0.0, 0.45...]]
     """
 
-    rarity: Tensor  # [V]: idf, 0 for special tokens
+    rarity: Tensor  # [V]: idf, 0 for `silent` tokens
     average: float  # terms per passage
 
     @classmethod
-    def of(cls, passages: Ragged, vocabulary: int, silent: list[int], device: torch.device | str = "cpu") -> TokenBm25:
-        """Count the collection; `silent` are the tokens that are no terms."""
+    def of(
+        cls, passages: Ragged, vocabulary: int, silent: list[int], device: torch.device | str = "cpu"
+    ) -> TokenBm25:
+        """Count the terms of a collection; `silent` tokens are not terms."""
         frequency = document_frequency(passages, vocabulary)
-        values, places = np.unique(frequency, return_inverse=True)
-        rarity = np.array([idf(len(passages), int(value)) for value in values], np.float32)[places]
+        values, inverse = np.unique(frequency, return_inverse=True)
+        rarity = np.array([idf(len(passages), int(value)) for value in values], np.float32)[inverse]
         rarity[silent] = 0
-        spoken = np.ones(vocabulary, bool)
-        spoken[silent] = False
-        terms = sum(int(spoken[part.values[:]].sum()) for part in passages.parts())
+        is_term = np.ones(vocabulary, bool)
+        is_term[silent] = False
+        terms = sum(int(is_term[part.values[:]].sum()) for part in passages.parts())
         return cls(torch.from_numpy(rarity).to(device), terms / max(1, len(passages)))
 
     def __call__(self, queries: Tensor, passages: Tensor) -> Tensor:
         """[B, Tq] and [D, Tp] → [B, D]."""
         terms = torch.unique(queries[self.rarity[queries] > 0])  # [U]
-        column = torch.full_like(self.rarity, len(terms), dtype=torch.long)  # all other tokens share one column more
+        # All tokens that are not in a query share one extra column.
+        column = torch.full_like(self.rarity, len(terms), dtype=torch.long)
         column[terms] = torch.arange(len(terms), device=terms.device)
         tf = _counts(column[passages], len(terms))  # [D, U]
         lengths = (self.rarity[passages] > 0).sum(1, keepdim=True)  # [D, 1]
         base, slope = length_norm(self.average, DEFAULT_K1, DEFAULT_B)
-        return _counts(column[queries], len(terms)) * self.rarity[terms] @ (tf / (tf + base + slope * lengths)).T
+        weights = _counts(column[queries], len(terms)) * self.rarity[terms]  # [B, U]
+        return weights @ (tf / (tf + base + slope * lengths)).T
 
 
 def _counts(columns: Tensor, width: int) -> Tensor:
-    """How often each column is named in each row; the last one is dropped."""
+    """Count how often each column occurs in each row; column `width` is dropped."""
     ones = torch.ones_like(columns, dtype=torch.float32)
-    return torch.zeros(len(columns), width + 1, device=columns.device).scatter_add_(1, columns, ones)[:, :width]
+    counts = torch.zeros(len(columns), width + 1, device=columns.device).scatter_add_(1, columns, ones)
+    return counts[:, :width]
 
 
 def document_frequency(passages: Ragged, vocabulary: int, chunk: int = PART) -> NDArray[np.int64]:
@@ -120,14 +126,14 @@ def document_frequency(passages: Ragged, vocabulary: int, chunk: int = PART) -> 
     >>> document_frequency(Ragged.of([[1, 1, 2], [2]]), 4).tolist()
     [0, 1, 2, 0]
     """
-    found = np.zeros(vocabulary, np.int64)
+    frequency = np.zeros(vocabulary, np.int64)
     for part in passages.parts(chunk):
-        kind = np.int32 if chunk * vocabulary < 1 << 31 else np.int64  # narrow numbers are sorted much faster
+        kind = np.int32 if chunk * vocabulary < 1 << 31 else np.int64  # int32 sorts much faster
         rows = np.repeat(np.arange(len(part), dtype=kind) * vocabulary, part.lengths)
         both = np.sort(rows + part.values[:].astype(kind))
         first = both[np.flatnonzero(np.diff(both, prepend=-1))]
-        found += np.bincount(first % vocabulary, minlength=vocabulary)
-    return found
+        frequency += np.bincount(first % vocabulary, minlength=vocabulary)
+    return frequency
 
 
 def find_batch_teacher(
@@ -138,12 +144,14 @@ def find_batch_teacher(
     device: torch.device,
     dtype: torch.dtype,
 ) -> BatchTeacher | None:
-    """The teacher [loss] names, or None."""
+    """Load the teacher named in [loss]; None if there is none."""
     loss = config.loss
     if not loss.teacher:
         return None
     weights = {loss.teacher: 1 / loss.teacher_temperature, **loss.teachers}
-    models = tuple((_sentence_encoder(name, vocabulary, dtype).to(device), weight) for name, weight in weights.items())
+    models = tuple(
+        (_sentence_encoder(name, vocabulary, dtype).to(device), weight) for name, weight in weights.items()
+    )
     lexical = TokenBm25.of(data.passages, models[0][0].config.backbone.vocabulary, silent, device)
     return BatchTeacher(models, lexical, loss, dtype, config.run.groups)
 
@@ -151,6 +159,8 @@ def find_batch_teacher(
 def _sentence_encoder(name: str, vocabulary: dict[str, int], dtype: torch.dtype) -> Citadel:
     model, folder = dense_model(expand(name))
     if load_tokenizer(folder).get_vocab() != vocabulary:
-        raise InputError("a teacher has another vocabulary than the backbone: score with `citadel score`", folder)
-    model.keep_in(dtype)  # 12 casts a layer and pass less
+        raise InputError(
+            "the teacher's vocabulary differs from the backbone's: use `citadel score` instead", folder
+        )
+    model.keep_in(dtype)  # saves 12 casts per layer and pass
     return model.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Tevatron's JSONL: a query with its positive and negative passages in full on each line."""
+"""Read Tevatron's JSONL: each line has a query and the full text of its passages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _UniquePassages:
 
 
 def read_tevatron(part: DataPart) -> SourceData:
-    """One pair for each positive passage; the line's negatives belong to all of its pairs."""
+    """Make one pair per positive passage; the negatives of a line belong to all of its pairs."""
     file = file_of(part, "pairs", "train.jsonl")
     pairs, passages, location = PairList(), _UniquePassages(), ErrorLocation(file)
     negatives = RaggedBuilder(np.int32)
@@ -51,16 +51,16 @@ def read_tevatron(part: DataPart) -> SourceData:
 
 
 def _positives(fields: dict[str, Any], passages: _UniquePassages) -> Iterator[dict[str, Any]]:
-    found = _list(fields, "positive_passages")
-    if not found:
-        raise InputError("there is no positive passage: give one or leave the line out")
-    for passage in found:
+    listed = _list(fields, "positive_passages")
+    if not listed:
+        raise InputError("there is no positive passage: add one or remove the line")
+    for passage in listed:
         passages.row(passage)
         yield passage
 
 
 def _list(fields: dict[str, Any], key: str) -> list[Any]:
-    found = fields.get(key, [])
-    if not isinstance(found, list):
+    value = fields.get(key, [])
+    if not isinstance(value, list):
         raise InputError(f"{key} is not a list of passages")
-    return found
+    return value

@@ -39,21 +39,21 @@ class TextStore:
         >>> list(TextStore.joined(Ragged(*TextStore(["zwölf", ""]).flat())))
         ['zwölf', '']
         """
-        found = cls()
+        store = cls()
         for start in range(0, len(table.values), BLOCK):
-            found._bytes.append(table.values[start : start + BLOCK].tobytes())
-        found._ends = array("q", table.offsets.tobytes())
-        return found
+            store._bytes.append(table.values[start : start + BLOCK].tobytes())
+        store._ends = array("q", table.offsets.tobytes())
+        return store
 
     def flat(self) -> tuple[NDArray[np.uint8], Rows]:
-        """All texts' bytes end to end, in memory, and where they begin and end."""
-        found = np.frombuffer(self._bytes.read(0, len(self._bytes)), np.uint8)
-        return found, np.array(self._ends, np.int64)
+        """Return the concatenated UTF-8 bytes of all texts, in memory, and their offsets."""
+        data = np.frombuffer(self._bytes.read(0, len(self._bytes)), np.uint8)
+        return data, np.array(self._ends, np.int64)
 
     def held(self) -> TextsInMemory:
-        """All texts in memory, for ids that are looked up by the million."""
-        found, ends = self.flat()
-        return TextsInMemory(found.tobytes(), ends)
+        """Load all texts into memory, for millions of look-ups."""
+        data, ends = self.flat()
+        return TextsInMemory(data.tobytes(), ends)
 
     def append(self, text: str) -> None:
         self._ends.append(self._bytes.append(text.encode("utf-8")))
@@ -74,11 +74,11 @@ class TextStore:
         return (self[row] for row in range(len(self)))
 
     def digest(self) -> bytes:
-        """SHA-256 over all texts and where they end."""
-        found = hashlib.sha256(self._ends.tobytes())
+        """SHA-256 of all texts and their offsets."""
+        digest = hashlib.sha256(self._ends.tobytes())
         for start in range(0, len(self._bytes), BLOCK):
-            found.update(self._bytes.read(start, min(start + BLOCK, len(self._bytes))))
-        return found.digest()
+            digest.update(self._bytes.read(start, min(start + BLOCK, len(self._bytes))))
+        return digest.digest()
 
 
 class TextsInMemory:
@@ -112,7 +112,7 @@ class UniqueTexts:
         self._rows: dict[int, int] = {}
 
     def add(self, text: str) -> int:
-        """The row of this text, a new one where it was not seen."""
+        """Return the row of a text, adding it if it is new."""
         key, new = hash(text), len(self.texts)
         while (row := self._rows.setdefault(key, new)) != new and self.texts[row] != text:
             key += 1
@@ -139,28 +139,31 @@ class IdIndex:
         return len(self.texts)
 
     def repeated(self) -> int:
-        """The first row with a repeated id, or ABSENT."""
+        """Return the first row with a repeated id, or ABSENT."""
         indices = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
         pairs = ((int(self._order[index]), int(self._order[index + 1])) for index in indices)
-        return min((second for first, second in pairs if self.texts[first] == self.texts[second]), default=ABSENT)
+        return min(
+            (second for first, second in pairs if self.texts[first] == self.texts[second]), default=ABSENT
+        )
 
-    def rows(self, wanted: TextStore | Sequence[str]) -> Rows:
-        """The row of each id, ABSENT for an unknown one."""
-        hashes = np.fromiter((hash(id) for id in wanted), np.int64, len(wanted))
+    def rows(self, ids: TextStore | Sequence[str]) -> Rows:
+        """Return the row of each id, ABSENT if unknown."""
+        hashes = np.fromiter((hash(id) for id in ids), np.int64, len(ids))
         indices = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
-        # 64 bits under a secret key: that two of a billion ids share them is less likely than a wrong bit of memory.
+        # 64-bit keyed hashes: a collision among a billion ids is negligible.
         return np.where(self._hashes[indices] == hashes, self._order[indices], ABSENT)
 
 
-def rows_or_fail(ids: IdIndex, wanted: TextStore | Sequence[str], lines: Sequence[int], source: str) -> Rows:
-    """The row of each id; one that is not in the collection is an InputError with its line.
+def rows_or_fail(index: IdIndex, ids: TextStore | Sequence[str], lines: Sequence[int], source: str) -> Rows:
+    """Return the row of each id; an id that is not in the collection is an InputError with its line.
 
     >>> rows_or_fail(IdIndex(TextStore(["d1"])), ["d9"], [4], "pairs.jsonl")
     Traceback (most recent call last):
-    citadel.errors.InputError: pairs.jsonl:4: the passage id 'd9' is not in the collection: correct the id or ...
+    citadel.errors.InputError: pairs.jsonl:4: the passage id 'd9' is not in the collection: correct the id or
+    ...
     """
-    rows = ids.rows(wanted)
-    for index in np.flatnonzero(rows == ABSENT)[:1].tolist():
-        reason = f"the passage id {shorten(wanted[index])} is not in the collection: correct the id or add the passage"
-        raise InputError(reason, source, lines[index])
+    rows = index.rows(ids)
+    for position in np.flatnonzero(rows == ABSENT)[:1].tolist():
+        reason = f"the passage id {shorten(ids[position])} is not in the collection"
+        raise InputError(f"{reason}: correct the id or add the passage", source, lines[position])
     return rows

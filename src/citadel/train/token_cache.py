@@ -1,7 +1,7 @@
 """Token tables cached on disk between runs: texts are tokenised once per tokenizer and length.
 
-A cache file is a line of JSON, then for each table the row offsets (int64) and the values, then the CRC-32 of all
-preceding bytes. It is written atomically and checked when read.
+A cache file is a line of JSON, then the row offsets (int64) and the values of each table, then the CRC-32 of
+all preceding bytes. It is written atomically and checked when read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ _TOKENS = "tokens"
 
 
 def cached_tokens(
-    folder: str, texts: TextStore, tokenizer: Tokenizer, length: int, meter: Meter = silent, noun: str = "texts"
+    folder: str,
+    texts: TextStore,
+    tokenizer: Tokenizer,
+    length: int,
+    meter: Meter = silent,
+    noun: str = "texts",
 ) -> Ragged:
     """Tokenise texts, or read the result from the cache in `folder`; "" disables the cache."""
     if not folder:
@@ -95,7 +100,9 @@ def write_tables(tables: Mapping[str, Ragged], file: str, notes: Mapping[str, An
         os.replace(temporary, file)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        kind, advice = (ResourceError, "make room") if full else (InputError, "name another folder in data.cache")
+        kind, advice = (
+            (ResourceError, "make room") if full else (InputError, "name another folder in data.cache")
+        )
         raise kind(f"{file}: cannot be written ({error.strerror}): {advice}") from None
     finally:
         if os.path.exists(temporary):
@@ -116,21 +123,25 @@ def _dtype(table: Ragged) -> str:
 
 
 def read_tables(file: str) -> TableFile:
-    """Read the tables of a file; a damaged file is an error."""
+    """Read the tables and notes of a file; a damaged file is an error."""
     try:
         with open(file, "rb") as stream:
             return _read(stream, os.fstat(stream.fileno()).st_size)
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}; name another folder in data.cache", file) from None
+        raise InputError(
+            f"cannot be read: {error.strerror}; name another folder in data.cache", file
+        ) from None
     except (ValueError, KeyError, TypeError):
         raise InputError("the cache file is damaged: delete it", file) from None
 
 
 def _read(stream: BinaryIO, size: int) -> TableFile:
-    """Copy the data while checking it: later changes of the file do not affect the run."""
+    """Copy the data while checking it, so that later changes of the file do not affect the run."""
     first = stream.readline(_MAX_HEADER)
     header: dict[str, Any] = json.loads(first)
-    shapes = [(name, np.dtype(_DTYPES[_DTYPES.index(kind)]), *counts) for name, kind, *counts in header["tables"]]
+    shapes = [
+        (name, np.dtype(_DTYPES[_DTYPES.index(kind)]), *counts) for name, kind, *counts in header["tables"]
+    ]
     sizes = [8 * (rows + 1) + values * dtype.itemsize for _, dtype, rows, values in shapes]
     # Check sizes first, so that a damaged header cannot cause an allocation larger than the file.
     if header["format"] != FORMAT or any(part < 0 for part in sizes) or len(first) + sum(sizes) + 4 != size:

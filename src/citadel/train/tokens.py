@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TokenIds = NDArray[np.int64]
-CHARACTERS = 1 << 19  # at a time: what the tokenizer makes of them is fifty times as large
-PAD_TO = 16  # tokens: few different shapes, and what tensor cores like
+CHARACTERS = 1 << 19  # per call of the tokenizer, whose output is fifty times as large
+PAD_TO = 16  # tokens: keeps the number of shapes low and suits tensor cores
 _SPELLINGS = (("[CLS]", "[SEP]", "[PAD]", "[MASK]"), ("<s>", "</s>", "<pad>", "<mask>"))
 
 
 class Special(NamedTuple):
-    """The ids of the special tokens.
+    """Ids of the special tokens.
 
     >>> Special(cls=101, sep=102, pad=0, mask=103).pad
     0
@@ -39,7 +39,7 @@ class Special(NamedTuple):
 
 
 def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer of a backbone's or model's folder: tokenizer.json, or a WordPiece vocab.txt."""
+    """Load the tokenizer of a model folder: tokenizer.json, or a WordPiece vocab.txt."""
     from tokenizers import Tokenizer
     from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
@@ -52,12 +52,12 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
             return tokenizer
     except Exception as error:  # tokenizers raises bare Exceptions
         reason = str(error).splitlines()[0][:200]
-        raise InputError(f"the tokenizer cannot be read ({reason}): fetch it again", str(folder)) from None
-    raise InputError("there is no tokenizer here: put tokenizer.json or vocab.txt beside the weights", str(folder))
+        raise InputError(f"the tokenizer cannot be read ({reason}): download it again", str(folder)) from None
+    raise InputError("there is no tokenizer: put tokenizer.json or vocab.txt beside the weights", str(folder))
 
 
 def special_tokens(tokenizer: Tokenizer, where: str = "") -> Special:
-    """The special ids of a tokenizer, in BERT's or RoBERTa's spelling."""
+    """Find the special tokens of a tokenizer, in BERT's or RoBERTa's spelling."""
     known = tokenizer.get_vocab()
     return Special(*(known[token] for token in _spelling(known, where)))
 
@@ -66,14 +66,16 @@ def _spelling(known: Mapping[str, int], where: str = "") -> tuple[str, ...]:
     for spelling in _SPELLINGS:
         if all(token in known for token in spelling):
             return spelling
-    raise InputError("the tokenizer lacks [CLS], [SEP], [PAD] or [MASK]: use a BERT-like one", where)
+    raise InputError("the tokenizer has no [CLS], [SEP], [PAD] or [MASK]: use a BERT-like one", where)
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocabulary: int, where: str = "") -> None:
-    """Refuse a tokenizer of another model, as its export would be refused after the training."""
+    """Raise if tokenizer and model do not fit, before training instead of at export."""
     tokens = token_count(tokenizer.get_vocab())
     if not vocabulary_fits(tokens, vocabulary):
-        reason = f"the vocabulary does not match: the tokenizer has {tokens:,} tokens, the model {vocabulary:,}"
+        reason = (
+            f"the vocabulary does not match: the tokenizer has {tokens:,} tokens, the model {vocabulary:,}"
+        )
         raise InputError(f"{reason}: use the tokenizer the model was made with", where)
 
 
@@ -84,7 +86,7 @@ def tokenize(
     meter: Meter = silent,
     noun: str = "texts",
 ) -> Ragged:
-    """The token ids of each text, special ones too, cut at `length`, on disk; uint16 where the vocabulary allows."""
+    """Tokenise texts into a table on disk, with special tokens, truncated to `length`."""
     prepare(tokenizer, length)
     kind: Any = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.int32
     table = RaggedBuilder(kind)
@@ -99,15 +101,15 @@ def tokenize(
 
 
 def prepare(tokenizer: Tokenizer, length: int) -> None:
-    """Set a tokenizer to [CLS] text [SEP], cut at `length` and not padded."""
+    """Set up a tokenizer for [CLS] text [SEP], truncated to `length` and not padded."""
     _wrap_texts(tokenizer)
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True  # a text that says "[SEP]" says five letters
+    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is plain text
     tokenizer.enable_truncation(length)
 
 
 def _chunks(texts: TextStore | Sequence[str]) -> Iterator[list[str]]:
-    """The texts in their order, so many at a time that memory has a bound, however long they are."""
+    """Split texts into chunks of bounded size."""
     chunk, size = [], 0
     for row in range(len(texts)):
         chunk.append(texts[row])
@@ -120,17 +122,19 @@ def _chunks(texts: TextStore | Sequence[str]) -> Iterator[list[str]]:
 
 
 def _wrap_texts(tokenizer: Tokenizer) -> None:
-    """[CLS] text [SEP], whatever the tokenizer's file says of it: search puts them there itself (encode/tokenizer)."""
+    """Wrap texts as [CLS] text [SEP], as search does (encode/tokenizer), whatever the file says."""
     from tokenizers.processors import TemplateProcessing
 
     known = tokenizer.get_vocab()
     cls, sep, *_ = _spelling(known)
-    wrapper: Any = TemplateProcessing(single=f"{cls} $A {sep}", special_tokens=[(cls, known[cls]), (sep, known[sep])])
+    wrapper: Any = TemplateProcessing(
+        single=f"{cls} $A {sep}", special_tokens=[(cls, known[cls]), (sep, known[sep])]
+    )
     tokenizer.post_processor = wrapper
 
 
 def pad(rows: Sequence[NDArray[Any]], filler: int, length: int = 0) -> tuple[TokenIds, TokenIds]:
-    """Rows side by side with their mask; as wide as the longest, rounded up, or exactly `length`.
+    """Pad rows to the longest, rounded up to PAD_TO, or to `length`; return ids and mask.
 
     >>> ids, mask = pad([np.array([1, 2]), np.array([3])], filler=0, length=3)
     >>> ids.tolist(), mask.tolist()
@@ -145,13 +149,15 @@ def pad(rows: Sequence[NDArray[Any]], filler: int, length: int = 0) -> tuple[Tok
 
 
 def twins(table: Ragged) -> Rows:
-    """For each row the first row with the same tokens: a passage under two ids is one passage.
+    """Return for each row the first row with the same tokens.
 
     >>> twins(Ragged.of([[1, 2], [3], [1, 2], [2, 1]])).tolist()
     [0, 1, 0, 3]
     """
     hashes = np.empty(len(table), np.uint64)
-    factors = np.random.default_rng(0).integers(1, 1 << 63, max(int(table.lengths.max(initial=1)), 1), np.uint64)
+    factors = np.random.default_rng(0).integers(
+        1, 1 << 63, max(int(table.lengths.max(initial=1)), 1), np.uint64
+    )
     done = 0
     for part in table.parts():
         hashes[done : done + len(part)] = _hashes(part, factors)
@@ -161,8 +167,9 @@ def twins(table: Ragged) -> Rows:
 
 
 def _hashes(table: Ragged, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """For each row the sum of token times factor, modulo 2⁶⁴."""
-    place = np.arange(int(table.offsets[-1])) - np.repeat(table.offsets[:-1], table.lengths)
-    products = (table.values[:].astype(np.uint64) + np.uint64(1)) * factors[place]
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(products)])  # it wraps, and so do the differences
+    """Hash each row: the sum of token times factor, modulo 2⁶⁴."""
+    position = np.arange(int(table.offsets[-1])) - np.repeat(table.offsets[:-1], table.lengths)
+    products = (table.values[:].astype(np.uint64) + np.uint64(1)) * factors[position]
+    # The sums wrap around, and so do the differences.
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(products)])
     return np.asarray(np.diff(sums[table.offsets]), np.uint64)

@@ -1,4 +1,4 @@
-"""A corpus on its way into an index: the progress it shows."""
+"""Progress of a corpus feed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.conftest import write_jsonl
 
 
 class Recorder(Progress):
-    """Keeps what a bar would show."""
+    """Records the calls of a progress bar."""
 
     def __init__(self) -> None:
         super().__init__("Indexing", "documents")
@@ -36,7 +36,7 @@ def texts(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "texts.jsonl", rows)
 
 
-def test_documents_count_when_they_are_encoded(
+def test_progress_counts_encoded_documents(
     texts: Path, tmp_path: Path, tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = 0
@@ -58,11 +58,11 @@ def test_documents_count_when_they_are_encoded(
         assert feed.add(index, lambda size: False, progress)
         index.commit()
     items = [items for _, items in progress.calls]
-    assert len(items) > 1  # 40 documents are one group of the encoder
+    assert len(items) > 1  # within one batch of 40 documents
     assert items[-1] == 40 and progress.calls[-1][0] == progress.total == texts.stat().st_size
 
 
-def test_a_resumed_feed_starts_at_what_is_read(texts: Path, tmp_path: Path) -> None:
+def test_progress_of_a_resumed_feed_starts_at_its_position(texts: Path, tmp_path: Path) -> None:
     feed = open_feed(str(texts), None, "fail")
     with Index.create(tmp_path / "index", model="bm25") as index:
         feed.add(index, lambda size: size > 500, Recorder())

@@ -14,7 +14,7 @@ from citadel.search.gpu.pq_tables import allocate_tables, load_centroids
 from citadel.search.plan import Options
 from citadel.types import Floats
 from tests.property.worlds import World
-from tests.search.gpu import ptx, whole_steps
+from tests.search.gpu import pq_definition, ptx
 from tests.search.gpu.same import check, check_mixed
 
 CPU = torch.device("cpu")
@@ -42,33 +42,40 @@ def as_words(rows: CodedRows) -> CodedRows:
 
 
 def check_tables(book: Codebook, vectors: Floats) -> None:
-    """The tables of the kernel; the last token is padding."""
-    tables, centroids = allocate_tables(torch.from_numpy(vectors), len(book.centroids)), load_centroids(CPU, book)
+    """Compare the kernel's tables with their definition; the last token is padding."""
+    tables, centroids = (
+        allocate_tables(torch.from_numpy(vectors), len(book.centroids)),
+        load_centroids(CPU, book),
+    )
     assert centroids is not None
     tables.rows.fill_(7)
     ends, (parts, sub, _) = torch.tensor([0, 1, len(vectors) - 1]), centroids.shape
-    table_kernel[(len(vectors),)](centroids, tables.vectors, ends, tables.rows, tables.steps, 2, PARTS=parts, SUB=sub)
+    table_kernel[(len(vectors),)](
+        centroids, tables.vectors, ends, tables.rows, tables.steps, 2, PARTS=parts, SUB=sub
+    )
     for token, vector in enumerate(vectors[:-1]):
-        whole, step = whole_steps.table(book, vector)
-        assert tables.rows[token].tolist() == whole.reshape(-1).tolist(), (token, centroids.shape)
+        rows, step = pq_definition.table(book, vector)
+        assert tables.rows[token].tolist() == rows.reshape(-1).tolist(), (token, centroids.shape)
         assert tables.steps[token].item() == step, (token, centroids.shape)
     assert set(tables.rows[-1].tolist()) == {7}
 
 
 if __name__ == "__main__":
-    for parts, sub in whole_steps.SHAPES:
-        check_tables(whole_steps.book(parts, parts, sub), whole_steps.vectors(sub, 8, parts * sub))
-    half_book, one = whole_steps.halves()
+    for parts, sub in pq_definition.SHAPES:
+        check_tables(pq_definition.book(parts, parts, sub), pq_definition.vectors(sub, 8, parts * sub))
+    half_book, one = pq_definition.halves()
     check_tables(half_book, one.repeat(2, axis=0))
     check_mixed(World("static", "pq2", 12, "int8", seed=8, count=14), Options(6, "rerank", 4, 4))
-    for long in (3, 512):  # skips in most lists, and in none
-        skip_table.LONG = long
+    for threshold in (3, 512):  # skips in most lists, and in none
+        skip_table.LONG = threshold
         for world, options in CASES:
-            check(world, options, cuts=[11], gone=[3, 12], width=32)
-    like_a_gpu = mock.patch.multiple(
-        triton_search, _as_words=as_words, _shared_memory_of=lambda index: shared_memory.declaration(index.width)
+            check(world, options, cuts=[11], deleted=[3, 12], width=32)
+    gpu_paths = mock.patch.multiple(
+        triton_search,
+        _as_words=as_words,
+        _shared_memory_of=lambda index: shared_memory.declaration(index.width),
     )
-    with ptx.understood(), like_a_gpu:
+    with ptx.emulated(), gpu_paths:
         for world, options in (*WORDS, *CASES[:4]):
-            check(world, options, cuts=[11], gone=[3, 12], width=64)
+            check(world, options, cuts=[11], deleted=[3, 12], width=64)
     print("equal")

@@ -1,6 +1,6 @@
-"""The PTX instructions of the kernels for Triton's interpreter, with shared memory.
+"""Emulate the PTX instructions of the kernels in Triton's interpreter, with shared memory.
 
-Addresses outside of the declared memory, or not aligned to the access, fail."""
+Accesses outside of the declared memory or without alignment fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Machine:
         """Execute an instruction."""
         given = [np.asarray(value.data) for value in values]
         if declared := re.search(r"\.shared \.align 16 \.b8 own\[(\d+)\]", text):
-            self.memory = np.full(int(declared[1]), 0x7F, np.uint8)  # a NaN, so that unset scores show
+            self.memory = np.full(int(declared[1]), 0x7F, np.uint8)  # NaN, so that reads of unset scores show
             return Results([np.full(given[0].shape, BASE, np.int32)])
         for name, run in KNOWN.items():
             if name in text:
@@ -48,7 +48,9 @@ class Machine:
         """The elements of a dtype at these addresses."""
         size = np.dtype(kind).itemsize
         offset: Words = np.where(mask, address.astype(np.int64) - BASE, 0)
-        assert (offset % size == 0).all() and (offset >= 0).all() and (offset + size <= len(self.memory)).all(), offset
+        assert (
+            (offset % size == 0).all() and (offset >= 0).all() and (offset + size <= len(self.memory)).all()
+        ), offset
         element: Words = offset // size
         return element
 
@@ -77,7 +79,9 @@ class Machine:
         return [self.memory.view(np.int64)[self._at(address, np.ones_like(address, bool), np.int64)]]
 
     def _dot4(self, row: Words, query: Words) -> list[Words]:
-        one, other = (side.astype(np.int32)[..., None].view(np.int8).astype(np.int32) for side in (row, query))
+        one, other = (
+            side.astype(np.int32)[..., None].view(np.int8).astype(np.int32) for side in (row, query)
+        )
         return [(one * other).sum(-1, dtype=np.int32)]
 
     def _load4(self, address: Words, mask: Words) -> list[Words]:
@@ -98,6 +102,6 @@ KNOWN: dict[str, Callable[..., list[Words]]] = {
 }  # fmt: skip
 
 
-def understood() -> Any:
-    """Patch the interpreter to execute these instructions."""
+def emulated() -> Any:
+    """Patch the interpreter to emulate these instructions."""
     return mock.patch.object(interpreter.InterpreterBuilder, "create_inline_asm", staticmethod(Machine().asm))

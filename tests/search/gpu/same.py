@@ -24,34 +24,40 @@ def engines(index: citadel.Index, router: str, width: int = 256) -> tuple[Refere
     if use_triton(engine.index.device):
         from citadel.search.gpu.triton_search import TritonSearch
 
-        engine.kernels = TritonSearch(engine.index, floor, postings=4, tile=8)  # small, so that everything spans blocks
+        # Small blocks, so that lists and ranges span several.
+        engine.kernels = TritonSearch(engine.index, floor, postings=4, tile=8)
     return ReferenceEngine(snapshot, floor, (0, 0)), fast
 
 
-def answers(engine: Any, index: citadel.Index, queries: Sequence[dict[str, Any]], options: Options) -> list[Any]:
+def answers(
+    engine: Any, index: citadel.Index, queries: Sequence[dict[str, Any]], options: Options
+) -> list[Any]:
     plans = [
-        plan_vectors(index.settings, *map(query.get, ("keys", "weights", "vectors", "semantic"))) for query in queries
+        plan_vectors(index.settings, *map(query.get, ("keys", "weights", "vectors", "semantic")))
+        for query in queries
     ]
-    found = engine.search_batch([engine.prepare(plan) for plan in plans], options)
-    return [(scored.numbers.tolist(), scored.scores.tolist()) for scored in found]
+    results = engine.search_batch([engine.prepare(plan) for plan in plans], options)
+    return [(scored.numbers.tolist(), scored.scores.tolist()) for scored in results]
 
 
-def check(world: World, options: Options, cuts: Sequence[int] = (), gone: Sequence[int] = (), width: int = 256) -> None:
+def check(
+    world: World, options: Options, cuts: Sequence[int] = (), deleted: Sequence[int] = (), width: int = 256
+) -> None:
     """Build the world with one commit per part, delete documents, and compare both engines."""
     borders, documents = [0, *cuts, world.count], world.documents()
     parts = [documents[start:stop] for start, stop in itertools.pairwise(borders)]
     with built(world, parts) as index:
-        index.delete([f"d{number}" for number in gone])
+        index.delete([f"d{number}" for number in deleted])
         index.commit()
         compare(index, world, options, width)
 
 
 def check_mixed(world: World, options: Options) -> None:
-    """The same for an index whose first segment is older than its codebook: int8, then pq."""
+    """Like `check`, for an index whose first segment predates its codebook: int8, then pq."""
     documents = world.documents()
     with built(world, []) as index:
         for floor, part in ((1 << 16, documents[:5]), (1, documents[5:])):
-            with mock.patch("citadel.index.writer.SAMPLE_FLOOR", floor):
+            with mock.patch("citadel.index.spill.SAMPLE_FLOOR", floor):
                 world.add(index, part)
                 index.commit()
         compare(index, world, options, 256, ["int8", world.codec])
@@ -64,6 +70,6 @@ def compare(
     if codecs is not None:
         assert [own.rows.codec for own in fast.engines[0].index.lists if own is not None] == codecs
     queries = [world.query(number) for number in range(4)]
-    wanted = answers(slow, index, queries, options)
+    expected = answers(slow, index, queries, options)
     for count in (4, 3, 4, 1):  # later ones reuse the workspace of the first
-        assert answers(fast, index, queries[:count], options) == wanted[:count], (world, options)
+        assert answers(fast, index, queries[:count], options) == expected[:count], (world, options)

@@ -21,9 +21,10 @@ F, I, N = "*fp32", "*i64", "*i32"
 TYPES = {
     "documents": N, "starts": I, "stops": I, "token_starts": I, "query": F, "query_scale": F, "list_scale": F,
     "scores": F, "dirty": N, "maxima": N, "weights": "*u8", "scales": "*fp16", "alive": "*u8", "limits": N,
-    "counts": N, "reported": N, "candidates": I, "ranked": I, "borders": I, "spans": I, "values": N, "centroids": F,
-    "packed": I, "skip_rows": I, "skips": N, "nearest": I, "ends": N, "members": I, "by_tokens": I, "near_values": N,
-    "near_documents": N, "vectors": F, "rows": "*i16", "steps": F, "result": I,
+    "counts": N, "reported": N, "candidates": I, "ranked": I, "borders": I, "spans": I, "values": N,
+    "centroids": F, "packed": I, "skip_rows": I, "skips": N, "nearest": I, "ends": N, "members": I,
+    "by_tokens": I, "near_values": N, "near_documents": N, "vectors": F, "rows": "*i16", "steps": F, "result":
+    I,
 }
 CODES = {"int8": "*i8", "int8x4": "*i32", "fp16": "*fp16", "pq": "*u8"}
 
@@ -70,7 +71,7 @@ print("compiled")
 """
 
 
-def test_for_hopper() -> None:
+def test_kernels_compile_for_hopper() -> None:
     if find_spec("triton") is None:
         pytest.skip("triton is not installed here")
     command = [sys.executable, "-c", COMPILE]

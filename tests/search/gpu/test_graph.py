@@ -1,4 +1,4 @@
-"""How a graph is recorded; its contents need a GPU (`tests/model/test_recorded.py`)."""
+"""Recording of CUDA graphs; replaying one needs a GPU (`tests/model/test_recorded.py`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cuda() -> Any:
     graph._stream.cache_clear()
 
 
-def test_warm_ups_and_recording_are_on_one_stream(cuda: Any) -> None:
+def test_warm_ups_and_recording_share_a_stream(cuda: Any) -> None:
     """Each further stream would cost another cuBLAS workspace."""
     run, device = mock.Mock(), torch.device("cuda:0")
     first = graph.record(device, run)
@@ -34,12 +34,12 @@ def test_warm_ups_and_recording_are_on_one_stream(cuda: Any) -> None:
     assert [call.kwargs["pool"] for call in cuda.graph.call_args_list] == [None, first.pool()]
 
 
-def test_other_threads_may_go_on(cuda: Any) -> None:
+def test_recording_does_not_block_other_threads(cuda: Any) -> None:
     graph.record(torch.device("cuda:0"), mock.Mock())
     assert cuda.graph.call_args.kwargs["capture_error_mode"] == "thread_local"
 
 
-def test_a_failed_recording_lets_the_next_begin(cuda: Any) -> None:
+def test_failed_recording_releases_lock_and_stream(cuda: Any) -> None:
     with pytest.raises(RuntimeError, match="full"):
         graph.record(torch.device("cuda:0"), mock.Mock(side_effect=RuntimeError("full")))
     assert not graph._recording.locked()

@@ -30,7 +30,7 @@ Serve = Callable[..., AbstractContextManager[Served]]
 
 @contextlib.contextmanager
 def serve_index(folder: Path, **environment: str) -> Iterator[Served]:
-    """`citadel serve` as a process of its own on a free port."""
+    """Run `citadel serve` in its own process on a free port."""
     process = subprocess.Popen(
         [sys.executable, "-m", "citadel.cli", "serve", str(folder), "--port", "0"],
         stderr=subprocess.PIPE,
@@ -41,7 +41,8 @@ def serve_index(folder: Path, **environment: str) -> Iterator[Served]:
     try:
         line = json.loads(process.stderr.readline())
         assert line["event"] == "listening", line
-        reader = threading.Thread(target=process.stderr.read, daemon=True)  # a full pipe would stop the server
+        # A full pipe would block the server.
+        reader = threading.Thread(target=process.stderr.read, daemon=True)
         reader.start()
         yield Served(line["url"], process)
     finally:
@@ -53,23 +54,23 @@ def serve_index(folder: Path, **environment: str) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def serve() -> Serve:
-    """Starts servers; skips where there is none."""
+    """Start servers; skip if the extra [server] is not installed."""
     for name in ("citadel.server.run", "uvicorn"):
         with contextlib.suppress(ModuleNotFoundError):
             if importlib.util.find_spec(name):
                 continue
-        pytest.skip("there is no server here: it needs the extra [server]")
+        pytest.skip("the server is not installed: the extra [server]")
     return serve_index
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """A headless Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="the page is tried in a browser by playwright")
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
         pytest.skip("no Chromium is installed: `apt-get install chromium`")
     with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=found, args=["--no-sandbox"], timeout=120_000)
+        chromium = started.chromium.launch(executable_path=executable, args=["--no-sandbox"], timeout=120_000)
         yield chromium
         chromium.close()

@@ -17,7 +17,11 @@ from tests.support.models import ROUTERS, ModelFolder
 DOCUMENTS: list[dict[str, Any]] = [
     {"id": "d1", "title": "Relativity", "text": "Einstein proposed relativity in physics.", "year": 1905},
     {"id": "d2", "text": "Darwin proposed evolution. 😀 𝔘nicode before a gorilla."},
-    {"id": "d3", "title": "<img src=x onerror=alert(1)>", "text": "<script>alert(2)</script> newton & gravity"},
+    {
+        "id": "d3",
+        "title": "<img src=x onerror=alert(1)>",
+        "text": "<script>alert(2)</script> newton & gravity",
+    },
 ]
 FAR = " ".join(["ordinary"] * 200)
 MATCHING = {
@@ -47,17 +51,20 @@ def url(index: Path, serve: Serve) -> Iterator[str]:
 
 @contextmanager
 def opened(browser: Any, url: str, **options: Any) -> Iterator[Any]:
-    """A page that must give no error: not in its scripts, not by its policy."""
+    """Open a page and fail on script errors, warnings and violations of its policy."""
     context = browser.new_context(**({"viewport": {"width": 1200, "height": 800}} | options))
-    page, wrong = context.new_page(), list[str]()
+    page, problems = context.new_page(), list[str]()
     page.set_default_timeout(60_000)  # a busy machine is not a failure
-    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: wrong.append("a document opened a dialog"))
+    page.on(
+        "console",
+        lambda message: problems.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda dialog: problems.append("a document opened a dialog"))
     page.goto(url)
     yield page
     context.close()
-    assert wrong == []
+    assert problems == []
 
 
 @pytest.fixture
@@ -67,20 +74,20 @@ def page(browser: Any, url: str) -> Iterator[Any]:
 
 
 def wait_for_text(page: Any, selector: str, text: str) -> None:
-    """Not wait_for_function: that is eval, which the page's policy forbids."""
+    """Wait without `wait_for_function`, whose eval the page's policy forbids."""
     page.locator(selector).filter(has_text=text).wait_for()
 
 
-def ask(page: Any, query: str) -> None:
+def search_for(page: Any, query: str) -> None:
     """Type a query and wait until its hits are explained."""
     page.locator("#query").press_sequentially(query)
     page.wait_for_selector("#legend li")
 
 
-# ---- search ----------------------------------------------------------------------------------------------------------
+# ---- search ------------------------------------------------------------------------------------------------
 
 
-def test_the_beginning_explains_itself(page: Any) -> None:
+def test_empty_state_explains_the_page(page: Any) -> None:
     wait_for_text(page, "#intro-keys", "Every word is its own key")
     assert page.locator("#hits li").count() == 0
     assert page.evaluate("document.activeElement.id") == "query"
@@ -88,17 +95,21 @@ def test_the_beginning_explains_itself(page: Any) -> None:
 
 
 def test_search_as_you_type(page: Any) -> None:
-    ask(page, "relativity proposed")
+    search_for(page, "relativity proposed")
     first = page.locator("#hits li").first
     first.locator(".bar i").first.wait_for()
-    assert [mark.inner_text() for mark in first.locator("mark").all()] == ["Relativity", "proposed", "relativity"]
+    assert [mark.inner_text() for mark in first.locator("mark").all()] == [
+        "Relativity",
+        "proposed",
+        "relativity",
+    ]
     assert first.locator(".bar i").count() == 2
     assert page.locator("#status").inner_text().startswith("The best 2 of 4 documents in ")
     assert page.url.endswith("#q=relativity+proposed")
 
 
-def test_what_all_hits_have_in_common_is_left_out_of_the_bars(page: Any) -> None:
-    """Two hits, scores 31 and 30.5, whose overall meaning is 30 and 30.25: the bars are 1 and 0.5 above 30."""
+def test_bars_leave_out_the_score_that_all_hits_share(page: Any) -> None:
+    """Scores 31 and 30.5 with meaning 30 and 30.25: the bars show 1 and 0.5 above 30."""
     scores = {"d1": (31.0, 30.0), "d2": (30.5, 30.25)}
 
     def search(route: Any) -> None:
@@ -114,66 +125,73 @@ def test_what_all_hits_have_in_common_is_left_out_of_the_bars(page: Any) -> None
 
     page.route("**/v1/search", search)
     page.route("**/v1/explain", explain)
-    ask(page, "relativity proposed")
+    search_for(page, "relativity proposed")
     wait_for_text(page, "#legend", "overall meaning, above the 30.00 that all these hits share")
     bars = page.locator("#hits .bar").all()
     assert [bar.evaluate("bar => bar.style.getPropertyValue('--w')") for bar in bars] == ["1", "0.5"]
     assert [bar.locator("i.meaning").count() for bar in bars] == [0, 1]
     page.locator("#hits .title").nth(1).click()
-    wait_for_text(page, "#why", "30.25 from the overall meaning of both texts")  # the whole sum stays
+    wait_for_text(
+        page, "#why", "30.25 from the overall meaning of both texts"
+    )  # the panel shows the whole sum
     wait_for_text(page, "#why", "0.25 from words and 0.25 from meaning")
 
 
-def test_emptied_again(page: Any) -> None:
-    ask(page, "relativity")
+def test_clearing_the_query_restores_the_empty_state(page: Any) -> None:
+    search_for(page, "relativity")
     page.fill("#query", "")
     page.wait_for_selector("#intro:not([hidden])")
     assert page.locator("#hits li").count() == 0 and page.locator("#legend li").count() == 0
 
 
-def test_nothing_found(page: Any) -> None:
+def test_no_hits(page: Any) -> None:
     page.fill("#query", "zebra")
     wait_for_text(page, "#status", "No document matches this query")
 
 
-def test_an_address_is_a_query(browser: Any, url: str) -> None:
+def test_deep_link_runs_its_query(browser: Any, url: str) -> None:
     with opened(browser, f"{url}/#q=relativity") as page:
         page.wait_for_selector("#hits li mark")
         assert page.input_value("#query") == "relativity"
 
 
-def test_offsets_count_whole_characters(page: Any) -> None:
-    ask(page, "gorilla")
+def test_offsets_count_code_points(page: Any) -> None:
+    search_for(page, "gorilla")
     page.wait_for_selector("#hits mark")
     assert page.locator("#hits mark").inner_text() == "gorilla"
 
 
 def test_markup_stays_text(page: Any) -> None:
-    ask(page, "newton script")
+    search_for(page, "newton script")
     page.locator("#hits .title").first.click()
     page.wait_for_selector("#why svg")
     assert page.locator("#why h2").inner_text() == "<img src=x onerror=alert(1)>"
     assert page.locator("main img, main script").count() == 0
-    assert [mark.inner_text() for mark in page.locator("#why .body mark").all()] == ["script", "script", "newton"]
+    assert [mark.inner_text() for mark in page.locator("#why .body mark").all()] == [
+        "script",
+        "script",
+        "newton",
+    ]
 
 
-def test_the_snippet_is_where_the_match_is(page: Any) -> None:
-    ask(page, "einstein")
+def test_snippet_shows_the_match(page: Any) -> None:
+    search_for(page, "einstein")
     long = page.locator('#hits li[data-id="d4"]')
     long.locator("mark").wait_for()
     assert "einstein" in long.locator(".snippet").inner_text()
 
 
-# ---- why -------------------------------------------------------------------------------------------------------------
+# ---- why ---------------------------------------------------------------------------------------------------
 
 
-def test_why_this_document(page: Any) -> None:
-    ask(page, "who proposed relativity")
+def test_explanation_panel(page: Any) -> None:
+    search_for(page, "who proposed relativity")
     page.locator("#hits .title").first.click()
     page.wait_for_selector("#why svg")
     sentence = page.locator("#why p").first.inner_text()
     assert re.fullmatch(r"Score (\d+\.\d\d) = \1 from 2 of 3 words of the query\.", sentence)
-    assert page.locator("#why path.link").count() == 3  # proposed once, relativity in the title and in the text
+    # "proposed" once, "relativity" in the title and in the text
+    assert page.locator("#why path.link").count() == 3
     assert page.locator("#why .word.none").count() == 1
     page.get_by_text("The same as a table").click()
     shares = [float(cell.inner_text().split()[0]) for cell in page.locator("#why td:last-child").all()]
@@ -181,7 +199,7 @@ def test_why_this_document(page: Any) -> None:
     assert page.locator("#why .plain dd").all_inner_texts() == ["d1", "1905"]
 
 
-def test_by_keyboard(page: Any) -> None:
+def test_search_by_keyboard(page: Any) -> None:
     page.click("#tab-index")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "query"
@@ -210,11 +228,11 @@ def test_tabs_by_keyboard(page: Any) -> None:
     page.wait_for_selector("#view-search:not([hidden])")
 
 
-# ---- defects that must not come back ---------------------------------------------------------------------------------
+# ---- regressions -------------------------------------------------------------------------------------------
 
 
 def explained(page: Any, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change every explanation on its way to the page."""
+    """Modify every explanation before the page receives it."""
 
     def explain(route: Any) -> None:
         answer = route.fetch().json()
@@ -224,8 +242,8 @@ def explained(page: Any, change: Callable[[dict[str, Any]], None]) -> None:
     page.route("**/v1/explain", explain)
 
 
-def test_the_panel_does_not_print_null(page: Any) -> None:
-    ask(page, "evolution")
+def test_panel_does_not_print_null(page: Any) -> None:
+    search_for(page, "evolution")
     page.locator("#hits .title").first.click()
     page.wait_for_selector("#why svg")
     assert "null" not in page.locator("#why").inner_text()
@@ -237,7 +255,7 @@ def test_segments_fill_the_bar_where_gains_sum_to_less_than_1(page: Any) -> None
             match["gain"] = 0.1
 
     explained(page, shrink)
-    ask(page, "relativity proposed")
+    search_for(page, "relativity proposed")
     bar = page.locator("#hits li").first.locator(".bar")
     bar.locator("i").nth(1).wait_for()
     widths = [part.bounding_box()["width"] for part in bar.locator("i").all()]
@@ -245,7 +263,7 @@ def test_segments_fill_the_bar_where_gains_sum_to_less_than_1(page: Any) -> None
     assert widths[0] == pytest.approx(widths[1], abs=1)
 
 
-def test_a_deep_link_shows_the_number_of_documents(browser: Any, url: str) -> None:
+def test_deep_link_shows_the_number_of_documents(browser: Any, url: str) -> None:
     """The statistics arrive after the hits."""
     with opened(browser, "about:blank") as page:
         held: list[Any] = []
@@ -277,10 +295,10 @@ LINE_LENGTHS = """paragraph => {
 
 def test_lines_have_about_70_characters(browser: Any, url: str) -> None:
     with opened(browser, url, viewport={"width": 1600, "height": 900}) as page:
-        ask(page, "einstein")
+        search_for(page, "einstein")
         snippet = page.locator('#hits li[data-id="d4"] .snippet')
         snippet.locator("mark").wait_for()
-        assert 50 <= max(snippet.evaluate(LINE_LENGTHS)) <= 85
+        assert 50 <= max(snippet.evaluate(LINE_LENGTHS)) <= 75
 
 
 def split_tokens(tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -295,7 +313,7 @@ def split_tokens(tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def split_explanation(explanation: dict[str, Any]) -> None:
-    """What a model with word pieces would give for a query of one word."""
+    """Turn the explanation of a one-word query into that of a model with word pieces."""
     matches, spans = [], []
     [match] = explanation["matches"]
     for half, name in enumerate((match["name"][:3], f"##{match['name'][3:]}")):
@@ -304,10 +322,15 @@ def split_explanation(explanation: dict[str, Any]) -> None:
             for posting in match["postings"]
         ]
         halved = {"gain": match["gain"] / 2, "share": match["share"] / 2, "name": name, "postings": postings}
-        matches.append(match | halved | {"query_tokens": [2 * token + half for token in match["query_tokens"]]})
+        matches.append(
+            match | halved | {"query_tokens": [2 * token + half for token in match["query_tokens"]]}
+        )
     for span in explanation["text_spans"]:
         middle, gain = span["start"] + 3, span["gain"] / 2
-        spans += [span | {"end": middle, "gain": gain}, span | {"start": middle, "gain": gain, "matches": [1]}]
+        spans += [
+            span | {"end": middle, "gain": gain},
+            span | {"start": middle, "gain": gain, "matches": [1]},
+        ]
     shift = explanation["snippet"]["start"]
     explanation["snippet"]["spans"] = [
         span | {"start": span["start"] - shift, "end": span["end"] - shift} for span in spans
@@ -322,14 +345,16 @@ def split_explanation(explanation: dict[str, Any]) -> None:
 
 def test_word_pieces_are_joined(page: Any) -> None:
     explained(page, split_explanation)
-    ask(page, "gorilla")
+    search_for(page, "gorilla")
     hit = page.locator("#hits li").first
     hit.locator("mark").first.wait_for()
     assert hit.locator("mark").all_inner_texts() == ["gorilla"]
-    assert page.locator("#legend li").all_inner_texts() == ["gorilla"]
+    assert page.locator("#legend li").all_inner_texts() == ["query word → key", "gorilla"]
     hit.locator(".title").click()
     page.wait_for_selector("#why svg")
-    words = [text.split("\n")[0] for text in page.locator("#why svg .word text:first-of-type").all_text_contents()]
+    words = [
+        text.split("\n")[0] for text in page.locator("#why svg .word text:first-of-type").all_text_contents()
+    ]
     assert words == ["gorilla", "gorilla"]  # of the query and of the document
     assert "from 1 of 1 words of the query" in page.locator("#why p").first.inner_text()
     assert page.locator("#why .text mark").all_inner_texts() == ["gorilla"]
@@ -350,7 +375,7 @@ def test_word_pieces_of_a_text_are_joined(page: Any) -> None:
     assert page.locator("#tokens .word").all_inner_texts() == ["hypersonic", "relativity"]
 
 
-def test_the_empty_state_offers_queries(page: Any) -> None:
+def test_empty_state_offers_example_queries(page: Any) -> None:
     page.locator("#examples button").first.wait_for()
     assert page.locator("#examples button").first.inner_text() == "Relativity"
     page.locator("#examples button").first.click()
@@ -361,7 +386,7 @@ def test_the_empty_state_offers_queries(page: Any) -> None:
 
 
 def test_id_and_metadata_are_shown_with_labels(page: Any) -> None:
-    ask(page, "relativity")
+    search_for(page, "relativity")
     first = page.locator("#hits li").first
     assert first.locator(".facts dt").all_inner_texts() == ["id", "year"]
     assert first.locator(".facts dd").all_inner_texts() == ["d1", "1905"]
@@ -371,21 +396,48 @@ def test_id_and_metadata_are_shown_with_labels(page: Any) -> None:
     assert page.locator("#why .plain dd").last.is_visible()
 
 
-def test_technical_terms_are_explained(browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_missing_and_list_values_of_metadata(page: Any) -> None:
+    def search(route: Any) -> None:
+        answer = route.fetch().json()
+        answer["hits"][0]["metadata"] = {"author": None, "tags": ["physics", None]}
+        route.fulfill(json=answer)
+
+    page.route("**/v1/search", search)
+    search_for(page, "relativity")
+    assert page.locator("#hits .facts dd").all_inner_texts() == ["d1", "–", "physics, –"]
+
+
+def test_legend_names_a_repeated_word_once(page: Any) -> None:
+    search_for(page, "relativity relativity proposed")
+    page.locator("#legend li").nth(1).wait_for()
+    words = page.locator("#legend li").all_inner_texts()
+    assert len(words) == len(set(words)) == 3  # the caption and two words
+
+
+def test_technical_terms_are_explained(
+    browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path
+) -> None:
     with citadel.Index.create(tmp_path / "index", model=tiny_model()) as index:
         index.add([{"id": "d1", "text": "einstein proposed relativity"}])
         index.commit()
     model = str(tiny_model())
-    with serve(tmp_path / "index", CITADEL_MODEL=model) as served, opened(browser, f"{served.url}/#index") as page:
+    with (
+        serve(tmp_path / "index", CITADEL_MODEL=model) as served,
+        opened(browser, f"{served.url}/#index") as page,
+    ):
         wait_for_text(page, "#about", "1 document · keys chosen by a model")
         wait_for_text(page, "#stats", "smallest weight kept (τ)")
         text = page.locator("#stats").inner_text()
-        for words in ("Keys with less weight were left out.", "A model files every word", "used to compare vectors"):
+        for words in (
+            "Keys with less weight were left out.",
+            "A model files every word",
+            "used to compare vectors",
+        ):
             assert words in text
         assert "avx512vnni" not in text and "router\n" not in text
 
 
-def test_a_cut_query_is_reported(browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_cut_query_is_reported(browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
     with citadel.Index.create(tmp_path / "index", model=tiny_model()) as index:
         index.add([{"id": "d1", "text": "einstein proposed relativity"}])
         index.commit()
@@ -397,15 +449,18 @@ def test_a_cut_query_is_reported(browser: Any, serve: Serve, tiny_model: ModelFo
         page.wait_for_selector("#query-cut", state="hidden")
 
 
-# ---- text, index -----------------------------------------------------------------------------------------------------
+# ---- text, index -------------------------------------------------------------------------------------------
 
 
-def test_the_slider_sends_no_request(browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_slider_sends_no_request(browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
     with citadel.Index.create(tmp_path / "index", model=tiny_model()) as index:
         index.add([{"id": "d1", "text": "einstein proposed relativity"}])
         index.commit()
     model = str(tiny_model())
-    with serve(tmp_path / "index", CITADEL_MODEL=model) as served, opened(browser, f"{served.url}/#text") as page:
+    with (
+        serve(tmp_path / "index", CITADEL_MODEL=model) as served,
+        opened(browser, f"{served.url}/#text") as page,
+    ):
         page.fill("#text-input", "einstein proposed")
         wait_for_text(page, "#text-status", "of 2 words")
         assert page.input_value("#tau") == "1"  # the index's own
@@ -420,11 +475,16 @@ def test_the_slider_sends_no_request(browser: Any, serve: Serve, tiny_model: Mod
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_every_router(router: str, browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path) -> None:
-    """Every kind of explanation can be shown; `opened` sees that no script fails."""
+def test_every_router(
+    router: str, browser: Any, serve: Serve, tiny_model: ModelFolder, tmp_path: Path
+) -> None:
+    """Explanations of every router are shown without script errors."""
     with citadel.Index.create(tmp_path / "index", model=tiny_model(router)) as index:
         index.add(
-            [{"id": "d1", "title": "physics", "text": "einstein proposed relativity"}, {"id": "d2", "text": "rome"}]
+            [
+                {"id": "d1", "title": "physics", "text": "einstein proposed relativity"},
+                {"id": "d2", "text": "rome"},
+            ]
         )
         index.commit()
     model = str(tiny_model(router))
@@ -439,26 +499,26 @@ def test_every_router(router: str, browser: Any, serve: Serve, tiny_model: Model
         wait_for_text(page, "#stats", MATCHING[router])
 
 
-def test_the_index_in_numbers(page: Any) -> None:
+def test_index_view(page: Any) -> None:
     page.click("#tab-index")
     page.wait_for_selector("#chart-sizes svg")
     assert "Search for something first" in page.locator("#chart-latency").inner_text()
     assert "propos" in page.locator("#chart-keys").inner_text()
     page.click("#tab-search")
-    ask(page, "relativity")
+    search_for(page, "relativity")
     page.click("#tab-index")
     wait_for_text(page, "#chart-latency", "in the server in total")
 
 
-# ---- all kinds of windows, and servers that refuse -------------------------------------------------------------------
+# ---- narrow windows, and servers that refuse ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_narrow_light_and_dark(scheme: str, browser: Any, url: str) -> None:
+def test_narrow_page_does_not_scroll_sideways(scheme: str, browser: Any, url: str) -> None:
     with opened(browser, url, viewport={"width": 340, "height": 640}, color_scheme=scheme) as page:
         bright = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0] > 128")
         assert bright == (scheme == "light")
-        ask(page, "einstein proposed relativity in physics")
+        search_for(page, "einstein proposed relativity in physics")
         page.locator("#hits .title").first.click()
         page.wait_for_selector("#why svg")
         views = [None, *(f"#tab-{view}" for view in ("text", "index"))]
@@ -469,20 +529,22 @@ def test_narrow_light_and_dark(scheme: str, browser: Any, url: str) -> None:
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
 
 
-def test_a_server_that_went_away(browser: Any, index: Path, serve: Serve) -> None:
+def test_stopped_server_is_reported(browser: Any, index: Path, serve: Serve) -> None:
     context = browser.new_context()
     page = context.new_page()
     with serve(index) as served:
         page.goto(served.url)
-        ask(page, "relativity")
+        search_for(page, "relativity")
     page.fill("#query", "evolution")
     page.wait_for_selector("#problem:not([hidden])")
-    assert page.locator("#problem").inner_text() == "The server does not respond. Is it still running? Try again"
+    assert (
+        page.locator("#problem").inner_text() == "The server does not respond. Is it still running? Try again"
+    )
     assert "stale" in (page.locator("#hits").get_attribute("class") or "")
     context.close()
 
 
-def test_a_server_that_asks_for_a_token(browser: Any, index: Path, serve: Serve) -> None:
+def test_token_form(browser: Any, index: Path, serve: Serve) -> None:
     context = browser.new_context()
     page = context.new_page()
     with serve(index, CITADEL_READ_TOKEN="a token for reading") as served:
@@ -495,7 +557,7 @@ def test_a_server_that_asks_for_a_token(browser: Any, index: Path, serve: Serve)
     context.close()
 
 
-def test_an_index_of_given_vectors(browser: Any, serve: Serve, tmp_path: Path) -> None:
+def test_index_of_given_vectors(browser: Any, serve: Serve, tmp_path: Path) -> None:
     with citadel.Index.create(tmp_path / "index", fields={"lexical": 2}, fingerprint="by hand") as index:
         index.add_vectors([{"id": "d1", "keys": [7], "weights": [1], "vectors": [[1, 0]]}])
         index.commit()

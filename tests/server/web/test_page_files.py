@@ -22,14 +22,14 @@ class Tags(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
     def ids(self) -> list[str]:
-        return [str(attributes["id"]) for _, attributes in self.found if "id" in attributes]
+        return [str(attributes["id"]) for _, attributes in self.elements if "id" in attributes]
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,11 @@ def tags() -> Tags:
     return Tags((PAGE / "index.html").read_text())
 
 
-def test_every_file_named_is_there(tags: Tags) -> None:
+def test_every_referenced_file_exists(tags: Tags) -> None:
     named = [
-        attributes.get("src") or attributes.get("href") for tag, attributes in tags.found if tag in ("script", "link")
+        attributes.get("src") or attributes.get("href")
+        for tag, attributes in tags.elements
+        if tag in ("script", "link")
     ]
     assert named and all((PAGE / str(name)).is_file() for name in named)
     for script in SCRIPTS:
@@ -47,15 +49,15 @@ def test_every_file_named_is_there(tags: Tags) -> None:
             assert (PAGE / name).is_file(), (script.name, name)
 
 
-def test_nothing_inline(tags: Tags) -> None:
-    """The policy is default-src 'self': a style attribute or a script in the page would silently do nothing."""
-    for tag, attributes in tags.found:
+def test_no_inline_styles_or_scripts(tags: Tags) -> None:
+    """The policy is default-src 'self', so inline styles and scripts would have no effect."""
+    for tag, attributes in tags.elements:
         assert "style" not in attributes and tag != "style"
         assert not [name for name in attributes if name.startswith("on")]
         assert tag != "script" or attributes.get("src")
 
 
-def test_nothing_from_elsewhere() -> None:
+def test_no_external_resources() -> None:
     for path in PAGE.iterdir():
         text = path.read_text().replace(NAMESPACE, "")
         assert not re.search(r"https?://|//[a-z0-9-]+\.[a-z]|@import|url\(", text), path.name
@@ -66,22 +68,22 @@ def test_no_string_becomes_markup(script: Path) -> None:
     assert not FORBIDDEN.search(script.read_text())
 
 
-def test_every_id_a_script_asks_for_is_there(tags: Tags) -> None:
+def test_every_id_used_by_a_script_exists(tags: Tags) -> None:
     assert len(tags.ids()) == len(set(tags.ids()))
     for script in SCRIPTS:
         wanted = set(re.findall(r'byId\("([^"]+)"\)', script.read_text()))
         assert wanted <= set(tags.ids()), script.name
 
 
-def test_labels_and_tabs(tags: Tags) -> None:
-    inputs = [attributes for tag, attributes in tags.found if tag in ("input", "textarea")]
-    labelled = {attributes.get("for") for tag, attributes in tags.found if tag == "label"}
-    inside = {"tau", None}  # these stand within their label
+def test_inputs_are_labelled_and_tabs_control_panels(tags: Tags) -> None:
+    inputs = [attributes for tag, attributes in tags.elements if tag in ("input", "textarea")]
+    labelled = {attributes.get("for") for tag, attributes in tags.elements if tag == "label"}
+    inside = {"tau", None}  # inside their label
     assert all(attributes.get("id") in labelled | inside for attributes in inputs)
-    for _, attributes in tags.found:
+    for _, attributes in tags.elements:
         if attributes.get("role") == "tab":
             assert attributes["aria-controls"] in tags.ids()
 
 
-def test_it_stays_small() -> None:
+def test_total_size_is_below_100_kb() -> None:
     assert sum(path.stat().st_size for path in PAGE.iterdir()) < 100_000

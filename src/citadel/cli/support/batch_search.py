@@ -1,4 +1,4 @@
-"""Search many queries a part at a time, so that a long file shows progress and prints early."""
+"""Search many queries in parts, so that a long file shows progress and prints early."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ class QueryHits(NamedTuple):
 
 
 def search_texts(
-    searcher: Searcher, queries: Sequence[tuple[str, str]], k: int, semantic: str = "auto", tau: float | None = None
+    searcher: Searcher,
+    queries: Sequence[tuple[str, str]],
+    k: int,
+    semantic: str = "auto",
+    tau: float | None = None,
 ) -> Iterator[QueryHits]:
     """Search (id, text) queries, in order."""
     if len(queries) == 1:  # all threads for the one query
@@ -38,7 +42,9 @@ def search_texts(
             part = queries[start : start + _PART]
             ranking = searcher.search_batch(part, k, semantic_mode=semantic, tau=tau)
             progress(start + len(part))
-            yield from (QueryHits(id, text, hits) for (id, text), hits in zip(part, ranking.hits, strict=True))
+            yield from (
+                QueryHits(id, text, hits) for (id, text), hits in zip(part, ranking.hits, strict=True)
+            )
 
 
 def is_cut(hits: Sequence[Hit]) -> bool:
@@ -47,7 +53,7 @@ def is_cut(hits: Sequence[Hit]) -> bool:
 
 
 def warn_of_cuts(results: Iterator[QueryHits], searcher: Searcher) -> Iterator[QueryHits]:
-    """Pass results on; each query that was cut is named on standard error."""
+    """Yield the results and print a warning for each query that was cut."""
     for result in results:
         if is_cut(result.hits):
             limit = searcher.encoder.config.query_length
@@ -70,16 +76,10 @@ def search_vectors(
             yield QueryHits(id, None, hits)
 
 
-def for_trec_run(results: Iterable[QueryHits], query_ids: Iterable[str]) -> Iterator[QueryHits]:
-    """Refuse ids that a TREC run cannot hold: those of queries before the first search, those of hits as they come."""
+def check_trec_run(searcher: Searcher, query_ids: Iterable[str]) -> None:
+    """Raise if a query or a document of the index has an id that a TREC run cannot hold."""
     check_trec_ids(query_ids)
-
-    def checked() -> Iterator[QueryHits]:
-        for result in results:
-            check_trec_ids(hit.id for hit in result.hits)
-            yield result
-
-    return checked()
+    check_trec_ids(searcher.snapshot.ids_with_white_space())
 
 
 def to_ranking(results: Iterable[QueryHits]) -> Ranking:

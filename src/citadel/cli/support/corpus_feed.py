@@ -1,4 +1,4 @@
-"""Feed a corpus into an index a part at a time: lines of text, or an .npz file of vectors."""
+"""Feed a corpus into an index in parts: lines of text, or an .npz file of vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Enough = Callable[[int], bool]
 _CHUNK = 1 << 20
-_LINE_SHARE = 16  # a line may have a sixteenth of the memory limit: it is held as bytes, text and document
+_LINE_SHARE = 16  # max line is this fraction of the memory: held as bytes, text and document
 _MIN_LINE = 1 << 20
 
 
@@ -36,16 +36,16 @@ class Feed(Protocol):
 
     @property
     def reasons(self) -> list[InputError]:
-        """Why the first of them were skipped."""
+        """The first reasons for skipping."""
 
     def add(self, index: Index, enough: Enough, progress: Progress) -> bool:
-        """Add documents until `enough` says so; True at the end of the corpus."""
+        """Add documents until `enough` returns true; return whether the corpus has ended."""
 
     def state(self) -> Build:
         """The position up to which the corpus is read."""
 
     def require_documents(self, before: int) -> None:
-        """Raise InputError if the whole corpus has no document; `before` is what the index held already."""
+        """Raise InputError if the corpus has no document; `before` is the number already indexed."""
 
     def close(self) -> None: ...
 
@@ -163,7 +163,9 @@ class VectorFeed:
                 raise InputError(error.reason, error.source or self._path, error.line) from None
             if len(batch) == 1:
                 self.skipped += 1
-                self.reasons += [InputError(error.reason, self._path)] if len(self.reasons) < KEPT_REASONS else []
+                self.reasons += (
+                    [InputError(error.reason, self._path)] if len(self.reasons) < KEPT_REASONS else []
+                )
                 return
             middle = len(batch) // 2
             self._add(index, batch.part(0, middle))
@@ -201,7 +203,7 @@ def is_vectors(corpus: str) -> bool:
 def open_feed(
     corpus: str, format: str | None, on_error: str, start: Build | None = None, memory: int = DEFAULT_MEMORY
 ) -> Feed:
-    """Open a corpus at its beginning, or where an earlier build stopped; the CRC shows whether it changed since."""
+    """Open a corpus at its beginning, or where an earlier build stopped."""
     if on_error not in ("fail", "skip"):
         raise UsageError(f"--on-error is fail or skip, not {on_error!r}")
     policy: OnError = "skip" if on_error == "skip" else "fail"
@@ -211,7 +213,7 @@ def open_feed(
 
 
 def real_source(corpus: str) -> str:
-    """The real path of a corpus, the same for every way to write it.
+    """Return the canonical path of a corpus.
 
     >>> real_source("-")
     '-'
@@ -245,14 +247,14 @@ def report_truncated(index: Index, documents: int) -> None:
 
 
 def batch_bytes(batch: VectorBatch) -> int:
-    """The input bytes of a batch: its texts and its arrays in memory."""
+    """Return the size of a batch: its texts and arrays in bytes."""
     arrays = (batch.keys, batch.weights, batch.vectors, batch.semantic)
     texts = sum(len(document.text) + len(document.title) for document in batch.documents)
     return texts + sum(array.nbytes for array in arrays if array is not None)
 
 
 def file_crc(path: str) -> tuple[int, int]:
-    """Size and zlib.crc32 of a file."""
+    """Return size and zlib.crc32 of a file."""
     size = crc = 0
     try:
         with open(path, "rb") as file:

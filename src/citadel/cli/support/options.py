@@ -18,7 +18,7 @@ CorpusFile = Annotated[
     str,
     typer.Argument(
         metavar="CORPUS",
-        help="JSONL or TSV (.gz, .xz, .zst too), a BEIR folder, an .npz file of vectors, or - for standard input.",
+        help="JSONL or TSV (.gz, .xz, .zst too), a BEIR folder, an .npz of vectors, or - (stdin).",
     ),
 ]
 OnError = Annotated[
@@ -37,17 +37,24 @@ Model = Annotated[
     typer.Option("--model", metavar="DIR", help="The index's model folder, unless it is installed."),
 ]
 Device = Annotated[
-    str, typer.Option("--device", metavar="cpu|cuda", help="Where to search; cuda copies the index to the GPU first.")
+    str,
+    typer.Option(
+        "--device", metavar="cpu|cuda", help="Where to search; cuda copies the index to the GPU first."
+    ),
 ]
 GpuMemory = Annotated[
     str,
     typer.Option(
-        "--gpu-memory", "--card-memory", metavar="SIZE", help="GPU memory limit; the rest of the index stays in RAM."
+        "--gpu-memory",
+        "--card-memory",
+        metavar="SIZE",
+        help="GPU memory limit; the rest of the index stays in RAM.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Fingerprint = Annotated[
-    str | None, typer.Option("--fingerprint", metavar="NAME", help="Vectors: name of the model that made them.")
+    str | None,
+    typer.Option("--fingerprint", metavar="NAME", help="Vectors: name of the model that made them."),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What a verb prints: notes on standard error, results on standard output, nothing that could steer a terminal."""
+"""Output of commands, safe for terminals: results on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 
 
 def one_line(text: str) -> str:
-    """The text on one line, with control characters and direction marks written out.
+    """Escape control characters and direction marks, so that a text is one line.
 
     >>> one_line("a" + chr(10) + "b" + chr(27))
     'a\\\\nb\\\\x1b'
@@ -20,7 +20,7 @@ def one_line(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A stored text for a reader: white space as single spaces, control characters left out.
+    """Collapse white space and remove control characters.
 
     >>> plain("E = mc²" + chr(9) + chr(27) + "[1m")
     'E = mc² [1m'
@@ -29,7 +29,7 @@ def plain(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A stored text with each control character as one space, so that offsets into it still hold.
+    """Replace each control character by one space, which keeps offsets valid.
 
     >>> shown("a" + chr(10) + chr(27) + "b")
     'a  b'
@@ -38,18 +38,18 @@ def shown(text: str) -> str:
 
 
 def say(message: str) -> None:
-    """A note or an error, on standard error."""
+    """Print a message to stderr."""
     sys.stdout.flush()
     print(f"citadel: {one_line(message)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON; ASCII, so that it survives every terminal setting and every way to split lines."""
+    """Print one line of JSON; ASCII, so that it is safe in any encoding and line splitter."""
     print(json.dumps(value, allow_nan=False))
 
 
 def plural(count: int, noun: str, several: str = "") -> str:
-    """A number with its noun.
+    """Format a number with its noun.
 
     >>> plural(1, "document"), plural(1200, "query", "queries")
     ('1 document', '1,200 queries')

@@ -1,4 +1,4 @@
-"""Hits on a terminal: rank, score, id and title on one line, then the part of the text that matches."""
+"""Hits on a terminal: rank, score, id and title, then the best part of the text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def _print(console: Console, text: Text, indent: int = 0) -> None:
 def _title(hit: Hit) -> Text:
     title = f"  {plain(hit.title)}" if hit.title else ""
     return Text.assemble(
-        (f"{hit.rank:>2}.", "cyan"), (f" {hit.score:8.4f}  ", "dim"), (plain(hit.id), "bold"), (title, "green")
+        (f"{hit.rank:>2}.", "cyan"),
+        (f" {hit.score:8.4f}  ", "dim"),
+        (plain(hit.id), "bold"),
+        (title, "green"),
     )
 
 

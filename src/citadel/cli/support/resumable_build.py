@@ -1,4 +1,4 @@
-"""Build an index in several commits, each with the position in the corpus, so that a killed build resumes."""
+"""Build an index in several commits, each with its position in the corpus, to resume after a crash."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from citadel.api import Index
-from citadel.cli.support.corpus_feed import Feed, TextFeed, open_feed, real_source, report_skipped, report_truncated
+from citadel.cli.support.corpus_feed import (
+    Feed,
+    TextFeed,
+    open_feed,
+    real_source,
+    report_skipped,
+    report_truncated,
+)
 from citadel.cli.support.output import plural, say
 from citadel.errors import IndexNotFoundError, InputError, LockHeldError
 from citadel.index.manifest import Build
@@ -23,8 +30,8 @@ COMMIT_SECONDS = 30.0
 class BuildOptions:
     """The options of one `citadel index`.
 
-    `options` decide what the index holds, so a resumed build must have the same; `on_error` may change, because the
-    lines read so far were good under both.
+    `options` decide what the index holds, so a resumed build must have the same; `on_error` may change,
+    because the lines read so far were good under both.
     """
 
     corpus: str
@@ -48,7 +55,7 @@ def build(job: BuildOptions) -> None:
     if existing is not None and existing.build is not None and existing.build.finished:
         _check_finished(job, existing.build)
         size = plural(len(existing), "document")
-        print(f"{job.path}: finished already: all of {job.corpus} is indexed; it holds {size} now")
+        print(f"{job.path}: already finished: all of {job.corpus} is indexed; the index holds {size}")
         return
     feed = _open(job, job.on_error, None if existing is None else existing.build)
     try:
@@ -68,7 +75,7 @@ def _existing(job: BuildOptions) -> Index | None:
     """Open the index of an earlier run of the same command; None if there is nothing to keep."""
     try:
         index = Index.open(job.path, memory=job.memory)
-        if index.settings.model is not None:  # an index does not say where it is
+        if index.settings.model is not None:  # the index does not store its path
             model = job.settings.get("model")
             index = Index.open(job.path, memory=job.memory, model=model, threads=job.threads)
     except IndexNotFoundError:
@@ -85,7 +92,9 @@ def _check_same(job: BuildOptions, build: Build | None) -> None:
     if build is None:
         raise InputError(f"it holds an index that `citadel index` did not build: {advice}", job.path)
     if job.corpus == STDIN or build.source == STDIN:
-        raise InputError(f"it holds an index already, and standard input cannot be resumed: {advice}", job.path)
+        raise InputError(
+            f"it holds an index already, and standard input cannot be resumed: {advice}", job.path
+        )
     if (source := real_source(job.corpus)) != build.source:
         raise InputError(f"this index was built from {build.source}, not from {source}: {advice}", job.path)
     for name in sorted({*job.options, *build.options}):
@@ -125,7 +134,7 @@ def _open(job: BuildOptions, on_error: str, start: Build | None) -> Feed:
 def _resume(job: BuildOptions, index: Index, feed: Feed) -> Index:
     assert index.build is not None
     unit = "line" if isinstance(feed, TextFeed) else "document"
-    size = f"{plural(len(index), 'document')} in the index already"
+    size = f"{plural(len(index), 'document')} already indexed"
     say(f"{job.path}: resuming after {unit} {index.build.line:,} of {job.corpus}, {size}")
     return index
 
@@ -143,7 +152,9 @@ def _add_rest(job: BuildOptions, index: Index, feed: Feed) -> None:
         while not ended:
             index.delete([])  # takes the lock and sees what others committed
             if index.build != known:
-                raise LockHeldError(f"{job.path}: another process builds this index, too: wait for it or stop it")
+                raise LockHeldError(
+                    f"{job.path}: another process is building this index: wait for it or stop it"
+                )
             ended = feed.add(index, _enough(job), progress)
             if ended:
                 report_skipped(feed)
@@ -158,5 +169,7 @@ def _enough(job: BuildOptions) -> Callable[[int], bool]:
 
 
 def _summary(index: Index) -> str:
-    counts = (f"{index.counts[name]:,} {name}" for name in ("replaced", "skipped", "cut") if index.counts.get(name))
+    counts = (
+        f"{index.counts[name]:,} {name}" for name in ("replaced", "skipped", "cut") if index.counts.get(name)
+    )
     return ", ".join([plural(len(index), "document"), *counts])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from citadel.eval import Comparison, Dataset
     from citadel.types import Ranking
 
-DEPTH = 1000  # hits per query, unless a measure looks further
+DEPTH = 1000  # hits per query, or more if a measure has a larger cutoff
 IDS_PER_LOOKUP = 1000
 Values = dict[str, dict[str, float]]  # measure → query → value
 
@@ -83,7 +83,9 @@ def evaluate(options: EvalOptions) -> EvalResult:
     if not options.baseline:
         return EvalResult(dataset, ranking, values)
     other = _usable_run(options.baseline, dataset)
-    return EvalResult(dataset, ranking, values, evaluate_queries(other, dataset.qrels, names, dataset.relevant))
+    return EvalResult(
+        dataset, ranking, values, evaluate_queries(other, dataset.qrels, names, dataset.relevant)
+    )
 
 
 def _dataset(options: EvalOptions) -> Dataset:
@@ -124,13 +126,15 @@ def _depth(names: list[str]) -> int:
 
 
 def _usable_run(file: str, dataset: Dataset) -> Ranking:
-    """Read a run, refuse one of another collection, and drop hits whose id is the query's if the dataset says so."""
+    """Read a run and apply the dataset's same-id rule; refuse a run of another collection."""
     from citadel.eval import drop_same_id, read_run
 
     ranking = read_run(file)
     missing = len(dataset.qrels.keys() - set(ranking.query_ids))
     if missing == len(dataset.qrels):
-        raise InputError("none of the judged queries is in this run: is it of another collection?", file)
+        raise InputError(
+            "none of the judged queries is in this run: name a run of the judged collection", file
+        )
     if missing:
         say(f"{plural(missing, 'judged query', 'judged queries')} not in {file}: counted as 0")
     return drop_same_id(ranking) if dataset.drop_same_id else ranking
@@ -138,7 +142,7 @@ def _usable_run(file: str, dataset: Dataset) -> Ranking:
 
 def _search(options: EvalOptions, dataset: Dataset, depth: int) -> Ranking:
     from citadel.api import Index
-    from citadel.cli.support.batch_search import for_trec_run, search_texts, to_ranking
+    from citadel.cli.support.batch_search import check_trec_run, search_texts, to_ranking
     from citadel.eval import drop_same_id
 
     queries = dataset.judged
@@ -147,9 +151,12 @@ def _search(options: EvalOptions, dataset: Dataset, depth: int) -> Ranking:
         say(f"{plural(missing, 'judged query', 'judged queries')} not in {where}: counted as 0")
     with Index.open(options.index or "", model=options.model, threads=options.threads) as opened:
         _check_same_collection(opened, dataset, options.index or "")
-        searcher = opened.searcher(threads=options.threads, device=options.device, gpu_memory=options.gpu_memory)
-        results = search_texts(searcher, queries, depth + dataset.drop_same_id)
-        ranking = to_ranking(for_trec_run(results, [id for id, _ in queries]) if options.writes_run else results)
+        searcher = opened.searcher(
+            threads=options.threads, device=options.device, gpu_memory=options.gpu_memory
+        )
+        if options.writes_run:
+            check_trec_run(searcher, [id for id, _ in queries])
+        ranking = to_ranking(search_texts(searcher, queries, depth + dataset.drop_same_id))
     return drop_same_id(ranking, depth) if dataset.drop_same_id else ranking
 
 
@@ -159,12 +166,14 @@ def _check_same_collection(index: Index, dataset: Dataset, path: str) -> None:
     ids = list(dict.fromkeys(id for grades in dataset.qrels.values() for id in grades))
     lookups = (ids[start : start + IDS_PER_LOOKUP] for start in range(0, len(ids), IDS_PER_LOOKUP))
     if not any(snapshot.locate(part) for part in lookups):
-        judged = "the judged document is not" if len(ids) == 1 else f"none of the {len(ids):,} judged documents is"
+        judged = (
+            "the judged document is not" if len(ids) == 1 else f"none of the {len(ids):,} judged documents is"
+        )
         raise InputError(f"{judged} in this index: name the index of the judged collection", path)
 
 
 def save(result: EvalResult, run: str, qrels: str, queries: str) -> None:
-    """Write the files that are named."""
+    """Write run, judgements and values per query to the named files."""
     from citadel.eval import write_qrels, write_run
     from citadel.types import write_whole
 
@@ -191,8 +200,8 @@ def _against(result: EvalResult, name: str) -> str:
     compared = result.compared(name)
     if compared is None or result.baseline is None:
         return ""
-    interval = f"[{compared.low:+.4f}, {compared.high:+.4f}]"
-    return f"  baseline {mean(result.baseline[name]):.4f}  {compared.difference:+.4f} {interval}  p {compared.p:.4f}"
+    change = f"{compared.difference:+.4f} [{compared.low:+.4f}, {compared.high:+.4f}]"
+    return f"  baseline {mean(result.baseline[name]):.4f}  {change}  p {compared.p:.4f}"
 
 
 def _record(result: EvalResult, per_query: bool) -> dict[str, object]:
@@ -200,7 +209,9 @@ def _record(result: EvalResult, per_query: bool) -> dict[str, object]:
     if result.baseline is not None:
         compared = {name: result.compared(name) for name in result.values}
         record["baseline"] = {
-            name: {"mean": mean(result.baseline[name]), **_finite(asdict(one))} for name, one in compared.items() if one
+            name: {"mean": mean(result.baseline[name]), **_finite(asdict(one))}
+            for name, one in compared.items()
+            if one
         }
     return record | ({"queries": result.values} if per_query else {})
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run_train(config: str, out: str, resume: bool = False, device: str = "", steps: int = 0) -> None:
-    """Train what a config says."""
+    """Train a model as configured."""
     from citadel.train.config import load_train_config
 
     loaded = load_train_config(config)
@@ -71,8 +71,10 @@ def run_score(
     if bool(data) == bool(passages):
         raise UsageError("name the passages: either --data CONFIG.toml, or --passages FILE")
     part = data_part(data, "", "") if data else None
-    found = read_source(part).passages if part else read_passages(checked(passages, "--passages"))
-    lines = score_negatives(teacher, found, negatives, out, kind, keep, part, device, default_meter(), _weight(fuse))
+    texts = read_source(part).passages if part else read_passages(checked(passages, "--passages"))
+    lines = score_negatives(
+        teacher, texts, negatives, out, kind, keep, part, device, default_meter(), _weight(fuse)
+    )
     print(f"{out}: scores of {lines:,} pairs")
 
 
@@ -93,7 +95,7 @@ def run_measure(
     split: str = "",
     timed: int = 0,
 ) -> None:
-    """Measure a system on a collection, or fill in the measures of one that was measured."""
+    """Measure a system on a collection, or fill in the measures of an existing file."""
     from citadel.eval import open_dataset
     from citadel.paper.record import read_measurement
     from citadel.paper.run import fill as fill_measures
@@ -112,9 +114,12 @@ def run_measure(
         print(_measured_line(str(file), read_measurement(file)))
 
 
-def _measured_line(file: str, found: Measurement) -> str:
-    quality = " ".join(f"{name} {value:.4f}" for name, value in found.measures.items()) or "measures not computed yet"
-    return f"{file}: {quality}, {found.dot_products or 0:,.0f} dot products per query"
+def _measured_line(file: str, measurement: Measurement) -> str:
+    quality = (
+        " ".join(f"{name} {value:.4f}" for name, value in measurement.measures.items())
+        or "measures not computed yet"
+    )
+    return f"{file}: {quality}, {measurement.dot_products or 0:,.0f} dot products per query"
 
 
 def _weight(fuse: str) -> float:
@@ -124,7 +129,7 @@ def _weight(fuse: str) -> float:
 
 
 def data_part(data: str, passages: str, pairs: str) -> DataPart:
-    """[data] of a config, or of two files named on the command line."""
+    """Return [data] of a config, or of two files named on the command line."""
     from citadel.train.config import load_train_config
     from citadel.train.config_tables import DataPart
 

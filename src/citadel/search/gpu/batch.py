@@ -47,13 +47,16 @@ class QueryLists(NamedTuple):
 def find_lists(plans: Sequence[Plan], lists: Sequence[DeviceLists | None]) -> QueryLists:
     """Look up the lists of all query tokens at once."""
     keys = plans[0].keys if len(plans) == 1 else np.concatenate([plan.keys for plan in plans])
-    return QueryLists(plans, tuple(np.full(len(keys), -1) if own is None else own.find(keys) for own in lists))
+    return QueryLists(
+        plans, tuple(np.full(len(keys), -1) if own is None else own.find(keys) for own in lists)
+    )
 
 
 def write_rows(codec: str, vectors: Floats, rows: NDArray[Any], factors: Floats) -> None:
     """Write query vectors [n, d] in a codec's operand format, with a factor per vector.
 
-    fp16: unchanged; int8: codes and scales (docs/how-it-works/search.md). The tables of pq are computed on the device.
+    fp16: unchanged; int8: codes and scales (docs/how-it-works/search.md). The tables of pq are computed on
+    the device.
 
     >>> rows, factors = np.zeros((2, 2), np.int8), np.zeros(2, np.float32)
     >>> write_rows("int8", np.array([[127, -2.5]], np.float32), rows, factors)
@@ -157,7 +160,9 @@ class BatchLayout:
     def host_arrays(self, block: NDArray[np.uint8]) -> HostArrays:
         """Views of the parts of a block on the host."""
         return {
-            name: block[start : start + int(np.prod(shape)) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+            name: block[start : start + int(np.prod(shape)) * np.dtype(dtype).itemsize]
+            .view(dtype)
+            .reshape(shape)
             for name, (start, dtype, shape) in self._parts.items()
         }
 
@@ -176,7 +181,9 @@ class BatchLayout:
         return Batch(self.shape.queries, parts["token_starts"], tuple(tokens), tables, *pooled)
 
 
-def _segment_tokens(segment: int, codec: str, parts: dict[str, Tensor], tables: Tables | None) -> SegmentTokens:
+def _segment_tokens(
+    segment: int, codec: str, parts: dict[str, Tensor], tables: Tables | None
+) -> SegmentTokens:
     (starts, stops, skips), scales = parts[f"spans {segment}"].unbind(), parts[f"scales {segment}"]
     if codec not in SUBVECTOR:
         return SegmentTokens(starts, stops, skips, parts[f"rows {codec}"], parts[f"factors {codec}"], scales)

@@ -42,13 +42,15 @@ def _check_cuda(number: int) -> None:
     if count == 0:
         raise UsageError(f"no usable CUDA device: check the GPU and its driver with nvidia-smi, {_OR_CPU}")
     if number >= count:
-        raise UsageError(f"no device cuda:{number}: this machine has {count}, numbered from 0; name another, {_OR_CPU}")
+        raise UsageError(
+            f"no device cuda:{number}: this machine has {count}, numbered from 0; name another, {_OR_CPU}"
+        )
 
 
 def _cuda_problem(error: RuntimeError) -> str:
     words = str(error).split("\n", 1)[0].rstrip(". ")
     if "driver" in words.lower():
-        return f"the NVIDIA driver is too old for this torch ({words}): update it, install a torch for its version"
+        return f"the NVIDIA driver is too old for this torch ({words}): update it, install an older torch"
     return f"CUDA failed ({words}): check the GPU with nvidia-smi"
 
 
@@ -72,8 +74,9 @@ def device_errors(what: str) -> Iterator[None]:
     except torch.cuda.OutOfMemoryError as error:
         words = str(error).split(". ", 1)[0].removeprefix("CUDA out of memory").strip()
         raise ResourceError(
-            f"{what}: the GPU is out of memory{f' ({words})' if words else ''}: build the index with a smaller codec "
-            f"(pq2 takes a quarter of int8), keep rare lists in host memory with --gpu-memory SIZE, {_OR_CPU}"
+            f"{what}: the GPU is out of memory{f' ({words})' if words else ''}: build the index with a "
+            f"smaller codec (pq2 takes a quarter of int8), keep rare lists in host memory with "
+            f"--gpu-memory SIZE, {_OR_CPU}"
         ) from None
     except RuntimeError as error:
         if "CUDA" not in str(error):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,12 +59,11 @@ class SharedWorkspace:
 
 
 class DeviceEngine:
-    """Searches an index on one device; threads take turns.
+    """Searches an index on one device; threads take turns. `where` names the index in errors."""
 
-    `live` is the number of documents that are not deleted, `where` names the index in errors."""
-
-    def __init__(self, index: DeviceIndex, floor: bool, live: int, where: str) -> None:
-        self.index, self._live, self._where = index, live, where
+    def __init__(self, index: DeviceIndex, floor: bool, where: str) -> None:
+        self.index, self._floor, self._where = index, floor, where
+        self.live = index.documents if index.alive is None else int(index.alive.sum())  # not deleted
         self._torch = TorchSearch(index, floor)
         self.kernels: DeviceSearch = _triton_search(index, floor) if use_triton(index.device) else self._torch
         self._semantic_codec = index.semantic.codec if index.semantic else ""
@@ -72,6 +71,13 @@ class DeviceEngine:
         self._ordinal = device_ordinal(index.device)
         self._recordings: dict[tuple[BatchShape, Options], RecordedSearch] = {}
         self._shared: SharedWorkspace | None = None
+
+    def restricted(self, allowed: NDArray[np.bool_]) -> DeviceEngine:
+        """An engine over the same lists and vectors that returns allowed documents only."""
+        own = allowed[self.index.first : self.index.first + self.index.documents].astype(np.uint8)
+        mask = torch.from_numpy(own).to(self.index.device)
+        alive = mask if self.index.alive is None else mask * self.index.alive
+        return DeviceEngine(replace(self.index, alive=alive), self._floor, self._where)
 
     def prepare(self, plan: Plan) -> Plan:
         """Return the plan: `search_batch` looks up the lists of all its queries together."""
@@ -92,7 +98,9 @@ class DeviceEngine:
                 self._search(rest, options._replace(semantic="exact"), results, cancel)
         return [results[position] for position in range(len(queries))]
 
-    def _search(self, queries: dict[int, Plan], options: Options, results: dict[int, Scored], cancel: Any) -> None:
+    def _search(
+        self, queries: dict[int, Plan], options: Options, results: dict[int, Scored], cancel: Any
+    ) -> None:
         """Search queries by position, in parts; the host packs the next part while the device works.
 
         With `rerank`, queries without a list or with too few hits get no result: they need an exact scan."""
@@ -105,7 +113,8 @@ class DeviceEngine:
                     raise Cancelled("the search was cancelled")
                 part = self._next_part([queries[position] for position in positions], options)
                 recorded = self._recorded(batch_shape(part.plans, options.semantic != "off"), options)
-                if in_flight is not None and recorded.next_slot() is in_flight.slot:  # single queries have one slot
+                # A recorded search of single queries has only one slot.
+                if in_flight is not None and recorded.next_slot() is in_flight.slot:
                     before, in_flight = in_flight, None
                     results.update(self._finish(before, options))
                 before, in_flight = in_flight, self._start(recorded, positions[: len(part.plans)], part)
@@ -118,7 +127,9 @@ class DeviceEngine:
 
     def _next_part(self, queries: Sequence[Plan], options: Options) -> QueryLists:
         """As many of the next queries as fit the workspace and the staging area."""
-        limit = 1 if len(queries) < (2 if self._ordinal is None else MIN_BATCH) else self._max_queries(options)
+        limit = (
+            1 if len(queries) < (2 if self._ordinal is None else MIN_BATCH) else self._max_queries(options)
+        )
         part = find_lists(queries[:limit], self.index.lists)
         while len(part.plans) > 1 and not self._can_stage(part):
             part = find_lists(part.plans[: len(part.plans) // 2], self.index.lists)
@@ -138,7 +149,9 @@ class DeviceEngine:
 
     def _current(self) -> AbstractContextManager[Any]:
         """Make the device current: kernels and graphs run there, whatever device their tensors are on."""
-        return nullcontext() if self._ordinal is None else torch.cuda.device(self._ordinal)  # an ordinal is fastest
+        return (
+            nullcontext() if self._ordinal is None else torch.cuda.device(self._ordinal)
+        )  # an ordinal is fastest
 
     def _start(self, recorded: RecordedSearch, positions: list[int], part: QueryLists) -> InFlight:
         packed = pack_queries(part, self.index.lists, self._semantic_codec, recorded.next_slot().parts)
@@ -147,13 +160,14 @@ class DeviceEngine:
     def _finish(self, part: InFlight, options: Options) -> dict[int, Scored]:
         """Wait for a part; its results by position."""
         ranked = part.recorded.wait(part.slot)
-        if max(ranked[:, -1].tolist()) > part.recorded.capacity:  # too many tied scores for the candidate buffer
+        candidates = max(ranked[:, -1].tolist())
+        if candidates > part.recorded.capacity:  # too many tied scores for the candidate buffer
             ranked = part.recorded.rerun(part.slot, part.packed, self._torch)
         scored = self._scored(ranked[:, :-1], part.packed.dot_products, options)
         results = dict(zip(part.positions, scored, strict=True))
         if options.semantic != "rerank":
             return results
-        enough, listed = min(options.k, self._live), part.query_lists.have_lists().tolist()
+        enough, listed = min(options.k, self.live), part.query_lists.have_lists().tolist()
         pairs = zip(results.items(), listed, strict=True)
         return {position: one for (position, one), has in pairs if has and len(one.numbers) >= enough}
 

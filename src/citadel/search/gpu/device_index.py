@@ -55,7 +55,9 @@ def range_width(documents: int) -> int:
     return min(max(1 << (documents // RANGES).bit_length(), MIN_WIDTH), MAX_WIDTH)
 
 
-def make_ranges(bases: list[int], sizes: list[int], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def make_ranges(
+    bases: list[int], sizes: list[int], width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """First document and size of each range; no range holds documents of two segments."""
     borders = [np.arange(base, base + size, width) for base, size in zip(bases, sizes, strict=True)]
     spans = [np.minimum(width, size - np.arange(0, size, width)) for size in sizes]
@@ -76,7 +78,11 @@ def shard_borders(documents: int, shards: int) -> list[int]:
 
 
 def load_device_index(
-    snapshot: Snapshot, device: torch.device, width: int = 0, shard: Sequence[int] = (), memory: int | None = None
+    snapshot: Snapshot,
+    device: torch.device,
+    width: int = 0,
+    shard: Sequence[int] = (),
+    memory: int | None = None,
 ) -> DeviceIndex:
     """Copy a snapshot to a device, or only the documents of a shard, first … stop − 1.
 
@@ -87,7 +93,9 @@ def load_device_index(
     bases = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1].tolist()
     width = width or range_width(sum(sizes))
     semantic = load_semantic(parts, device)
-    alive = [snapshot.deleted(part.segment).alive(part.segment.documents)[part.first : part.stop] for part in parts]
+    alive = [
+        snapshot.deleted(part.segment).alive(part.segment.documents)[part.first : part.stop] for part in parts
+    ]
 
     def budget(part: SegmentPart) -> int | None:
         """Bytes for a segment's lists, by its share of the postings."""
@@ -106,7 +114,9 @@ def load_device_index(
         tuple(sizes),
         tuple(load_lists(part, snapshot.codebook, device, width, budget(part)) for part in parts),
         semantic,
-        tuple(load_probe(part, base, device) for part, base in zip(parts, bases, strict=True)) if semantic else (),
+        tuple(load_probe(part, base, device) for part, base in zip(parts, bases, strict=True))
+        if semantic
+        else (),
         None if bool(mask.all()) else mask.to(device),
         width,
         *make_ranges(bases, sizes, width, device),

@@ -7,17 +7,28 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from citadel.errors import UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.search.gpu.device import device_errors, parse_device
 from citadel.search.gpu.device_engine import DeviceEngine
-from citadel.search.gpu.device_index import DeviceIndex, load_device_index, shard_borders
+from citadel.search.gpu.device_index import load_device_index, shard_borders
 from citadel.search.plan import Options, Plan, TermStatistics
 from citadel.search.topk import best
 from citadel.types import Scored
 
 _NO_BM25 = "a GPU searches vectors and this index holds words (bm25): use --device cpu"
+
+
+class FilteredEngines:
+    """The engines of a filter, one per device."""
+
+    def __init__(self, engines: list[DeviceEngine]) -> None:
+        self.engines = engines
+
+    def __len__(self) -> int:
+        return sum(engine.live for engine in self.engines)
 
 
 class GpuEngine:
@@ -32,11 +43,12 @@ class GpuEngine:
             raise UsageError(_NO_BM25)
         where, devices = snapshot.storage.location, [parse_device(name) for name in device.split(",")]
         self.engines: list[DeviceEngine] = []
+        self._where = where
         borders = shard_borders(int(snapshot.bases[-1]), len(devices))
         for shard, target in enumerate(devices):
             with device_errors(where):
                 index = load_device_index(snapshot, target, width, borders[shard : shard + 2], memory)
-            self.engines.append(DeviceEngine(index, floor, _live(index), where))
+            self.engines.append(DeviceEngine(index, floor, where))
 
     def prepare(self, plan: Plan) -> Plan:
         """Return the plan: each device looks up its own lists."""
@@ -46,21 +58,35 @@ class GpuEngine:
         """Raise UsageError: bm25 runs on the CPU only."""
         raise UsageError(_NO_BM25)
 
-    def search(self, query: Plan, options: Options, cancel: Any = None) -> Scored:
+    def prepare_filter(self, masks: Sequence[NDArray[np.bool_]]) -> FilteredEngines:
+        """Engines over the same lists and vectors, for which other documents are as if deleted."""
+        allowed = np.concatenate([np.zeros(0, bool), *masks])
+        with device_errors(self._where):
+            return FilteredEngines([engine.restricted(allowed) for engine in self.engines])
+
+    def search(
+        self, query: Plan, options: Options, cancel: Any = None, allowed: FilteredEngines | None = None
+    ) -> Scored:
         """The best k documents of one query."""
-        return self.search_batch([query], options, cancel)[0]
+        return self.search_batch([query], options, cancel, allowed)[0]
 
-    def search_batch(self, queries: Sequence[Plan], options: Options, cancel: Any = None) -> list[Scored]:
-        """The best k documents of each query."""
-        if len(self.engines) == 1:
-            return self.engines[0].search_batch(queries, options, cancel)
-        with ThreadPoolExecutor(len(self.engines), "citadel-gpu") as pool:
-            shards = list(pool.map(lambda engine: engine.search_batch(queries, options, cancel), self.engines))
+    def search_batch(
+        self,
+        queries: Sequence[Plan],
+        options: Options,
+        cancel: Any = None,
+        allowed: FilteredEngines | None = None,
+    ) -> list[Scored]:
+        """The best k documents of each query; a filtered search scores all allowed documents exactly."""
+        engines = self.engines
+        if allowed is not None:
+            engines = allowed.engines
+            options = options._replace(semantic="exact" if options.semantic == "rerank" else options.semantic)
+        if len(engines) == 1:
+            return engines[0].search_batch(queries, options, cancel)
+        with ThreadPoolExecutor(len(engines), "citadel-gpu") as pool:
+            shards = list(pool.map(lambda engine: engine.search_batch(queries, options, cancel), engines))
         return [_merged(parts, options.k) for parts in zip(*shards, strict=True)]
-
-
-def _live(index: DeviceIndex) -> int:
-    return index.documents if index.alive is None else int(index.alive.sum())
 
 
 def _merged(parts: Sequence[Scored], k: int) -> Scored:

@@ -19,7 +19,8 @@ def record(
     """Record what `run` starts on a device, which must be the current one.
 
     Other threads may use the device meanwhile: the limits of a recording apply to this thread only. The graph
-    shares its memory with `beside`: the two must never run at once, and tensors of a run are invalid after it.
+    shares its memory with `beside`: the two must never run at once, and tensors of a run are invalid after
+    it.
     """
     current = torch.cuda.current_stream(device)
     with _recording, torch.cuda.stream(current):  # torch does not restore the stream after a failed recording

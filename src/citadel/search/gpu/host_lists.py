@@ -55,7 +55,7 @@ def choose_host_lists(
 
     >>> choose_host_lists(np.array([5, 1, 9]), 10, 1000) is None
     True
-    >>> on_host = choose_host_lists(np.array([90] + [1] * 100), 1, 150)  # 90 + 28, and 32 of the other 72 staged
+    >>> on_host = choose_host_lists(np.array([90] + [1] * 100), 1, 150)  # 90 + 28, 32 staged
     >>> bool(on_host[0]), int(on_host.sum())
     (False, 72)
     """
@@ -65,7 +65,8 @@ def choose_host_lists(
     postings = budget // bytes_per_posting
     ends = np.cumsum(sizes[order])
     on_host = np.ones(len(sizes), bool)
-    for kept in range(int(np.searchsorted(ends, postings, side="right")), -1, -1):  # until the rest can be staged
+    max_kept = int(np.searchsorted(ends, postings, side="right"))
+    for kept in range(max_kept, -1, -1):  # until the rest can be staged
         rest = np.sort(sizes[order[kept:]])[::-1]
         if (ends[kept - 1] if kept else 0) + staging_postings(rest) <= postings:
             on_host[order[:kept]] = False
@@ -82,7 +83,9 @@ def staging_postings(sizes: NDArray[np.int64]) -> int:
     return int(sizes[:STAGED_LISTS].sum())
 
 
-def assign_staging(host: HostLists | None, chosen: NDArray[np.int64], sizes: NDArray[np.int64]) -> dict[int, int]:
+def assign_staging(
+    host: HostLists | None, chosen: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> dict[int, int]:
     """The first device posting of each chosen list that is kept on the host."""
     if host is None:
         return {}
@@ -93,8 +96,8 @@ def assign_staging(host: HostLists | None, chosen: NDArray[np.int64], sizes: NDA
             at += int(sizes[number])
     if at > host.first + host.capacity:
         raise ResourceError(
-            "the rare lists of this query do not fit into GPU memory together: use fewer words, raise --gpu-memory, "
-            "or search with --device cpu"
+            "the rare lists of this query do not fit into GPU memory together: use fewer words, "
+            "raise --gpu-memory, or search with --device cpu"
         )
     return starts
 

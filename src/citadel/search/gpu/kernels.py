@@ -46,12 +46,14 @@ def _query_columns(query, column, inside, valid):  # type: ignore[no-untyped-def
 
 @triton.jit  # type: ignore[untyped-decorator]
 def products(codes, scales, query, at, valid, WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Dot products of coded rows `at` [n] with one query vector or table, or one each (docs/how-it-works/search.md)."""
+    """Dot products of coded rows `at` [n] with one query vector or table, or with one each."""
     offset = at.to(tl.int64) * WIDTH
     if CODEC == "int8":  # integers below 2²⁴: exact in any order
         column = tl.arange(0, PADDED)
         inside = column < WIDTH
-        row = tl.load(codes + offset[:, None] + column[None, :], mask=valid[:, None] & inside[None, :], other=0)
+        row = tl.load(
+            codes + offset[:, None] + column[None, :], mask=valid[:, None] & inside[None, :], other=0
+        )
         values = _query_columns(query, column, inside, valid).to(tl.int32)
         product = tl.sum(row.to(tl.int32) * values, axis=1).to(tl.float32)
         product = product * tl.load(scales + at, mask=valid, other=0.0).to(tl.float32)
@@ -72,7 +74,9 @@ def products(codes, scales, query, at, valid, WIDTH: tl.constexpr, PADDED: tl.co
         for start in range(0, WIDTH, 16):
             inside = start + lane < WIDTH
             row = tl.load(
-                codes + offset[:, None] + (start + lane)[None, :], mask=valid[:, None] & inside[None, :], other=0.0
+                codes + offset[:, None] + (start + lane)[None, :],
+                mask=valid[:, None] & inside[None, :],
+                other=0.0,
             )
             lanes += row.to(tl.float32) * _query_columns(query, start + lane, inside, valid)
         halves = tl.sum(tl.reshape(lanes, (at.shape[0], 2, 8)), axis=1)
@@ -123,7 +127,9 @@ def _empty(own, RANGE: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-unt
 def _entries(table, shared, at, NUMBER: tl.constexpr, RANGE: tl.constexpr, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Entries of a table [SEARCHED], read from shared memory where available."""
     return (
-        shared_memory.load_table(shared, at, NUMBER, RANGE, GAP, SEARCHED) if SHARED != "" else tl.gather(table, at, 0)
+        shared_memory.load_table(shared, at, NUMBER, RANGE, GAP, SEARCHED)
+        if SHARED != ""
+        else tl.gather(table, at, 0)
     )
 
 
@@ -139,7 +145,8 @@ def _token(ends, shared, flat, RANGE: tl.constexpr, SHARED: tl.constexpr):  # ty
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _add_lists(  # type: ignore[no-untyped-def]
-    own, shared, first, documents, codes, scales, weights, query, query_scale, list_scale, low, high, weight_floor,
+    own, shared, first, documents, codes, scales, weights, query, query_scale, list_scale, low, high,
+    weight_floor,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, ROW: tl.constexpr, CODEC: tl.constexpr, FLOOR: tl.constexpr,
     WEIGHTS: tl.constexpr, RANGE: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -190,7 +197,9 @@ def _add(own, shared, at, gain, valid, RANGE: tl.constexpr, SHARED: tl.constexpr
     """Add gains to the scores of documents `at` of the range, which are distinct."""
     if SHARED != "":
         so_far = shared_memory.load(shared, at, valid, RANGE, GAP)
-        shared_memory.store(shared, at, tl.where(so_far == -float("inf"), gain, so_far + gain), valid, RANGE, GAP)
+        shared_memory.store(
+            shared, at, tl.where(so_far == -float("inf"), gain, so_far + gain), valid, RANGE, GAP
+        )
     else:
         so_far = tl.load(own + at, mask=valid, other=0.0)
         tl.store(own + at, tl.where(so_far == -float("inf"), gain, so_far + gain), mask=valid)
@@ -199,8 +208,9 @@ def _add(own, shared, at, gain, valid, RANGE: tl.constexpr, SHARED: tl.constexpr
 
 @triton.jit  # type: ignore[untyped-decorator]
 def score_kernel(  # type: ignore[no-untyped-def]
-    documents, codes, scales, weights, alive, starts, stops, skip_rows, skips, token_starts, query, query_scale,
-    list_scale, scores, dirty, maxima, queries, before, own_ranges, ranges, size, base, weight_floor, search_steps,
+    documents, codes, scales, weights, alive, starts, stops, skip_rows, skips, token_starts, query,
+    query_scale, list_scale, scores, dirty, maxima, queries, before, own_ranges, ranges, size, base,
+    weight_floor, search_steps,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, ROW: tl.constexpr, CODEC: tl.constexpr, FLOOR: tl.constexpr,
     WEIGHTS: tl.constexpr, ALIVE: tl.constexpr, EVERY: tl.constexpr, RANGE: tl.constexpr, SUB: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, SHARED: tl.constexpr,
@@ -218,7 +228,9 @@ def score_kernel(  # type: ignore[no-untyped-def]
     matched = 0
     end = tl.load(token_starts + number + 1)
     for chunk in range(tl.load(token_starts + number), end, SEARCHED):
-        bound = _bounds(documents, starts, stops, skip_rows, skips, chunk, end, owned, own_ranges, search_steps, RANGE)
+        bound = _bounds(
+            documents, starts, stops, skip_rows, skips, chunk, end, owned, own_ranges, search_steps, RANGE
+        )
         low, high = tl.split(tl.reshape(bound, (SEARCHED, 2)))
         if tl.sum(high - low, axis=0) > 0:
             if matched == 0:
@@ -229,8 +241,8 @@ def score_kernel(  # type: ignore[no-untyped-def]
                 tl.debug_barrier()
             matched = 1
             _add_lists(
-                own, shared, owned * RANGE, documents, codes, scales, weights, query + chunk * ROW, query_scale + chunk,
-                list_scale + chunk, low, high, weight_floor,
+                own, shared, owned * RANGE, documents, codes, scales, weights, query + chunk * ROW,
+                query_scale + chunk, list_scale + chunk, low, high, weight_floor,
                 WIDTH, PADDED, ROW, CODEC, FLOOR, WEIGHTS, RANGE, SHARED, BLOCK,
             )  # fmt: skip
     if (matched == 0) & ((was_dirty != 0) | EVERY):
@@ -239,7 +251,18 @@ def score_kernel(  # type: ignore[no-untyped-def]
     first = owned * RANGE
     own_maxima = maxima + row * (RANGE // SUB)
     _finish(
-        own, shared, alive + base + first, own_maxima, matched, size - first, ALIVE, EVERY, RANGE, SUB, TILE, SHARED
+        own,
+        shared,
+        alive + base + first,
+        own_maxima,
+        matched,
+        size - first,
+        ALIVE,
+        EVERY,
+        RANGE,
+        SUB,
+        TILE,
+        SHARED,
     )
 
 
@@ -254,7 +277,11 @@ def _finish(  # type: ignore[no-untyped-def]
             best = tl.full((), NONE, tl.int32)
             for start in range(part * SUB, (part + 1) * SUB, TILE):  # tiled to save registers
                 at = start + tl.arange(0, TILE)
-                score = shared_memory.load(shared, at, at < RANGE, RANGE, GAP) if SHARED != "" else tl.load(own + at)
+                score = (
+                    shared_memory.load(shared, at, at < RANGE, RANGE, GAP)
+                    if SHARED != ""
+                    else tl.load(own + at)
+                )
                 if ALIVE:
                     score = tl.where(tl.load(alive + at, mask=at < size, other=0) != 0, score, -float("inf"))
                 if ALIVE or (SHARED != ""):

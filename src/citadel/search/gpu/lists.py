@@ -1,7 +1,7 @@
 """A segment's lists on the device: the sections of its file unchanged, except for unpacked document numbers.
 
-A posting takes the bytes of its code, 4 for its document number (1 to 2 packed), and where stored 2 for an int8
-scale and 1 for its weight. Nothing is written to disk.
+A posting takes the bytes of its code, 4 for its document number (1 to 2 packed), and where stored 2 for an
+int8 scale and 1 for its weight. Nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class CodedRows:
     @property
     def bytes(self) -> int:
         """Size in memory."""
-        return sum(part.numel() * part.element_size() for part in (self.codes, self.scales) if part is not None)
+        return sum(
+            part.numel() * part.element_size() for part in (self.codes, self.scales) if part is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ class ColumnTarget:
 
     def fill(self, dtype: torch.dtype, width: tuple[int, ...], parts: Iterator[NDArray[Any]]) -> Tensor:
         """Concatenate arrays into one tensor, through one small pinned buffer."""
-        whole = torch.empty((self.count + self.spare, *width), dtype=dtype, device=self.device, pin_memory=self.pinned)
+        whole = torch.empty(
+            (self.count + self.spare, *width), dtype=dtype, device=self.device, pin_memory=self.pinned
+        )
         flat, done = whole.view(-1), 0
         staging = torch.empty(0, dtype=dtype)
         for part in parts:
@@ -161,7 +165,11 @@ def load_lists(
     keys, kept = segment.keys.copy(), part.kept()
     sizes = np.diff(_starts(segment.list_starts, kept))
     codec = "fp16" if meta.kind == "sparse" else meta.codec
-    scales = book.scales_for(keys) if book is not None and codec.startswith("pq") else np.ones(len(keys), np.float32)
+    scales = (
+        book.scales_for(keys)
+        if book is not None and codec.startswith("pq")
+        else np.ones(len(keys), np.float32)
+    )
     rows, ranges = skip_rows(sizes), Ranges(-(-(part.stop - part.first) // width), width)
     if budget is not None:
         budget -= 4 * (int(rows.max(initial=-1)) + 1) * (ranges.count + 1)
@@ -174,17 +182,25 @@ def load_lists(
         chosen = np.repeat(on_host, np.diff(segment.list_starts))
         everything = np.ones(len(chosen), bool) if kept is None else kept
         spare = staging_postings(np.sort(sizes[on_host])[::-1])
-        host_columns = _columns(part, codec, everything & chosen, torch.device("cpu"), 0, pinned=device.type == "cuda")
+        host_columns = _columns(
+            part, codec, everything & chosen, torch.device("cpu"), 0, pinned=device.type == "cuda"
+        )
         columns = _columns(part, codec, everything & ~chosen, device, spare)
-        starts, cold_starts = (_starts(segment.list_starts, everything & those)[:-1] for those in (~chosen, chosen))
-        rest = HostLists(np.where(on_host, cold_starts, -1), host_columns, len(columns.documents) - spare, spare)
+        starts, cold_starts = (
+            _starts(segment.list_starts, everything & those)[:-1] for those in (~chosen, chosen)
+        )
+        rest = HostLists(
+            np.where(on_host, cold_starts, -1), host_columns, len(columns.documents) - spare, spare
+        )
         parts = [
             (columns.documents, np.where(on_host, 0, sizes)),
             (host_columns.documents, np.where(on_host, sizes, 0)),
         ]
     skips = make_skips(rows, ranges, device, parts)
     coded = CodedRows(codec, columns.codes, columns.scales)
-    return DeviceLists(keys, starts, sizes, scales, columns.documents, coded, columns.weights, rows, skips, rest)
+    return DeviceLists(
+        keys, starts, sizes, scales, columns.documents, coded, columns.weights, rows, skips, rest
+    )
 
 
 def _starts(starts: NDArray[np.int64], kept: NDArray[np.bool_] | None) -> NDArray[np.int64]:

@@ -48,7 +48,8 @@ def decode(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
     halves = packed.view(np.int32)  # little-endian: the low half, the document, comes first
     numbers = np.invert(halves[..., ::2]).view(np.uint32).astype(np.int64)
     order = halves[..., 1::2].copy()  # the buffer is reused by the next search
-    if packed.size and (packed[-1] if packed.ndim == 1 else packed[:, -1].min()) < 0:  # some score is negative
+    has_negative = packed.size and (packed[-1] if packed.ndim == 1 else packed[:, -1].min()) < 0
+    if has_negative:
         order ^= (order >> 31) & 0x7FFFFFFF
     return numbers, order.view(np.float32)
 

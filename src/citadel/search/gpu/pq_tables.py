@@ -1,7 +1,8 @@
-"""Tables of pq: products of a query token with every centroid, in integer steps (docs/how-it-works/search.md).
+"""Tables of pq: products of a query token with every centroid, in integer steps.
 
-They are computed on the device: a token's vector takes 128 bytes, its table 4,096. This is the torch version;
-pq_kernel.py computes the same bits in one launch.
+docs/how-it-works/search.md has the definition. Tables are computed on the device, because a token's vector
+takes 128 bytes and its table 4,096. This is the torch version; pq_kernel.py computes the same bits in one
+launch.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ def allocate_tables(vectors: Tensor, subvectors: int) -> Tables:
 def load_centroids(device: torch.device, book: Codebook | None) -> Tensor | None:
     """A codebook's centroids on a device, transposed to the order of table entries [S, sub, 256].
 
-    >>> book = Codebook(np.zeros((2, 256, 4), np.float32), np.zeros(0, np.uint32), np.zeros(0, np.float32), 1.0)
+    >>> no_keys, no_scales = np.zeros(0, np.uint32), np.zeros(0, np.float32)
+    >>> book = Codebook(np.zeros((2, 256, 4), np.float32), no_keys, no_scales, 1.0)
     >>> tuple(load_centroids(torch.device("cpu"), book).shape)
     (2, 4, 256)
     """
-    return None if book is None else torch.tensor(np.ascontiguousarray(book.centroids.transpose(0, 2, 1))).to(device)
+    if book is None:
+        return None
+    return torch.tensor(np.ascontiguousarray(book.centroids.transpose(0, 2, 1))).to(device)
 
 
 def tabulate(tables: Tables, centroids: Tensor) -> None:

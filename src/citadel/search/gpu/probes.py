@@ -39,7 +39,9 @@ def load_probe(part: SegmentPart, base: int, device: torch.device) -> DeviceProb
     if stored is None:
         everything = torch.arange(base, base + size, device=device)
         ends = torch.tensor([0, size], device=device)
-        return DeviceProbe(torch.zeros(1, segment.meta.semantic_dimension, device=device), ends, everything, size)
+        return DeviceProbe(
+            torch.zeros(1, segment.meta.semantic_dimension, device=device), ends, everything, size
+        )
     documents, starts = stored.documents.astype(np.int64), stored.starts.astype(np.int64)
     kept = (documents >= part.first) & (documents < part.stop)
     starts = np.concatenate([[0], np.cumsum(kept)])[starts]

@@ -58,8 +58,8 @@ class HostSlot:
 class RecordedSearch:
     """Searches of one shape, from the host to the device and back.
 
-    A batch has two slots: the host packs one while the device works on the other. A query with more candidates
-    than `capacity` has to be rerun by another search."""
+    A batch has two slots: the host packs one while the device works on the other. A query with more
+    candidates than `capacity` has to be rerun by another search."""
 
     def __init__(
         self,

@@ -36,8 +36,12 @@ def scan_kernel(  # type: ignore[no-untyped-def]
         valid = at < end
         if CODEC == "int8":
             pointers = codes + at[:, None] * WIDTH + column[None, :]
-            dots = tl.dot(tl.load(pointers, mask=valid[:, None] & inside[None, :], other=0), rows).to(tl.float32)
-            value = dots * tl.load(scales + at, mask=valid, other=0.0).to(tl.float32)[:, None] * factor[None, :]
+            dots = tl.dot(tl.load(pointers, mask=valid[:, None] & inside[None, :], other=0), rows).to(
+                tl.float32
+            )
+            value = (
+                dots * tl.load(scales + at, mask=valid, other=0.0).to(tl.float32)[:, None] * factor[None, :]
+            )
         else:
             value = products(codes, scales, query + tile * WIDTH, at, valid, WIDTH, PADDED, CODEC)[:, None]
         own = scores + number.to(tl.int64)[None, :] * (ranges * RANGE) + (at + shift)[:, None]

@@ -54,7 +54,8 @@ def load(base, at, mask, WIDTH: tl.constexpr, GAP: tl.constexpr):  # type: ignor
     """The scores of documents `at` of the range; 0 where the mask is off."""
     return tl.inline_asm_elementwise(
         "{ .reg .pred p; setp.ne.s32 p, $2, 0; mov.f32 $0, 0f00000000; @p ld.shared.f32 $0, [$1]; }",
-        "=f,r,r", [_address(base, at, WIDTH, GAP), mask.to(tl.int32)], dtype=tl.float32, is_pure=False, pack=1,
+        "=f,r,r", [_address(base, at, WIDTH, GAP), mask.to(tl.int32)],
+        dtype=tl.float32, is_pure=False, pack=1,
     )  # fmt: skip
 
 
@@ -63,7 +64,8 @@ def store(base, at, score, mask, WIDTH: tl.constexpr, GAP: tl.constexpr):  # typ
     """Store the scores of documents `at` of the range."""
     tl.inline_asm_elementwise(
         "{ .reg .pred p; setp.ne.s32 p, $3, 0; @p st.shared.f32 [$1], $2; mov.b32 $0, $1; }",
-        "=r,r,f,r", [_address(base, at, WIDTH, GAP), score, mask.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        "=r,r,f,r", [_address(base, at, WIDTH, GAP), score, mask.to(tl.int32)],
+        dtype=tl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
 
@@ -79,7 +81,12 @@ def store_table(  # type: ignore[no-untyped-def]
     """Fill a table with int64 values [ENTRIES]."""
     address = _entry(base, tl.arange(0, ENTRIES), NUMBER, WIDTH, GAP, ENTRIES)
     tl.inline_asm_elementwise(
-        "st.shared.b64 [$1], $2; mov.b32 $0, $1;", "=r,r,l", [address, value], dtype=tl.int32, is_pure=False, pack=1
+        "st.shared.b64 [$1], $2; mov.b32 $0, $1;",
+        "=r,r,l",
+        [address, value],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
     )
 
 

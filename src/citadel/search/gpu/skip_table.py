@@ -35,12 +35,17 @@ def skip_rows(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def make_skips(
-    rows: NDArray[np.int64], ranges: Ranges, device: torch.device, parts: list[tuple[Tensor, NDArray[np.int64]]]
+    rows: NDArray[np.int64],
+    ranges: Ranges,
+    device: torch.device,
+    parts: list[tuple[Tensor, NDArray[np.int64]]],
 ) -> Tensor:
     """The skip table [rows, R + 1], one row per long list.
 
     A part is the documents of some lists with the size of every list in it, 0 for none."""
-    table = torch.zeros(max(int(rows.max(initial=-1)) + 1, 1), ranges.count + 1, dtype=torch.int32, device=device)
+    table = torch.zeros(
+        max(int(rows.max(initial=-1)) + 1, 1), ranges.count + 1, dtype=torch.int32, device=device
+    )
     for documents, sizes in parts:
         for own, values in _part_skips(documents, sizes, rows, ranges):
             table[torch.from_numpy(own).to(device)] = values.to(device)

@@ -15,7 +15,7 @@ import triton.language as tl
 from citadel.search.gpu import packed_scores
 from citadel.search.gpu.kernels import NONE, ordered, products
 
-SLACK = tl.constexpr(4096)  # units in the last place by which a limit may be too low
+SLACK = tl.constexpr(4096)  # ulps by which a limit may be too low
 NOTHING = tl.constexpr(packed_scores.NOTHING)
 LOW = tl.constexpr(0xFFFFFFFF)
 
@@ -76,7 +76,13 @@ def collect_kernel(  # type: ignore[no-untyped-def]
         for start in range(0, SUB, TILE):
             at = start + tl.arange(0, TILE)
             order = ordered(tl.load(scores + row * SUB + at))
-            _add(candidates + number * capacity, counts + number, order >= limit, _packed(order, first + at), capacity)
+            _add(
+                candidates + number * capacity,
+                counts + number,
+                order >= limit,
+                _packed(order, first + at),
+                capacity,
+            )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -91,7 +97,9 @@ def pick_kernel(values, documents, limits, counts, candidates, count, width, BLO
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def rank_kernel(candidates, counts, reported, ranked, capacity, wanted, BLOCK: tl.constexpr, OTHERS: tl.constexpr):  # type: ignore[no-untyped-def]
+def rank_kernel(  # type: ignore[no-untyped-def]
+    candidates, counts, reported, ranked, capacity, wanted, BLOCK: tl.constexpr, OTHERS: tl.constexpr
+):
     """One program per query and block of candidates: store each at its rank; `reported` goes last."""
     number = tl.program_id(1).to(tl.int64)
     count = tl.minimum(tl.load(counts + number), capacity)
@@ -225,14 +233,16 @@ def _token_scores(scores, borders, number, document, valid, ranges, search_steps
         before = tl.load(borders + middle, mask=open_, other=0) <= document
         low = tl.where(open_ & before, middle + 1, low)
         high = tl.where(open_ & (before == 0), middle, high)
-    position = (number * ranges + low - 1) * RANGE + document - tl.load(borders + low - 1, mask=valid, other=0)
+    position = (
+        (number * ranges + low - 1) * RANGE + document - tl.load(borders + low - 1, mask=valid, other=0)
+    )
     return tl.load(scores + position, mask=valid, other=-float("inf"))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def combine_kernel(  # type: ignore[no-untyped-def]
-    by_tokens, near_values, near_documents, scores, codes, scales, query, query_scale, values, documents, maxima,
-    borders, first, blocks, second, slots, ranges, search_steps,
+    by_tokens, near_values, near_documents, scores, codes, scales, query, query_scale, values,
+    documents, maxima, borders, first, blocks, second, slots, ranges, search_steps,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CODEC: tl.constexpr, RANGE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per query and block of documents, candidates by tokens first, then probed ones.

@@ -19,7 +19,7 @@ LANES = 16
 def products(
     rows: CodedRows, at: Tensor | slice, query: Tensor, factor: Tensor, key_scale: Tensor | float = 1.0
 ) -> Tensor:
-    """Products of a query vector or table with coded rows, summed in the order of docs/how-it-works/search.md: [n]."""
+    """Products of a query vector or table with coded rows [n]; docs/how-it-works/search.md has the order."""
     codes = rows.codes[at]
     if rows.codec == "int8":
         assert rows.scales is not None
@@ -33,7 +33,8 @@ def products(
             lanes = lanes[:, :half] + lanes[:, half : 2 * half]
         return lanes[:, 0]
     table = query.view(-1, 256)  # [S, 256]
-    sums = table[torch.arange(len(table), device=table.device), codes.long()].sum(1)  # integers: exact in any order
+    entries = table[torch.arange(len(table), device=table.device), codes.long()]
+    sums = entries.sum(1)  # integers: exact in any order
     return sums.float() * factor * key_scale
 
 
@@ -84,11 +85,19 @@ class TorchSearch:
                     self._add(scores[query, base:], lists, tokens, token, slice(*bounds[token]), weight_floor)
 
     def _add(
-        self, scores: Tensor, lists: DeviceLists, tokens: SegmentTokens, token: int, postings: slice, weight_floor: int
+        self,
+        scores: Tensor,
+        lists: DeviceLists,
+        tokens: SegmentTokens,
+        token: int,
+        postings: slice,
+        weight_floor: int,
     ) -> None:
         """Add one query token's best product with each document of its list."""
         documents = lists.documents[postings].long()
-        values = products(lists.rows, postings, tokens.rows[token], tokens.factors[token], tokens.key_scales[token])
+        values = products(
+            lists.rows, postings, tokens.rows[token], tokens.factors[token], tokens.key_scales[token]
+        )
         if weight_floor and lists.weights is not None:
             kept = lists.weights[postings] > weight_floor
             documents, values = documents[kept], values[kept]
@@ -136,7 +145,9 @@ class TorchSearch:
     def _probed(self, batch: Batch, probe: DeviceProbe, count: int) -> Tensor:
         """The documents of the nearest groups that together hold `count`, padded with -1."""
         slots = torch.arange(probe.capacity(count, PROBED_LISTS), device=probe.documents.device)
-        order = torch.sort(self.probe(batch, probe.centroids), dim=1, descending=True, stable=True).indices  # [B, C]
+        order = torch.sort(
+            self.probe(batch, probe.centroids), dim=1, descending=True, stable=True
+        ).indices  # [B, C]
         sizes = (probe.starts[1:] - probe.starts[:-1])[order]
         before = torch.cumsum(sizes, 1) - sizes
         rank = torch.arange(order.shape[1], device=order.device)

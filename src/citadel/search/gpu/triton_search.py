@@ -98,7 +98,8 @@ class TritonSearch:
         exact = options.semantic == "exact"
         self._fork()
         self._tabulate(batch)
-        self._score(workspace, batch, options.weight_floor, exact)  # first: the rest is launched while it runs
+        # Score first: the rest is launched while it runs.
+        self._score(workspace, batch, options.weight_floor, exact)
         if workspace.probed is not None:
             with self._side_stream():
                 self._nearest(workspace.probed, batch, options)
@@ -175,9 +176,9 @@ class TritonSearch:
             workspace.scores, workspace.dirty, workspace.maxima,
             batch.size, before, index.ranges(segment), len(index.borders), index.sizes[segment],
             index.bases[segment], weight_floor, lists.search_steps,
-            **_shape(rows), ROW=_query_words(rows, tokens.rows).shape[1], FLOOR=self._floor, WEIGHTS=has_weights,
-            ALIVE=index.alive is not None, EVERY=every, RANGE=index.width, SUB=workspace.part,
-            TILE=min(self._tile, workspace.part), SHARED=self._shared, num_warps=WARPS,
+            **_shape(rows), ROW=_query_words(rows, tokens.rows).shape[1], FLOOR=self._floor,
+            WEIGHTS=has_weights, ALIVE=index.alive is not None, EVERY=every, RANGE=index.width,
+            SUB=workspace.part, TILE=min(self._tile, workspace.part), SHARED=self._shared, num_warps=WARPS,
             BLOCK=self._block, **EXACT,
         )  # fmt: skip
 
@@ -190,10 +191,12 @@ class TritonSearch:
         assert rows is not None
         together = QUERIES_PER_SCAN if rows.codec == "int8" else 1
         scan.scan_kernel[(workspace.maxima.shape[1], triton.cdiv(batch.size, together))](
-            workspace.scores, self._or_dummy(index.alive), rows.codes, self._or_dummy(rows.scales), batch.semantic_rows,
-            batch.semantic_factors, workspace.maxima, index.borders, index.spans, batch.size, len(index.borders),
+            workspace.scores, self._or_dummy(index.alive), rows.codes, self._or_dummy(rows.scales),
+            batch.semantic_rows, batch.semantic_factors, workspace.maxima, index.borders, index.spans,
+            batch.size, len(index.borders),
             **_shape(rows, 32), ALIVE=index.alive is not None, RANGE=index.width,
-            SUB=workspace.part, BLOCK=self._scan_block, QUERIES=together, STAGES=STAGES, num_warps=SCAN_WARPS, **EXACT,
+            SUB=workspace.part, BLOCK=self._scan_block, QUERIES=together, STAGES=STAGES,
+            num_warps=SCAN_WARPS, **EXACT,
         )  # fmt: skip
 
     def _choose(self, workspace: Workspace, batch: Batch) -> None:
@@ -202,12 +205,15 @@ class TritonSearch:
         self._limit(workspace.maxima, chosen, batch.size)
         parts = workspace.maxima.shape[1]
         topk_kernels.collect_kernel[(parts * batch.size,)](
-            workspace.scores, workspace.maxima, chosen.limits, chosen.counts, chosen.candidates, index.borders,
-            batch.size, parts,
-            chosen.candidates.shape[1], RANGE=index.width, SUB=workspace.part, TILE=min(COLLECT_TILE, workspace.part),
-            num_warps=COLLECT_WARPS,
+            workspace.scores, workspace.maxima, chosen.limits, chosen.counts, chosen.candidates,
+            index.borders, batch.size, parts, chosen.candidates.shape[1], RANGE=index.width,
+            SUB=workspace.part, TILE=min(COLLECT_TILE, workspace.part), num_warps=COLLECT_WARPS,
         )  # fmt: skip
-        if workspace.probed is not None and batch.size >= SELECT_FROM and chosen.candidates.shape[1] <= MAX_SELECTED:
+        if (
+            workspace.probed is not None
+            and batch.size >= SELECT_FROM
+            and chosen.candidates.shape[1] <= MAX_SELECTED
+        ):
             _select(chosen, batch.size)  # ranked later, by final scores
         else:
             _rank(chosen, chosen.counts, batch.size)
@@ -215,8 +221,8 @@ class TritonSearch:
     def _limit(self, values: Tensor, chosen: TopCandidates, queries: int) -> None:
         padded = triton.next_power_of_2(values.shape[1])
         topk_kernels.limit_kernel[(queries,)](
-            values, chosen.limits, chosen.counts, chosen.ranked, values.shape[1], chosen.wanted, PADDED=padded,
-            BLOCK=1024, num_warps=min(max(padded // 512, 1), 32),
+            values, chosen.limits, chosen.counts, chosen.ranked, values.shape[1], chosen.wanted,
+            PADDED=padded, BLOCK=1024, num_warps=min(max(padded // 512, 1), 32),
         )  # fmt: skip
 
     def _nearest(self, probed: ProbedDocuments, batch: Batch, options: Options) -> None:
@@ -226,8 +232,8 @@ class TritonSearch:
         for probe, groups in zip(self._index.probes, probed.groups, strict=True):
             count = len(probe.centroids)
             topk_kernels.probe_kernel[(triton.cdiv(count, 32), batch.size)](
-                probe.centroids, batch.semantic, groups.values, count, WIDTH=probe.centroids.shape[1], BLOCK=32,
-                num_warps=1, **EXACT,
+                probe.centroids, batch.semantic, groups.values, count, WIDTH=probe.centroids.shape[1],
+                BLOCK=32, num_warps=1, **EXACT,
             )  # fmt: skip
             nearest = groups.nearest
             self._pick(groups.values, groups.values, groups.numbers, nearest, nearest.counts, batch.size)
@@ -247,7 +253,13 @@ class TritonSearch:
             offset += groups.slots
 
     def _pick(
-        self, maxima: Tensor, values: Tensor, documents: Tensor, chosen: TopCandidates, reported: Tensor, queries: int
+        self,
+        maxima: Tensor,
+        values: Tensor,
+        documents: Tensor,
+        chosen: TopCandidates,
+        reported: Tensor,
+        queries: int,
     ) -> None:
         """Select and rank the best values, given the maxima of their parts."""
         self._limit(maxima, chosen, queries)
@@ -264,10 +276,10 @@ class TritonSearch:
         blocks = triton.cdiv(first, COMBINED)
         topk_kernels.combine_kernel[(probed.both_maxima.shape[1], batch.size)](
             workspace.chosen.ranked, probed.values, probed.documents, workspace.scores, rows.codes,
-            self._or_dummy(rows.scales),
-            _query_words(rows, batch.semantic_rows), batch.semantic_factors, probed.both_values, probed.both_documents,
-            probed.both_maxima, self._index.borders, first, blocks, probed.values.shape[1], probed.both_values.shape[1],
-            ranges, ranges.bit_length(), **_shape(rows), RANGE=self._index.width, BLOCK=COMBINED, num_warps=1, **EXACT,
+            self._or_dummy(rows.scales), _query_words(rows, batch.semantic_rows), batch.semantic_factors,
+            probed.both_values, probed.both_documents, probed.both_maxima, self._index.borders, first, blocks,
+            probed.values.shape[1], probed.both_values.shape[1], ranges, ranges.bit_length(),
+            **_shape(rows), RANGE=self._index.width, BLOCK=COMBINED, num_warps=1, **EXACT,
         )  # fmt: skip
         self._pick(
             probed.both_maxima,

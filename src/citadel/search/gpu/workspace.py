@@ -40,7 +40,7 @@ class ProbeGroups:
 
     values: Tensor  # [B, C]: products with the centroids, as ordered int32
     numbers: Tensor  # [1, C]: 0 … C − 1
-    nearest: TopCandidates  # the nearest groups, enough for the wanted documents even if they are the smallest
+    nearest: TopCandidates  # as many groups as hold the wanted documents even if they are the smallest
     ends: Tensor  # [B, groups]: end of each when the nearest are concatenated
     slots: int  # limit for the documents of the nearest groups
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -10,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from citadel.errors import ServerError
+from citadel.index.documents import DocumentStore
 from citadel.server.context import server_context
 from citadel.server.errors import json_response
 from citadel.server.json_route import ERRORS, JsonRoute, check_limit
@@ -27,7 +29,6 @@ from citadel.text.parse import MAX_ID
 from citadel.types import Document
 
 _STREAM_FROM = 1 << 20  # characters; longer documents are sent in pieces
-_PIECE = 1 << 18  # characters
 
 router = APIRouter(route_class=JsonRoute, responses=ERRORS, tags=["documents"])
 _NO_TOKENS = CommitRequest(changes=None)
@@ -41,14 +42,21 @@ async def get_document(id: Id, request: Request) -> Response:
     context = server_context(request)
     await context.pool.admit()
 
-    def run(job: PoolJob, _: list[Any]) -> Any:
-        return job.searcher.snapshot.get(id)
+    def run(job: PoolJob, _: list[Any]) -> Response | None:
+        located = job.searcher.snapshot.locate([id]).get(id)
+        return None if located is None else document_response(located[0].store, located[1])
 
-    document = await context.answer(PoolJob(context.service.searcher, run), request)
-    if document is None:
+    response: Response | None = await context.answer(PoolJob(context.service.searcher, run), request)
+    if response is None:
         raise ServerError(404, "not_found", "no document has this id: it may be uncommitted or deleted")
-    if len(document.title) + len(document.text) > _STREAM_FROM:
-        return StreamingResponse(document_pieces(document), media_type="application/json")
+    return response
+
+
+def document_response(store: DocumentStore, number: int) -> Response:
+    """A document as JSON; a long one is checked first, then read again and sent in pieces."""
+    document, length = store.part(number, 0, _STREAM_FROM + 1)
+    if len(document.title) + length > _STREAM_FROM:
+        return StreamingResponse(document_pieces(store, number, document), media_type="application/json")
     fields = {
         "id": document.id,
         "title": document.title,
@@ -58,14 +66,15 @@ async def get_document(id: Id, request: Request) -> Response:
     return json_response(fields)
 
 
-async def document_pieces(document: Document) -> AsyncIterator[bytes]:
-    """Yield the JSON of a document in pieces, without a copy of a long text."""
+def document_pieces(store: DocumentStore, number: int, document: Document) -> Iterator[bytes]:
+    """Yield the JSON of a document in pieces; title and text are read from the store as they are sent."""
     yield b'{"id":%s,"metadata":%s' % (to_json(document.id), to_json(dict(document.metadata)))
-    for name, text in ((b"title", document.title), (b"text", document.text)):
-        yield b',"%s":"' % name
-        for start in range(0, len(text), _PIECE):
-            yield to_json(text[start : start + _PIECE])[1:-1]
-        yield b'"'
+    for column, pieces in itertools.groupby(store.pieces(number), key=lambda pair: pair[0]):
+        if column in ("title", "text"):
+            yield b',"%s":"' % column.encode()
+            for _, piece in pieces:
+                yield to_json(piece)[1:-1]
+            yield b'"'
     yield b"}"
 
 

@@ -57,7 +57,9 @@ async def search_batch(body: BatchRequest, request: Request) -> Response:
     return await _answer(context, body, body.queries, request)
 
 
-def _check(context: ServerContext, options: SearchOptions, queries: Sequence[SearchRequest | BatchQuery]) -> None:
+def _check(
+    context: ServerContext, options: SearchOptions, queries: Sequence[SearchRequest | BatchQuery]
+) -> None:
     limits = context.config.limits
     check_limit(limits, "k", options.k, "hits")
     for query in queries:
@@ -95,7 +97,9 @@ class SearchTask:
         stopwatch = _Stopwatch(seconds)
         results = self._scan(job, encoded)
         stopwatch.lap("scan")
-        rows = [self._reader.rows(hits, job) if self._request.documents else id_rows(hits) for hits in results]
+        rows = [
+            self._reader.rows(hits, job) if self._request.documents else id_rows(hits) for hits in results
+        ]
         stopwatch.lap("documents")
         if isinstance(self._request, SearchRequest) and self._request.explain:
             explain_hits(job, self._request, rows[0])
@@ -111,7 +115,10 @@ class SearchTask:
             if query.vectors is None:
                 prepared = next(texts)
             else:
-                prepared, mode = job.searcher.prepare_vectors(*_arrays(query.vectors)), _mode(query.vectors, mode)
+                prepared, mode = (
+                    job.searcher.prepare_vectors(*_arrays(query.vectors)),
+                    _mode(query.vectors, mode),
+                )
             hits = job.searcher.search_prepared(
                 prepared, request.k, semantic_mode=mode, tau=request.tau, cancel=job.cancel
             )
@@ -172,11 +179,14 @@ class HitReader:
         """Convert the hits of one query to JSON objects."""
         rows: list[dict[str, Any]] = []
         scores, step = hits.scores, documents_per_read(job.searcher.snapshot)
+        limit = self._max_characters + 1  # one more, to see whether a text is cut
         while len(rows) < len(scores):
             if job.cancel.is_set():
                 raise Cancelled("the search was cancelled")
-            for id, title, text, metadata in hits.fields(len(rows), len(rows) + step):
-                rows.append(self._row(len(rows) + 1, id, scores[len(rows)], title, text) | {"metadata": metadata})
+            for id, title, text, metadata in hits.fields(len(rows), len(rows) + step, limit):
+                rows.append(
+                    self._row(len(rows) + 1, id, scores[len(rows)], title, text) | {"metadata": metadata}
+                )
             if self._remaining < 0:
                 raise ServerError(422, "limit", self._too_long)
         return rows

@@ -16,7 +16,7 @@ from citadel.server.index_stats import model_bytes, resident_bytes
 from citadel.server.json_route import ERRORS
 from citadel.server.metrics import CONTENT_TYPE
 from citadel.server.pool import PoolJob
-from citadel.server.schema import HealthResponse, StatsResponse
+from citadel.server.status_schema import HealthResponse, StatsResponse
 
 router = APIRouter(responses=ERRORS, tags=["server"])
 

@@ -4,7 +4,11 @@ import { el } from "./dom.js";
 
 const MAX_FIELDS = 4, MAX_LETTERS = 60;
 
-const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+function text(value) {
+  if (value == null) return "–";
+  if (Array.isArray(value)) return value.map(text).join(", ");
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
 
 function shorten(value) {
   const letters = Array.from(text(value));

@@ -107,7 +107,7 @@ export function startSearch(state) {
       if (answer) renderStatus(state, answer);
       if (model.has_text) return;
       input.disabled = true;
-      input.placeholder = "This index holds vectors without texts: search it through the API";
+      input.placeholder = "Vectors only: search through the API";
     },
   };
 }
@@ -131,7 +131,7 @@ function renderStatus(state, { hits, timings, query_cut: isCut }) {
 function renderHits(query, hits) {
   const top = hits[0]?.score ?? 0;
   byId("legend").replaceChildren();
-  byId("hits").classList.remove("stale");
+  for (const id of ["hits", "legend"]) byId(id).classList.remove("stale");
   byId("hits").replaceChildren(...hits.map((hit) => item(query, hit, top)));
 }
 
@@ -141,7 +141,7 @@ function item(query, hit, top) {
   return el("li", { "data-id": hit.id },
     el("div", { class: "head" },
       el("button", { class: "title", onclick: (event) => openWhy(query, hit, event.currentTarget) }, hit.title || hit.id),
-      el("span", { class: "score", title: "score" }, fixed(hit.score))),
+      el("span", { class: "score" }, el("span", {}, "score "), fixed(hit.score))),
     el("div", { class: "bar", "aria-hidden": "true", "--w": top > 0 ? Math.max(hit.score / top, 0) : 0 }),
     el("p", { class: "snippet" }, preview || el("span", { class: "dim" }, "(no text)")),
     facts(hit));
@@ -210,14 +210,17 @@ function segments(explanation, common = 0) {
   }));
 }
 
+// One entry per word and key; a word that is repeated in the query has one entry.
 function legend(explanation) {
-  const colours = hues(explanation);
-  const keys = explanation.matches.map((match, number) => {
-    const words = queryWords(explanation, match) || label(match);
-    const isSame = words === label(match);
-    return el("li", { "--h": colours[number], title: isSame ? null : `“${words}” is looked up under the key “${label(match)}”` },
-      isSame ? words : `${words} → ${label(match)}`);
-  });
+  const colours = hues(explanation), entries = new Map();
+  for (const [number, match] of explanation.matches.entries()) {
+    const key = label(match), word = queryWords(explanation, match) || key, isSame = word === key;
+    entries.set(`${word} ${key}`, el("li", {
+      "--h": colours[number], title: isSame ? null : `“${word}” is looked up under the key “${key}”`,
+    }, isSame ? word : `${word} → ${key}`));
+  }
+  const keys = [...entries.values()];
+  if (keys.length) keys.unshift(el("li", { class: "caption" }, "query word → key"));
   if (explanation.semantic) keys.push(el("li", { class: "meaning" }, "overall meaning"));
   if (explanation.matches.some((match) => match.postings.length > 1))
     keys.push(el("li", { class: "also" }, "matched, but a stronger match counted"));
@@ -227,7 +230,7 @@ function legend(explanation) {
 function report(error, retry) {
   const box = byId("problem");
   byId("status").textContent = "";
-  byId("hits").classList.add("stale");  // they belong to an older query
+  for (const id of ["hits", "legend"]) byId(id).classList.add("stale");  // of an older query
   if (error.status === 503) setTimeout(retry, 1000 * error.retryAfter);
   box.replaceChildren(`${error.message} `, el("button", { onclick: retry }, "Try again"));
   show(box, true);

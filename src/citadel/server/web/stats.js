@@ -37,16 +37,19 @@ const CODECS = {
 
 // ---- charts ----------------------------------------------------------------------------------------------------------
 
+const MAX_LABELS = 8;  // more would overlap on a narrow screen
+
 function sizes(bins) {
   if (!bins.length) return el("p", { class: "dim" }, "This index has no lists.");
   const [width, height, low, left] = [420, 220, 34, 44];
   const largest = Math.max(...bins.map((bin) => bin.lists)), step = (width - left) / bins.length;
+  const every = Math.ceil(bins.length / MAX_LABELS);
   const bars = bins.map((bin, number) => {
     const size = ((height - low - 28) * bin.lists) / largest, x = left + number * step;
     const range = bin.from === bin.to ? `${bin.from}` : `${whole(bin.from)}–${whole(bin.to)}`;
     return svg("g", {},
       svg("rect", { x: x + 1, y: height - low - size, width: Math.max(step - 2, 1), height: size, class: "fill" }),
-      svg("text", { x: x + step / 2, y: height - low + 14, "text-anchor": "middle" }, compact(bin.from)),
+      number % every === 0 && svg("text", { x: x + step / 2, y: height - low + 14, "text-anchor": "middle" }, compact(bin.from)),
       svg("title", {}, `${whole(bin.lists)} keys have ${range} postings, ${whole(bin.postings)} in total`));
   });
   const ticks = [0, 0.5, 1].map((part) => {

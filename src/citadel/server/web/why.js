@@ -49,72 +49,79 @@ byId("why").addEventListener("keydown", (event) => {
 const head = (title) => el("div", { class: "head" },
   el("h2", {}, title), el("button", { class: "close", "aria-label": "Close", onclick: closeWhy }, "×"));
 
-function fillPanel(panel, hit, found) {
-  const largest = largestGain(found), drawing = el("div", { class: "links" });
-  const marks = (field) => highlight(found[field], [...found[`${field}_spans`], ...faint(found, field)], found, largest);
+function fillPanel(panel, hit, explanation) {
+  const largest = largestGain(explanation), drawing = el("div", { class: "links" });
+  const spans = (field) => [...explanation[`${field}_spans`], ...faint(explanation, field)];
+  const marks = (field) => highlight(explanation[field], spans(field), explanation, largest);
   const small = (...text) => el("p", { class: "dim small" }, ...text);
   replace(panel,
     head(hit.title || hit.id),
-    el("p", {}, sentence(found)),
-    hit.common && small(commonPart(hit, found)),
+    el("p", {}, sentence(explanation)),
+    hit.common && small(commonPart(hit, explanation)),
     el("h3", {}, "Which words matched"),
     drawing,
     small("Left: the words of the query, with the key each was looked up under and what it added. Right: the words of ",
       "the document. A thicker line added more.",
-      found.matches.some((match) => match.postings.length > 1) && " Dashed lines matched too, but a stronger match counted."),
-    el("details", {}, el("summary", {}, "The same as a table"), table(found)),
+      explanation.matches.some((match) => match.postings.length > 1) && " Dashed lines matched too, but a stronger match counted."),
+    el("details", {}, el("summary", {}, "The same as a table"), table(explanation)),
     el("h3", {}, "In the document"),
-    found.title && el("p", { class: "text" }, el("b", {}, ...marks("title"))),
+    explanation.title && el("p", { class: "text" }, el("b", {}, ...marks("title"))),
     el("p", { class: "text body", tabindex: 0 }, ...marks("text")),
-    found.text_cut && small("The document is long: only the part with most words of the query is shown."),
-    found.cut && small("The document is longer than the model reads; its end is ignored."),
-    alternatives(found),
+    explanation.text_cut && small("The document is long: only the part with most words of the query is shown."),
+    explanation.cut && small("The document is longer than the model reads; its end is ignored."),
+    alternatives(explanation),
     el("h3", {}, "Id and metadata"),
     allFacts(hit));
   observer?.disconnect();
-  observer = new ResizeObserver(() => drawing.replaceChildren(draw(found, drawing.clientWidth)));
+  observer = new ResizeObserver(() => drawing.replaceChildren(draw(explanation, drawing.clientWidth)));
   observer.observe(drawing);
 }
 
-function sentence(found) {
-  if (found.score == null) return "No word of the query matches this document, so it has no score.";
-  const met = found.matches.filter((match) => match.gain !== 0);
-  const words = met.reduce((sum, match) => sum + match.gain, 0);
-  const parts = [`Score ${fixed(found.score)}`];
-  if (met.length || !found.semantic) parts.push(` = ${fixed(words)} from ${met.length} of ${found.matches.length} words of the query`);
-  if (found.semantic) parts.push(`${met.length ? " +" : " ="} ${fixed(found.semantic.gain)} from the overall meaning of both texts (${percent(found.semantic.share)})`);
+function sentence(explanation) {
+  if (explanation.score == null) return "No word of the query matches this document, so it has no score.";
+  const { matches, score, semantic } = explanation;
+  const matched = matches.filter((match) => match.gain !== 0);
+  const words = matched.reduce((sum, match) => sum + match.gain, 0);
+  const parts = [`Score ${fixed(score)}`];
+  if (matched.length || !semantic)
+    parts.push(` = ${fixed(words)} from ${matched.length} of ${matches.length} words of the query`);
+  if (semantic) {
+    const sign = matched.length ? "+" : "=", share = percent(semantic.share);
+    parts.push(` ${sign} ${fixed(semantic.gain)} from the overall meaning of both texts (${share})`);
+  }
   return `${parts.join("")}.`;
 }
 
 // The part that all hits share does not change their order.
-function commonPart(hit, found) {
-  const words = found.score - found.semantic.gain, meaning = found.semantic.gain - hit.common;
-  return `All hits shown share ${fixed(hit.common)} of overall meaning. The rest decides their order: here ${fixed(words)} from words and ${fixed(meaning)} from meaning.`;
+function commonPart(hit, explanation) {
+  const words = explanation.score - explanation.semantic.gain, meaning = explanation.semantic.gain - hit.common;
+  return `All hits shown share ${fixed(hit.common)} of overall meaning. The rest decides their order: `
+    + `here ${fixed(words)} from words and ${fixed(meaning)} from meaning.`;
 }
 
 // ---- the drawing -----------------------------------------------------------------------------------------------------
 
-function draw(found, width) {
-  const left = rows(found), right = documentTokens(found);
+function draw(explanation, width) {
+  const left = rows(explanation), right = documentTokens(explanation);
   const height = Math.max(left.length, right.length, 1) * ROW;
   const at = (row, count) => ((row + 0.5) * height) / count;
   const [from, to] = [Math.min(width * 0.36, 190), width - Math.min(width * 0.34, 180)];
-  const largest = Math.max(1e-9, ...found.matches.map((match) => match.gain)), colours = hues(found);
+  const largest = Math.max(1e-9, ...explanation.matches.map((match) => match.gain)), colours = hues(explanation);
   const ends = new Map(right.map((token, row) => [token.place, at(row, right.length)]));
-  const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": sentence(found) });
+  const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": sentence(explanation) });
   const pick = (number) => picture.querySelectorAll("[data-match]").forEach((node) =>
     node.classList.toggle("away", number != null && !node.dataset.match.split(" ").includes(String(number))));
   for (const [row, match] of left.entries()) {
-    const group = links(found.matches[match], match, [from, at(row, left.length)], [to, ends], colours[match], largest);
+    const group = links(explanation.matches[match], match, [from, at(row, left.length)], [to, ends], colours[match], largest);
     picture.append(...group);
   }
   for (const [row, match] of left.entries())
-    picture.append(queryLabel(found, match, from, at(row, left.length), colours[match], pick));
-  for (const token of right) picture.append(documentLabel(found, token, to, ends.get(token.place)));
+    picture.append(queryLabel(explanation, match, from, at(row, left.length), colours[match], pick));
+  for (const token of right) picture.append(documentLabel(explanation, token, to, ends.get(token.place)));
   return picture;
 }
 
-const rows = (found) => found.matches.map((_, number) => number);
+const rows = (explanation) => explanation.matches.map((_, number) => number);
 
 function links(match, matchNumber, [x, y], [to, ends], hue, largest) {
   const drawn = [];
@@ -132,9 +139,9 @@ function links(match, matchNumber, [x, y], [to, ends], hue, largest) {
   return drawn.reverse();
 }
 
-function queryLabel(found, number, x, y, hue, pick) {
-  const match = found.matches[number];
-  const words = queryWords(found, match) || label(match);
+function queryLabel(explanation, number, x, y, hue, pick) {
+  const match = explanation.matches[number];
+  const words = queryWords(explanation, match) || label(match);
   const tone = match.postings.length ? "" : " none";
   return svg("g", {
     class: `word${tone}`, "data-match": number, onpointerenter: () => pick(number), onpointerleave: () => pick(null),
@@ -145,13 +152,13 @@ function queryLabel(found, number, x, y, hue, pick) {
       match.postings.length ? `${short(label(match), 12)} +${fixed(match.gain)}` : `${short(label(match), 12)} · no match`));
 }
 
-function documentLabel(found, token, x, y) {
-  const letters = token.field ? Array.from(found[token.field]) : [];
+function documentLabel(explanation, token, x, y) {
+  const letters = token.field ? Array.from(explanation[token.field]) : [];
   const word = token.field ? letters.slice(token.start, token.end).join("") : token.token;
   const [before, after] = token.field
     ? [letters.slice(Math.max(token.start - 30, 0), token.start).join(""), letters.slice(token.end, token.end + 30).join("")]
     : ["", ""];
-  const users = found.matches.flatMap((match, number) =>
+  const users = explanation.matches.flatMap((match, number) =>
     match.postings.some((posting) => posting.document_tokens.includes(token.place)) ? [number] : []);
   return svg("g", { class: "word", "data-match": users.join(" ") },
     svg("text", { x, y: y + 4 }, short(word, 20)),
@@ -165,41 +172,41 @@ function short(text, limit) {
 }
 
 // Every word that counted and the strongest of the others, in the order of the text.
-function documentTokens(found) {
+function documentTokens(explanation) {
   const counted = new Set(), others = new Map();
-  for (const match of found.matches)
+  for (const match of explanation.matches)
     for (const [number, posting] of match.postings.entries())
       for (const id of posting.document_tokens.slice(0, 4))
         if (number === 0) counted.add(id);
         else others.set(id, Math.max(others.get(id) ?? -Infinity, posting.product));
   const strongest = [...others].filter(([id]) => !counted.has(id)).sort((a, b) => b[1] - a[1]).slice(0, MAX_OTHERS);
   const drawn = new Set([...counted, ...strongest.map(([id]) => id)]);
-  return found.document_tokens.filter((token) => drawn.has(token.place));
+  return explanation.document_tokens.filter((token) => drawn.has(token.place));
 }
 
 // ---- tables ----------------------------------------------------------------------------------------------------------
 
-function table(found) {
-  const words = new Map(found.document_tokens.map((token) => [token.place, token.token]));
-  const body = found.pieces.map((match) => {
+function table(explanation) {
+  const words = new Map(explanation.document_tokens.map((token) => [token.place, token.token]));
+  const body = explanation.pieces.map((match) => {
     const best = match.postings[0];
     const matched = best ? [...new Set(best.document_tokens.map((id) => words.get(id)))].join(" ") || "–" : "no match";
     return el("tr", { class: best ? "" : "dim" },
-      el("td", {}, queryWords(found, match) || "–"), el("td", {}, label(match)),
+      el("td", {}, queryWords(explanation, match) || "–"), el("td", {}, label(match)),
       el("td", { class: "n" }, fixed(match.weight)), el("td", {}, matched),
       el("td", { class: "n" }, best ? fixed(best.weight) : ""), el("td", { class: "n" }, best ? fixed(best.product, 3) : ""),
       el("td", { class: "n" }, percent(match.share)));
   });
-  if (found.semantic)
+  if (explanation.semantic)
     body.push(el("tr", {}, el("td", { colspan: 5 }, "overall meaning (semantic vectors)"),
-      el("td", { class: "n" }, fixed(found.semantic.gain, 3)), el("td", { class: "n" }, percent(found.semantic.share))));
+      el("td", { class: "n" }, fixed(explanation.semantic.gain, 3)), el("td", { class: "n" }, percent(explanation.semantic.share))));
   const columns = ["query", "key", "weight", "document", "weight", "product", "share"];
-  return el("div", { class: "wide" }, el("table", {},
+  return el("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Matches as a table" }, el("table", {},
     el("thead", {}, el("tr", {}, ...columns.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, ...body)));
 }
 
-function alternatives(found) {
-  const lines = found.query_tokens.flatMap((token) => {
+function alternatives(explanation) {
+  const lines = explanation.query_tokens.flatMap((token) => {
     const keys = token.alternatives.filter((key) => key.product > 0);
     const list = keys.map((key) => `${keyName(key.name)} (${fixed(key.product)})`).join(", ");
     return keys.length ? [el("li", {}, el("b", {}, token.token), `: ${list}`)] : [];

@@ -41,26 +41,26 @@ function groupTokens(tokens, lettersOf) {
 
 // One token per word, numbered as its first piece, and a map from every piece to that number.
 function joinTokens(tokens, lettersOf) {
-  const places = new Map();
+  const positions = new Map();
   const words = groupTokens(tokens, lettersOf).map(({ tokens: pieces, bounds }) => {
     const [first] = pieces;
-    for (const piece of pieces) places.set(piece.place, first.place);
+    for (const piece of pieces) positions.set(piece.place, first.place);
     if (!bounds) return first;
     const [start, end] = bounds;
     return { ...first, start, end, token: lettersOf(first.field).slice(start, end).join("") };
   });
-  return { words, places };
+  return { words, positions };
 }
 
 const unique = (values) => [...new Set(values)];
 
 // The matches of one query word as one match; its first posting holds everything that counted.
-function joinMatches(matches, queryPlaces, documentPlaces) {
+function joinMatches(matches, queryPositions, documentPositions) {
   const moved = (numbers, map) => unique(numbers.map((number) => map.get(number) ?? number));
   const postings = (match) => match.postings.map((posting) =>
-    ({ ...posting, document_tokens: moved(posting.document_tokens, documentPlaces) }));
+    ({ ...posting, document_tokens: moved(posting.document_tokens, documentPositions) }));
   const [first] = matches;
-  const base = { ...first, query_tokens: moved(first.query_tokens, queryPlaces), postings: postings(first) };
+  const base = { ...first, query_tokens: moved(first.query_tokens, queryPositions), postings: postings(first) };
   if (matches.length === 1) return { ...base, name: keyName(first.name) };
   const counted = matches.filter((match) => match.gain !== 0 && match.postings.length);
   const others = matches.flatMap((match) => postings(match).slice(counted.includes(match) ? 1 : 0));
@@ -87,11 +87,11 @@ function joinSpans(spans, letters, groupOf) {
   return [...words.values()];
 }
 
-function joinAlternatives(tokens, places, words) {
+function joinAlternatives(tokens, positions, words) {
   const byWord = new Map(words.map((word) => [word.place, new Map()]));
   for (const token of tokens)
     for (const key of token.alternatives ?? []) {
-      const keys = byWord.get(places.get(token.place));
+      const keys = byWord.get(positions.get(token.place));
       if (!(keys.get(key.name)?.product >= (key.product ?? -Infinity))) keys.set(key.name, key);
     }
   return words.map((word) => ({ ...word, alternatives: [...byWord.get(word.place).values()] }));
@@ -107,7 +107,7 @@ export function wholeWords(explanation) {
   const groups = new Map(), groupOf = [];
   for (const [number, match] of explanation.matches.entries()) {
     const [token] = match.query_tokens;
-    const id = token === undefined ? `key ${match.key}` : `word ${query.places.get(token)}`;
+    const id = token === undefined ? `key ${match.key}` : `word ${query.positions.get(token)}`;
     if (!groups.has(id)) groups.set(id, []);
     groups.get(id).push(match);
     groupOf[number] = [...groups.keys()].indexOf(id);
@@ -115,10 +115,10 @@ export function wholeWords(explanation) {
   const { snippet } = explanation;
   return {
     ...explanation,
-    pieces: explanation.matches.map((match) => joinMatches([match], query.places, documents.places)),
-    query_tokens: joinAlternatives(explanation.query_tokens, query.places, query.words),
+    pieces: explanation.matches.map((match) => joinMatches([match], query.positions, documents.positions)),
+    query_tokens: joinAlternatives(explanation.query_tokens, query.positions, query.words),
     document_tokens: documents.words,
-    matches: [...groups.values()].map((matches) => joinMatches(matches, query.places, documents.places)),
+    matches: [...groups.values()].map((matches) => joinMatches(matches, query.positions, documents.positions)),
     title_spans: joinSpans(explanation.title_spans, letters.title, groupOf),
     text_spans: joinSpans(explanation.text_spans, letters.text, groupOf),
     snippet: { ...snippet, spans: joinSpans(snippet.spans, Array.from(snippet.text), groupOf) },

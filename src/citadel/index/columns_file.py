@@ -1,0 +1,53 @@
+"""The metadata columns of a segment as a file: written once, read column by column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.filter.columns import Columns, ColumnsBuilder
+from citadel.index.container import CitFile, CitWriter, FileRecord
+from citadel.index.documents import Row, write_documents
+from citadel.index.storage import Storage
+
+MAX_FIELDS = 1 << 20  # bytes of JSON
+
+
+def write_documents_and_columns(
+    storage: Storage, index_id: str, file_id: str, rows: Iterable[Row]
+) -> tuple[FileRecord, FileRecord | None]:
+    """Write the documents of a segment and, if any has metadata, their columns."""
+    builder = ColumnsBuilder()
+
+    def watched() -> Iterator[Row]:
+        for row in rows:
+            builder.add(None if row[4] == "{}" else json.loads(row[4]))
+            yield row
+
+    documents = write_documents(storage, index_id, file_id, watched())
+    columns = builder.finish()
+    return documents, write_columns(storage, index_id, file_id, columns) if columns.names else None
+
+
+def write_columns(storage: Storage, index_id: str, file_id: str, columns: Columns) -> FileRecord:
+    """Write the columns of one segment."""
+    fields, arrays = columns.parts()
+    writer = CitWriter(storage, "columns", index_id, file_id, sections=2)
+    writer.section("COLUMN_FIELDS", fields)
+    writer.stream("COLUMN_DATA", arrays)
+    return writer.finish()
+
+
+def read_columns(storage: Storage, record: FileRecord, index_id: str, rows: int) -> Columns:
+    """Open the columns of a segment with so many rows; each is read and checked at first use."""
+    file = CitFile(storage, record, "columns", index_id)
+    fields, data = file["COLUMN_FIELDS"], file["COLUMN_DATA"]
+    head = fields.json(MAX_FIELDS)
+
+    def read(start: int, stop: int) -> NDArray[np.uint8]:
+        return data.array(np.uint8, start, stop)
+
+    return Columns.from_parts(head, read, len(data.data), rows, fields.corrupt, file.require_whole)

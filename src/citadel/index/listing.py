@@ -1,0 +1,53 @@
+"""Listing the live documents of a generation: ids, documents, counts and facets, all with a filter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from citadel.filter.columns import common_kind, ranked
+from citadel.filter.tree import Filter, Scalar
+from citadel.index.snapshot import Snapshot
+from citadel.types import Document
+
+
+def count_documents(snapshot: Snapshot, filter: Filter | None = None) -> int:
+    """The number of live documents that match a filter."""
+    if filter is None:
+        return len(snapshot)
+    with snapshot.whole():
+        return sum(int(mask.sum()) for _, _, mask in snapshot.live_allowed(filter))
+
+
+def list_ids(snapshot: Snapshot, filter: Filter | None = None, batch: int = 1000) -> Iterator[str]:
+    """The ids of live documents in the order they were added."""
+    for segment, _, mask in snapshot.live_allowed(filter):
+        numbers = np.flatnonzero(mask)
+        for start in range(0, len(numbers), batch):
+            with snapshot.whole():
+                ids = segment.ids(numbers[start : start + batch].tolist())
+            yield from ids
+
+
+def list_documents(
+    snapshot: Snapshot, filter: Filter | None = None, batch: int = 100
+) -> Iterator[list[Document]]:
+    """Live documents in the order they were added, up to `batch` at a time."""
+    for segment, _, mask in snapshot.live_allowed(filter):
+        numbers = np.flatnonzero(mask).tolist()
+        for start in range(0, len(numbers), batch):
+            yield segment.store.get(numbers[start : start + batch])
+
+
+def count_values(
+    snapshot: Snapshot, field: str, filter: Filter | None = None, limit: int | None = None
+) -> list[tuple[Scalar, int]]:
+    """The values of a field among matching documents with their counts, most frequent first."""
+    common_kind(field, [segment.columns for segment in snapshot.segments])
+    counts: Counter[Scalar] = Counter()
+    with snapshot.whole():
+        for segment, _, mask in snapshot.live_allowed(filter):
+            counts.update(dict(segment.columns.facet(field, mask)))
+    return ranked(counts)[:limit]

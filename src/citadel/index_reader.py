@@ -1,0 +1,161 @@
+"""The read side of `Index`: committed documents, statistics, and the model that encodes text."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from citadel.encode.locate import index_model, require_fingerprint, text_model
+from citadel.errors import UsageError
+from citadel.filter.parse import GivenFilter, given_filter
+from citadel.filter.tree import Scalar
+from citadel.forks import no_fork
+from citadel.index import check as checking
+from citadel.index.create import load_encoder
+from citadel.index.listing import count_documents, count_values, list_documents, list_ids
+from citadel.index.manifest import Build
+from citadel.index.snapshot import Snapshot
+from citadel.index.stats import statistics
+from citadel.index.storage import AnyPath, Storage
+from citadel.settings import Settings
+from citadel.text.parse import known_id
+from citadel.types import Document, RoutedTokens
+
+if TYPE_CHECKING:
+    from citadel.encode.encoder import Encoder
+
+
+class IndexReader(ABC):
+    """The methods of `Index` that do not change it."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        memory: int,
+        model: AnyPath | None,
+        threads: int | None,
+        encoder: Encoder | None,
+    ) -> None:
+        self._storage, self._memory = storage, memory
+        self._loading = threading.Lock()  # only taken inside `no_fork`
+        self._model, self._threads = _check_model(self.settings, model), threads
+        self._encoder = encoder
+
+    @property
+    @abstractmethod
+    def _snapshot(self) -> Snapshot:
+        """The current committed generation."""
+
+    def __repr__(self) -> str:
+        return f"Index({self._storage.location!r}, {len(self):,} documents, router {self.settings.router})"
+
+    def get(self, id: str) -> Document | None:
+        """The committed document with this id."""
+        known = known_id(id)
+        return None if known is None else self._snapshot.get(known)
+
+    def __len__(self) -> int:
+        return len(self._snapshot)
+
+    def __contains__(self, id: object) -> bool:
+        known = known_id(id) if isinstance(id, str | int) else None
+        return known is not None and bool(self._snapshot.locate([known]))
+
+    def count(self, filter: GivenFilter | None = None) -> int:
+        """The number of documents whose metadata match a filter."""
+        return count_documents(self._snapshot, given_filter(filter))
+
+    def ids(self, filter: GivenFilter | None = None) -> Iterator[str]:
+        """The ids of all documents, or of those that match a filter, in commit order."""
+        return list_ids(self._snapshot, given_filter(filter))
+
+    def documents(self, filter: GivenFilter | None = None, batch: int = 100) -> Iterator[Document]:
+        """All documents, or those that match a filter, in commit order; `batch` are read at a time."""
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise UsageError(f"batch must be a whole number of 1 or more, not {batch!r}")
+        return chain.from_iterable(list_documents(self._snapshot, given_filter(filter), batch))
+
+    def facets(
+        self, field: str, filter: GivenFilter | None = None, limit: int | None = 100
+    ) -> list[tuple[Scalar, int]]:
+        """The values of a metadata field with the number of documents that have each, most frequent first."""
+        if not isinstance(field, str):
+            raise UsageError(f"facets takes the name of a field, not {type(field).__name__}")
+        return count_values(self._snapshot, field, given_filter(filter), limit)
+
+    @property
+    def settings(self) -> Settings:
+        return self._snapshot.settings
+
+    @property
+    def memory(self) -> int:
+        """Memory bound in bytes for uncommitted changes and for reading."""
+        return self._memory
+
+    @property
+    def generation(self) -> int:
+        """The number of the committed generation in use."""
+        return self._snapshot.manifest.generation
+
+    @property
+    def build(self) -> Build | None:
+        """Progress of the `citadel index` command that built this index, if any."""
+        return self._snapshot.manifest.build
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counters: documents replaced, skipped, cut."""
+        return dict(self._snapshot.manifest.counts)
+
+    def stats(self) -> dict[str, Any]:
+        """Statistics as printed by `citadel stats`: documents, postings, lists, bytes."""
+        return statistics(self._snapshot)
+
+    def check(self, *, deep: bool = False) -> None:
+        """Raise CorruptIndexError if the newest generation on disk is damaged; `deep` reads every byte."""
+        checking.check(self._storage, deep)
+
+    def encode_query(self, text: str) -> RoutedTokens:
+        """Encode a query with the model of the index."""
+        if self.settings.model is None:
+            raise UsageError(f"this index has no model ({self.settings.router}), so it cannot encode text")
+        return self._encode().encode_query(text)
+
+    # -- the model
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens that the model reads of a document; None without a model."""
+        return None if self.settings.model is None else self._encode().config.document_length
+
+    def _encode(self) -> Encoder:
+        """The model of this index, loaded on first use."""
+        if self._encoder is None:
+            with no_fork, self._loading:
+                self._encoder = self._encoder or self._load_model()
+        return self._encoder
+
+    def _load_model(self) -> Encoder:
+        settings = self.settings
+        encoder = load_encoder(self._find_model(), settings.tau, self._threads)
+        require_fingerprint(encoder.fingerprint, settings.fingerprint, encoder.folder)
+        return encoder
+
+    def require_model(self) -> None:
+        """Raise InputError if the model of the index is neither given nor installed."""
+        if self.settings.model is not None and self._encoder is None:
+            self._find_model()
+
+    def _find_model(self) -> str:
+        settings = self.settings
+        return index_model(self._model, settings.model, settings.fingerprint, self._storage.location)
+
+
+def _check_model(settings: Settings, model: AnyPath | None) -> AnyPath | None:
+    """Check that a model given to `open` is for an index that was built with one."""
+    if model is not None and settings.model is None and text_model(model) is not None:
+        raise UsageError(f"this index was not built with a model ({settings.router}): leave model out")
+    return model
