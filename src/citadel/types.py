@@ -116,25 +116,52 @@ class Postings:
 
 
 @dataclass(frozen=True)
-class VectorBatch:
-    """Documents with their postings: document i owns rows offsets[i] … offsets[i + 1] − 1."""
+class Passages:
+    """Documents split into passages: document i has passages starts[i] … starts[i + 1] − 1.
 
-    documents: Sequence[Document]
-    offsets: NDArray[np.int64]  # [n + 1]
+    >>> Passages(np.array([0, 1, 3]), np.array([[0, 9], [0, 40], [30, 70]], np.uint32)).counts.tolist()
+    [1, 2]
+    """
+
+    starts: NDArray[np.int64]  # [n + 1]
+    spans: NDArray[np.uint32]  # [R, 2]: first character in the document's text, and the one after the last
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Passages per document [n]."""
+        return np.diff(self.starts)
+
+
+@dataclass(frozen=True)
+class VectorBatch:
+    """Documents with their postings: passage i owns rows offsets[i] … offsets[i + 1] − 1.
+
+    Without `passages`, each document is one passage.
+    """
+
+    documents: Sequence[Document]  # [n]
+    offsets: NDArray[np.int64]  # [R + 1]
     keys: NDArray[np.uint32]  # [P]
     weights: Floats  # [P]
     vectors: Floats | None  # [P, d]
-    semantic: Floats | None  # [n, s]
+    semantic: Floats | None  # [R, s]
+    passages: Passages | None = None
 
     def __len__(self) -> int:
         return len(self.documents)
 
     def owner(self, row: int) -> str:
         """Id of the document to which a row belongs."""
-        return self.documents[int(np.searchsorted(self.offsets, row, side="right")) - 1].id
+        return self.passage_owner(int(np.searchsorted(self.offsets, row, side="right")) - 1)
+
+    def passage_owner(self, passage: int) -> str:
+        """Id of the document to which a passage belongs."""
+        if self.passages is None:
+            return self.documents[passage].id
+        return self.documents[int(np.searchsorted(self.passages.starts, passage, side="right")) - 1].id
 
     def part(self, start: int, stop: int) -> VectorBatch:
-        """Batch of the documents start … stop − 1."""
+        """Batch of the documents start … stop − 1, of a batch without `passages`."""
         rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
         return VectorBatch(
             self.documents[start:stop],
@@ -159,6 +186,20 @@ class Scored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """A part of a document's text, with its score for a query.
+
+    >>> Passage("mass and energy", 120, 135, 2.5).text
+    'mass and energy'
+    """
+
+    text: str
+    start: int  # of its first character in the document's text
+    end: int  # of the character after its last
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """One ranked document; text, title and metadata are read from the index at first use.
 
@@ -170,6 +211,7 @@ class Hit:
     score: float
     rank: int
     _load: Callable[[int], Document] = field(repr=False, compare=False, default=lambda _: Document("", ""))
+    _passages: Callable[[int, bool], Sequence[Passage]] | None = field(repr=False, compare=False, default=None)
 
     @property
     def document(self) -> Document:
@@ -186,6 +228,17 @@ class Hit:
     @property
     def metadata(self) -> Mapping[str, Any]:
         return self.document.metadata
+
+    @property
+    def passage(self) -> Passage:
+        """The passage that gave the hit its score; the whole text unless the document is a long one."""
+        own = () if self._passages is None else self._passages(self.rank, False)
+        return own[0] if own else Passage(self.text, 0, len(self.text), self.score)
+
+    @property
+    def passages(self) -> Sequence[Passage]:
+        """The other passages of a long document, best first; those without a score come last."""
+        return () if self._passages is None else self._passages(self.rank, True)
 
 
 @dataclass(frozen=True, slots=True)

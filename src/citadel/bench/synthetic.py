@@ -97,6 +97,12 @@ class ScaledLists:
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         yield from ()
 
+    def passage_counts(self) -> Iterator[NDArray[np.uint32]]:
+        yield from ()
+
+    def passage_spans(self) -> Iterator[NDArray[np.uint32]]:
+        yield from ()
+
     def terms(self) -> tuple[NDArray[np.uint32], list[bytes]]:
         return np.zeros(0, np.uint32), []
 
@@ -134,7 +140,7 @@ class SyntheticSegment(Segment):
 
     def __init__(self, file: CitFile, meta: Meta, lists: int) -> None:
         self.file, self.meta, self.name = file, meta, file.name
-        self.documents, self.lists = meta.documents, lists
+        self.documents, self.passages, self.lists = meta.documents, meta.passages, lists
 
 
 class SyntheticSnapshot(Snapshot):
@@ -142,7 +148,7 @@ class SyntheticSnapshot(Snapshot):
 
     def __init__(self, segment: SyntheticSegment, like: Snapshot) -> None:
         self.segments, self.codebook, self.tombstones = [segment], like.codebook, {}
-        self.bases = np.array([0, segment.documents])
+        self._number()
         self.settings, self.storage = like.settings, like.storage
         self.manifest = replace(like.manifest, segments=(_record(segment),), deletions=None, deleted=0)
 
@@ -168,7 +174,7 @@ def synthetic_index(
     factor = documents / max(len(like), 1)
     sizes = np.array([max(1, round(lengths[key] * factor)) for key in chosen], np.int64)
     real = like.segments[0].meta
-    meta = replace(real, documents=documents, postings=int(sizes.sum()))
+    meta = replace(real, documents=documents, passages=documents, postings=int(sizes.sum()))
     storage = FolderStorage(folder)
     storage.make()
     contents = ScaledLists(meta, np.array(chosen, np.uint32), sizes, progress)

@@ -19,10 +19,10 @@ from citadel.index.documents import Row, row_of
 from citadel.index.growable import Column
 from citadel.index.packing import POSTINGS_PER_BLOCK, list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
-from citadel.index.segment import Meta, id_hashes
+from citadel.index.segment import WHOLE_TEXT, Meta, id_hashes
 from citadel.routing import get_router
 from citadel.settings import DEFAULT_MEMORY, Settings
-from citadel.types import Document, Floats, VectorBatch
+from citadel.types import Document, Floats, Passages, VectorBatch
 
 _TERM_BYTES = 96  # per new term besides its text: its number and its table entry
 _DOCUMENT_BYTES = 600  # per document besides its text: Python objects and the lookup of its id
@@ -91,6 +91,9 @@ class Buffer:
         self.documents: list[Document] = []
         self._metadata: list[str] = []
         self.numbers: dict[str, int] = {}
+        self._passages = array.array("I")  # per document
+        self._spans: dict[int, NDArray[np.uint32]] = {}  # of documents with several passages, [r, 2]
+        self._num_passages = 0
         self._columns: dict[str, Column] = {}
         self._terms = _TermTable()
         self._tokens = array.array("I")
@@ -113,8 +116,10 @@ class Buffer:
             + _TOKEN_BYTES * len(self._tokens)
         )
 
-    def _take(self, document: Document, metadata: str) -> bool:
+    def _take(self, document: Document, metadata: str, passages: int = 1) -> bool:
         """Append a document and its metadata as JSON; True when it replaces a buffered one."""
+        self._passages.append(passages)
+        self._num_passages += passages
         replaced = self.numbers.pop(document.id, None) is not None
         self.numbers[document.id] = len(self.documents)
         if document.metadata:  # kept as JSON, which takes a fraction of the memory
@@ -197,19 +202,30 @@ class Buffer:
         """Add documents with given vectors and return how many replaced a buffered one."""
         self.check(batch)
         metadata = [metadata_json(document) for document in batch.documents]
-        owners = np.repeat(np.arange(len(batch)), np.diff(batch.offsets))
+        owners = np.repeat(np.arange(len(batch.offsets) - 1), np.diff(batch.offsets))  # passages
         kept = batch.weights > (self.settings.tau if self.settings.router == "dynamic" else 0)
         rows = slice(None) if kept.all() else kept  # copies only when postings are dropped
         keys, weights = batch.keys[rows], batch.weights[rows]
         self._append("KEYS", keys)
-        self._append("DOCUMENTS", (owners[rows] + len(self.documents)).astype(np.uint32))
+        self._append("DOCUMENTS", (owners[rows] + self._num_passages).astype(np.uint32))
         if self.settings.router == "sparse":
             self._append("VALUES", weights.astype(np.float16))
         elif batch.vectors is not None:
             self._append_vectors(keys, weights, batch.vectors[rows])
         if batch.semantic is not None and self.settings.semantic is not None:
             self._append_encoded("SEMANTIC_", encode(self.settings.semantic.codec, batch.semantic))
-        return sum(map(self._take, batch.documents, metadata))
+        counts = itertools.repeat(1) if batch.passages is None else self._take_spans(batch.passages)
+        return sum(map(self._take, batch.documents, metadata, counts))
+
+    def _take_spans(self, passages: Passages) -> list[int]:
+        """Keep the spans of documents with several passages; return the passages per document."""
+        counts = passages.counts
+        for document in np.flatnonzero(counts > 1).tolist():
+            spans = passages.spans[passages.starts[document] : passages.starts[document + 1]].copy()
+            self._spans[len(self.documents) + document] = spans
+            self._stored_bytes += spans.nbytes + sys.getsizeof(spans)
+        per_document: list[int] = counts.tolist()
+        return per_document
 
     def check(self, batch: VectorBatch) -> None:
         """Raise InputError, naming the document, for values that cannot be stored."""
@@ -227,8 +243,10 @@ class Buffer:
                     row = int(np.argmax(~(np.abs(values).reshape(len(values), -1).max(axis=1) <= maximum)))
                     require_finite(values[row : row + 1], what, batch.owner(row), maximum)
         if batch.semantic is not None and self.settings.semantic is not None:
-            for document, vector in zip(batch.documents, batch.semantic, strict=True):
-                require_finite(vector, "semantic vector", document.id, limit_of(self.settings.semantic.codec))
+            maximum = limit_of(self.settings.semantic.codec)
+            if not np.abs(batch.semantic).max(initial=0) <= maximum:
+                for passage, vector in enumerate(batch.semantic):
+                    require_finite(vector, "semantic vector", batch.passage_owner(passage), maximum)
 
     def _append_vectors(self, keys: NDArray[np.uint32], weights: Floats, vectors: Floats) -> None:
         weighted = vectors * weights[:, None]  # [P, d]
@@ -267,6 +285,7 @@ class MemoryContents:
         settings = self._settings = buffer.settings
         self._buffer, self._columns = buffer, columns
         self._live = np.array(sorted(buffer.numbers.values()), np.int64)  # without replaced documents
+        self._counts = np.frombuffer(buffer._passages, np.uint32)  # passages per document
         self._drop_replaced()
         if buffer.codec == "int8" and stored_codec(settings, codebook) != "int8":
             self._requantize(stored_codec(settings, codebook), codebook)
@@ -281,21 +300,25 @@ class MemoryContents:
             weight_step=settings.weight_step if settings.router == "dynamic" else 0.0,
             semantic_dimension=semantic.dimension if semantic else 0,
             semantic_codec=semantic.codec if semantic else "int8",
+            passages=int(self._counts[self._live].sum()),
         )
 
     def _drop_replaced(self) -> None:
+        """Drop the postings and semantic vectors of replaced documents, and number the other passages."""
         total = len(self._buffer.documents)
         if len(self._live) == total:
             return
-        renumber = np.full(total, -1, np.int64)
-        renumber[self._live] = np.arange(len(self._live))
+        is_live = np.zeros(total, np.bool_)
+        is_live[self._live] = True
+        is_kept = np.repeat(is_live, self._counts)  # [passages]
+        renumber = np.where(is_kept, np.cumsum(is_kept) - 1, -1)
         if "DOCUMENTS" in self._columns:
             kept = renumber[self._columns["DOCUMENTS"]] >= 0
             for name in [name for name in self._columns if not name.startswith("SEMANTIC_")]:
                 self._columns[name] = self._columns[name][kept]
             self._columns["DOCUMENTS"] = renumber[self._columns["DOCUMENTS"]].astype(np.uint32)
         for name in [name for name in self._columns if name.startswith("SEMANTIC_")]:
-            self._columns[name] = self._columns[name][self._live]
+            self._columns[name] = self._columns[name][is_kept]
 
     def _requantize(self, codec: str, codebook: Codebook | None) -> None:
         rows = Encoded("int8", self._columns["CODES"], self._columns.pop("SCALES"))
@@ -338,6 +361,13 @@ class MemoryContents:
         """The rows of the document database."""
         for new, number in enumerate(self._live.tolist()):
             yield row_of(new, self._buffer.documents[number], self._buffer._metadata[number])
+
+    def passage_counts(self) -> Iterator[NDArray[np.uint32]]:
+        yield self._counts[self._live]
+
+    def passage_spans(self) -> Iterator[NDArray[np.uint32]]:
+        for number in self._live.tolist():
+            yield self._buffer._spans.get(number, WHOLE_TEXT)
 
     def terms(self) -> tuple[NDArray[np.uint32], Iterable[bytes]]:
         terms = self._sorted_terms

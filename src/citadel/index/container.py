@@ -26,6 +26,7 @@ KINDS = {"segment": 1, "tombstones": 2, "codebook": 3, "columns": 4}
 PREFIXES = {"segment": "seg", "tombstones": "del", "codebook": "codebook", "columns": "cols"}
 SECTIONS = {
     "META": 1, "ID_OFFSETS": 2, "ID_BYTES": 3, "ID_HASHES": 4, "ID_NUMBERS": 5,
+    "PASSAGE_STARTS": 6, "PASSAGE_SPANS": 7,
     "KEYS": 8, "LIST_STARTS": 9, "BLOCK_STARTS": 10, "BLOCK_DOCUMENTS": 11, "BLOCK_OFFSETS": 12,
     "PACKED_DOCUMENTS": 13, "WEIGHTS": 14, "CODES": 15, "SCALES": 16, "VALUES": 17,
     "TERM_OFFSETS": 18, "TERM_BYTES": 19, "LENGTHS": 20, "COUNT_OFFSETS": 21, "PACKED_COUNTS": 22,

@@ -17,7 +17,7 @@ from citadel.index.growable import Spool
 from citadel.index.join import NAMES_PER_WINDOW, Names, join_names
 from citadel.index.packing import POSTINGS_PER_BLOCK, WINDOW, block_sizes, list_groups
 from citadel.index.quantize import Encoded, decode, encode
-from citadel.index.segment import Segment, id_hashes
+from citadel.index.segment import WHOLE_TEXT, Segment, deleted_passages, id_hashes
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
 from citadel.types import Floats
@@ -47,7 +47,7 @@ class Piece:
     lists: NDArray[np.uint32]  # [p], ascending; list numbers in the merged segment
 
     def documents(self) -> NDArray[np.int64]:
-        """The document numbers of the postings, in their segment [p]."""
+        """The passage numbers of the postings, in their segment [p]."""
         return self.source.segment.block_documents(self.block, self.block + len(self.sizes), self.sizes)
 
     def counts(self) -> NDArray[np.int64]:
@@ -56,26 +56,24 @@ class Piece:
 
     def kept(self) -> NDArray[np.bool_] | slice:
         """Which postings belong to live documents."""
-        return slice(None) if self.source.alive is None else self.source.alive[self.documents()]
+        alive = self.source.passages.alive
+        return slice(None) if alive is None else alive[self.documents()]
 
 
-class Source:
-    """An input segment of a merge."""
+class Numbering:
+    """The documents or passages of an input segment, and the numbers of the live ones in the merged one."""
 
-    def __init__(self, segment: Segment, deleted: Deleted, base: int, storage: Storage) -> None:
-        self.segment, self.base = segment, base
-        self.live = segment.documents - len(deleted.documents)
-        self.starts = segment.list_starts if segment.meta.kind != "none" else np.zeros(1, np.int64)
-        self.new_lists = np.zeros(0, np.uint32)  # [lists]: number in the merged segment, ascending
-        self.alive: NDArray[np.bool_] | None = None  # [documents]
-        self._ranks: NDArray[np.uint32] | None = None  # [documents]: live documents up to and including each
-        if len(deleted.documents):
-            self._number(deleted.documents, storage)
+    def __init__(self, count: int, deleted: NDArray[np.uint32], base: int, storage: Storage) -> None:
+        self.count, self.base, self.live = count, base, count - len(deleted)
+        self.alive: NDArray[np.bool_] | None = None  # [count]; None: all
+        self._ranks: NDArray[np.uint32] | None = None  # [count]: live ones up to and including each
+        if len(deleted):
+            self._rank(deleted, storage)
 
-    def _number(self, deleted: NDArray[np.uint32], storage: Storage) -> None:
+    def _rank(self, deleted: NDArray[np.uint32], storage: Storage) -> None:
         alive, ranks, live = Spool(storage, np.bool_), Spool(storage, np.uint32), 0
-        for start in range(0, self.segment.documents, WINDOW):
-            stop = min(start + WINDOW, self.segment.documents)
+        for start in range(0, self.count, WINDOW):
+            stop = min(start + WINDOW, self.count)
             own = slice(*np.searchsorted(deleted, np.array([start, stop], np.uint32)).tolist())
             mask = np.ones(stop - start, np.bool_)
             mask[deleted[own] - np.uint32(start)] = False
@@ -84,15 +82,44 @@ class Source:
             live += int(mask.sum())
         self.alive, self._ranks = alive.values(), ranks.values()
 
-    def new_numbers(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Document numbers in the merged segment."""
+    def new_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers in the merged segment."""
         if self._ranks is None:
-            return documents + self.base
-        return self._ranks[documents] + np.int64(self.base - 1)
+            return numbers + self.base
+        return self._ranks[numbers] + np.int64(self.base - 1)
+
+    def live_numbers(self, size: int = WINDOW) -> Iterator[NDArray[np.int64]]:
+        """The numbers of the live ones, in parts of at most `size`."""
+        for start in range(0, self.count, size):
+            numbers = np.arange(start, min(start + size, self.count))
+            yield numbers if self.alive is None else numbers[self.alive[start : start + size]]
+
+    def live_between(self, first: int, stop: int) -> NDArray[np.int64]:
+        """The numbers of the first-th … (stop − 1)-th live ones."""
+        if self.alive is None or self._ranks is None:
+            return np.arange(first, stop)
+        begin, end = np.searchsorted(self._ranks, np.array([first + 1, stop], np.uint32)).tolist()
+        numbers: NDArray[np.int64] = begin + np.flatnonzero(self.alive[begin : end + 1])
+        return numbers
+
+
+class Source:
+    """An input segment of a merge; `base` and `passage_base` are its first numbers in the merged segment."""
+
+    def __init__(
+        self, segment: Segment, deleted: Deleted, base: int, storage: Storage, passage_base: int | None = None
+    ) -> None:
+        self.segment, gone = segment, deleted.documents
+        self.starts = segment.list_starts if segment.meta.kind != "none" else np.zeros(1, np.int64)
+        self.new_lists = np.zeros(0, np.uint32)  # [lists]: number in the merged segment, ascending
+        self.documents = self.passages = Numbering(segment.documents, gone, base, storage)
+        if segment.meta.has_long_documents or passage_base not in (None, base):
+            first = base if passage_base is None else passage_base
+            self.passages = Numbering(segment.passages, deleted_passages(segment, gone), first, storage)
 
     def live_lengths(self, first: int, stop: int, chunk: int) -> NDArray[np.int64]:
         """Postings of live documents in each of the lists first … stop − 1."""
-        if self.alive is None:
+        if self.passages.alive is None:
             return np.diff(self.starts[first : stop + 1])
         counts = np.zeros(stop - first, np.int64)
         for piece in self.pieces(first, stop, chunk):
@@ -112,20 +139,6 @@ class Source:
                 else:
                     yield _whole(self, own, start + end, np.arange(own, start + end, dtype=np.uint32))
 
-    def live_numbers(self, size: int = WINDOW) -> Iterator[NDArray[np.int64]]:
-        """The numbers of live documents, in parts of at most `size`."""
-        for start in range(0, self.segment.documents, size):
-            numbers = np.arange(start, min(start + size, self.segment.documents))
-            yield numbers if self.alive is None else numbers[self.alive[start : start + size]]
-
-    def live_between(self, first: int, stop: int) -> NDArray[np.int64]:
-        """The numbers of the first-th … (stop − 1)-th live documents."""
-        if self.alive is None or self._ranks is None:
-            return np.arange(first, stop)
-        begin, end = np.searchsorted(self._ranks, np.array([first + 1, stop], np.uint32)).tolist()
-        numbers: NDArray[np.int64] = begin + np.flatnonzero(self.alive[begin : end + 1])
-        return numbers
-
 
 class MergedContents:
     """Several segments as the contents of one (see `segment_writer.Contents`)."""
@@ -140,11 +153,12 @@ class MergedContents:
         memory: int,
         storage: Storage,
     ) -> None:
-        live = [
-            segment.documents - len(gone.documents) for segment, gone in zip(segments, deleted, strict=True)
-        ]
-        bases = [0, *itertools.accumulate(live)]
-        self.sources = [Source(*parts, storage) for parts in zip(segments, deleted, bases, strict=False)]
+        self.sources: list[Source] = []
+        base = passage_base = 0
+        for segment, gone in zip(segments, deleted, strict=True):
+            source = Source(segment, gone, base, storage, passage_base)
+            base, passage_base = base + source.documents.live, passage_base + source.passages.live
+            self.sources.append(source)
         self._codebook, self._old_codebook = codebook, old_codebook
         meta = segments[0].meta
         width = max(meta.dimension * 4, meta.semantic_dimension * 4) + 32  # bytes per row while re-encoding
@@ -154,7 +168,8 @@ class MergedContents:
         self._join_lists(storage, min(max(names, 256), NAMES_PER_WINDOW))
         self.meta = replace(
             meta,
-            documents=bases[-1],
+            documents=base,
+            passages=passage_base,
             postings=int(self.list_lengths.sum()),
             codec=codec if meta.kind == "vectors" else meta.codec,
         )
@@ -183,7 +198,7 @@ class MergedContents:
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         for source in self.sources:
-            for numbers in source.live_numbers(_DOCUMENTS):
+            for numbers in source.documents.live_numbers(_DOCUMENTS):
                 ids = source.segment.ids(numbers.tolist())
                 yield [id.encode() for id in ids], id_hashes(ids)
 
@@ -191,16 +206,35 @@ class MergedContents:
         """The rows of the merged document database."""
         new = itertools.count()
         for source in self.sources:
-            for numbers in source.live_numbers(_DOCUMENTS):
+            for numbers in source.documents.live_numbers(_DOCUMENTS):
                 for row in source.segment.store.rows(numbers.tolist()):
                     yield renumbered(row, next(new))
+
+    def passage_counts(self) -> Iterator[NDArray[np.uint32]]:
+        for source in self.sources:
+            for numbers in source.documents.live_numbers():
+                starts = source.segment.passage_starts
+                yield (starts[numbers + 1] - starts[numbers]).astype(np.uint32)
+
+    def passage_spans(self) -> Iterator[NDArray[np.uint32]]:
+        for source in self.sources:
+            if source.segment.meta.has_long_documents:
+                spans = source.segment.file["PASSAGE_SPANS"]
+                for numbers in source.passages.live_numbers():
+                    if len(numbers):
+                        first, stop = int(numbers[0]), int(numbers[-1]) + 1
+                        own = spans.array("<u4", 2 * first, 2 * stop).reshape(-1, 2)
+                        yield own[numbers - first]
+            else:
+                for numbers in source.documents.live_numbers():
+                    yield np.tile(WHOLE_TEXT, (len(numbers), 1))
 
     def terms(self) -> tuple[NDArray[np.uint32], Iterable[NDArray[Any]]]:
         return self._names.lengths.values(), [self._names.octets.values()]
 
     def lengths(self) -> Iterator[NDArray[np.uint32]]:
         for source in self.sources:
-            for numbers in source.live_numbers():
+            for numbers in source.documents.live_numbers():
                 yield source.segment.lengths[numbers]
 
     @property
@@ -225,7 +259,7 @@ class MergedContents:
     def _values(self, piece: Piece, name: str) -> NDArray[Any]:
         segment = piece.source.segment
         if name == "DOCUMENTS":
-            return piece.source.new_numbers(piece.documents())
+            return piece.source.passages.new_numbers(piece.documents())
         if name == "COUNTS":
             return piece.counts()
         if name in ("CODES", "SCALES"):
@@ -272,10 +306,11 @@ class MergedContents:
 
     def semantic(self, name: str) -> Iterator[NDArray[Any]]:
         for source in self.sources:
-            for start in range(0, source.segment.documents, self._chunk):
-                stop = min(start + self._chunk, source.segment.documents)
+            alive = source.passages.alive
+            for start in range(0, source.segment.passages, self._chunk):
+                stop = min(start + self._chunk, source.segment.passages)
                 encoded = source.segment.semantic(start, stop)
-                rows = slice(None) if source.alive is None else source.alive[start:stop]
+                rows = slice(None) if alive is None else alive[start:stop]
                 yield (
                     encoded.codes[rows]
                     if name == "SEMANTIC_CODES" or encoded.scales is None
@@ -283,12 +318,13 @@ class MergedContents:
                 )
 
     def semantic_vectors(self, start: int, stop: int) -> Floats:
-        """Vectors of merged documents start … stop − 1."""
+        """Vectors of merged passages start … stop − 1."""
         parts = []
         for source in self.sources:
-            low, high = max(start - source.base, 0), min(stop - source.base, source.live)
+            own = source.passages
+            low, high = max(start - own.base, 0), min(stop - own.base, own.live)
             if low < high:
-                numbers = source.live_between(low, high)
+                numbers = own.live_between(low, high)
                 encoded = source.segment.semantic(int(numbers[0]), int(numbers[-1]) + 1)
                 parts.append(decode(encoded[numbers - numbers[0]]))
         return np.concatenate(parts)

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from citadel.settings import CODECS, MAX_DIMENSION, SUBVECTOR
 from citadel.text.parse import MAX_ID
 
 IDS_PER_PART = 1 << 16
+MAX_PASSAGES = (1 << 32) - 1
+WHOLE_TEXT = np.array([[0, MAX_PASSAGES]], "<u4")  # span of a document with one passage
 KINDS = ("vectors", "sparse", "bm25", "none")
 CODE_TYPE: dict[str, Any] = {"fp16": np.float16, "int8": np.int8, "pq2": np.uint8, "pq1": np.uint8}
 
@@ -40,6 +43,12 @@ class Meta:
     weight_step: float
     semantic_dimension: int
     semantic_codec: str
+    passages: int  # numbers in the lists and rows of semantic vectors; one or more per document
+
+    @property
+    def has_long_documents(self) -> bool:
+        """Whether a document has several passages."""
+        return self.passages > self.documents
 
     @property
     def code_width(self) -> int:
@@ -65,7 +74,7 @@ class Segment:
         self._id_views: tuple[memoryview, memoryview] | None = None
         self.file = CitFile(storage, record.file, "segment", index_id)
         self.meta = self._meta(self.file["META"].json())
-        self.documents = self.meta.documents
+        self.documents, self.passages = self.meta.documents, self.meta.passages
         self.store = DocumentStore(storage, record.documents_file, index_id, self.documents)
         file = record.columns_file
         columns = read_columns(storage, file, index_id, self.documents) if file else None
@@ -78,10 +87,10 @@ class Segment:
 
     def _meta(self, data: dict[str, Any]) -> Meta:
         try:
-            meta = Meta(**data)
+            meta = Meta(**{"passages": data.get("documents"), **data})  # format 1 has no passages
         except TypeError:
             raise self._corrupt("META", "a field is missing or unknown") from None
-        counts = (meta.documents, meta.postings, meta.dimension, meta.semantic_dimension)
+        counts = (meta.documents, meta.postings, meta.dimension, meta.semantic_dimension, meta.passages)
         if any(type(value) is not int or value < 0 for value in counts) or not isinstance(
             meta.weight_step, float
         ):
@@ -92,6 +101,9 @@ class Segment:
             raise self._corrupt("META", "a dimension is out of range")
         if (meta.documents, meta.postings) != (self.record.documents, self.record.postings):
             raise self._corrupt("META", "its counts differ from the manifest's")
+        most = MAX_PASSAGES if meta.documents and meta.kind != "bm25" else meta.documents
+        if not meta.documents <= meta.passages <= most:
+            raise self._corrupt("META", "its passages do not fit its documents")
         return meta
 
     def _corrupt(self, section: str, problem: str) -> CorruptIndexError:
@@ -107,14 +119,16 @@ class Segment:
             "ID_HASHES": 8 * meta.documents,
             "ID_NUMBERS": 4 * meta.documents,
         }
+        if meta.has_long_documents:
+            sizes |= {"PASSAGE_STARTS": 8 * (meta.documents + 1), "PASSAGE_SPANS": 8 * meta.passages}
         if has_lists:
             sizes |= {"LIST_STARTS": 8 * (self.lists + 1), "BLOCK_STARTS": 8 * (self.lists + 1)}
             sizes |= {"BLOCK_DOCUMENTS": 4 * blocks, "BLOCK_OFFSETS": 8 * (blocks + 1)}
             sizes |= self._row_sizes(blocks)
         if meta.semantic_dimension:
             width = np.dtype(CODE_TYPE[meta.semantic_codec]).itemsize
-            sizes["SEMANTIC_CODES"] = meta.documents * meta.semantic_dimension * width
-            sizes |= {"SEMANTIC_SCALES": 2 * meta.documents} if meta.semantic_codec == "int8" else {}
+            sizes["SEMANTIC_CODES"] = meta.passages * meta.semantic_dimension * width
+            sizes |= {"SEMANTIC_SCALES": 2 * meta.passages} if meta.semantic_codec == "int8" else {}
             sizes |= self._probe_sizes() if "PROBE_CENTROIDS" in self.file else {}
         for name, size in sizes.items():
             if len(self.file[name].data) != size:
@@ -125,7 +139,7 @@ class Segment:
         return {
             "PROBE_CENTROIDS": 4 * centroids * self.meta.semantic_dimension,
             "PROBE_STARTS": 8 * (centroids + 1),
-            "PROBE_DOCUMENTS": 4 * self.meta.documents,
+            "PROBE_DOCUMENTS": 4 * self.meta.passages,
         }
 
     def _row_sizes(self, blocks: int) -> dict[str, int]:
@@ -196,6 +210,45 @@ class Segment:
                 position += 1
         return matches
 
+    # -- passages
+
+    @cached_property
+    def passage_starts(self) -> NDArray[np.int64]:
+        """The first passage of each document [documents + 1]."""
+        if not self.meta.has_long_documents:
+            return np.arange(self.documents + 1)
+        starts = self.file["PASSAGE_STARTS"].array("<i8")
+        if starts[0] != 0 or starts[-1] != self.passages or not (starts[1:] > starts[:-1]).all():
+            raise self._corrupt("PASSAGE_STARTS", "a document has no passage, or they do not follow each other")
+        return starts.copy()  # a file that is truncated later must not change it
+
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """A value per document as a value per passage."""
+        return np.repeat(values, np.diff(self.passage_starts)) if self.meta.has_long_documents else values
+
+    def owners(self, passages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The documents of these passages."""
+        if not self.meta.has_long_documents:
+            return passages
+        return np.searchsorted(self.passage_starts, passages, side="right") - 1
+
+    def passages_of(self, document: int) -> range:
+        """The passages of a document."""
+        if not self.meta.has_long_documents:
+            return range(document, document + 1)
+        return range(*self.passage_starts[document : document + 2].tolist())
+
+    def span(self, passage: int) -> tuple[int, int] | None:
+        """First character of a passage in its document's text and the one after its last; None: all of it."""
+        if not self.meta.has_long_documents:
+            return None
+        start, end = self.file["PASSAGE_SPANS"].array("<u4", 2 * passage, 2 * passage + 2).tolist()
+        if end == WHOLE_TEXT[0, 1]:
+            return None
+        if start > end:
+            raise self._corrupt("PASSAGE_SPANS", f"passage {passage} ends before it begins")
+        return start, end
+
     # -- lists
 
     @property
@@ -234,7 +287,7 @@ class Segment:
         return int(self.file["BLOCK_STARTS"].array("<i8", list, list + 1)[0])
 
     def document_numbers(self, first_list: int, last_list: int) -> NDArray[np.int64]:
-        """The document numbers of lists first … last − 1, concatenated."""
+        """The passage numbers of lists first … last − 1, concatenated; of documents where each is one."""
         sizes = block_sizes(np.diff(self.list_starts[first_list : last_list + 1]))
         return self.block_documents(self.first_block(first_list), self.first_block(last_list), sizes)
 
@@ -244,14 +297,14 @@ class Segment:
         return self.block_counts(self.first_block(first_list), self.first_block(last_list), sizes)
 
     def block_documents(self, first: int, stop: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The document numbers of blocks first … stop − 1 with these sizes."""
+        """The passage numbers of blocks first … stop − 1 with these sizes."""
         firsts = self.file["BLOCK_DOCUMENTS"].array("<u4", first, stop)
         offsets, packed = self._packed("BLOCK_OFFSETS", "PACKED_DOCUMENTS", first, stop, sizes)
         try:
             numbers = unpack_documents(firsts, offsets, packed, sizes)
         except ValueError as error:
             raise self._corrupt("PACKED_DOCUMENTS", str(error)) from error
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.documents:
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.passages:
             raise self._corrupt("PACKED_DOCUMENTS", "a document number is out of range")
         return numbers
 
@@ -288,7 +341,7 @@ class Segment:
         return Encoded(self.meta.codec, codes, scales)
 
     def semantic(self, start: int, stop: int) -> Encoded:
-        """The encoded semantic vectors of documents start … stop − 1."""
+        """The encoded semantic vectors of passages start … stop − 1."""
         width, codec = self.meta.semantic_dimension, self.meta.semantic_codec
         codes = (
             self.file["SEMANTIC_CODES"]
@@ -300,3 +353,13 @@ class Segment:
 
     def close(self) -> None:
         self.store.close()
+
+
+def deleted_passages(segment: Segment, deleted: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The passages of deleted documents, ascending."""
+    if not segment.meta.has_long_documents or not len(deleted):
+        return deleted
+    starts, ends = segment.passage_starts[deleted], segment.passage_starts[deleted + np.int64(1)]
+    counts = ends - starts
+    before = np.cumsum(counts) - counts  # passages of earlier deleted documents
+    return (np.repeat(starts - before, counts) + np.arange(counts.sum())).astype(np.uint32)

@@ -35,6 +35,14 @@ class Contents(Protocol):
     list_lengths: NDArray[np.int64]  # [K]
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]: ...
+    def passage_counts(self) -> Iterator[NDArray[np.uint32]]:
+        """Passages per document, in chunks."""
+        ...
+
+    def passage_spans(self) -> Iterator[NDArray[np.uint32]]:
+        """First character and end of each passage in its document's text [r, 2], in chunks."""
+        ...
+
     def terms(self) -> tuple[NDArray[np.uint32], Iterable[NDArray[Any] | bytes]]:
         """Bytes per term [K], and the bytes of all terms in chunks (bm25)."""
         ...
@@ -66,11 +74,14 @@ def write_segment(
     storage: Storage, index_id: str, file_id: str, contents: Contents, probe: BuildProbe = build_probe
 ) -> FileRecord:
     """Write all sections of a segment; `probe` builds the probe structure."""
-    names = section_names(contents.meta, contents.meta.documents >= PROBE_FLOOR)
+    names = section_names(contents.meta, contents.meta.passages >= PROBE_FLOOR)
     writer = CitWriter(storage, "segment", index_id, file_id, sections=len(names))
     try:
         writer.section("META", json.dumps(asdict(contents.meta)).encode())
         _write_ids(writer, contents, storage)
+        if contents.meta.has_long_documents:
+            writer.stream("PASSAGE_STARTS", _starts(contents.passage_counts()))
+            writer.stream("PASSAGE_SPANS", contents.passage_spans())
         if contents.meta.kind != "none":
             _write_lists(writer, contents, storage)
         if contents.meta.semantic_dimension:
@@ -93,6 +104,7 @@ def write_contents(storage: Storage, index_id: str, contents: StoredContents) ->
 def section_names(meta: Meta, probe: bool = False) -> list[str]:
     """The sections of a segment of this kind."""
     names = ["META", "ID_OFFSETS", "ID_BYTES", "ID_HASHES", "ID_NUMBERS"]
+    names += ["PASSAGE_STARTS", "PASSAGE_SPANS"] if meta.has_long_documents else []
     if meta.kind != "none":
         names += ["LIST_STARTS", "BLOCK_STARTS", "PACKED_DOCUMENTS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS"]
         names += row_names(meta)
@@ -189,8 +201,8 @@ def _write_semantic(writer: CitWriter, contents: Contents, build: BuildProbe) ->
     writer.stream("SEMANTIC_CODES", contents.semantic("SEMANTIC_CODES"))
     if contents.meta.semantic_codec == "int8":
         writer.stream("SEMANTIC_SCALES", contents.semantic("SEMANTIC_SCALES"))
-    if contents.meta.documents >= PROBE_FLOOR:
-        probe = build(contents.semantic_vectors, contents.meta.documents)
+    if contents.meta.passages >= PROBE_FLOOR:
+        probe = build(contents.semantic_vectors, contents.meta.passages)
         writer.section("PROBE_CENTROIDS", probe.centroids)
         writer.section("PROBE_STARTS", probe.starts)
         writer.section("PROBE_DOCUMENTS", probe.documents)

@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from citadel.index.documents import DocumentStore, Fields
 from citadel.index.failures import resource_errors
 from citadel.index.manifest import Manifest, newest_manifest, read_manifest
 from citadel.index.mapping import whole_files
-from citadel.index.segment import Meta, Segment, id_hashes
+from citadel.index.segment import Meta, Segment, deleted_passages, id_hashes
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones
 from citadel.routing import get_router
@@ -46,8 +47,15 @@ class Snapshot:
         self._open_segments([*(previous.segments if previous else ()), *fresh])
         self.codebook = self._read_codebook(previous)
         self.tombstones = self._read_tombstones()
-        sizes = [segment.documents for segment in self.segments]
-        self.bases = np.cumsum([0, *sizes], dtype=np.int64)  # [segments + 1]
+        self._number()
+
+    def _number(self) -> None:
+        """Number the documents and passages of all segments consecutively."""
+        self.has_long_documents = any(segment.meta.has_long_documents for segment in self.segments)
+        documents = [segment.documents for segment in self.segments]
+        passages = [segment.passages for segment in self.segments]
+        self.bases = np.cumsum([0, *documents], dtype=np.int64)  # first document of a segment [segments + 1]
+        self.passage_bases = np.cumsum([0, *passages], dtype=np.int64)  # its first passage [segments + 1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path and the generation; the copy opens the same files."""
@@ -93,6 +101,39 @@ class Snapshot:
 
     def __len__(self) -> int:
         return self.manifest.documents
+
+    @cached_property
+    def live_passages(self) -> int:
+        """Passages of live documents."""
+        deleted = (deleted_passages(segment, self.deleted(segment).documents) for segment in self.segments)
+        return int(self.passage_bases[-1]) - sum(len(numbers) for numbers in deleted)
+
+    def alive(self, segment: Segment) -> NDArray[np.bool_]:
+        """Which passages of a segment belong to live documents."""
+        return segment.spread(self.deleted(segment).alive(segment.documents))
+
+    def owners(self, passages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The index-wide document number of each index-wide passage number."""
+        if not self.has_long_documents:
+            return passages
+        owners = np.empty_like(passages)
+        parts = np.searchsorted(self.passage_bases, passages, side="right") - 1
+        for part in np.unique(parts).tolist():
+            mine = parts == part
+            local = self.segments[part].owners(passages[mine] - self.passage_bases[part])
+            owners[mine] = local + self.bases[part]
+        return owners
+
+    def passages_of(self, document: int) -> range:
+        """The index-wide passage numbers of an index-wide document number."""
+        part = int(np.searchsorted(self.bases, document, side="right")) - 1
+        own, base = self.segments[part].passages_of(document - int(self.bases[part])), self.passage_bases[part]
+        return range(own.start + int(base), own.stop + int(base))
+
+    def span(self, passage: int) -> tuple[int, int] | None:
+        """Where an index-wide passage number lies in its document's text; None: all of it."""
+        part = int(np.searchsorted(self.passage_bases, passage, side="right")) - 1
+        return self.segments[part].span(passage - int(self.passage_bases[part]))
 
     def locate(self, ids: Sequence[str]) -> dict[str, tuple[Segment, int]]:
         """Map each known, live id to its segment and number."""
@@ -147,6 +188,18 @@ class Snapshot:
         owners = np.searchsorted(self.bases, numbers, side="right") - 1
         for owner in np.unique(owners).tolist():
             yield self.segments[owner], int(self.bases[owner]), numbers[owners == owner].tolist()
+
+    def text(self, passage: int, start: int, end: int) -> str:
+        """Characters start … end − 1 of the text of an index-wide passage number's document."""
+        part = int(np.searchsorted(self.passage_bases, passage, side="right")) - 1
+        segment = self.segments[part]
+        [document] = segment.owners(np.array([passage - self.passage_bases[part]])).tolist()
+        return segment.store.part(document, start, end).document.text
+
+    def allowed_passages(self, filter: Filter) -> list[NDArray[np.bool_]]:
+        """The passages of each segment whose documents match a filter."""
+        pairs = zip(self.segments, self.allowed(filter), strict=True)
+        return [segment.spread(mask) for segment, mask in pairs]
 
     def allowed(self, filter: Filter) -> list[NDArray[np.bool_]]:
         """The documents of each segment that match a filter; deleted ones may be among them."""

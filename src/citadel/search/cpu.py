@@ -46,18 +46,20 @@ class CpuEngine:
         return CorruptIndexError(*[*str(error).split("\t"), "", ""][:3])
 
     def _segment(self, segment: Segment) -> _native.Segment:
-        meta, deleted = segment.meta, self._snapshot.deleted(segment)
+        meta, deleted = segment.meta, None
+        if len(self._snapshot.deleted(segment).documents):
+            deleted = np.packbits(~self._snapshot.alive(segment), bitorder="little")
         sections = [(section.name, section.data, section.crcs) for section in segment.file.sections.values()]
         return _native.Segment(
             segment.name,
-            segment.documents,
+            segment.passages,
             meta.kind,
             meta.dimension,
             meta.codec,
             meta.semantic_dimension,
             meta.semantic_codec,
             sections,
-            deleted.bitmap(segment.documents) if len(deleted.documents) else None,
+            deleted,
             self._codebook if meta.codec.startswith("pq") else None,
         )
 

@@ -3,25 +3,97 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
+
+import numpy as np
 
 from citadel.index.documents import Fields
 from citadel.index.snapshot import Snapshot
-from citadel.types import Document, Hit, Scored
+from citadel.types import Document, Hit, Passage, Scored
 
 _MAX_KEPT = 100_000  # characters; a longer document is read alone, when it is asked for
+
+
+class HitPassages:
+    """The passages of long documents among the hits of one query.
+
+    `rescore` returns the scores of a document's passages, best first.
+    """
+
+    def __init__(self, snapshot: Snapshot, scored: Scored, rescore: Callable[[range], Scored]) -> None:
+        self._snapshot, self._scored = snapshot, scored  # numbers of passages
+        self._rescore: Callable[[range], Scored] | None = rescore
+        self._others: dict[int, tuple[Passage, ...]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled with all passages, because a prepared query cannot be pickled."""
+        for index in range(len(self._scored.numbers)):
+            self.others(index)
+        return {**self.__dict__, "_rescore": None}
+
+    def span(self, index: int) -> tuple[int, int] | None:
+        """Where the best passage of hit `index` lies in its text; None: all of it."""
+        return self._snapshot.span(int(self._scored.numbers[index]))
+
+    def best(self, index: int) -> tuple[Passage, ...]:
+        """The passage that was found; empty unless the document has several."""
+        number, score = int(self._scored.numbers[index]), float(self._scored.scores[index])
+        return () if self.span(index) is None else self._read([number], [score])
+
+    def others(self, index: int) -> tuple[Passage, ...]:
+        """The other passages of the document: those with a score, best first, then the rest in order."""
+        if index not in self._others:
+            self._others[index] = self._read_others(int(self._scored.numbers[index]))
+        return self._others[index]
+
+    def _read_others(self, best: int) -> tuple[Passage, ...]:
+        if self._snapshot.span(best) is None:
+            return ()
+        [document] = self._snapshot.owners(np.array([best])).tolist()
+        own = self._snapshot.passages_of(document)
+        assert self._rescore is not None
+        scored = self._rescore(own)
+        scores = dict.fromkeys(own, 0.0)
+        ranked = dict(zip(scored.numbers.tolist(), scored.scores.tolist(), strict=True))
+        numbers = [number for number in (ranked | scores) if number != best]
+        return self._read(numbers, [(scores | ranked)[number] for number in numbers])
+
+    def _read(self, numbers: Sequence[int], scores: Sequence[float]) -> tuple[Passage, ...]:
+        passages = []
+        for number, score in zip(numbers, scores, strict=True):
+            start, end = self._snapshot.span(number) or (0, 0)
+            text = self._snapshot.text(number, start, end)
+            passages.append(Passage(text, start, start + len(text), score))
+        return tuple(passages)
 
 
 class Hits(Sequence[Hit]):
     """The hits of one query, best first; ids and texts are read on first access."""
 
-    __slots__ = ("_documents", "_ids", "_last_long", "_offset", "_scored", "_snapshot", "query_cut", "tau")
+    __slots__ = (
+        "_documents",
+        "_ids",
+        "_last_long",
+        "_offset",
+        "_passages",
+        "_scored",
+        "_snapshot",
+        "query_cut",
+        "tau",
+    )
 
     def __init__(
-        self, snapshot: Snapshot, scored: Scored, tau: float, query_cut: bool = False, offset: int = 0
+        self,
+        snapshot: Snapshot,
+        scored: Scored,
+        tau: float,
+        query_cut: bool = False,
+        offset: int = 0,
+        passages: HitPassages | None = None,
     ) -> None:
         self._snapshot, self._scored, self.tau, self._offset = snapshot, scored, tau, offset
+        self._passages = passages  # None if no document of the index has several
         self.query_cut = query_cut  # the query was longer than the model reads
         self._ids: list[str] | None = None
         self._documents: list[Document | None] | None = None
@@ -40,7 +112,8 @@ class Hits(Sequence[Hit]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"hit {index} of {len(self)}")
         rank = self._offset + index % len(self) + 1
-        return Hit(self.ids[index], float(self._scored.scores[index]), rank, self._document)
+        passages = None if self._passages is None else self._hit_passages
+        return Hit(self.ids[index], float(self._scored.scores[index]), rank, self._document, passages)
 
     def __repr__(self) -> str:
         return f"Hits({list(self)!r})"
@@ -66,6 +139,15 @@ class Hits(Sequence[Hit]):
     def fields(self, start: int, stop: int, limit: int = sys.maxsize) -> list[Fields]:
         """Id, title, text and metadata of hits start … stop − 1; texts are cut after `limit` characters."""
         return self._snapshot.fields(self._scored.numbers[start:stop], limit)
+
+    def span(self, index: int) -> tuple[int, int] | None:
+        """First and last + 1 character of the best passage of a long document; None for other documents."""
+        return None if self._passages is None else self._passages.span(index)
+
+    def _hit_passages(self, rank: int, others: bool) -> Sequence[Passage]:
+        assert self._passages is not None
+        index = rank - self._offset - 1
+        return self._passages.others(index) if others else self._passages.best(index)
 
     def _document(self, rank: int) -> Document:
         if self._documents is None:

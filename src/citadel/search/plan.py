@@ -19,7 +19,7 @@ CANDIDATES, PROBES = 4, 64  # documents per hit that `rerank` considers, by toke
 SEMANTIC_MODES = ("auto", "exact", "rerank", "off")
 PROBED_LISTS = 8  # minimum number of centroid lists to probe
 NO_KEYS = np.zeros(0, np.uint32)
-EXACT_BELOW = 1 << 18  # documents; `auto` scans every semantic vector of a smaller index
+EXACT_BELOW = 1 << 18  # passages; `auto` scans every semantic vector of a smaller index
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | No
             f"unknown semantic mode {semantic_mode!r}: choose one of {', '.join(SEMANTIC_MODES)}"
         )
     if semantic_mode == "auto":
-        semantic_mode = "exact" if len(snapshot) < EXACT_BELOW else "rerank"
-    k = min(k, snapshot.manifest.documents)  # also keeps k within 64 bits
+        semantic_mode = "exact" if snapshot.live_passages < EXACT_BELOW else "rerank"
+    k = min(k, snapshot.live_passages)  # also keeps k within 64 bits
     candidates, probes = (max(times * k, 1000) for times in (CANDIDATES, PROBES))
     mode = semantic_mode if snapshot.settings.semantic else "off"
     return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau))

@@ -174,7 +174,7 @@ class ReferenceEngine:
 
     def _live(self) -> list[NDArray[np.bool_]]:
         snapshot = self._snapshot
-        return [snapshot.deleted(segment).alive(segment.documents) for segment in snapshot.segments]
+        return [snapshot.alive(segment) for segment in snapshot.segments]
 
     def search_batch(
         self,
@@ -198,7 +198,7 @@ class ReferenceEngine:
         exact = options.semantic == "exact" or (options.semantic == "rerank" and (lists < 0).all())
         mode = "off" if plan.semantic is None else "exact" if exact else options.semantic
         scored = self._search(plan, lists, options, mode, allowed)
-        available = len(self._snapshot) if allowed is None else len(allowed)
+        available = self._snapshot.live_passages if allowed is None else len(allowed)
         if mode == "rerank" and len(scored.numbers) < min(options.k, available):
             return self._search(plan, lists, options, "exact", allowed)
         return scored
@@ -236,7 +236,7 @@ class ReferenceEngine:
         for documents, gains in values:
             scores[np.searchsorted(touched, documents)] += gains
         live = allowed[touched]
-        return touched[live] + self._snapshot.bases[position], scores[live]
+        return touched[live] + self._snapshot.passage_bases[position], scores[live]
 
     def _token_values(
         self, segment: Segment, plan: Plan, lists: NDArray[np.int64], floor: int
@@ -267,12 +267,12 @@ class ReferenceEngine:
         """Add semantic products: to all documents (`exact`), or to candidates and probed ones (`rerank`)."""
         segments = self._snapshot.segments
         alive = np.concatenate([np.zeros(0, bool), *rows.masks])  # [N]
-        products = [dots(query, segment.semantic(0, segment.documents)) for segment in segments]
+        products = [dots(query, segment.semantic(0, segment.passages)) for segment in segments]
         semantic = np.concatenate([np.zeros(0, np.float32), *products])  # [N]
         chosen = np.flatnonzero(alive)
         if mode == "rerank":
             groups = [
-                self._probed(segment, query, options.probes, rows.counted(i)) + self._snapshot.bases[i]
+                self._probed(segment, query, options.probes, rows.counted(i)) + self._snapshot.passage_bases[i]
                 for i, segment in enumerate(segments)
             ]
             probed = np.concatenate([np.zeros(0, np.int64), *groups])
@@ -288,8 +288,8 @@ class ReferenceEngine:
 
         With a filter, only allowed documents are `counted`."""
         if "PROBE_CENTROIDS" not in segment.file:
-            return np.arange(segment.documents)
-        centroids, groups, documents = read_probe(segment.file, segment.documents).parts()
+            return np.arange(segment.passages)
+        centroids, groups, documents = read_probe(segment.file, segment.passages).parts()
         starts = groups.astype(np.int64)
         order = np.lexsort((np.arange(len(centroids)), -_in_order((centroids * query).T)))
         sizes = np.diff(starts)

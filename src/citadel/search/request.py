@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from citadel.errors import UsageError
 from citadel.filter.parse import GivenFilter, given_filter
 from citadel.filter.tree import Filter
 from citadel.index.snapshot import Snapshot
 from citadel.search.engine import Engine
+from citadel.search.grouping import ByDocument, ByField, Groups
 from citadel.search.plan import EXACT_BELOW, Options, plan_options
 from citadel.types import Scored
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_CACHED_OPTIONS = 64
 _MAX_CACHED_FILTERS = 8
+_PASSAGES_PER_GROUP = 2  # that the first search asks for, per group
 
 
 class Request(NamedTuple):
@@ -30,6 +34,9 @@ class Request(NamedTuple):
     min_score: float | None = None
     allowed: Any = None  # the engine's form of a filter
     cancel: Cancel | None = None
+    k: int = 0  # documents or groups, those before the offset included
+    filter: Filter | None = None
+    groups: Groups | None = None  # None: each passage is a hit
 
     def without_semantic(self) -> Request:
         """The same search by tokens alone."""
@@ -50,6 +57,7 @@ class Requests:
 
     def __init__(self, snapshot: Snapshot, engine: Engine[Any]) -> None:
         self._snapshot, self._engine = snapshot, engine
+        self._documents = ByDocument(snapshot) if snapshot.has_long_documents else None
         self._options: dict[Any, Options] = {}
         self._filters: dict[Filter, Any] = {}
         self._lock = threading.Lock()
@@ -63,28 +71,39 @@ class Requests:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        group_by: str | None = None,
     ) -> Request:
         """Check the arguments of a search."""
         if offset or min_score is not None:
             _check_page(k, offset, min_score)
             k += offset
-        if filter is None:
-            return Request(self._plan(k, semantic_mode, tau), offset, min_score, None, cancel)
-        allowed = self.allowed(filter)
-        if semantic_mode == "auto" and len(allowed) < EXACT_BELOW:
-            semantic_mode = "exact"
-        return Request(self._plan(k, semantic_mode, tau), offset, min_score, allowed, cancel)
+        parsed, allowed = None if filter is None else given_filter(filter), None
+        if parsed is not None:
+            allowed = self.allowed(parsed)
+            if semantic_mode == "auto" and len(allowed) < EXACT_BELOW:
+                semantic_mode = "exact"
+        groups = self._documents if group_by is None else ByField(self._snapshot, group_by)
+        options = self._plan(k, semantic_mode, tau)
+        if groups is not None:
+            options = self._plan(_PASSAGES_PER_GROUP * k, semantic_mode, tau)
+        return Request(options, offset, min_score, allowed, cancel, k, parsed, groups)
 
-    def allowed(self, filter: GivenFilter) -> Any:
+    def more(self, request: Request, k: int, masks: Sequence[NDArray[np.bool_]]) -> tuple[Options, Any]:
+        """The engine's options and filter to search on for k passages of those in the masks."""
+        if request.filter is not None:
+            allowed = self._snapshot.allowed_passages(request.filter)
+            masks = [mask & own for mask, own in zip(masks, allowed, strict=True)]
+        options = self._plan(k, request.options.semantic, None)
+        return options._replace(weight_floor=request.options.weight_floor), self._engine.prepare_filter(masks)
+
+    def allowed(self, parsed: Filter) -> Any:
         """The engine's form of a filter."""
-        parsed = given_filter(filter)
-        assert parsed is not None
         with self._lock:
             if parsed in self._filters:
                 self._filters[parsed] = self._filters.pop(parsed)  # now the most recent one
                 return self._filters[parsed]
         with self._snapshot.whole():
-            allowed = self._engine.prepare_filter(self._snapshot.allowed(parsed))
+            allowed = self._engine.prepare_filter(self._snapshot.allowed_passages(parsed))
         with self._lock:
             while len(self._filters) >= _MAX_CACHED_FILTERS:
                 del self._filters[next(iter(self._filters))]

@@ -8,14 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from citadel.errors import EmptyQueryError, InputError, UsageError
 from citadel.filter.parse import GivenFilter
 from citadel.index.snapshot import Snapshot, matching_analyser
 from citadel.routing import get_router
 from citadel.search.engine import Engine, EngineOptions, open_engine
-from citadel.search.hits import Hits
-from citadel.search.plan import TermStatistics, count_terms, plan_vectors, tau_used
+from citadel.search.grouping import ByDocument, GroupRanking, best_of_groups
+from citadel.search.hits import HitPassages, Hits
+from citadel.search.plan import Options, Plan, TermStatistics, count_terms, plan_vectors, tau_used
 from citadel.search.request import Request, Requests
 from citadel.settings import available_threads
 from citadel.text.analyser import Analyser
@@ -105,13 +107,16 @@ class Searcher:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        group_by: str | None = None,
     ) -> Hits:
         """The best k documents for a text, or fewer if fewer have a score.
 
         `filter` keeps documents by their metadata, such as `{"year": {"$gte": 1900}}`; the result is the best
-        k of those. `offset` skips the first hits, `min_score` leaves out hits with a lower score.
+        k of those. `offset` skips the first hits, `min_score` leaves out hits with a lower score. With
+        `group_by`, only the best document of each value of a metadata field is a hit; documents without the
+        field are groups of their own.
         """
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by)
         return self._search(self._prepare_text(query), request)
 
     def search_vectors(
@@ -128,9 +133,10 @@ class Searcher:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        group_by: str | None = None,
     ) -> Hits:
         """The best k documents for query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
         if plan.semantic is None:
             request = request.without_semantic()
@@ -145,10 +151,11 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
         filter: GivenFilter | None = None,
+        group_by: str | None = None,
     ) -> Ranking:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, group_by=group_by)
         return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), request)
 
     def search_vectors_batch(
@@ -160,9 +167,10 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
         filter: GivenFilter | None = None,
+        group_by: str | None = None,
     ) -> Ranking:
         """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, group_by=group_by)
         plans = [plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values()]
         lacks_semantic = {plan.semantic is None for plan in plans}
         if lacks_semantic == {True, False}:
@@ -197,14 +205,15 @@ class Searcher:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        group_by: str | None = None,
     ) -> Hits:
         """The best k documents for a query from `prepare`."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by)
         return self._search(query, request)
 
     def _search(self, query: PreparedQuery, request: Request) -> Hits:
         scored = self._engine.search(query.query, request.options, request.cancel, request.allowed)
-        return self._hits(scored, request, query.is_cut)
+        return self._hits(scored, request, query)
 
     def _batch(self, ids: list[str], queries: Iterator[PreparedQuery], request: Request) -> Ranking:
         """Search in parts of _BATCH queries, so that a long batch can be interrupted."""
@@ -214,15 +223,48 @@ class Searcher:
                 [each.query for each in part], request.options, request.cancel, request.allowed
             )
             hits += [
-                self._hits(scored, request, each.is_cut) for scored, each in zip(results, part, strict=True)
+                self._hits(scored, request, each) for scored, each in zip(results, part, strict=True)
             ]
         return Ranking(tuple(ids), tuple(hits))
 
-    def _hits(self, scored: Scored, request: Request, query_cut: bool) -> Hits:
-        if self.settings.model is not None and request.options.semantic != "off":
-            scored = _without_blank_documents(scored)
-        tau = tau_used(self.settings, request.options)
-        return Hits(self.snapshot, request.page(scored), tau, query_cut, request.offset)
+    def _hits(self, scored: Scored, request: Request, query: PreparedQuery) -> Hits:
+        # Documents without tokens have a zero semantic vector, so their score is 0.
+        drop_zero = self.settings.model is not None and request.options.semantic != "off"
+        if request.groups is not None or (drop_zero and not scored.scores.all()):
+            scored = self._best_of_groups(scored, request, query, drop_zero)
+        page, tau = request.page(scored), tau_used(self.settings, request.options)
+        passages = None
+        if self.snapshot.has_long_documents:
+            passages = HitPassages(self.snapshot, page, lambda chosen: self._rescore(query, request, chosen))
+            page = page._replace(numbers=self.snapshot.owners(page.numbers))
+        return Hits(self.snapshot, page, tau, query.is_cut, request.offset, passages)
+
+    def _best_of_groups(
+        self, first: Scored, request: Request, query: PreparedQuery, drop_zero: bool
+    ) -> Scored:
+        def search_more(k: int, masks: Sequence[NDArray[np.bool_]]) -> Scored:
+            options, allowed = self._requests.more(request, k, masks)
+            return self._engine.search(query.query, options, request.cancel, allowed)
+
+        ranking = GroupRanking(self.snapshot, request.groups or ByDocument(self.snapshot), drop_zero)
+        return best_of_groups(ranking, first, request.options.k, request.k, request.min_score, search_more)
+
+    def _rescore(self, query: PreparedQuery, request: Request, passages: range) -> Scored:
+        """The scores of some passages of one segment, best first."""
+        masks = [np.zeros(segment.passages, np.bool_) for segment in self.snapshot.segments]
+        part = int(np.searchsorted(self.snapshot.passage_bases, passages.start, side="right")) - 1
+        base = int(self.snapshot.passage_bases[part])
+        masks[part][passages.start - base : passages.stop - base] = True
+        options = request.options._replace(k=len(passages))
+        if options.semantic == "rerank":
+            options = options._replace(semantic="exact")
+        return self._engine.search(query.query, options, None, self._engine.prepare_filter(masks))
+
+    def best_passage(self, plan: Plan, passages: range, options: Options, cancel: Cancel | None) -> int:
+        """The passage with the highest score among those of one document; the first if none has a score."""
+        request = Request(options, cancel=cancel)
+        scored = self._rescore(PreparedQuery(self._engine.prepare(plan)), request, passages)
+        return int(scored.numbers[0]) if len(scored.numbers) else passages.start
 
     def _prepare_texts(self, queries: Sequence[str]) -> Iterator[PreparedQuery]:
         for query in queries:
@@ -316,11 +358,3 @@ def _check_text(query: object) -> None:
 
 def _empty_query(query: str) -> EmptyQueryError:
     return EmptyQueryError(f"the query {shorten(query)} has no words to search for: give at least one")
-
-
-def _without_blank_documents(scored: Scored) -> Scored:
-    """Drop documents without tokens: their semantic vector is zero, and so is their score."""
-    if scored.scores.all():
-        return scored
-    kept = np.flatnonzero(scored.scores)
-    return scored._replace(numbers=scored.numbers[kept], scores=scored.scores[kept])

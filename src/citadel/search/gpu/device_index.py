@@ -87,15 +87,13 @@ def load_device_index(
     """Copy a snapshot to a device, or only the documents of a shard, first … stop − 1.
 
     Where `memory` bytes are too few for all lists, the least used ones stay in host memory."""
-    first, stop = shard or (0, int(snapshot.bases[-1]))
+    first, stop = shard or (0, int(snapshot.passage_bases[-1]))
     parts = _parts(snapshot, first, stop)
     sizes = [part.stop - part.first for part in parts]
     bases = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1].tolist()
     width = width or range_width(sum(sizes))
     semantic = load_semantic(parts, device)
-    alive = [
-        snapshot.deleted(part.segment).alive(part.segment.documents)[part.first : part.stop] for part in parts
-    ]
+    alive = [snapshot.alive(part.segment)[part.first : part.stop] for part in parts]
 
     def budget(part: SegmentPart) -> int | None:
         """Bytes for a segment's lists, by its share of the postings."""
@@ -127,8 +125,8 @@ def load_device_index(
 def _parts(snapshot: Snapshot, first: int, stop: int) -> list[SegmentPart]:
     """The segments, cut to documents first … stop − 1."""
     parts = []
-    for segment, base in zip(snapshot.segments, snapshot.bases[:-1].tolist(), strict=True):
-        start, end = max(first - base, 0), min(stop - base, segment.documents)
+    for segment, base in zip(snapshot.segments, snapshot.passage_bases[:-1].tolist(), strict=True):
+        start, end = max(first - base, 0), min(stop - base, segment.passages)
         if start < end:
             parts.append(SegmentPart(segment, start, end))
     return parts

@@ -44,7 +44,7 @@ class GpuEngine:
         where, devices = snapshot.storage.location, [parse_device(name) for name in device.split(",")]
         self.engines: list[DeviceEngine] = []
         self._where = where
-        borders = shard_borders(int(snapshot.bases[-1]), len(devices))
+        borders = shard_borders(int(snapshot.passage_bases[-1]), len(devices))
         for shard, target in enumerate(devices):
             with device_errors(where):
                 index = load_device_index(snapshot, target, width, borders[shard : shard + 2], memory)

@@ -138,7 +138,7 @@ class SegmentPart:
     @property
     def whole(self) -> bool:
         """Whether these are all documents of the segment."""
-        return self.stop - self.first == self.segment.documents
+        return self.stop - self.first == self.segment.passages
 
     def documents(self) -> Iterator[NDArray[np.int64]]:
         """Document numbers of all postings of the segment, a few lists at a time."""

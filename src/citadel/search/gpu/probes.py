@@ -35,7 +35,7 @@ class DeviceProbe:
 def load_probe(part: SegmentPart, base: int, device: torch.device) -> DeviceProbe:
     """Load a segment's probe structure; without one, all of its documents are one group."""
     segment, size = part.segment, part.stop - part.first
-    stored = read_probe(segment.file, segment.documents) if "PROBE_CENTROIDS" in segment.file else None
+    stored = read_probe(segment.file, segment.passages) if "PROBE_CENTROIDS" in segment.file else None
     if stored is None:
         everything = torch.arange(base, base + size, device=device)
         ends = torch.tensor([0, size], device=device)

@@ -1,0 +1,152 @@
+"""The best hit of each group: of each document with several passages, or of each value of a field.
+
+An engine ranks passages. The first passage of a group in that ranking is the group's best, so the groups in
+order of their first passages are the exact ranking of groups. Where the first k passages belong to too few
+groups, the search goes on among the passages of other groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import FilterError, UsageError
+from citadel.filter.tree import Compare
+from citadel.index.snapshot import Snapshot
+from citadel.types import Scored
+
+Mask = NDArray[np.bool_]
+Group: TypeAlias = tuple[str, Any]  # ("document", number), ("value", value) or ("boolean", value)
+SearchMore = Callable[[int, Sequence[Mask]], Scored]  # best k passages of those in the masks
+_GROWTH = 4  # of k from one round to the next
+
+
+class Groups(Protocol):
+    """Which passages belong together."""
+
+    def of(self, passages: NDArray[np.int64]) -> Sequence[Group]:
+        """The group of each passage."""
+        ...
+
+    def others(self, groups: Iterable[Group]) -> list[Mask]:
+        """Per segment, the passages of all other groups."""
+        ...
+
+
+class ByDocument:
+    """Passages of one document belong together."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def of(self, passages: NDArray[np.int64]) -> list[Group]:
+        return [("document", number) for number in self._snapshot.owners(passages).tolist()]
+
+    def others(self, groups: Iterable[Group]) -> list[Mask]:
+        return _without_documents(self._snapshot, [number for _, number in groups])
+
+
+class ByField:
+    """Documents with the same value of a metadata field belong together; one without it is on its own."""
+
+    def __init__(self, snapshot: Snapshot, field: str) -> None:
+        if not isinstance(field, str):
+            raise UsageError(f"group_by takes the name of a field, not {type(field).__name__}")
+        self._snapshot, self._field = snapshot, field
+
+    def of(self, passages: NDArray[np.int64]) -> list[Group]:
+        documents = self._snapshot.owners(passages)
+        fields = self._snapshot.fields(documents, 0)
+        return [
+            self._group(number, id, metadata.get(self._field))
+            for number, (id, _, _, metadata) in zip(documents.tolist(), fields, strict=True)
+        ]
+
+    def _group(self, number: int, id: str, value: object) -> Group:
+        if value is None:
+            return "document", number
+        if isinstance(value, bool):  # before numbers: Python calls True and 1 equal
+            return "boolean", value
+        if isinstance(value, str | int | float):
+            return "value", value
+        raise FilterError(
+            f"group_by needs a field of strings, numbers or booleans: "
+            f"{self._field!r} of document {id!r} is a {'list' if isinstance(value, list) else 'nested object'}"
+        )
+
+    def others(self, groups: Iterable[Group]) -> list[Mask]:
+        seen = list(groups)
+        masks = _without_documents(self._snapshot, [number for kind, number in seen if kind == "document"])
+        values = tuple(value for kind, value in seen if kind != "document")
+        if not values:
+            return masks
+        other_values = self._snapshot.allowed_passages(Compare(self._field, "$nin", values))
+        return [mask & own for mask, own in zip(masks, other_values, strict=True)]
+
+
+def _without_documents(snapshot: Snapshot, numbers: list[int]) -> list[Mask]:
+    """Per segment, the passages of all documents but these."""
+    documents = np.ones(int(snapshot.bases[-1]), np.bool_)
+    documents[numbers] = False
+    parts = zip(snapshot.segments, snapshot.bases[:-1].tolist(), strict=True)
+    return [segment.spread(documents[base : base + segment.documents]) for segment, base in parts]
+
+
+class GroupRanking:
+    """The best passage of each group, collected from one or more searches."""
+
+    def __init__(self, snapshot: Snapshot, groups: Groups, drop_zero: bool) -> None:
+        self._snapshot, self._groups, self._drop_zero = snapshot, groups, drop_zero
+        self._best: dict[Group, tuple[float, int]] = {}
+        self._dropped: list[int] = []  # passages without tokens
+        self._dot_products = 0
+
+    def __len__(self) -> int:
+        return len(self._best)
+
+    def add(self, scored: Scored) -> None:
+        """Take the passages of one search, best first."""
+        self._dot_products += scored.dot_products
+        numbers, scores = scored.numbers, scored.scores
+        if self._drop_zero and not scores.all():
+            self._dropped += numbers[scores == 0].tolist()
+            numbers, scores = numbers[scores != 0], scores[scores != 0]
+        groups = self._groups.of(numbers)
+        for group, score, number in zip(groups, scores.tolist(), numbers.tolist(), strict=True):
+            self._best.setdefault(group, (score, number))
+
+    def others(self) -> list[Mask]:
+        """Per segment, the passages that no search has to return again."""
+        masks = self._groups.others(self._best)
+        for number in self._dropped:
+            part = int(np.searchsorted(self._snapshot.passage_bases, number, side="right")) - 1
+            masks[part][number - self._snapshot.passage_bases[part]] = False
+        return masks
+
+    def scored(self, k: int) -> Scored:
+        """The best passages of the best k groups."""
+        best = sorted(self._best.values(), key=lambda one: (-one[0], one[1]))[:k]
+        numbers = np.array([number for _, number in best], np.int64)
+        return Scored(numbers, np.array([score for score, _ in best], np.float32), self._dot_products)
+
+
+def best_of_groups(
+    ranking: GroupRanking,
+    first: Scored,
+    first_k: int,
+    wanted: int,
+    min_score: float | None,
+    search_more: SearchMore,
+) -> Scored:
+    """The best passage of each of the best `wanted` groups, from a search for `first_k` passages on."""
+    scored, k = first, first_k
+    while True:
+        ranking.add(scored)
+        is_last = len(scored.numbers) < k or (min_score is not None and scored.scores[-1] < min_score)
+        if len(ranking) >= wanted or is_last:
+            return ranking.scored(wanted)
+        k *= _GROWTH
+        scored = search_more(k, ranking.others())
