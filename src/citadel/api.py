@@ -92,6 +92,9 @@ class Index(IndexReader):
         analyser: str | None = None,
         k1: float | None = None,
         b: float | None = None,
+        long: str | None = None,
+        chunk_tokens: int | None = None,
+        chunk_overlap: int | None = None,
         memory: int = DEFAULT_MEMORY,
         threads: int | None = None,
         overwrite: bool = False,
@@ -103,11 +106,28 @@ class Index(IndexReader):
         the package. `tau` (default: the model's) and the codecs of its token and semantic vectors (`int8`)
         are optional. `model="bm25"`, or an `analyser` (`english`), `k1` (0.9) or `b` (0.4), selects BM25.
 
+        `long` decides what becomes of texts longer than the model reads: "chunk" (the default) splits them
+        into passages of at most `chunk_tokens` tokens (256) with `chunk_overlap` in common (32), and a hit is
+        still the whole document; "cut" reads their beginning only, with a warning; "fail" refuses them.
+
         `fields` has a `lexical` field, a `semantic` field or both, each a dimension or a `Field`. Such an
         index needs a `fingerprint` that identifies the model that made the vectors.
         """
         options = NewIndexOptions(
-            model, router, fields, fingerprint, tau, codec, semantic_codec, analyser, k1, b, threads
+            model=model,
+            router=router,
+            fields=fields,
+            fingerprint=fingerprint,
+            tau=tau,
+            codec=codec,
+            semantic_codec=semantic_codec,
+            analyser=analyser,
+            k1=k1,
+            b=b,
+            threads=threads,
+            long=long,
+            chunk_tokens=chunk_tokens,
+            chunk_overlap=chunk_overlap,
         )
         settings, named, encoder = new_index_settings(options)
         storage = as_storage(path)
@@ -156,8 +176,9 @@ class Index(IndexReader):
         """Add documents from a list or a stream and return their number; known ids are replaced.
 
         An invalid document raises InputError; those before it are kept for `commit` or `rollback`. Any other
-        exception drops the documents of this call only. Texts longer than the model reads are truncated,
-        with one `TruncatedDocumentsWarning` per call. `progress=True` shows a progress bar on a terminal; a
+        exception drops the documents of this call only. Texts longer than the model reads are split into
+        passages, unless the index was created with `long="cut"`: then they are truncated, with one
+        `TruncatedDocumentsWarning` per call. `progress=True` shows a progress bar on a terminal; a
         function is called with the number of documents encoded or indexed so far.
         """
         self._require_open()
@@ -195,7 +216,8 @@ class Index(IndexReader):
             counts[name] += number
             self.tally(name, number)
 
-        batches = encoded_batches(documents, self._encode(), self._memory, count, advance)
+        long = self.settings.long
+        batches = encoded_batches(documents, self._encode(), self._memory, count, advance, long)
         return self._writer.add_vectors(batches), counts["cut"]
 
     def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from citadel.errors import UsageError
@@ -19,6 +19,10 @@ DEFAULT_CODEC = "int8"
 DEFAULT_K1 = 0.9
 DEFAULT_B = 0.4
 DEFAULT_MEMORY = 1 << 30
+LONG_MODES = ("chunk", "cut", "fail")
+DEFAULT_CHUNK_TOKENS = 256
+DEFAULT_CHUNK_OVERLAP = 32
+MIN_CHUNK_TOKENS = 16
 WEIGHT_STEP = 0.02  # of 8-bit weights: 255 steps reach 5.1 = log(1 + 163)
 MAX_WEIGHT = 5.1
 
@@ -54,6 +58,54 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
+class LongDocuments:
+    """What becomes of documents longer than a model reads: split into passages, cut, or refused.
+
+    >>> LongDocuments("chunk", chunk_tokens=128).chunk_overlap
+    32
+    """
+
+    mode: str = "cut"
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS  # of a passage with the document's title
+    chunk_overlap: int = DEFAULT_CHUNK_OVERLAP  # that consecutive passages share
+
+    def __post_init__(self) -> None:
+        if self.mode not in LONG_MODES:
+            raise UsageError(f"long={self.mode!r} is unknown: choose one of {', '.join(LONG_MODES)}")
+        if self.chunk_tokens < MIN_CHUNK_TOKENS:
+            raise UsageError(
+                f"a passage of {self.chunk_tokens} tokens is too short: "
+                f"choose chunk_tokens of {MIN_CHUNK_TOKENS} or more"
+            )
+        if not 0 <= self.chunk_overlap <= self.chunk_tokens // 2:
+            raise UsageError(
+                f"chunk_overlap {self.chunk_overlap} is out of range: "
+                f"choose 0 to {self.chunk_tokens // 2}, half of chunk_tokens"
+            )
+
+
+def long_documents(
+    mode: str | None, chunk_tokens: int | None, chunk_overlap: int | None, window: int
+) -> LongDocuments:
+    """Check the options for long documents of a model that reads `window` tokens.
+
+    >>> long_documents(None, None, None, window=510)
+    LongDocuments(mode='chunk', chunk_tokens=256, chunk_overlap=32)
+    """
+    mode = "chunk" if mode is None else mode
+    if mode != "chunk" and (chunk_tokens is not None or chunk_overlap is not None):
+        raise UsageError(f"chunk_tokens and chunk_overlap need long='chunk', not {mode!r}")
+    for name, value in (("chunk_tokens", chunk_tokens), ("chunk_overlap", chunk_overlap)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise UsageError(f"{name} must be a whole number, not {value!r}")
+    tokens = min(DEFAULT_CHUNK_TOKENS, window) if chunk_tokens is None else chunk_tokens
+    if tokens > window:
+        raise UsageError(f"chunk_tokens {tokens} is more than the {window} tokens that the model reads")
+    overlap = min(DEFAULT_CHUNK_OVERLAP, tokens // 2) if chunk_overlap is None else chunk_overlap
+    return LongDocuments(mode, tokens, overlap)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Settings that determine the postings of a document; stored in every manifest.
 
@@ -71,6 +123,7 @@ class Settings:
     k1: float = DEFAULT_K1
     b: float = DEFAULT_B
     model: str | None = None  # name of the model that encodes text; `fingerprint` identifies it
+    long: LongDocuments = field(default_factory=LongDocuments)
 
     def __post_init__(self) -> None:
         if self.router not in ROUTERS:

@@ -211,7 +211,9 @@ class Hit:
     score: float
     rank: int
     _load: Callable[[int], Document] = field(repr=False, compare=False, default=lambda _: Document("", ""))
-    _passages: Callable[[int, bool], Sequence[Passage]] | None = field(repr=False, compare=False, default=None)
+    _passages: Callable[[int, bool], Sequence[Passage]] | None = field(
+        repr=False, compare=False, default=None
+    )
 
     @property
     def document(self) -> Document:

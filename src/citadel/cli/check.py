@@ -123,5 +123,9 @@ def _encode(storage: FolderStorage) -> EncodeDocuments | None:
     from citadel.encode.encoder import Encoder
 
     return lambda documents: encoded_batches(
-        documents, Encoder(folder, tau=settings.tau), DEFAULT_MEMORY, lambda name, count: None
+        documents,
+        Encoder(folder, tau=settings.tau),
+        DEFAULT_MEMORY,
+        lambda name, count: None,
+        long=settings.long,
     )

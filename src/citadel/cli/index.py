@@ -17,7 +17,15 @@ from citadel.cli.support.options import (
     parse_size,
 )
 from citadel.errors import UsageError
-from citadel.settings import DEFAULT_ANALYSER, DEFAULT_B, DEFAULT_CODEC, DEFAULT_K1, Field
+from citadel.settings import (
+    DEFAULT_ANALYSER,
+    DEFAULT_B,
+    DEFAULT_CHUNK_OVERLAP,
+    DEFAULT_CHUNK_TOKENS,
+    DEFAULT_CODEC,
+    DEFAULT_K1,
+    Field,
+)
 
 
 def index(
@@ -50,6 +58,16 @@ def index(
     ] = None,
     k1: Annotated[float | None, typer.Option("--k1", help=f"BM25: k1.  [default: {DEFAULT_K1}]")] = None,
     b: Annotated[float | None, typer.Option("--b", help=f"BM25: b.  [default: {DEFAULT_B}]")] = None,
+    long: Annotated[
+        str | None,
+        typer.Option(metavar="chunk|cut|fail", help="Texts longer than the model reads.  [chunk]"),
+    ] = None,
+    chunk_tokens: Annotated[
+        int | None, typer.Option(help=f"Tokens per passage of a long text.  [{DEFAULT_CHUNK_TOKENS}]")
+    ] = None,
+    chunk_overlap: Annotated[
+        int | None, typer.Option(help=f"Tokens that passages share.  [{DEFAULT_CHUNK_OVERLAP}]")
+    ] = None,
     memory: Memory = "1GiB",
     threads: Threads = None,
     format: Format = None,
@@ -70,8 +88,9 @@ def index(
 
     terms = {"--analyser": analyser, "--k1": k1, "--b": b}
     stored = {"--tau": tau, "--codec": codec, "--semantic-codec": semantic_codec}
+    chunks = {"--long": long, "--chunk-tokens": chunk_tokens, "--chunk-overlap": chunk_overlap}
     if is_vectors(corpus):
-        _refuse({"--model": model, **terms, "--format": format}, "a corpus of text")
+        _refuse({"--model": model, **terms, **chunks, "--format": format}, "a corpus of text")
         settings = _vector_settings(corpus, router, tau, codec, semantic_codec, fingerprint)
     elif (
         named := None if model is None and _given(router=router, **terms) else text_model(model)
@@ -79,10 +98,12 @@ def index(
         _refuse(terms, "bm25, not for a model")
         _refuse({"--fingerprint": fingerprint}, "a corpus of vectors, an .npz file")
         settings = _given(model=named, tau=tau, codec=codec, semantic_codec=semantic_codec)
+        settings |= _given(long=long, chunk_tokens=chunk_tokens, chunk_overlap=chunk_overlap)
     else:
         _refuse(
             {**stored, "--fingerprint": fingerprint}, "a corpus of vectors, an .npz file, or for a --model"
         )
+        _refuse(chunks, "a model: bm25 reads whole texts")
         settings = _given(model=BM25, router=router, analyser=analyser, k1=k1, b=b)
     options = _options(settings) | ({"format": format} if format else {})
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds)
@@ -113,6 +134,9 @@ def _options(settings: dict[str, Any]) -> dict[str, str]:
         "b": DEFAULT_B,
         "codec": DEFAULT_CODEC,
         "semantic_codec": DEFAULT_CODEC,
+        "long": "chunk",
+        "chunk_tokens": DEFAULT_CHUNK_TOKENS,
+        "chunk_overlap": DEFAULT_CHUNK_OVERLAP,
     }
     named = {name: value for name, value in settings.items() if name != "model"}
     model = text_model(settings.get("model"))

@@ -6,7 +6,7 @@ import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,14 @@ class Encoding:
         return all(end == 0 for _, end in self.offsets)
 
 
+class TokenOffsets(NamedTuple):
+    """The tokens of a text: their characters, and whether they begin a word."""
+
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    begins_word: NDArray[np.bool_]
+
+
 class Tokenizer:
     """The tokenizer of a model folder.
 
@@ -82,6 +90,11 @@ class Tokenizer:
         _check_vocabulary(vocabulary, config, path)
         self._is_unrouted = self._unrouted(vocabulary)
 
+    @property
+    def window(self) -> int:
+        """Tokens of a document that the model reads, without special tokens."""
+        return self._config.document_length - 2
+
     def documents(self, texts: Sequence[str]) -> list[Encoding]:
         """Tokenise documents, truncated to `document_length`."""
         return self._encode(texts, self._config.document_length, 0)
@@ -89,6 +102,14 @@ class Tokenizer:
     def queries(self, texts: Sequence[str]) -> list[Encoding]:
         """Tokenise queries, truncated to `query_length` and padded with [MASK] if the model needs it."""
         return self._encode(texts, self._config.query_length, self._config.query_padding)
+
+    def offsets(self, text: str) -> TokenOffsets:
+        """The tokens of a whole text, however long, without special tokens."""
+        with no_fork:
+            encoded = self._library.encode(text, add_special_tokens=False)
+        offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
+        words = np.array([-1 if word is None else word for word in encoded.word_ids], np.int64)
+        return TokenOffsets(offsets[:, 0], offsets[:, 1], np.diff(words, prepend=-2) != 0)
 
     def token(self, id: int) -> str:
         """The token of an id, as in the vocabulary."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from citadel.index.snapshot import Snapshot
-from citadel.search.plan import TermStatistics
+from citadel.search.plan import Options, Plan, TermStatistics
 from citadel.settings import Settings
 from citadel.text.analyser import Analyser
 
 if TYPE_CHECKING:
+    from citadel._native import Cancel
     from citadel.encode.encoder import Encoder
 
 
@@ -29,3 +30,6 @@ class SearchContext(Protocol):
     def encoder(self) -> Encoder: ...
     @property
     def analyser(self) -> Analyser: ...
+    def best_passage(self, plan: Plan, passages: range, options: Options, cancel: Cancel | None) -> int:
+        """The passage with the highest score among those of one document."""
+        ...

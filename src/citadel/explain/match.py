@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from citadel.encode.passages import PassageSplitter
 from citadel.errors import Cancelled, InputError, UsageError
 from citadel.explain.context import SearchContext
 from citadel.explain.postings import DocumentPostings, MatchedPostings
@@ -18,6 +19,7 @@ from citadel.explain.tokens import (
     DocumentTokens,
     first_part,
     model_document,
+    passage_part,
     term_document,
     term_part,
 )
@@ -25,7 +27,6 @@ from citadel.index.documents import DocumentStore
 from citadel.index.segment import Segment
 from citadel.routing import get_router
 from citadel.search.plan import Options, plan_options, tau_used
-from citadel.types import Document
 
 if TYPE_CHECKING:
     from citadel._native import Cancel
@@ -83,14 +84,35 @@ def _explain(
     options = plan_options(context.snapshot, 1, semantic_mode, tau)
     segment, number = _locate(context, id)
     query = make_query(segment)
-    check()
-    part = _part(context, segment.store, number, query, check)
-    check()
-    norm = context.statistics.norm if context.statistics else (0.0, 0.0)
-    stored = DocumentPostings(context.snapshot, segment, number, norm)
     if query.plan.semantic is None:
         options = options._replace(semantic="off")
+    check()
+    passage = _best_passage(context, segment, number, query, options, cancel)
+    if (span := segment.span(passage)) is None:
+        part = _part(context, segment.store, number, query, check)
+    else:
+        part = passage_part(segment.store, number, span)
+    check()
+    norm = context.statistics.norm if context.statistics else (0.0, 0.0)
+    stored = DocumentPostings(context.snapshot, segment, passage, norm)
     return _assemble(context, part, query, stored, options)
+
+
+def _best_passage(
+    context: SearchContext,
+    segment: Segment,
+    number: int,
+    query: ExplainedQuery,
+    options: Options,
+    cancel: Cancel | None,
+) -> int:
+    """The passage of a document that gives it its score, by its number in the segment."""
+    own = segment.passages_of(number)
+    if len(own) == 1:
+        return own.start
+    base = int(context.snapshot.passage_bases[context.snapshot.segments.index(segment)])
+    passages = range(own.start + base, own.stop + base)
+    return context.best_passage(query.plan, passages, options, cancel) - base
 
 
 def _locate(context: SearchContext, id: str) -> tuple[Segment, int]:
@@ -127,7 +149,7 @@ def _assemble(
     options: Options,
 ) -> Explanation:
     document = part.document
-    settings, tokens = context.settings, _document_tokens(context, document, query)
+    settings, tokens = context.settings, _document_tokens(context, part, query)
     matched = stored.match(query.plan, query.lists, options.weight_floor)
     gains = _gains(matched, get_router(settings.router).floor)
     pooled = query.plan.semantic if options.semantic != "off" else None
@@ -158,11 +180,17 @@ def _assemble(
     )
 
 
-def _document_tokens(context: SearchContext, document: Document, query: ExplainedQuery) -> DocumentTokens:
+def _document_tokens(context: SearchContext, part: AnalysedPart, query: ExplainedQuery) -> DocumentTokens:
     """The document's tokens; none for query vectors, so that no model is loaded."""
+    document = part.document
     if context.statistics:
         return term_document(document, context.analyser.tokens(document.encoded_text))
-    return DocumentTokens() if query.text is None else model_document(context.encoder, document)
+    if query.text is None:
+        return DocumentTokens()
+    if part.is_passage:
+        splitter = PassageSplitter(context.encoder.tokenizer, context.settings.long)
+        document = replace(document, title=splitter.title(document.title))
+    return model_document(context.encoder, document)
 
 
 def _gains(matched: Sequence[MatchedPostings], floor: bool) -> list[np.float32 | None]:

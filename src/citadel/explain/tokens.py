@@ -44,6 +44,7 @@ class AnalysedPart:
     document: Document
     text_start: int = 0
     cut: bool = False
+    is_passage: bool = False
 
 
 def term_part(
@@ -74,6 +75,12 @@ def first_part(store: DocumentStore, number: int, document_length: int = 0) -> A
     """The beginning of a document, at least what a model of this length reads."""
     limit = max(MAX_ANALYSED, document_length * _CHARACTERS_PER_TOKEN)
     return _part(store.part(number, 0, limit + 1).document, limit)
+
+
+def passage_part(store: DocumentStore, number: int, span: tuple[int, int]) -> AnalysedPart:
+    """A passage of a long document."""
+    document, _ = store.part(number, *span)
+    return AnalysedPart(document, span[0], cut=True, is_passage=True)
 
 
 def _part(document: Document, limit: int) -> AnalysedPart:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from citadel.encode.locate import chosen_model, model_name
@@ -14,7 +15,14 @@ from citadel.index.folder_lock import LOCK
 from citadel.index.garbage import PREFIXES, unfinished
 from citadel.index.manifest import Build, Manifest, generations, newest_manifest, write_manifest
 from citadel.index.storage import TEMPORARY, AnyPath, Storage
-from citadel.settings import DEFAULT_ANALYSER, Field, Settings, text_settings, vector_settings
+from citadel.settings import (
+    DEFAULT_ANALYSER,
+    Field,
+    Settings,
+    long_documents,
+    text_settings,
+    vector_settings,
+)
 from citadel.text.analyser import get_analyser
 from citadel.text.parse import shorten
 
@@ -70,6 +78,9 @@ class NewIndexOptions(NamedTuple):
     k1: float | None = None
     b: float | None = None
     threads: int | None = None
+    long: str | None = None
+    chunk_tokens: int | None = None
+    chunk_overlap: int | None = None
 
 
 def new_index_settings(options: NewIndexOptions) -> tuple[Settings, str | None, Encoder | None]:
@@ -79,7 +90,11 @@ def new_index_settings(options: NewIndexOptions) -> tuple[Settings, str | None, 
     router, tau, codecs = options.router, options.tau, (options.codec, options.semantic_codec)
     if options.fields is None and (model := chosen_model(options.model, router, bm25_options)) is not None:
         encoder = load_encoder(model, tau, options.threads)
-        return encoder.index_settings(model_name(model), router, tau, *codecs), model, encoder
+        settings = encoder.index_settings(model_name(model), router, tau, *codecs)
+        long = (options.long, options.chunk_tokens, options.chunk_overlap)
+        return replace(settings, long=long_documents(*long, encoder.tokenizer.window)), model, encoder
+    if (options.long, options.chunk_tokens, options.chunk_overlap) != (None, None, None):
+        raise UsageError("long, chunk_tokens and chunk_overlap go with a model; bm25 reads whole texts")
     if codecs != (None, None):
         raise UsageError("codec and semantic_codec go with a model: a field of given vectors names its own")
     if options.fields is not None:

@@ -19,7 +19,7 @@ from citadel.errors import (
 from citadel.index.checksum import crc32c
 from citadel.index.container import FORMAT, DurableFile, FileRecord
 from citadel.index.storage import Storage
-from citadel.settings import Field, Settings
+from citadel.settings import Field, LongDocuments, Settings
 
 MAX_BYTES = 1 << 20  # parsed, its JSON takes up to 25 times as much memory
 MAX_SEGMENTS = 200  # 130 kB of memory each; merging by tiers leaves about 32
@@ -84,9 +84,9 @@ _MANIFEST = frozenset(
     )
 )
 _RECORD = frozenset(FileRecord._fields)
-_SEGMENT, _SETTINGS, _FIELD, _BUILD = (
+_SEGMENT, _SETTINGS, _FIELD, _LONG, _BUILD = (
     frozenset(item.name for item in dataclasses.fields(kind))
-    for kind in (SegmentRecord, Settings, Field, Build)
+    for kind in (SegmentRecord, Settings, Field, LongDocuments, Build)
 )
 
 
@@ -305,6 +305,7 @@ def _settings(data: dict[str, Any]) -> Settings:
         model=_optional(data.get("model"), _text),  # absent in indexes from before models
         k1=_number(data["k1"]),
         b=_number(data["b"]),
+        long=_long(data["long"]) if "long" in data else LongDocuments(),  # format 1 has none
     )
     is_valid = settings.weight_step >= 1e-6 and 0 <= settings.tau <= 255 * settings.weight_step
     is_valid &= (settings.router == "bm25") == (settings.analyser is not None)
@@ -312,6 +313,11 @@ def _settings(data: dict[str, Any]) -> Settings:
     if not is_valid:
         raise ValueError("a setting is out of range")
     return settings
+
+
+def _long(data: dict[str, Any]) -> LongDocuments:
+    _known(data, _LONG)
+    return LongDocuments(_text(data["mode"]), _count(data["chunk_tokens"]), _count(data["chunk_overlap"]))
 
 
 def _field(data: dict[str, Any]) -> Field:

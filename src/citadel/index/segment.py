@@ -219,7 +219,7 @@ class Segment:
             return np.arange(self.documents + 1)
         starts = self.file["PASSAGE_STARTS"].array("<i8")
         if starts[0] != 0 or starts[-1] != self.passages or not (starts[1:] > starts[:-1]).all():
-            raise self._corrupt("PASSAGE_STARTS", "a document has no passage, or they do not follow each other")
+            raise self._corrupt("PASSAGE_STARTS", "the passages do not follow each other")
         return starts.copy()  # a file that is truncated later must not change it
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:

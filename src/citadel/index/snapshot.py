@@ -127,8 +127,8 @@ class Snapshot:
     def passages_of(self, document: int) -> range:
         """The index-wide passage numbers of an index-wide document number."""
         part = int(np.searchsorted(self.bases, document, side="right")) - 1
-        own, base = self.segments[part].passages_of(document - int(self.bases[part])), self.passage_bases[part]
-        return range(own.start + int(base), own.stop + int(base))
+        own, base = self.segments[part].passages_of(document - int(self.bases[part])), self.passage_bases
+        return range(own.start + int(base[part]), own.stop + int(base[part]))
 
     def span(self, passage: int) -> tuple[int, int] | None:
         """Where an index-wide passage number lies in its document's text; None: all of it."""

@@ -72,9 +72,10 @@ class ByField:
             return "boolean", value
         if isinstance(value, str | int | float):
             return "value", value
+        kind = "list" if isinstance(value, list) else "nested object"
         raise FilterError(
             f"group_by needs a field of strings, numbers or booleans: "
-            f"{self._field!r} of document {id!r} is a {'list' if isinstance(value, list) else 'nested object'}"
+            f"{self._field!r} of document {id!r} is a {kind}"
         )
 
     def others(self, groups: Iterable[Group]) -> list[Mask]:

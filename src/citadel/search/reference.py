@@ -272,7 +272,8 @@ class ReferenceEngine:
         chosen = np.flatnonzero(alive)
         if mode == "rerank":
             groups = [
-                self._probed(segment, query, options.probes, rows.counted(i)) + self._snapshot.passage_bases[i]
+                self._probed(segment, query, options.probes, rows.counted(i))
+                + self._snapshot.passage_bases[i]
                 for i, segment in enumerate(segments)
             ]
             probed = np.concatenate([np.zeros(0, np.int64), *groups])

@@ -222,9 +222,7 @@ class Searcher:
             results = self._engine.search_batch(
                 [each.query for each in part], request.options, request.cancel, request.allowed
             )
-            hits += [
-                self._hits(scored, request, each) for scored, each in zip(results, part, strict=True)
-            ]
+            hits += [self._hits(scored, request, each) for scored, each in zip(results, part, strict=True)]
         return Ranking(tuple(ids), tuple(hits))
 
     def _hits(self, scored: Scored, request: Request, query: PreparedQuery) -> Hits:
