@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from citadel import Index, IndexNotFoundError, Ranking, Searcher, UsageError
+from tests.support.models import ModelFolder
 
 
 @pytest.fixture
@@ -102,3 +103,12 @@ def test_process_pool_searches_with_pickled_searcher(index: Index, method: str) 
     with multiprocessing.get_context(method).Pool(1) as pool:
         [hits] = pool.map(_search, [index.searcher()])
     assert hits[0].text == "rome word7"
+
+
+def test_pickled_hits_keep_their_passages(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    index = Index.create(tmp_path / "long", model=tiny_model())
+    index.add([{"id": "d1", "text": "a history of rome. " * 40}, {"id": "d2", "text": "rome"}])
+    hits = index.commit().search("history")
+    for hit, copy in zip(hits, copied(hits), strict=True):
+        assert (hit.passage, list(hit.passages)) == (copy.passage, list(copy.passages))
+    assert len(next(hit for hit in hits if hit.id == "d1").passages) > 5

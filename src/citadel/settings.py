@@ -22,7 +22,7 @@ DEFAULT_MEMORY = 1 << 30
 LONG_MODES = ("chunk", "cut", "fail")
 DEFAULT_CHUNK_TOKENS = 256
 DEFAULT_CHUNK_OVERLAP = 32
-MIN_CHUNK_TOKENS = 16
+MIN_CHUNK_TOKENS = 8
 WEIGHT_STEP = 0.02  # of 8-bit weights: 255 steps reach 5.1 = log(1 + 163)
 MAX_WEIGHT = 5.1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,9 +14,11 @@ import numpy as np
 
 import citadel
 from citadel.index.checksum import crc32c
+from citadel.index.vectors import batches
+from citadel.types import Passages, VectorBatch
 from tests.index.quick import Quick
 
-KINDS = ("bm25", "int8", "fp16", "pq2", "sparse", "none")
+KINDS = ("bm25", "int8", "fp16", "pq2", "sparse", "none", "long")
 WORDS = [
     "ant",
     "bee",
@@ -36,7 +39,15 @@ WORDS = [
 DOCUMENTS, DIMENSION, SEMANTIC, KEYS = 36, 8, 6, 5
 DELETED = ("d3", "d29")  # one in each of the two segments
 
-ROUTERS = {"int8": "dynamic", "fp16": "static", "pq2": "dynamic", "sparse": "sparse", "none": "none"}
+ROUTERS = {
+    "int8": "dynamic",
+    "fp16": "static",
+    "pq2": "dynamic",
+    "sparse": "sparse",
+    "none": "none",
+    "long": "dynamic",
+}
+CODECS = {"long": "int8"}  # other kinds are named after theirs
 
 
 def fields(kind: str) -> dict[str, citadel.Field]:
@@ -45,7 +56,7 @@ def fields(kind: str) -> dict[str, citadel.Field]:
         return {"semantic": semantic}
     if kind == "sparse":
         return {"lexical": citadel.Field(0, "fp16")}
-    return {"lexical": citadel.Field(DIMENSION, kind), "semantic": semantic}
+    return {"lexical": citadel.Field(DIMENSION, CODECS.get(kind, kind)), "semantic": semantic}
 
 
 def vectors_of(kind: str, number: int) -> dict[str, Any]:
@@ -87,8 +98,25 @@ def create(folder: Path, kind: str) -> citadel.Index:
 def add(index: citadel.Index, kind: str, numbers: range) -> None:
     if kind == "bm25":
         index.add(text_of(number) for number in numbers)
+    elif kind == "long":
+        index.add_vectors(long_documents(index, numbers))
     else:
         index.add_vectors([vectors_of(kind, number) for number in numbers])
+
+
+def long_documents(index: citadel.Index, numbers: range) -> VectorBatch:
+    """Documents of one to three passages; the passages of document n are those of 10 n, 10 n + 1, …"""
+    counts = [1 + number % 3 for number in numbers]
+    rows = [
+        vectors_of("long", 10 * number + part)
+        for number, count in zip(numbers, counts, strict=True)
+        for part in range(count)
+    ]
+    [batch] = batches(rows, index.settings, 1 << 30)
+    documents = [citadel.Document(f"d{number}", f"text of document {number}") for number in numbers]
+    spans = [(5 * part, 5 * part + 6) for count in counts for part in range(count)]
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return replace(batch, documents=documents, passages=Passages(starts, np.array(spans, np.uint32)))
 
 
 def build(folder: Path, kind: str) -> Path:
@@ -149,6 +177,9 @@ def ask(folder: Path, kind: str, engine: str = "native") -> list[Any]:
         answers: list[Any] = [
             (hits.ids, hits.scores) for hits in (query(searcher) for query in queries(kind))
         ]
+        if kind == "long":
+            for query in queries(kind):
+                answers += [(hit.passage, hit.passages) for hit in query(searcher)]
         answers += [explained(searcher, kind, id) for id in ("d0", "d7", f"d{DOCUMENTS - 1}") if id in index]
         answers += [index.get(f"d{number}") for number in range(DOCUMENTS + 1)]
         return [*answers, len(index)]

@@ -50,7 +50,7 @@ def encoded_batches(
     reads_all = long.mode == "chunk"
     size = max(min(_LETTERS_PER_GROUP, memory // _BYTES_PER_LETTER), 1)
     splitter = PassageSplitter(encoder.tokenizer, long)
-    for group in groups(documents, size, _LETTERS_TOKENISED if reads_all else _LETTERS_PER_DOCUMENT):
+    for group in groups(documents, size, _LETTERS_TOKENISED if reads_all else None):
         texts = encoder.tokenizer.documents([document.encoded_text for document in group])
         is_long = [text.cut for text in texts]
         if not any(is_long) or long.mode == "cut":
@@ -86,14 +86,16 @@ def _encode_passages(
     spans: list[tuple[int, int]] = []
     starts = [0]
     for document, text in zip(group, texts, strict=True):
+        own = []
         if text.cut:
             own = _bounded(splitter.spans(document.title, document.text), document, memory)
+        if len(own) > 1:
             spans += own
             pieces += encoder.tokenizer.documents(
                 [splitter.text(document.title, document.text, span) for span in own]
             )
         else:
-            spans.append((0, len(document.text)))
+            spans.append((0, len(document.text)))  # short, or long because of its title alone
             pieces.append(text)
         starts.append(len(pieces))
     share = None if advance is None else _shared(advance, len(group), len(pieces))
@@ -127,18 +129,19 @@ def _shared(advance: Callable[[int], Any], documents: int, passages: int) -> Cal
 
 
 def groups(
-    documents: Iterable[Document], letters: int, per_document: int = _LETTERS_PER_DOCUMENT
+    documents: Iterable[Document], letters: int, per_document: int | None = None
 ) -> Iterator[list[Document]]:
     """Group documents by number and size; the documents before a bad one are yielded before its error.
 
-    At most `per_document` letters of a document count, as many as a model may read.
+    At most `per_document` letters of a document count, by default about as many as a model reads.
     """
+    most = _LETTERS_PER_DOCUMENT if per_document is None else per_document
     group: list[Document] = []
     size, whole, errors = 0, 0, list[InputError]()
     for document in _until_error(documents, errors):
         group.append(document)
         length = len(document.text) + len(document.title)
-        size, whole = size + min(length, per_document), whole + length
+        size, whole = size + min(length, most), whole + length
         if len(group) == DOCUMENTS_PER_GROUP or size >= letters or whole >= _LETTERS_TOKENISED:
             yield group
             group, size, whole = [], 0, 0

@@ -16,7 +16,7 @@ from citadel.index.manifest import generations, read_manifest
 from citadel.index.mapping import require_whole, whole_files
 from citadel.index.merge import Source
 from citadel.index.packing import WINDOW
-from citadel.index.segment import Segment, id_hashes
+from citadel.index.segment import WHOLE_TEXT, Segment, id_hashes
 from citadel.index.snapshot import NOTHING_DELETED, Snapshot, open_snapshot
 from citadel.index.storage import Storage
 
@@ -44,6 +44,7 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
             check_file(storage, segment.record.documents_file)
             check_documents(segment)
             check_columns(segment, storage)
+            check_passages(segment)
             check_lists(segment, storage)
             _check_deletions(snapshot, segment)
     for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
@@ -96,6 +97,19 @@ def check_columns(segment: Segment, storage: Storage) -> None:
     if not segment.columns.equals(builder.finish()):
         name = record.name if record else segment.name
         raise CorruptIndexError(name, "COLUMN_DATA", "it differs from the documents' metadata")
+
+
+def check_passages(segment: Segment) -> None:
+    """Check that every passage lies in the text of its document, and that a short one has all of it."""
+    if not segment.meta.has_long_documents:
+        return
+    starts = segment.passage_starts
+    spans = segment.file["PASSAGE_SPANS"].array("<u4").reshape(-1, 2).astype(np.int64)
+    for number, _, _, text, _, _ in segment.store.rows(range(segment.documents)):
+        own = spans[starts[number] : starts[number + 1]]
+        is_whole = len(own) == 1 and own[0].tolist() == WHOLE_TEXT[0].tolist()
+        if not is_whole and not (len(own) > 1 and (own[:, 0] < own[:, 1]).all() and own.max() <= len(text)):
+            raise CorruptIndexError(segment.name, "PASSAGE_SPANS", f"a passage of document {number} is wrong")
 
 
 def check_lists(segment: Segment, storage: Storage) -> None:

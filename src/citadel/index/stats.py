@@ -15,7 +15,7 @@ from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
 
 _LARGEST = 10  # lists reported by name
-_NOT_LEXICAL = ("META", "ID_", "SEMANTIC_", "PROBE_")
+_NOT_LEXICAL = ("META", "ID_", "PASSAGE_", "SEMANTIC_", "PROBE_")
 
 
 def statistics(snapshot: Snapshot) -> dict[str, Any]:
@@ -37,6 +37,7 @@ def statistics(snapshot: Snapshot) -> dict[str, Any]:
         "tau": snapshot.settings.tau,
         "codecs": sorted({_codec(segment) for segment in snapshot.segments}),
         "documents": len(snapshot),
+        "passages": snapshot.live_passages,
         "deleted": manifest.deleted,
         "segments": len(snapshot.segments),
         "postings": postings,
