@@ -45,7 +45,7 @@ class ScanLists:
     def __init__(self, postings: int, codec: str, seed: int = 0) -> None:
         generator = np.random.default_rng(seed)
         size = postings // KEYS
-        self.meta = Meta(DOCUMENTS, size * KEYS, "vectors", DIMENSION, codec, 0.02, 0, "int8")
+        self.meta = Meta(DOCUMENTS, size * KEYS, "vectors", DIMENSION, codec, 0.02, 0, "int8", DOCUMENTS)
         self.keys = np.arange(KEYS, dtype=np.uint32)
         self.list_lengths = np.full(KEYS, size, np.int64)
         self._lists = np.repeat(self.keys, size)
@@ -70,6 +70,12 @@ class ScanLists:
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         yield from ()  # unused here, and 8.84 M ids take longer to write than everything else
 
+    def passage_counts(self) -> Iterator[NDArray[np.uint32]]:
+        yield from ()
+
+    def passage_spans(self) -> Iterator[NDArray[np.uint32]]:
+        yield from ()
+
     def terms(self) -> tuple[NDArray[np.uint32], list[bytes]]:
         return np.zeros(0, np.uint32), []
 
@@ -88,7 +94,8 @@ class BareSegment(Segment):
 
     def __init__(self, file: CitFile, meta: Meta) -> None:
         self.file, self.meta, self.name = file, meta, file.name
-        self.documents, self.lists = meta.documents, len(file["KEYS"].data) // 4
+        self.documents, self.passages = meta.documents, meta.passages
+        self.lists = len(file["KEYS"].data) // 4
 
 
 class BareSnapshot(Snapshot):
@@ -96,7 +103,7 @@ class BareSnapshot(Snapshot):
 
     def __init__(self, segment: Segment, book: codebooks.Codebook | None) -> None:
         self.segments, self.codebook, self.tombstones = [segment], book, {}
-        self.bases = np.array([0, segment.documents])
+        self._number()
         self.settings = Settings("dynamic", "bench", Field(DIMENSION, segment.meta.codec))
 
     def __len__(self) -> int:

@@ -42,7 +42,9 @@ def build(path: Path, folder: Path, **options: Any) -> citadel.Index:
 @pytest.mark.parametrize("router", ROUTERS)
 def test_search_agrees_with_the_formula(router: str, tiny_model: ModelFolder, tmp_path: Path) -> None:
     codecs = {"codec": "fp16"} | ({"semantic_codec": "fp16"} if router in ("dynamic", "none") else {})
-    searcher = build(tmp_path / "index", tiny_model(router), **codecs).searcher()
+    with pytest.warns(citadel.TruncatedDocumentsWarning):
+        index = build(tmp_path / "index", tiny_model(router), long="cut", **codecs)
+    searcher = index.searcher()
     encoder, ids = Encoder(tiny_model(router)), list(TEXTS)
     routed = encoder.encode_documents(list(TEXTS.values()))
     for query in QUERIES:
@@ -66,11 +68,17 @@ def test_index_records_its_model(tiny_model: ModelFolder, tmp_path: Path) -> Non
     index = build(tmp_path / "index", folder)
     settings = index.settings
     assert settings == citadel.Settings(
-        "dynamic", Encoder(folder).fingerprint, citadel.Field(8), citadel.Field(16), 1.0, model=folder.name
+        "dynamic",
+        Encoder(folder).fingerprint,
+        citadel.Field(8),
+        citadel.Field(16),
+        1.0,
+        model=folder.name,
+        long=citadel.LongDocuments("chunk", 22, 2),
     )
     assert settings.has_text_queries
-    assert index.counts == {"cut": 1}
-    assert index.stats()["counts"]["cut"] == 1
+    assert index.counts == {"split": 1}
+    assert index.stats()["counts"]["split"] == 1
     again = citadel.Index.open(tmp_path / "index", model=folder)
     assert again.settings == settings
     assert again.searcher().search("rome").ids == index.searcher().search("rome").ids
@@ -104,7 +112,7 @@ def test_truncated_query_is_reported(tiny_model: ModelFolder, tmp_path: Path) ->
 
 
 def test_truncated_documents_give_one_warning(tiny_model: ModelFolder, tmp_path: Path) -> None:
-    index = citadel.Index.create(Quick(tmp_path / "index"), model=tiny_model())
+    index = citadel.Index.create(Quick(tmp_path / "index"), model=tiny_model(), long="cut")
     with pytest.warns(citadel.TruncatedDocumentsWarning) as caught:
         index.add([{"id": str(n), "text": "who " * 400 if n else "who"} for n in range(3)])
     (warning,) = caught

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from citadel.search.hits import Hits
     from citadel.search.searcher import Searcher
     from citadel.server.client import Client
-    from citadel.settings import Field, Settings
-    from citadel.types import Document, Hit, Ranking
+    from citadel.settings import Field, LongDocuments, Settings
+    from citadel.types import Document, Hit, Passage, Ranking
 
 __version__ = "0.1.0"
 
@@ -61,7 +61,9 @@ __all__ = [
     "IndexNotFoundError",
     "InputError",
     "LockHeldError",
+    "LongDocuments",
     "OwnershipError",
+    "Passage",
     "Ranking",
     "RepairLossError",
     "ResourceError",
@@ -85,6 +87,8 @@ _LAZY = {
     "Hit": "citadel.types",
     "Hits": "citadel.search.hits",
     "Index": "citadel.api",
+    "LongDocuments": "citadel.settings",
+    "Passage": "citadel.types",
     "Ranking": "citadel.types",
     "Searcher": "citadel.search.searcher",
     "Settings": "citadel.settings",

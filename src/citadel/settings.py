@@ -101,7 +101,7 @@ def long_documents(
     tokens = min(DEFAULT_CHUNK_TOKENS, window) if chunk_tokens is None else chunk_tokens
     if tokens > window:
         raise UsageError(f"chunk_tokens {tokens} is more than the {window} tokens that the model reads")
-    overlap = min(DEFAULT_CHUNK_OVERLAP, tokens // 2) if chunk_overlap is None else chunk_overlap
+    overlap = min(DEFAULT_CHUNK_OVERLAP, tokens // 8) if chunk_overlap is None else chunk_overlap
     return LongDocuments(mode, tokens, overlap)
 
 

@@ -172,7 +172,7 @@ def _without_first_row(routed: RoutedTokens) -> RoutedTokens:
 
 
 def test_cut_is_set_for_long_documents(tiny_model: ModelFolder, tmp_path: Path) -> None:
-    searcher = build(tmp_path / "index", model=tiny_model("static"))
+    searcher = build(tmp_path / "index", model=tiny_model("static"), long="cut")
     assert searcher.explain("who", "d4").cut and not searcher.explain("who", "d1").cut
 
 

@@ -34,7 +34,7 @@ def test_settings_are_stored(tiny_model: ModelFolder, tmp_path: Path) -> None:
     again = citadel.Index.open(tmp_path / "i", model=tiny_model())
     assert again.settings.long == index.settings.long == LongDocuments("chunk", 14, 2)
     default = citadel.Index.create(Quick(tmp_path / "j"), model=tiny_model())
-    assert default.settings.long == LongDocuments("chunk", 22, 11)  # the model reads 24, two of them special
+    assert default.settings.long == LongDocuments("chunk", 22, 2)  # the model reads 24, two of them special
 
 
 @pytest.mark.parametrize(

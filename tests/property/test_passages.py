@@ -94,7 +94,7 @@ def test_long_documents_rank_by_their_best_passage(
         if document not in deleted and (not filtered or int(document[1:]) % 2 == 0)
     }
     expected = best_of(everything, kept, k)
-    options = {"filter": {"parity": 0}} if filtered else {}
+    options: dict[str, Any] = {"filter": {"parity": 0}} if filtered else {}
     with built(world, []) as index:
         for sizes, first in zip(layout, firsts, strict=False):
             index.add_vectors(long_documents(world, index, sizes, first))

@@ -259,7 +259,8 @@ def test_threads_share_a_client(server: Running) -> None:
 
 def test_add_reports_cut_documents(tiny_model: ModelFolder, tmp_path: Path) -> None:
     documents = [{"id": str(n), "text": "who " * 400 if n else "who"} for n in range(3)]
-    with running(citadel.Index.create(Quick(tmp_path / "i"), model=tiny_model()).commit()) as server:
+    index = citadel.Index.create(Quick(tmp_path / "i"), model=tiny_model(), long="cut")
+    with running(index.commit()) as server:
         limit = server.service.index.max_tokens
         for body, cut in ((documents, 2), (documents[:1], 0)):
             _, answer = post(server, "/v1/documents", {"documents": body})

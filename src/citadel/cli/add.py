@@ -47,9 +47,10 @@ def add(
                 opened.commit()
         finally:
             feed.close()
-        replaced, cut = (opened.counts.get(name, 0) - counted.get(name, 0) for name in ("replaced", "cut"))
+        names = ("replaced", "split", "cut")
+        replaced, split, cut = (opened.counts.get(name, 0) - counted.get(name, 0) for name in names)
         report_truncated(opened, cut)
-        counts = {"replaced": replaced, "skipped": feed.skipped, "cut": cut}
+        counts = {"replaced": replaced, "skipped": feed.skipped, "split": split, "cut": cut}
         rest = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
         added = plural(len(opened) - before + replaced, "document")
         print(f"{index}: {added} added{rest}; {len(opened):,} in total")

@@ -20,7 +20,7 @@ _LETTERS_PER_DOCUMENT = 4096  # about as much as a model reads
 _LETTERS_TOKENISED = 1 << 22  # per group; tokenisation includes letters that are cut later
 # Two copies of a quarter of a token with five postings of 32 dimensions; half the limit is for other uses.
 _BYTES_PER_LETTER = 1024
-_BYTES_PER_PASSAGE = 1 << 15  # some 100 postings of 32 dimensions, as float32 and again in the buffer
+_BYTES_PER_TOKEN = 128  # half a posting of 32 dimensions, as float32 and again in the buffer
 CUT = LongDocuments("cut")
 
 
@@ -88,7 +88,7 @@ def _encode_passages(
     for document, text in zip(group, texts, strict=True):
         own = []
         if text.cut:
-            own = _bounded(splitter.spans(document.title, document.text), document, memory)
+            own = _bounded(splitter.spans(document.title, document.text), document, memory, splitter.tokens)
         if len(own) > 1:
             spans += own
             pieces += encoder.tokenizer.documents(
@@ -103,9 +103,11 @@ def _encode_passages(
     return join(group, encoder.route_documents(pieces, share), passages)
 
 
-def _bounded(spans: Iterable[tuple[int, int]], document: Document, memory: int) -> list[tuple[int, int]]:
+def _bounded(
+    spans: Iterable[tuple[int, int]], document: Document, memory: int, tokens: int
+) -> list[tuple[int, int]]:
     """The passages of a document; raises when encoding them would take more than half the memory bound."""
-    limit = max(memory // 2 // _BYTES_PER_PASSAGE, 1)
+    limit = max(memory // 2 // (_BYTES_PER_TOKEN * tokens), 1)
     kept = list(itertools.islice(spans, limit + 1))
     if len(kept) > limit:
         length = (len(document.text) + len(document.title)) / 1e6

@@ -32,11 +32,11 @@ class PassageSplitter:
     """
 
     def __init__(self, tokenizer: OffsetTokenizer, long: LongDocuments) -> None:
-        self._tokenizer, self._tokens, self._overlap = tokenizer, long.chunk_tokens, long.chunk_overlap
+        self._tokenizer, self.tokens, self._overlap = tokenizer, long.chunk_tokens, long.chunk_overlap
 
     def title(self, title: str) -> str:
         """The part of a title that passages begin with."""
-        limit = self._tokens // 2
+        limit = self.tokens // 2
         offsets = self._tokenizer.offsets(title[: limit * _LONGEST_WORD])
         return title if len(offsets.ends) <= limit else title[: offsets.ends[limit - 1]]
 
@@ -47,7 +47,7 @@ class PassageSplitter:
     def spans(self, title: str, text: str) -> Iterator[Span]:
         """The passages of a text in order, as first character and the one after the last."""
         used = len(self._tokenizer.offsets(self.title(title)).starts)
-        room = max(self._tokens - used, 1)
+        room = max(self.tokens - used, 1)
         overlap = min(self._overlap, room // 2)
         return split(text, _TokenStream(self._tokenizer, text), room, overlap)
 

@@ -170,6 +170,8 @@ def _enough(job: BuildOptions) -> Callable[[int], bool]:
 
 def _summary(index: Index) -> str:
     counts = (
-        f"{index.counts[name]:,} {name}" for name in ("replaced", "skipped", "cut") if index.counts.get(name)
+        f"{index.counts[name]:,} {name}"
+        for name in ("replaced", "skipped", "split", "cut")
+        if index.counts.get(name)
     )
     return ", ".join([plural(len(index), "document"), *counts])
