@@ -65,7 +65,7 @@ class Requests:
         min_score: float | None = None,
     ) -> Request:
         """Check the arguments of a search."""
-        if offset or min_score is not None:
+        if offset.__class__ is not int or offset or min_score is not None:
             _check_page(k, offset, min_score)
             k += offset
         if filter is None:
