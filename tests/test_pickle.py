@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from citadel import Index, IndexNotFoundError, Ranking, Searcher, UsageError
+from citadel import AddedCount, Index, IndexNotFoundError, Ranking, Searcher, UsageError
 
 
 @pytest.fixture
@@ -102,3 +102,11 @@ def test_process_pool_searches_with_pickled_searcher(index: Index, method: str) 
     with multiprocessing.get_context(method).Pool(1) as pool:
         [hits] = pool.map(_search, [index.searcher()])
     assert hits[0].text == "rome word7"
+
+
+def test_pickled_results_keep_their_fields(index: Index) -> None:
+    ranking = index.searcher().search_batch({"q1": "rome"})
+    copy = copied(ranking)
+    assert copy["q1"][0] == ranking["q1"][0] and copy.to_dict() == ranking.to_dict()
+    added = copied(AddedCount(2, 1, 512, ["a"]))
+    assert (added, added.cut, added.limit, added.generated_ids) == (2, 1, 512, ["a"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import warnings
 from collections import Counter
@@ -131,13 +132,19 @@ class Index(IndexReader):
     def open_or_create(cls, path: AnyPath | Storage, **options: Any) -> Self:
         """Open the index in a folder, or create it there with the options of `create`.
 
-        An existing index keeps its settings: only `memory`, `model` and `threads` apply to it.
+        An existing index keeps its settings: only `memory`, `model` and `threads` apply to it. It is never
+        overwritten.
 
         >>> import tempfile
         >>> folder = tempfile.mkdtemp()
         >>> len(Index.open_or_create(folder, model="bm25")), len(Index.open_or_create(folder, model="bm25"))
         (0, 0)
         """
+        inspect.signature(cls.create).bind(path, **options)  # TypeError for a misspelt option
+        if options.get("overwrite"):
+            raise UsageError(
+                "open_or_create keeps an existing index: use create(…, overwrite=True) to replace it"
+            )
         storage = as_storage(path)
         try:
             opened = {name: options[name] for name in ("memory", "threads") if name in options}
@@ -327,9 +334,11 @@ class Index(IndexReader):
 
         >>> import tempfile
         >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
-        >>> added = index.add([{"id": "d1", "text": "E = mc²"}])
-        >>> index.commit().search("mc²").ids
-        ['d1']
+        >>> added = index.add({"id": f"d{n}", "text": "E = mc²", "n": n} for n in range(12))
+        >>> index.commit().search("mc²", filter={"n": {"$lt": 2}}).ids
+        ['d0', 'd1']
+        >>> index.search("mc²", offset=10).ids, index.search("mc²", min_score=99.0).ids
+        (['d10', 'd11'], [])
         """
         self.refresh()
         generation = (self.settings.fingerprint, self.generation, self._snapshot.manifest.index_id)
