@@ -81,6 +81,13 @@ def test_query_ids_become_strings(index: citadel.Index) -> None:
         searcher.search_batch({1.5: "physics"})  # type: ignore[dict-item]
 
 
+def test_ids_of_query_vectors_become_strings(tmp_path: Path) -> None:
+    index = citadel.Index.create(Quick(tmp_path / "v"), fields={"semantic": 2}, fingerprint="m")
+    index.add_vectors([{"id": "d1", "semantic": [0, 1]}])
+    queries: Any = {7: {"semantic": [0, 1]}}
+    assert index.commit().searcher().search_vectors_batch(queries)["7"][0].id == "d1"
+
+
 def test_added_count_is_a_number() -> None:
     added = citadel.AddedCount(2, 1, 512, ["a"])
     assert (added, added.cut, added.limit, added.generated_ids) == (2, 1, 512, ["a"])

@@ -23,7 +23,7 @@ from citadel.server.client_results import RemoteHits
 from citadel.server.error_codes import ERROR_CODES
 from citadel.text.new_ids import NewIds
 from citadel.text.parse import AnyId, known_id, known_ids
-from citadel.text.queries import named_queries
+from citadel.text.queries import named_queries, query_id
 from citadel.text.values import json_default
 from citadel.types import AddedCount, Document, Ranking
 
@@ -140,7 +140,7 @@ class Client:
         documents: bool = False,
     ) -> Ranking:
         """Return the hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        named = [{"id": id, "vectors": _as_lists(**query)} for id, query in queries.items()]
+        named = [{"id": query_id(id), "vectors": _as_lists(**query)} for id, query in queries.items()]
         return self._batch(named, k, semantic_mode, tau, documents)
 
     def explain(

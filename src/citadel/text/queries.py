@@ -55,12 +55,16 @@ def named_queries(queries: Sequence[str] | Sequence[Query] | Mapping[str, str]) 
         ]
     named: dict[str, str] = {}
     for id, text in pairs:
-        _add(named, _query_id(id), text)
+        _add(named, query_id(id), text)
     return list(named.items())
 
 
-def _query_id(id: object) -> str:
-    """The id of a query; integers and UUIDs become strings, as the ids of documents do."""
+def query_id(id: object) -> str:
+    """The id of a query; integers and UUIDs become strings, as the ids of documents do.
+
+    >>> query_id(7), query_id("q1")
+    ('7', 'q1')
+    """
     if isinstance(plain := plain_value(id), str):
         return plain
     if isinstance(plain, int) and not isinstance(plain, bool):
