@@ -116,7 +116,7 @@ def test_single_document_must_be_in_a_list(documents: Any, message: str, index: 
 
 
 @pytest.mark.parametrize(
-    "bad", [7, None, ["id"], {"text": "no id"}, {"id": "", "text": "x"}, {"id": "a", "text": 7}]
+    "bad", [7, None, ["id"], {"id": None, "text": "x"}, {"id": "", "text": "x"}, {"id": "a", "text": 7}]
 )
 def test_invalid_document_is_refused(bad: Any, index: citadel.Index) -> None:
     with pytest.raises(citadel.InputError):

@@ -148,7 +148,7 @@ def test_batching_does_not_change_results(
 def test_documents_before_an_invalid_one_are_kept(tiny_model: ModelFolder, tmp_path: Path) -> None:
     index = citadel.Index.create(Quick(tmp_path / "index"), model=tiny_model())
     with pytest.raises(citadel.InputError, match="id"):
-        index.add([*documents()[:2], {"text": "no id"}, *documents()[2:]])
+        index.add([*documents()[:2], {"id": None, "text": "x"}, *documents()[2:]])
     assert len(index.commit()) == 2
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from citadel import Index, IndexNotFoundError, Ranking, Searcher, UsageError
+from citadel import AddedCount, Index, IndexNotFoundError, Ranking, Searcher, UsageError
 from tests.support.models import ModelFolder
 
 
@@ -112,3 +112,11 @@ def test_pickled_hits_keep_their_passages(tiny_model: ModelFolder, tmp_path: Pat
     for hit, copy in zip(hits, copied(hits), strict=True):
         assert (hit.passage, list(hit.passages)) == (copy.passage, list(copy.passages))
     assert len(next(hit for hit in hits if hit.id == "d1").passages) > 5
+
+
+def test_pickled_results_keep_their_fields(index: Index) -> None:
+    ranking = index.searcher().search_batch({"q1": "rome"})
+    copy = copied(ranking)
+    assert copy["q1"][0] == ranking["q1"][0] and copy.to_dict() == ranking.to_dict()
+    added = copied(AddedCount(2, 1, 512, ["a"]))
+    assert (added, added.cut, added.limit, added.generated_ids) == (2, 1, 512, ["a"])

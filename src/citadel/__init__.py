@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         TruncatedDocumentsWarning,
         UncommittedChangesWarning,
         UnknownFormatError,
+        UnknownQueryError,
         UsageError,
     )
     from citadel.explain.result import Explanation
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
     from citadel.search.searcher import Searcher
     from citadel.server.client import Client
     from citadel.settings import Field, LongDocuments, Settings
-    from citadel.types import Document, Hit, Passage, Ranking
+    from citadel.types import AddedCount, Document, Hit, Passage, Ranking
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AddedCount",
     "CancelFlag",
     "Cancelled",
     "ChangesLostError",
@@ -74,11 +76,13 @@ __all__ = [
     "TruncatedDocumentsWarning",
     "UncommittedChangesWarning",
     "UnknownFormatError",
+    "UnknownQueryError",
     "UsageError",
 ]
 
 # Imported at first use: `citadel --help` must not wait for numpy and the engine.
 _LAZY = {
+    "AddedCount": "citadel.types",
     "CancelFlag": "citadel._native",
     "Client": "citadel.server.client",
     "Document": "citadel.types",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import warnings
 from collections import Counter
@@ -37,8 +38,9 @@ from citadel.progress import document_progress
 from citadel.search.hits import Hits
 from citadel.search.searcher import QueryEncoder, Searcher
 from citadel.settings import DEFAULT_MEMORY, Field
-from citadel.text.parse import known_id
-from citadel.types import Document, VectorBatch
+from citadel.text.new_ids import NewIds
+from citadel.text.parse import AnyId, known_ids
+from citadel.types import AddedCount, Document, VectorBatch
 
 if TYPE_CHECKING:
     from citadel.encode.encoder import Encoder
@@ -150,13 +152,19 @@ class Index(IndexReader):
     def open_or_create(cls, path: AnyPath | Storage, **options: Any) -> Self:
         """Open the index in a folder, or create it there with the options of `create`.
 
-        An existing index keeps its settings: only `memory`, `model` and `threads` apply to it.
+        An existing index keeps its settings: only `memory`, `model` and `threads` apply to it. It is never
+        overwritten.
 
         >>> import tempfile
         >>> folder = tempfile.mkdtemp()
         >>> len(Index.open_or_create(folder, model="bm25")), len(Index.open_or_create(folder, model="bm25"))
         (0, 0)
         """
+        inspect.signature(cls.create).bind(path, **options)  # TypeError for a misspelt option
+        if options.get("overwrite"):
+            raise UsageError(
+                "open_or_create keeps an existing index: use create(…, overwrite=True) to replace it"
+            )
         storage = as_storage(path)
         try:
             opened = {name: options[name] for name in ("memory", "threads") if name in options}
@@ -172,26 +180,36 @@ class Index(IndexReader):
         documents: Iterable[Document | Mapping[str, Any]],
         *,
         progress: bool | Callable[[int], None] = False,
-    ) -> int:
+    ) -> AddedCount:
         """Add documents from a list or a stream and return their number; known ids are replaced.
+
+        A document without `id` gets one; the number's `generated_ids` lists these ids in order. Ids and
+        metadata may be UUIDs, dates and numpy values, which are stored as strings and numbers.
 
         An invalid document raises InputError; those before it are kept for `commit` or `rollback`. Any other
         exception drops the documents of this call only. Texts longer than the model reads are split into
         passages, unless the index was created with `long="cut"`: then they are truncated, with one
         `TruncatedDocumentsWarning` per call. `progress=True` shows a progress bar on a terminal; a
         function is called with the number of documents encoded or indexed so far.
+
+        >>> import tempfile
+        >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add([{"id": "d1", "text": "E = mc²"}, {"text": "F = ma"}])
+        >>> added, index.commit().get(added.generated_ids[0]).text
+        (2, 'F = ma')
         """
         self._require_open()
         if isinstance(documents, (str, bytes, Mapping, Document)) or not isinstance(documents, Iterable):
             raise UsageError("add takes an iterable of documents: put a single one into a list")
         total = len(documents) if isinstance(documents, Sized) else None
+        new_ids = NewIds()
         with document_progress(progress, "Adding", total) as advance:
-            added, truncated = self._add(map(check_added, documents), advance)
+            added, truncated = self._add((check_added(item, new_ids) for item in documents), advance)
         if truncated:
             warnings.warn(
                 truncation_message(truncated, self.max_tokens), TruncatedDocumentsWarning, stacklevel=2
             )
-        return added
+        return AddedCount(added, truncated, self.max_tokens, new_ids.made)
 
     def add_checked(
         self, documents: Iterable[Document], advance: Callable[[int], Any] | None = None
@@ -220,12 +238,17 @@ class Index(IndexReader):
         batches = encoded_batches(documents, self._encode(), self._memory, count, advance, long)
         return self._writer.add_vectors(batches), counts["cut"]
 
-    def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> int:
+    def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> AddedCount:
         """Add documents with given vectors and return their number.
 
         `given` is an iterable of mappings (`id`, `keys`, `weights`, `vectors`, `semantic`, `text`, …), one
         mapping of arrays for many documents (`ids`, `offsets`, …), the path of an `.npz` file with such
-        arrays, or a `VectorBatch`.
+        arrays, or a `VectorBatch`. A mapping without `id` gets one, as in `add`.
+
+        >>> import tempfile
+        >>> index = Index.create(tempfile.mkdtemp(), fields={"semantic": 2}, fingerprint="my-model")
+        >>> index.add_vectors([{"id": "d1", "semantic": [0.0, 1.0], "year": 1905}])
+        1
         """
         self._require_open()
         settings = self.settings
@@ -237,25 +260,35 @@ class Index(IndexReader):
             raise InputError(
                 f"vectors of {fingerprint!r} cannot be added to an index of {settings.fingerprint!r}"
             )
-        return self._writer.add_vectors(
-            [given] if isinstance(given, VectorBatch) else batches(given, settings, self._memory)
+        new_ids = NewIds()
+        added = self._writer.add_vectors(
+            [given] if isinstance(given, VectorBatch) else batches(given, settings, self._memory, new_ids)
         )
+        return AddedCount(added, generated_ids=new_ids.made)
 
-    def delete(self, ids: Iterable[str] | None = None, *, filter: GivenFilter | None = None) -> int:
+    def delete(self, ids: AnyId | Iterable[AnyId] | None = None, *, filter: GivenFilter | None = None) -> int:
         """Delete documents by id, or committed documents by a filter, and return their number.
 
         Unknown ids are ignored. A filter without conditions, `{}`, would delete everything and is refused.
+
+        >>> import tempfile
+        >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> years = range(1904, 1908)
+        >>> added = index.add({"id": f"d{year}", "text": "E = mc²", "year": year} for year in years)
+        >>> index.commit().delete(["d1904", "d9"]), index.delete(filter={"year": {"$gt": 1905}})
+        (1, 2)
+        >>> list(index.commit().ids())
+        ['d1905']
         """
         self._require_open()
         if (ids is None) == (filter is None):
             raise UsageError("delete takes either ids or a filter")
         if filter is not None:
             return self._writer.delete(self.ids(_conditions(filter)))
-        wanted = [known_id(id) for id in ([ids] if isinstance(ids, str) else ids or ())]
-        return self._writer.delete(id for id in wanted if id is not None)
+        return self._writer.delete(known_ids(ids))
 
     def update_metadata(
-        self, which: str | Iterable[str] | Mapping[str, Any] | Filter, values: Mapping[str, Any]
+        self, which: AnyId | Iterable[AnyId] | Mapping[str, Any] | Filter, values: Mapping[str, Any]
     ) -> int:
         """Change metadata of committed documents by id, ids or filter, and return their number.
 
@@ -275,8 +308,7 @@ class Index(IndexReader):
             raise UsageError(f"update_metadata takes a mapping of fields, not {type(values).__name__}")
         if isinstance(which, Mapping | And | Or | Not | Compare):
             return self._writer.update_metadata(_conditions(which), values)
-        wanted = [known_id(id) for id in ([which] if isinstance(which, str | int) else which)]
-        return self._writer.update_metadata([id for id in wanted if id is not None], values)
+        return self._writer.update_metadata(known_ids(which), values)
 
     def commit(self, build: Build | None = None) -> Self:
         """Make all changes durable and visible; when this returns they survive a power loss."""
@@ -324,9 +356,11 @@ class Index(IndexReader):
 
         >>> import tempfile
         >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
-        >>> added = index.add([{"id": "d1", "text": "E = mc²"}])
-        >>> index.commit().search("mc²").ids
-        ['d1']
+        >>> added = index.add({"id": f"d{n}", "text": "E = mc²", "n": n} for n in range(12))
+        >>> index.commit().search("mc²", filter={"n": {"$lt": 2}}).ids
+        ['d0', 'd1']
+        >>> index.search("mc²", offset=10).ids, index.search("mc²", min_score=99.0).ids
+        (['d10', 'd11'], [])
         """
         self.refresh()
         generation = (self.settings.fingerprint, self.generation, self._snapshot.manifest.index_id)

@@ -43,6 +43,16 @@ class FilterError(UsageError):
         self.field = field
 
 
+class UnknownQueryError(UsageError, KeyError):
+    """A ranking has no query with this id; also a KeyError.
+
+    >>> str(UnknownQueryError("the ranking has no query 'q9'"))
+    "the ranking has no query 'q9'"
+    """
+
+    __str__ = Exception.__str__  # KeyError quotes its message
+
+
 class CorruptIndexError(CitadelError):
     """A damaged, foreign or hostile index file.
 

@@ -21,7 +21,8 @@ from citadel.index.snapshot import Snapshot
 from citadel.index.stats import statistics
 from citadel.index.storage import AnyPath, Storage
 from citadel.settings import Settings
-from citadel.text.parse import known_id
+from citadel.text.parse import AnyId, known_id
+from citadel.text.values import plain_value
 from citadel.types import Document, RoutedTokens
 
 if TYPE_CHECKING:
@@ -52,8 +53,15 @@ class IndexReader(ABC):
     def __repr__(self) -> str:
         return f"Index({self._storage.location!r}, {len(self):,} documents, router {self.settings.router})"
 
-    def get(self, id: str) -> Document | None:
-        """The committed document with this id."""
+    def get(self, id: AnyId) -> Document | None:
+        """The committed document with this id, or None.
+
+        >>> import citadel, tempfile
+        >>> index = citadel.Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add([{"id": 7, "text": "E = mc²"}])
+        >>> index.commit().get(7), index.get("d9")
+        (Document(id='7', text='E = mc²', title='', metadata={}), None)
+        """
         known = known_id(id)
         return None if known is None else self._snapshot.get(known)
 
@@ -61,19 +69,43 @@ class IndexReader(ABC):
         return len(self._snapshot)
 
     def __contains__(self, id: object) -> bool:
-        known = known_id(id) if isinstance(id, str | int) else None
+        plain = plain_value(id)
+        known = known_id(plain) if isinstance(plain, str | int) and not isinstance(plain, bool) else None
         return known is not None and bool(self._snapshot.locate([known]))
 
     def count(self, filter: GivenFilter | None = None) -> int:
-        """The number of documents whose metadata match a filter."""
+        """The number of documents, or of those whose metadata match a filter.
+
+        >>> import citadel, tempfile
+        >>> index = citadel.Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add({"id": f"d{year}", "text": "E = mc²", "year": year} for year in (1904, 1905))
+        >>> index.commit().count({"year": {"$gt": 1904}})
+        1
+        """
         return count_documents(self._snapshot, given_filter(filter))
 
     def ids(self, filter: GivenFilter | None = None) -> Iterator[str]:
-        """The ids of all documents, or of those that match a filter, in commit order."""
+        """The ids of all documents, or of those that match a filter, in commit order.
+
+        >>> import citadel, tempfile
+        >>> index = citadel.Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add({"id": f"d{year}", "text": "E = mc²", "year": year} for year in (1904, 1905))
+        >>> list(index.commit().ids())
+        ['d1904', 'd1905']
+        """
         return list_ids(self._snapshot, given_filter(filter))
 
     def documents(self, filter: GivenFilter | None = None, batch: int = 100) -> Iterator[Document]:
-        """All documents, or those that match a filter, in commit order; `batch` are read at a time."""
+        """All documents, or those that match a filter, in commit order; `batch` are read at a time.
+
+        The index may change meanwhile: the documents are those of the generation at the call.
+
+        >>> import citadel, tempfile
+        >>> index = citadel.Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add({"id": f"d{year}", "text": "E = mc²", "year": year} for year in (1904, 1905))
+        >>> [document.id for document in index.commit().documents(filter={"year": 1905})]
+        ['d1905']
+        """
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise UsageError(f"batch must be a whole number of 1 or more, not {batch!r}")
         return chain.from_iterable(list_documents(self._snapshot, given_filter(filter), batch))
@@ -81,9 +113,18 @@ class IndexReader(ABC):
     def facets(
         self, field: str, filter: GivenFilter | None = None, limit: int | None = 100
     ) -> list[tuple[Scalar, int]]:
-        """The values of a metadata field with the number of documents that have each, most frequent first."""
+        """The values of a metadata field with the number of documents that have each, most frequent first.
+
+        >>> import citadel, tempfile
+        >>> index = citadel.Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add({"id": f"d{year}", "text": "E = mc²", "year": year} for year in (1904, 1905))
+        >>> index.commit().facets("year")
+        [(1904, 1), (1905, 1)]
+        """
         if not isinstance(field, str):
             raise UsageError(f"facets takes the name of a field, not {type(field).__name__}")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise UsageError(f"limit must be a whole number of 0 or more, or None, not {limit!r}")
         return count_values(self._snapshot, field, given_filter(filter), limit)
 
     @property

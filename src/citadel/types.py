@@ -6,13 +6,13 @@ import errno
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.errors import InputError, ResourceError, UsageError
+from citadel.errors import InputError, ResourceError, UnknownQueryError, UsageError
 
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint32]
@@ -185,6 +185,28 @@ class Scored(NamedTuple):
     dot_products: int = 0
 
 
+class AddedCount(int):
+    """Number of documents added; `cut` of them were longer than the `limit` of tokens that the model reads.
+
+    `generated_ids` are the ids of documents that were given without one, in order.
+
+    >>> added = AddedCount(3, cut=1, limit=512)
+    >>> added == 3, added.cut, added.limit, added.generated_ids
+    (True, 1, 512, [])
+    """
+
+    cut: int
+    limit: int | None  # None for an index without a model
+    generated_ids: list[str]
+
+    def __new__(
+        cls, added: int, cut: int = 0, limit: int | None = None, generated_ids: Sequence[str] = ()
+    ) -> Self:
+        self = super().__new__(cls, added)
+        self.cut, self.limit, self.generated_ids = cut, limit, list(generated_ids)
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A part of a document's text, with its score for a query.
@@ -242,6 +264,24 @@ class Hit:
         """The other passages of a long document, best first; those without a score come last."""
         return () if self._passages is None else self._passages(self.rank, True)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Id, score, rank, title, text and metadata in JSON's types; of a long document also the best passage.
+
+        >>> Hit("d1", 2.5, 1, lambda rank: Document("d1", "E = mc²")).to_dict()
+        {'id': 'd1', 'score': 2.5, 'rank': 1, 'title': '', 'text': 'E = mc²', 'metadata': {}}
+        """
+        document = self.document
+        fields = {
+            "id": self.id,
+            "score": self.score,
+            "rank": self.rank,
+            "title": document.title,
+            "text": document.text,
+            "metadata": dict(document.metadata),
+        }
+        own = () if self._passages is None else self._passages(self.rank, False)
+        return fields | {"passage": asdict(passage) for passage in own}
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
@@ -250,16 +290,41 @@ class Ranking:
     >>> ranking = Ranking(("q1",), ((Hit("d1", 2.5, 1),),))
     >>> print(ranking.trec("demo"), end="")
     q1 Q0 d1 1 2.5 demo
+    >>> ranking["q1"][0].id, "q2" in ranking, [query for query, hits in ranking]
+    ('d1', False, ['q1'])
     """
 
     query_ids: tuple[str, ...]
     hits: tuple[Sequence[Hit], ...]
+    _positions: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        positions = {id: position for position, id in enumerate(self.query_ids)}
+        object.__setattr__(self, "_positions", positions)
 
     def __len__(self) -> int:
         return len(self.query_ids)
 
+    def __contains__(self, query_id: object) -> bool:
+        return isinstance(query_id, str) and query_id in self._positions
+
+    def __getitem__(self, query_id: str) -> Sequence[Hit]:
+        """The hits of a query by its id."""
+        if query_id in self:
+            return self.hits[self._positions[query_id]]
+        example = f", such as {self.query_ids[0]!r}" if self.query_ids else ""
+        raise UnknownQueryError(f"the ranking has no query {query_id!r}: give one of its query_ids{example}")
+
     def __iter__(self) -> Iterator[tuple[str, Sequence[Hit]]]:
         return iter(zip(self.query_ids, self.hits, strict=True))
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Scores by query and document, the form of a run in evaluation libraries.
+
+        >>> Ranking(("q1",), ((Hit("d1", 2.5, 1),),)).to_dict()
+        {'q1': {'d1': 2.5}}
+        """
+        return {query: {hit.id: hit.score for hit in hits} for query, hits in self}
 
     def trec(self, tag: str = "citadel") -> str:
         """Format as a TREC run; an id with white space is an error."""

@@ -266,3 +266,46 @@ def test_stats_show_the_document_store(index: Path, citadel: Citadel) -> None:
     (store,) = index.glob("docs-*.sqlite")
     lines = citadel("stats", index).out.splitlines()
     assert f"{store.stat().st_size:,}" in next(line for line in lines if "DOCUMENT_STORE" in line)
+
+
+WITHOUT_IDS: list[dict[str, object]] = [
+    {"text": "red fox"},
+    {"text": "blue fox"},
+    {"id": "d3", "text": "fox"},
+    {"text": "red fox"},
+]
+
+
+def test_lines_without_ids_need_an_option(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = write_jsonl(tmp_path / "corpus.jsonl", WITHOUT_IDS)
+    err = citadel("index", corpus, tmp_path / "idx", code=4).err
+    assert "corpus.jsonl:1: no id: give `id` or `_id`, or --generate-ids" in err
+    citadel("index", corpus, tmp_path / "idx", "--generate-ids")
+    with Index.open(tmp_path / "idx") as index:
+        assert len(index) == 3 and "d3" in index  # equal lines are one document
+    citadel("add", tmp_path / "idx", corpus, "--generate-ids")
+    with Index.open(tmp_path / "idx") as index:
+        assert len(index) == 3
+    assert "no id" in citadel("add", tmp_path / "idx", corpus, code=4).err
+
+
+def test_resumed_build_generates_the_same_ids(tmp_path: Path, citadel: Citadel) -> None:
+    corpus = write_jsonl(tmp_path / "corpus.jsonl", WITHOUT_IDS[:3])
+    good = corpus.read_bytes()
+    citadel("index", corpus, tmp_path / "whole", "--generate-ids")
+    corpus.write_bytes(good[:-10] + b"\n")  # the last line is cut
+    command = ("index", corpus, tmp_path / "idx", "--generate-ids", "--commit-bytes", 1)
+    citadel(*command, code=4)
+    corpus.write_bytes(good)
+    assert "resuming after line 2" in citadel(*command).err
+    with Index.open(tmp_path / "whole") as whole, Index.open(tmp_path / "idx") as resumed:
+        assert list(resumed.ids()) == list(whole.ids())
+    err = citadel("index", corpus, tmp_path / "idx", code=4).err
+    assert "this index was built with generate-ids on, not its default" in err
+
+
+@pytest.mark.parametrize("name", ["corpus.tsv", "vectors.npz"])
+def test_generated_ids_are_for_jsonl(name: str, corpus: Path, index: Path, citadel: Citadel) -> None:
+    (corpus.parent / name).write_text("d1\tred fox\n")
+    err = citadel("add", index, corpus.parent / name, "--generate-ids", code=2).err
+    assert "JSONL" in err

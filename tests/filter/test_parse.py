@@ -69,7 +69,7 @@ class Colour(str, Enum):  # noqa: UP042 - str() of it is not its value
         (Colour.RED, "red"),
         (datetime.date(2024, 5, 17), "2024-05-17"),
         (datetime.datetime(2024, 5, 17, 12), "2024-05-17T12:00:00"),
-        (np.datetime64("2024-05-17"), "2024-05-17T00:00:00"),
+        (np.datetime64("2024-05-17"), "2024-05-17"),
         (uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"),
         (1 << 200, 1 << 200),
         ([], ()),

@@ -75,6 +75,7 @@ def test_long_document_is_one_hit_with_its_best_passage(
         [hit] = [hit for hit in hits if hit.id == "long"]
         passage = hit.passage
         assert LONG[passage.start : passage.end] == passage.text and passage.score == hit.score
+        assert hit.to_dict()["passage"]["text"] == passage.text
         scores = [other.score for other in hit.passages]
         assert len(scores) == index.stats()["passages"] - 3
         assert all(score <= hit.score for score in scores)

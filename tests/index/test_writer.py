@@ -139,7 +139,7 @@ def test_delete_accepts_the_ids_of_add_and_is_atomic(tmp_path: Path) -> None:
     assert "a" in index.commit()
     assert 7 in index
     assert "\ud800" not in index
-    assert index.delete([7, "\ud800"]) == 1  # type: ignore[list-item]
+    assert index.delete([7, "\ud800"]) == 1
     assert len(index.commit()) == 1
 
 

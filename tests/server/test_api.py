@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import citadel
@@ -100,6 +103,33 @@ def test_add_is_all_or_nothing(server: Running) -> None:
 def test_existing_id_is_replaced(server: Running) -> None:
     server.client.add([{"id": "d2", "text": "Mendel proposed inheritance."}], commit=True)
     assert server.client.search("evolution").ids == [] and server.client.search("inheritance").ids == ["d2"]
+
+
+def test_documents_without_ids_get_one(server: Running) -> None:
+    documents = [{"text": "Curie isolated radium."}, {"id": "d8", "text": "Bohr proposed shells."}]
+    answer = server.client.call("POST", "/v1/documents?commit=true", {"documents": documents})
+    assert answer["added"] == 2 and len(answer["generated_ids"]) == 1
+    assert server.client.search("radium").ids == answer["generated_ids"]
+
+
+def test_client_generates_ids_and_sends_other_types(server: Running) -> None:
+    owner, day = uuid.UUID(int=7), datetime.date(1898, 12, 26)
+    documents = [{"text": "Curie isolated radium.", "day": day}, {"id": owner, "text": "x", "n": np.int64(3)}]
+    sent = server.client.add(documents, commit=True)
+    assert sent == 2 and len(sent.generated_ids) == 1 and (sent.cut, sent.limit) == (0, None)
+    [hit] = server.client.search("radium")
+    assert hit.to_dict()["metadata"] == {"day": "1898-12-26"} and [hit.id] == sent.generated_ids
+    assert json.loads(json.dumps(server.client.search("radium").to_dicts())) == [hit.to_dict()]
+    document = server.client.get(owner)
+    assert document is not None and document.metadata == {"n": 3}
+    assert server.client.delete(owner, commit=True) == 1 and server.client.get(owner) is None
+    assert server.client.get("\ud800") is None
+
+
+@pytest.mark.parametrize("value", [{1}, float("nan"), b"x", {(1, 2): 3}], ids=repr)
+def test_client_refuses_what_json_does_not_have(value: object, server: Running) -> None:
+    with pytest.raises(citadel.InputError, match="cannot be written as JSON"):
+        server.client.add([{"id": "d9", "text": "x", "m": value}])
 
 
 def test_stats(server: Running) -> None:

@@ -6,6 +6,7 @@ from citadel.cli.support.options import (
     CorpusFile,
     Fingerprint,
     Format,
+    GenerateIds,
     IndexFolder,
     Memory,
     Model,
@@ -21,6 +22,7 @@ def add(
     corpus: CorpusFile,
     on_error: OnError = "fail",
     format: Format = None,
+    generate_ids: GenerateIds = False,
     fingerprint: Fingerprint = None,
     model: Model = None,
     memory: Memory = "1GiB",
@@ -37,7 +39,7 @@ def add(
             raise FingerprintError(
                 f"vectors of {fingerprint!r} do not fit an index of {opened.settings.fingerprint!r}", index
             )
-        feed = open_feed(corpus, format, on_error, memory=opened.memory)
+        feed = open_feed(corpus, format, on_error, memory=opened.memory, generate_ids=generate_ids)
         try:
             before, counted = len(opened), opened.counts
             with Progress("Adding", "documents") as progress:

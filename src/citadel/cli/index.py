@@ -10,6 +10,7 @@ from citadel.cli.support.options import (
     CorpusFile,
     Fingerprint,
     Format,
+    GenerateIds,
     IndexFolder,
     Memory,
     OnError,
@@ -71,6 +72,7 @@ def index(
     memory: Memory = "1GiB",
     threads: Threads = None,
     format: Format = None,
+    generate_ids: GenerateIds = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")] = False,
     commit_bytes: Annotated[
         int | None, typer.Option(hidden=True, min=1, envvar="CITADEL_COMMIT_BYTES")
@@ -106,7 +108,8 @@ def index(
         _refuse(chunks, "a model: bm25 reads whole texts")
         settings = _given(model=BM25, router=router, analyser=analyser, k1=k1, b=b)
     options = _options(settings) | ({"format": format} if format else {})
-    limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds)
+    options |= {"generate-ids": "on"} if generate_ids else {}
+    limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds, generate_ids=generate_ids)
     job = resumable_build.BuildOptions(
         corpus, index, settings, options, format, on_error, parse_size(memory), threads, overwrite, **limits
     )

@@ -13,6 +13,7 @@ import numpy as np
 from citadel.errors import FilterError
 from citadel.filter.dates import instant_of, microseconds
 from citadel.filter.tree import ORDERING, Instant, Operand, Scalar
+from citadel.text.values import unwrapped
 
 MAX_MEMBERS = 1000  # of a list
 MAX_STRING = 64_000  # bytes of UTF-8
@@ -75,7 +76,7 @@ def _ordered(field: str, operator: str, value: object) -> Operand:
     """A number, an instant, or None, against which nothing is ordered."""
     if value is None:
         return None
-    value = _unwrapped(value)
+    value = unwrapped(value)
     if isinstance(value, datetime.date):
         return Instant(instant_of(value))
     if isinstance(value, str):
@@ -107,7 +108,7 @@ def _member(field: str, operator: str, value: object) -> str:
 
 def _scalar(field: str, operator: str, value: object) -> Scalar:
     """A plain string, number or boolean; dates and UUIDs become the strings they are stored as."""
-    value = _unwrapped(value)
+    value = unwrapped(value)
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -124,14 +125,6 @@ def _scalar(field: str, operator: str, value: object) -> Scalar:
         "strings, numbers and booleans" if operator in ("$in", "$nin") else "a string, number or boolean"
     )
     raise FilterError(f"{operator} for field {quote(field)} takes {allowed}, not {type_of(value)}", field)
-
-
-def _unwrapped(value: object) -> object:
-    """A numpy scalar as the Python value that it holds."""
-    if isinstance(value, np.datetime64):
-        date = value.astype("datetime64[us]").item()
-        return date if isinstance(date, datetime.date) else value  # not a time, or beyond the year 9999
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _string(field: str, operator: str, text: str) -> str:

@@ -118,10 +118,10 @@ def count_documents(documents: Iterable[Document], advance: Callable[[int], Any]
         advance(1)
 
 
-def check_added(item: Document | Mapping[str, Any]) -> Document:
-    """Validate a document passed to `Index.add`."""
+def check_added(item: Document | Mapping[str, Any], new_id: Callable[[], str]) -> Document:
+    """Validate a document passed to `Index.add`; one without an id gets a new one."""
     if isinstance(item, Document):
         return check_document(item)
     if not isinstance(item, Mapping):
         raise InputError(f"a document is a Document or a dict with id and text, not {type(item).__name__}")
-    return make_document(item)
+    return make_document(item, new_id)

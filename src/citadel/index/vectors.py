@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,10 @@ from citadel.errors import InputError
 from citadel.index.npz_corpus import NAMES, read_slices, slice_bytes
 from citadel.settings import Settings
 from citadel.text.parse import check_document, make_document
+from citadel.text.values import plain_value
 from citadel.types import Document, Floats, VectorBatch
 
+NewId = Callable[[], str]
 _LARGEST_KEY = (1 << 32) - 1
 _KEYS = "whole numbers from 0 to 2³² − 1"
 ANY = 0  # the key of every token with the all-to-all router
@@ -23,18 +25,24 @@ _DOCUMENTS_PER_BATCH = 1024
 _POSTINGS_PER_BATCH = 131_072
 
 
-def batches(given: Any, settings: Settings, memory: int) -> Iterator[VectorBatch]:
-    """Batches from an `.npz` file, a mapping of arrays, or an iterable of mappings per document."""
+def batches(
+    given: Any, settings: Settings, memory: int, new_id: NewId | None = None
+) -> Iterator[VectorBatch]:
+    """Batches from an `.npz` file, a mapping of arrays, or an iterable of mappings per document.
+
+    `new_id` makes the id of a mapping without one.
+    """
     if isinstance(given, (str, os.PathLike)):
         for first, arrays in read_slices(str(given), settings, memory):
             batch = _from_arrays(arrays, settings, str(given), first)
             if len(batch):
                 yield batch
     elif isinstance(given, Mapping):
-        batch = _from_arrays(given, settings, "add_vectors") if "ids" in given else _join([given], settings)
+        is_many = "ids" in given
+        batch = _from_arrays(given, settings, "add_vectors") if is_many else _join([given], settings, new_id)
         yield from _pieces(batch, slice_bytes(memory))
     else:
-        yield from _grouped(given, settings, slice_bytes(memory))
+        yield from _grouped(given, settings, slice_bytes(memory), new_id)
 
 
 def _pieces(batch: VectorBatch, size: int) -> Iterator[VectorBatch]:
@@ -54,7 +62,9 @@ def _pieces(batch: VectorBatch, size: int) -> Iterator[VectorBatch]:
         start = stop
 
 
-def _grouped(given: Iterable[Mapping[str, Any]], settings: Settings, size: int) -> Iterator[VectorBatch]:
+def _grouped(
+    given: Iterable[Mapping[str, Any]], settings: Settings, size: int, new_id: NewId | None
+) -> Iterator[VectorBatch]:
     waiting: list[Mapping[str, Any]] = []
     for item in given:
         if not isinstance(item, Mapping):
@@ -63,16 +73,16 @@ def _grouped(given: Iterable[Mapping[str, Any]], settings: Settings, size: int) 
             )
         waiting.append(item)
         if len(waiting) == _DOCUMENTS_PER_BATCH:
-            yield from _pieces(_join(waiting, settings), size)
+            yield from _pieces(_join(waiting, settings, new_id), size)
             waiting = []
     if waiting:
-        yield from _pieces(_join(waiting, settings), size)
+        yield from _pieces(_join(waiting, settings, new_id), size)
 
 
-def _document(source: Mapping[str, Any]) -> Document:
+def _document(source: Mapping[str, Any], new_id: NewId | None) -> Document:
     """The document of a mapping, checked as in `Index.add`; text and title are optional."""
     fields = {name: value for name, value in source.items() if name not in _ROWS}
-    return make_document({"text": "", **fields})
+    return make_document({"text": "", **fields}, new_id)
 
 
 def _array(value: Any, dtype: Any, dimensions: int, what: str, where: str) -> NDArray[Any]:
@@ -158,8 +168,8 @@ def _semantic(value: Any, settings: Settings, dimensions: int, where: str) -> Fl
     return array
 
 
-def _join(items: Sequence[Mapping[str, Any]], settings: Settings) -> VectorBatch:
-    documents = [_document(item) for item in items]
+def _join(items: Sequence[Mapping[str, Any]], settings: Settings, new_id: NewId | None = None) -> VectorBatch:
+    documents = [_document(item, new_id) for item in items]
     rows = [
         _rows(item, settings, f"document {document.id!r}")
         for item, document in zip(items, documents, strict=True)
@@ -232,7 +242,8 @@ def _texts(value: Any, count: int | None, what: str, where: str) -> list[str]:
     try:
         array = np.asarray(value).reshape(-1)
         letters = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
-        texts = [str(text) for text in letters.tolist()]
+        items = letters.tolist() if letters.dtype.kind == "U" else map(plain_value, letters)
+        texts = [str(text) for text in items]
     except ValueError as error:  # invalid UTF-8
         raise InputError(f"{what} cannot be read as text ({error})", where) from None
     if count is not None and len(texts) != count:

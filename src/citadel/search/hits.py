@@ -136,6 +136,17 @@ class Hits(Sequence[Hit]):
         """Dot products computed: query tokens with postings, and queries with semantic vectors."""
         return self._scored.dot_products
 
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The hits as dicts in JSON's types: `json.dumps(hits.to_dicts())`.
+
+        >>> import citadel, tempfile
+        >>> index = citadel.Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add([{"id": "d1", "text": "E = mc²", "year": 1905}])
+        >>> [(hit["id"], hit["rank"], hit["metadata"]) for hit in index.commit().search("mc²").to_dicts()]
+        [('d1', 1, {'year': 1905})]
+        """
+        return [hit.to_dict() for hit in self]
+
     def fields(self, start: int, stop: int, limit: int = sys.maxsize) -> list[Fields]:
         """Id, title, text and metadata of hits start … stop − 1; texts are cut after `limit` characters."""
         return self._snapshot.fields(self._scored.numbers[start:stop], limit)

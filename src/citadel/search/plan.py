@@ -13,6 +13,7 @@ from citadel.errors import CorruptIndexError, InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.routing import idf, length_norm
 from citadel.settings import Settings
+from citadel.text.values import unwrapped
 from citadel.types import Floats, Keys
 
 CANDIDATES, PROBES = 4, 64  # documents per hit that `rerank` considers, by tokens and by centroids
@@ -44,6 +45,7 @@ class Options(NamedTuple):
 
 def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None) -> Options:
     """Check the options and resolve `auto` and τ for this snapshot."""
+    k = unwrapped(k)
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
         raise UsageError(f"k must be a whole number of 0 or more, not {k!r}")
     if semantic_mode not in SEMANTIC_MODES:

@@ -16,6 +16,7 @@ from citadel.index.snapshot import Snapshot
 from citadel.search.engine import Engine
 from citadel.search.grouping import ByDocument, ByField, Groups
 from citadel.search.plan import EXACT_BELOW, Options, plan_options
+from citadel.text.values import unwrapped
 from citadel.types import Scored
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Request(NamedTuple):
     def page(self, scored: Scored) -> Scored:
         """The part of a result that was requested."""
         if self.min_score is not None:
-            kept = np.flatnonzero(scored.scores >= self.min_score)
+            kept = np.flatnonzero(scored.scores >= np.float64(self.min_score))  # as `hit.score` compares
             scored = scored._replace(numbers=scored.numbers[kept], scores=scored.scores[kept])
         if not self.offset:
             return scored
@@ -74,8 +75,8 @@ class Requests:
         group_by: str | None = None,
     ) -> Request:
         """Check the arguments of a search."""
-        if offset or min_score is not None:
-            _check_page(k, offset, min_score)
+        if offset.__class__ is not int or offset or min_score is not None:
+            k, offset, min_score = _check_page(unwrapped(k), unwrapped(offset), unwrapped(min_score))
             k += offset
         parsed, allowed = None if filter is None else given_filter(filter), None
         if parsed is not None:
@@ -122,12 +123,17 @@ class Requests:
         return options
 
 
-def _check_page(k: int, offset: int, min_score: float | None) -> None:
+def _check_page(k: int, offset: int, min_score: float | None) -> tuple[int, int, float | None]:
+    """Check the arguments of a page of hits and return them."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
         raise UsageError(f"k must be a whole number of 0 or more, not {k!r}")
     if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
         raise UsageError(f"offset must be a whole number of 0 or more, not {offset!r}")
     if min_score is None:
-        return
+        return k, offset, None
     if isinstance(min_score, bool) or not isinstance(min_score, int | float) or min_score != min_score:
         raise UsageError(f"min_score must be a number, not {min_score!r}")
+    try:
+        return k, offset, float(min_score)
+    except OverflowError:
+        raise UsageError("min_score must be a number in the range of a float") from None

@@ -22,7 +22,7 @@ from citadel.search.request import Request, Requests
 from citadel.settings import available_threads
 from citadel.text.analyser import Analyser
 from citadel.text.parse import shorten
-from citadel.text.queries import named_queries
+from citadel.text.queries import named_queries, query_id
 from citadel.types import Ranking, RoutedTokens, Scored
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Searcher:
         if True in lacks_semantic:
             request = request.without_semantic()
         prepared = (PreparedQuery(self._engine.prepare(plan)) for plan in plans)
-        return self._batch(list(queries), prepared, request)
+        return self._batch([query_id(id) for id in queries], prepared, request)
 
     def prepare(self, queries: Sequence[str]) -> list[PreparedQuery]:
         """Prepare texts for `search_prepared`; a model encodes several at once."""

@@ -7,21 +7,25 @@ import json
 import threading
 import urllib.parse
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from citadel.errors import (
     ChangesLostError,
     CorruptIndexError,
+    InputError,
     ResourceError,
     ServerError,
     TruncatedDocumentsWarning,
     UsageError,
 )
-from citadel.server.client_results import AddedCount, RemoteHits
+from citadel.server.client_results import RemoteHits
 from citadel.server.error_codes import ERROR_CODES
-from citadel.text.queries import named_queries
-from citadel.types import Document, Ranking
+from citadel.text.new_ids import NewIds
+from citadel.text.parse import AnyId, known_id, known_ids
+from citadel.text.queries import named_queries, query_id
+from citadel.text.values import json_default
+from citadel.types import AddedCount, Document, Ranking
 
 _EXCEPTIONS = {code: kind for kind, _, code in ERROR_CODES}
 # An idle connection was closed.
@@ -116,7 +120,7 @@ class Client:
     def search_batch(
         self,
         queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str],
-        k: int = 1000,
+        k: int = 10,
         *,
         semantic_mode: str = "auto",
         tau: float | None = None,
@@ -129,14 +133,14 @@ class Client:
     def search_vectors_batch(
         self,
         queries: Mapping[str, Mapping[str, Any]],
-        k: int = 1000,
+        k: int = 10,
         *,
         semantic_mode: str = "auto",
         tau: float | None = None,
         documents: bool = False,
     ) -> Ranking:
         """Return the hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        named = [{"id": id, "vectors": _as_lists(**query)} for id, query in queries.items()]
+        named = [{"id": query_id(id), "vectors": _as_lists(**query)} for id, query in queries.items()]
         return self._batch(named, k, semantic_mode, tau, documents)
 
     def explain(
@@ -154,33 +158,39 @@ class Client:
 
     # -- documents -------------------------------------------------------------------------------------------
 
-    def get(self, id: str) -> Document | None:
+    def get(self, id: AnyId) -> Document | None:
         """Return the committed document with this id, or None."""
+        known = known_id(id)
+        if known is None:
+            return None
         try:
-            fields = self.call("GET", f"/v1/documents?{urllib.parse.urlencode({'id': id})}")
+            fields = self.call("GET", f"/v1/documents?{urllib.parse.urlencode({'id': known})}")
         except ServerError as error:
             if error.code == "not_found":
                 return None
             raise
         return Document(fields["id"], fields["text"], fields["title"], fields["metadata"])
 
-    def add(self, documents: Sequence[Mapping[str, Any]], *, commit: bool = False) -> AddedCount:
+    def add(self, documents: Iterable[Mapping[str, Any]], *, commit: bool = False) -> AddedCount:
         """Add documents, all or none; return how many were added.
 
-        Texts longer than the model reads are cut, with one `TruncatedDocumentsWarning` per call.
+        A document without `id` gets one here, so that a repeated request does not add it twice. Texts longer
+        than the model reads are cut, with one `TruncatedDocumentsWarning` per call.
         """
-        answer = self._change("/v1/documents", {"documents": list(documents)}, commit)
+        new_ids = NewIds()
+        sent = [_with_id(fields, new_ids) for fields in documents]
+        answer = self._change("/v1/documents", {"documents": sent}, commit)
         cut = answer.get("cut") or {}
-        added = AddedCount(answer["added"], cut.get("documents", 0), cut.get("limit"))
+        added = AddedCount(answer["added"], cut.get("documents", 0), cut.get("limit"), new_ids.made)
         if added.cut:
             from citadel.api import truncation_message
 
             warnings.warn(truncation_message(added.cut, added.limit), TruncatedDocumentsWarning, stacklevel=2)
         return added
 
-    def delete(self, ids: Sequence[str], *, commit: bool = False) -> int:
+    def delete(self, ids: AnyId | Iterable[AnyId], *, commit: bool = False) -> int:
         """Delete documents by id; return how many existed."""
-        return int(self._change("/v1/delete", {"ids": list(ids)}, commit)["deleted"])
+        return int(self._change("/v1/delete", {"ids": known_ids(ids)}, commit)["deleted"])
 
     def commit(self) -> int:
         """Make all changes durable and visible; return the generation.
@@ -217,7 +227,7 @@ class Client:
 
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """Call any route with a JSON value and return its JSON; errors carry the server's message."""
-        payload = None if body is None else json.dumps(body, allow_nan=False).encode()
+        payload = None if body is None else _encode(body)
         status, headers, text = self._exchange(method, self._parts.path.rstrip("/") + path, payload)
         try:
             answer = json.loads(text)
@@ -305,6 +315,18 @@ class Client:
         count = max(min(self._limits["batch"], self._limits["hits"] // max(k, 1)), 1)
         for start in range(0, len(queries), count):
             yield queries[start : start + count]
+
+
+def _with_id(fields: Mapping[str, Any], new_id: Callable[[], str]) -> Mapping[str, Any]:
+    return fields if "id" in fields or "_id" in fields else {"id": new_id(), **fields}
+
+
+def _encode(body: Any) -> bytes:
+    """A request body; dates, UUIDs and numpy values are sent as `Index.add` stores them."""
+    try:
+        return json.dumps(body, allow_nan=False, default=json_default).encode()
+    except (TypeError, ValueError, RecursionError) as error:  # NaN, a name that is no string, a cycle
+        raise InputError(f"the request cannot be written as JSON ({error}): correct its values") from None
 
 
 def _error(status: int, answer: Any, retry_after: str | None) -> Exception:

@@ -1,9 +1,9 @@
-"""Results of `citadel.Client`: hits of a search, and the number of documents added."""
+"""Hits of a search by `citadel.Client`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from citadel.errors import InputError
 from citadel.types import Document, Hit
@@ -46,6 +46,10 @@ class RemoteHits(Sequence[Hit]):
         """The scores of the hits."""
         return [hit.score for hit in self._hits]
 
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The hits as dicts in JSON's types."""
+        return [hit.to_dict() for hit in self._hits]
+
     def _document(self, rank: int) -> Document:
         row = self._rows[rank - 1]
         if "text" in row and not row.get("text_cut"):
@@ -54,20 +58,3 @@ class RemoteHits(Sequence[Hit]):
         if document is None:
             raise InputError(f"document {row['id']!r} was deleted since the search")
         return document
-
-
-class AddedCount(int):
-    """Number of documents added; `cut` of them were longer than the `limit` of tokens that the model reads.
-
-    >>> added = AddedCount(3, cut=1, limit=512)
-    >>> added == 3, added.cut, added.limit
-    (True, 1, 512)
-    """
-
-    cut: int
-    limit: int | None  # None for an index without a model
-
-    def __new__(cls, added: int, cut: int = 0, limit: int | None = None) -> Self:
-        self = super().__new__(cls, added)
-        self.cut, self.limit = cut, limit
-        return self

@@ -233,9 +233,8 @@ _DOCUMENT: dict[str, Any] = {
         "title": {"type": ["string", "null"]},
         "text": {"type": ["string", "null"]},
     },
-    "required": ["id"],
     "anyOf": [{"required": ["text"]}, {"required": ["title"]}],
-    "description": "an id with a text, a title or both; all other fields are metadata",
+    "description": "a text, a title or both; without an id one is generated; all other fields are metadata",
 }
 
 
@@ -310,9 +309,10 @@ class CutDocuments(ResponseModel):
 
 
 class AddResponse(ChangeResponse):
-    """Number of documents added, and how many of them were cut."""
+    """Number of documents added, ids generated for them, and how many of them were cut."""
 
     added: int
+    generated_ids: list[str] = Field(description="ids of the documents that were given without one, in order")
     cut: CutDocuments
 
 

@@ -17,6 +17,7 @@ from citadel.server.config import ServerConfig
 from citadel.server.errors import busy
 from citadel.server.index_stats import IndexStatsCache
 from citadel.server.ledger import Ledger
+from citadel.text.new_ids import NewIds
 from citadel.text.parse import make_document
 from citadel.types import Document
 
@@ -107,11 +108,13 @@ class Service:
         return counts | {"changes": token, "waiting": self.waiting, "generation": self.generation}
 
     def _add(self, documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        new_ids = NewIds()
         added, cut = self.index.add_checked(
-            [_document(position, fields) for position, fields in enumerate(documents)]
+            [_document(position, fields, new_ids) for position, fields in enumerate(documents)]
         )
         self.waiting += added
-        return {"added": added, "cut": {"documents": cut, "limit": self.index.max_tokens}}
+        counts = {"documents": cut, "limit": self.index.max_tokens}
+        return {"added": added, "generated_ids": new_ids.made, "cut": counts}
 
     def _delete(self, ids: Sequence[str]) -> dict[str, Any]:
         deleted = self.index.delete(ids)
@@ -179,7 +182,8 @@ class Service:
             raise ServerError(
                 504,
                 "deadline",
-                f"the change is still running after {seconds:g} seconds: it is safe to send it again",
+                f"the change is still running after {seconds:g} seconds: it is safe to send it again, "
+                "unless it adds documents without ids",
             ) from None
 
     def _write_done(self, future: asyncio.Future[Any]) -> None:
@@ -188,8 +192,8 @@ class Service:
             future.exception()  # retrieved, so that asyncio does not log it after a timeout
 
 
-def _document(position: int, fields: Mapping[str, Any]) -> Document:
+def _document(position: int, fields: Mapping[str, Any], new_id: Callable[[], str]) -> Document:
     try:
-        return make_document(fields)
+        return make_document(fields, new_id)
     except InputError as error:
         raise InputError(f"documents.{position}: {error}; none was added") from None

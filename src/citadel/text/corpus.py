@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Self
 
 from citadel.errors import InputError, UsageError
 from citadel.text.files import STDIN, Lines, LineTooLongError, open_lines, uncompressed_name
+from citadel.text.new_ids import content_id
 from citadel.text.parse import decode, make_document, parse_object
 from citadel.types import Document
 
@@ -126,13 +127,15 @@ def read_corpus(
     start: int = 0,
     skipped: Skipped = None,
     max_line: int | None = None,
+    generate_ids: bool = False,
 ) -> Corpus:
     """Stream the documents of a JSONL or TSV file, a BEIR folder or "-" (standard input, JSONL by default).
 
     A bad line raises InputError with file and line; with `on_error="skip"` it is counted, its error is passed
     to `skipped`, and reading continues. A line of more than `max_line` bytes (default 64 MiB) is a bad line.
     Blank lines are ignored. Ids may repeat; the index keeps the last document of an id. A TSV line is id,
-    text or id, title, text, without quoting. `start` is the offset of an earlier Position.
+    text or id, title, text, without quoting. `start` is the offset of an earlier Position. `generate_ids`
+    derives the id of a JSONL document without one from its line, so equal lines have equal ids.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -146,6 +149,10 @@ def read_corpus(
         raise UsageError(f"on_error is 'fail' or 'skip', not {on_error!r}")
     file = find_file(path, "corpus.jsonl")
     parse = _parse_tsv if find_format(file, format) == "tsv" else _parse_jsonl
+    if generate_ids:
+        if parse is _parse_tsv:
+            raise UsageError("ids are generated for JSONL only: a line of TSV begins with its id")
+        parse = _parse_jsonl_without_id
     return Corpus(open_lines(file, start, max_line), parse, on_error, skipped)
 
 
@@ -192,7 +199,15 @@ def _is_folder(path: str) -> bool:
 
 
 def _parse_jsonl(line: str) -> Document:
-    return make_document(parse_object(line))
+    return make_document(parse_object(line), _refuse_without_id)
+
+
+def _refuse_without_id() -> str:
+    raise InputError("no id: give `id` or `_id`, or --generate-ids")
+
+
+def _parse_jsonl_without_id(line: str) -> Document:
+    return make_document(parse_object(line), lambda: content_id(line.strip()))
 
 
 def _parse_tsv(line: str) -> Document:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from citadel.errors import InputError, UsageError
+from citadel.text.values import plain_value
 from citadel.types import Document
 
+AnyId = str | int | uuid.UUID | datetime.date | np.generic  # a date may have a time
 MAX_ID = 512  # bytes of UTF-8
 MAX_DEPTH = 64  # of metadata; the json module fails near 1,000
 MAX_INTEGER_BITS = 1024  # range of a double
@@ -53,15 +59,17 @@ def parse_object(line: str) -> dict[str, Any]:
     return value
 
 
-def make_document(fields: Mapping[str, Any]) -> Document:
+def make_document(fields: Mapping[str, Any], new_id: Callable[[], str] | None = None) -> Document:
     """Make a document from `id` or `_id`, `title` and `text`; all other fields are metadata.
 
     An object under `metadata` (as in BEIR) is merged with the other fields; a name in both is an error.
+    `new_id` makes an id for a document without one.
 
     >>> make_document({"_id": 7, "text": "E = mc²", "year": 1905})
     Document(id='7', text='E = mc²', title='', metadata={'year': 1905})
     """
-    identifier = find_id(fields)
+    has_id = "id" in fields or "_id" in fields
+    identifier = find_id(fields) if has_id or new_id is None else new_id()
     title, text = fields.get("title"), fields.get("text")
     if title is None and text is None:
         raise InputError("neither text nor title: give at least one")
@@ -70,29 +78,30 @@ def make_document(fields: Mapping[str, Any]) -> Document:
 
 
 def check_document(document: Document) -> Document:
-    """Return the document, or raise InputError if a field cannot be stored.
+    """Return the document in JSON's types, or raise InputError if a field cannot be stored.
 
-    >>> check_document(Document("d1", "text")).id
-    'd1'
+    >>> import datetime
+    >>> check_document(Document("d1", "text", metadata={"day": datetime.date(1905, 6, 30)})).metadata
+    {'day': '1905-06-30'}
     """
-    check_id(document.id)
-    check_text(document.title, "title")
-    check_text(document.text, "text")
+    id = id_text(document.id)
+    title, text = check_text(document.title, "title"), check_text(document.text, "text")
     if not isinstance(document.metadata, Mapping):
         raise InputError(f"metadata must be an object, not {_kind(document.metadata)}")
-    for name, value in document.metadata.items():
-        check_text(name, "a metadata name")
-        _check_value(value, name, 1)
-    return document
+    metadata = {
+        check_text(name, "a metadata name"): _json_value(value, name, 1)
+        for name, value in document.metadata.items()
+    }
+    return Document(id, text, title, metadata)
 
 
 def find_id(fields: Mapping[str, Any]) -> str:
-    """The id of a document or query, from `id` or `_id`; an integer becomes its decimal digits.
+    """The id of a document or query, from `id` or `_id`, as `id_text` has it.
 
     >>> find_id({"id": 12})
     '12'
     """
-    given = [_id_text(fields[name]) for name in ("id", "_id") if name in fields]
+    given = [id_text(fields[name]) for name in ("id", "_id") if name in fields]
     if not given:
         raise InputError("no id: give `id` or `_id`")
     if given[0] != given[-1]:
@@ -118,17 +127,42 @@ def check_id(identifier: object) -> str:
     return identifier
 
 
+def id_text(value: object) -> str:
+    """An id as it is stored: an integer becomes its digits, a UUID or date its canonical string.
+
+    >>> id_text(12), id_text("d1")
+    ('12', 'd1')
+    """
+    value = plain_value(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value) if value.bit_length() <= MAX_INTEGER_BITS else check_id("9" * (MAX_ID + 1))
+    return check_id(value)
+
+
 def known_id(id: object) -> str | None:
     """An id as `add` stores it, or None if no document can have it.
 
     >>> known_id(7), known_id("\\ud800")
     ('7', None)
     """
+    id = plain_value(id)
     if isinstance(id, int) and not isinstance(id, bool):
-        return str(id)
+        return str(id) if id.bit_length() <= MAX_INTEGER_BITS else None
     if not isinstance(id, str):
         raise UsageError(f"a document's id is a string or an integer, not {type(id).__name__}")
     return id if id.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in id) else None
+
+
+def known_ids(ids: object) -> list[str]:
+    """One id or an iterable of ids as `add` stores them, without those that no document can have.
+
+    >>> known_ids("d1"), known_ids(["d1", 7, "\\ud800"])
+    (['d1'], ['d1', '7'])
+    """
+    given = plain_value(ids)
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        given = [given]
+    return [id for id in map(known_id, given) if id is not None]
 
 
 def check_text(text: object, what: str) -> str:
@@ -147,7 +181,7 @@ def check_text(text: object, what: str) -> str:
             raise InputError(
                 f"{what} holds half a surrogate pair (\\u{code:04x}), which UTF-8 cannot encode"
             ) from None
-    return text
+    return text if type(text) is str else str(text)
 
 
 def shorten(text: str) -> str:
@@ -157,12 +191,6 @@ def shorten(text: str) -> str:
     "aaa'…"
     """
     return repr(text) if len(text) <= 40 else repr(text[:40]) + "…"
-
-
-def _id_text(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value) if value.bit_length() <= MAX_INTEGER_BITS else check_id("9" * (MAX_ID + 1))
-    return check_id(value)
 
 
 def _or_empty(value: Any) -> Any:
@@ -180,7 +208,9 @@ def _find_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
     return metadata
 
 
-def _check_value(value: object, name: str, depth: int) -> None:
+def _json_value(value: object, name: str, depth: int) -> object:
+    """A value of metadata in JSON's types; InputError if it has none."""
+    value = plain_value(value)
     if isinstance(value, str):
         check_text(value, f"metadata {shorten(name)}")
     elif isinstance(value, float) and not math.isfinite(value):
@@ -190,19 +220,20 @@ def _check_value(value: object, name: str, depth: int) -> None:
             f"metadata {shorten(name)} is an integer of more than {MAX_INTEGER_BITS} bits: write a string"
         )
     elif isinstance(value, dict | list | tuple):
-        _check_inner(value, name, depth + 1)
+        return _inner(value, name, depth + 1)
     elif value is not None and not isinstance(value, int | float):
         raise InputError(f"metadata {shorten(name)} must be JSON, not {_kind(value)}")
+    return value
 
 
-def _check_inner(value: Mapping[Any, Any] | Sequence[Any], name: str, depth: int) -> None:
+def _inner(value: Mapping[Any, Any] | Sequence[Any], name: str, depth: int) -> object:
     if depth > MAX_DEPTH:
         raise InputError(f"metadata {shorten(name)} is nested deeper than {MAX_DEPTH} levels: flatten it")
-    if isinstance(value, Mapping):
-        for inner in value:
-            check_text(inner, f"a name inside metadata {shorten(name)}")
-    for item in value.values() if isinstance(value, Mapping) else value:
-        _check_value(item, name, depth)
+    if not isinstance(value, Mapping):
+        return [_json_value(item, name, depth) for item in value]
+    for inner in value:
+        check_text(inner, f"a name inside metadata {shorten(name)}")
+    return {inner: _json_value(item, name, depth) for inner, item in value.items()}
 
 
 def _kind(value: object) -> str:

@@ -9,6 +9,7 @@ from citadel.errors import InputError, UsageError
 from citadel.text.corpus import find_file, find_format
 from citadel.text.files import open_lines
 from citadel.text.parse import check_id, check_text, decode, find_id, parse_object, shorten
+from citadel.text.values import plain_value
 
 Query = tuple[str, str]
 
@@ -43,14 +44,32 @@ def named_queries(queries: Sequence[str] | Sequence[Query] | Mapping[str, str]) 
     >>> named_queries(["relativity", "evolution"])
     [('1', 'relativity'), ('2', 'evolution')]
     """
-    if isinstance(queries, Mapping):
-        return list(queries.items())
     if isinstance(queries, str):
         raise UsageError("search_batch takes several queries; use search for one")
-    return [
-        (str(position), query) if isinstance(query, str) else (query[0], query[1])
-        for position, query in enumerate(queries, 1)
-    ]
+    if isinstance(queries, Mapping):
+        pairs = list(queries.items())
+    else:
+        pairs = [
+            (str(position), query) if isinstance(query, str) else (query[0], query[1])
+            for position, query in enumerate(queries, 1)
+        ]
+    named: dict[str, str] = {}
+    for id, text in pairs:
+        _add(named, query_id(id), text)
+    return list(named.items())
+
+
+def query_id(id: object) -> str:
+    """The id of a query; integers and UUIDs become strings, as the ids of documents do.
+
+    >>> query_id(7), query_id("q1")
+    ('7', 'q1')
+    """
+    if isinstance(plain := plain_value(id), str):
+        return plain
+    if isinstance(plain, int) and not isinstance(plain, bool):
+        return str(plain)
+    raise UsageError(f"the id of a query is a string or an integer, not {type(id).__name__}")
 
 
 def parse_query(line: str) -> Query:

@@ -61,10 +61,13 @@ class TextFeed:
         on_error: OnError,
         start: int = 0,
         memory: int = DEFAULT_MEMORY,
+        generate_ids: bool = False,
     ) -> None:
         self._source = source
         limit = max(memory // _LINE_SHARE, _MIN_LINE)
-        self._corpus = read_corpus(path, format=format, on_error=on_error, start=start, max_line=limit)
+        self._corpus = read_corpus(
+            path, format=format, on_error=on_error, start=start, max_line=limit, generate_ids=generate_ids
+        )
         self._ended = False
         self._counted = 0
         self._read = deque[int]()  # bytes consumed after each document that is read and not yet indexed
@@ -201,15 +204,23 @@ def is_vectors(corpus: str) -> bool:
 
 
 def open_feed(
-    corpus: str, format: str | None, on_error: str, start: Build | None = None, memory: int = DEFAULT_MEMORY
+    corpus: str,
+    format: str | None,
+    on_error: str,
+    start: Build | None = None,
+    memory: int = DEFAULT_MEMORY,
+    generate_ids: bool = False,
 ) -> Feed:
     """Open a corpus at its beginning, or where an earlier build stopped."""
     if on_error not in ("fail", "skip"):
         raise UsageError(f"--on-error is fail or skip, not {on_error!r}")
     policy: OnError = "skip" if on_error == "skip" else "fail"
     if is_vectors(corpus):
+        if generate_ids:
+            raise UsageError("--generate-ids is for JSONL: an .npz file has an array `ids`")
         return VectorFeed(corpus, real_source(corpus), policy, start.line if start else 0)
-    return TextFeed(corpus, real_source(corpus), format, policy, start.position if start else 0, memory)
+    position = start.position if start else 0
+    return TextFeed(corpus, real_source(corpus), format, policy, position, memory, generate_ids)
 
 
 def real_source(corpus: str) -> str:

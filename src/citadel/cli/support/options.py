@@ -27,6 +27,9 @@ OnError = Annotated[
 Format = Annotated[
     str | None, typer.Option("--format", metavar="jsonl|tsv", help="Corpus format, if its name does not say.")
 ]
+GenerateIds = Annotated[
+    bool, typer.Option("--generate-ids", help="JSONL: derive an id from each line that has none.")
+]
 Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory limit, e.g. 512MiB.")]
 Threads = Annotated[
     int | None,

@@ -43,6 +43,7 @@ class BuildOptions:
     memory: int = 1 << 30
     threads: int | None = None
     overwrite: bool = False
+    generate_ids: bool = False
     commit_bytes: int = COMMIT_BYTES
     commit_seconds: float = COMMIT_SECONDS
 
@@ -117,11 +118,11 @@ def _check_finished(job: BuildOptions, build: Build) -> None:
 def _open(job: BuildOptions, on_error: str, start: Build | None) -> Feed:
     """Open the corpus where an earlier run stopped, if everything before is unchanged."""
     if start is None or start.position == 0:
-        return open_feed(job.corpus, job.format, on_error, memory=job.memory)
+        return open_feed(job.corpus, job.format, on_error, memory=job.memory, generate_ids=job.generate_ids)
     changed = "the corpus has changed since it was indexed: restore it, or rebuild with --overwrite"
     try:
         with Progress("Verifying the indexed part"):
-            feed = open_feed(job.corpus, job.format, on_error, start, job.memory)
+            feed = open_feed(job.corpus, job.format, on_error, start, job.memory, job.generate_ids)
     except InputError as error:
         raise InputError(f"{error.reason.removesuffix('; start anew')}; {changed}", job.corpus) from None
     state = feed.state()
