@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from citadel.errors import CitadelError, CorruptIndexError, RepairLossError, ResourceError
+from citadel.encode.locate import model_name
+from citadel.errors import CitadelError, CorruptIndexError, FingerprintError, RepairLossError, ResourceError
 from citadel.index.buffer import Buffer, MemoryContents, expected_bytes, stored_codec
 from citadel.index.changes import AnalysedDocument, Item, add_item, item_bytes
 from citadel.index.check import check_columns, check_documents, check_file, check_lists, is_whole
@@ -105,8 +106,8 @@ def plan_repair(storage: Storage, encode: EncodeDocuments | None = None) -> Repa
         plan = _plan_rewrite(manifest, states, _can_rebuild(manifest.settings, encode))
         if plan.loses_documents and older is not None and _has_all(storage, older, manifest, plan):
             return RepairPlan(newest, "return", older, manifest.documents)
-        if manifest.settings.router == "bm25" and any(state.needs_rebuild for state in states):
-            matching_analyser(manifest.settings, storage.location)  # with the right one nothing is lost
+        if any(state.needs_rebuild for state in states):
+            _require_encoder(manifest.settings, encode, storage.location)
         return plan
 
 
@@ -252,6 +253,18 @@ def _can_rebuild(settings: Settings, encode: EncodeDocuments | None) -> bool:
     if settings.analyser is not None:
         return get_analyser(settings.analyser).fingerprint == settings.fingerprint
     return settings.model is not None and encode is not None
+
+
+def _require_encoder(settings: Settings, encode: EncodeDocuments | None, location: str) -> None:
+    """Raise FingerprintError if documents are lost only because their analyser or model is missing here."""
+    if settings.analyser is not None:
+        matching_analyser(settings, location)
+    elif settings.model is not None and encode is None:
+        raise FingerprintError(
+            f"damaged lists can be rebuilt only with the model {model_name(settings.model)[:60]!r} "
+            f"(fingerprint {settings.fingerprint[:12]}…): name its folder with --model DIR or CITADEL_MODEL",
+            location,
+        )
 
 
 def _plan_rewrite(manifest: Manifest, states: tuple[SegmentState, ...], can_rebuild: bool) -> RepairPlan:
