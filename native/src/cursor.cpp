@@ -8,8 +8,7 @@
 namespace citadel {
 namespace {
 
-// Members looked up in a block; with more, testing every document is faster.
-constexpr std::size_t kMaxMatched = 32;
+constexpr std::size_t kMaxMatched = 32;  // members looked up in a block; testing every document is faster beyond
 
 // Prefetch into the L2 cache, leaving the few L1 miss buffers to demand loads.
 void prefetch(const std::uint8_t* bytes, std::uint64_t begin, std::uint64_t end) {
@@ -17,32 +16,23 @@ void prefetch(const std::uint8_t* bytes, std::uint64_t begin, std::uint64_t end)
 }
 
 // Prefetch the cache line of a block's entry.
-void prefetch_entry(const Section& entries, std::uint64_t at) {
-  __builtin_prefetch(entries.data() + at, 0, 2);
-}
+void prefetch_entry(const Section& entries, std::uint64_t at) { __builtin_prefetch(entries.data() + at, 0, 2); }
 
-// The packed bytes of a block of `n` values, checked to lie within the list. Prefetches those of a later
-// block.
-const std::uint8_t* block_bytes(const Section& offsets, const Section& packed, std::uint64_t entry,
-                                std::size_t n, std::uint64_t end) {
+// The packed bytes of a block of `n` values, checked to lie within the list. Prefetches those of a later block.
+const std::uint8_t* block_bytes(const Section& offsets, const Section& packed, std::uint64_t entry, std::size_t n, std::uint64_t end) {
   const std::uint64_t offset = entry & kOffsetMask;
   const auto bits = static_cast<unsigned>(entry >> kBitsShift);
   if (bits > 32) offsets.corrupt("a block claims " + std::to_string(bits) + " bits per value");
-  if (offset > end || packed_bytes(n, bits) > end - offset)
-    offsets.corrupt("a block's bytes lie outside its list");
+  if (offset > end || packed_bytes(n, bits) > end - offset) offsets.corrupt("a block's bytes lie outside its list");
   const std::uint64_t ahead = offset + kPrefetchDistance / kBlock * packed_bytes(n, bits);
   prefetch(packed.data(), ahead, std::min(ahead + 128, packed.size()));
   return packed.data() + offset;
 }
 
 // Scalar additions: a document can occur twice, the second time with value 0.
-void add_values(float* accumulators, std::uint32_t base, const std::uint32_t* documents, const float* values,
-                std::size_t n) {
-  // The address for document 0.
-  const std::uintptr_t origin = reinterpret_cast<std::uintptr_t>(accumulators) - 4 * std::uintptr_t{base};
-  const auto at = [=](std::size_t i) {
-    return reinterpret_cast<float*>(origin + 4 * std::uintptr_t{documents[i]});
-  };
+void add_values(float* accumulators, std::uint32_t base, const std::uint32_t* documents, const float* values, std::size_t n) {
+  const std::uintptr_t origin = reinterpret_cast<std::uintptr_t>(accumulators) - 4 * std::uintptr_t{base};  // address for document 0
+  const auto at = [=](std::size_t i) { return reinterpret_cast<float*>(origin + 4 * std::uintptr_t{documents[i]}); };
   std::size_t i = 0;
   for (; i + 4 <= n; i += 4) {
     *at(i) += values[i];
@@ -54,8 +44,8 @@ void add_values(float* accumulators, std::uint32_t base, const std::uint32_t* do
 }
 
 // Append the offsets of untouched accumulators, once each. Returns the new number of entries.
-std::size_t list_touched(const float* accumulators, std::uint32_t base, const std::uint32_t* documents,
-                         std::size_t n, std::uint32_t* touched, std::size_t count) {
+std::size_t list_touched(const float* accumulators, std::uint32_t base, const std::uint32_t* documents, std::size_t n,
+                         std::uint32_t* touched, std::size_t count) {
   for (std::size_t i = 0; i < n; ++i) {
     const std::uint32_t offset = documents[i] - base;
     const bool repeated = i > 0 && documents[i] == documents[i - 1];
@@ -71,38 +61,24 @@ std::uint64_t row_bytes(const Segment& segment) {
   return segment.kind() == Kind::sparse ? 2 : 0;
 }
 
-const std::uint8_t* row_data(const Segment& segment) {
-  return segment.kind() == Kind::vectors ? segment.codes.data() : segment.values.data();
-}
+const std::uint8_t* row_data(const Segment& segment) { return segment.kind() == Kind::vectors ? segment.codes.data() : segment.values.data(); }
 
 }  // namespace
 
-Cursor::Cursor(const Segment& segment, const Group& group, const PreparedQuery& query,
-               const ScoringRules& rules, const Cancel* cancel, const DocumentSet* selected)
-    : segment_(segment),
-      group_(group),
-      query_(query),
-      rules_(rules),
-      cancel_(cancel),
-      selected_(selected),
-      block_(group.list.first_block),
-      posting_(group.list.first),
-      carried_(group.tokens),
-      values_(group.tokens * kStride) {
-  if (selected != nullptr)
-    gathered_.resize(kMaxGathered * (row_bytes(segment) + 2) + 64);  // kernels may load a whole register
+Cursor::Cursor(const Segment& segment, const Group& group, const PreparedQuery& query, const ScoringRules& rules, const Cancel* cancel,
+               const DocumentSet* selected)
+    : segment_(segment), group_(group), query_(query), rules_(rules), cancel_(cancel), selected_(selected),
+      block_(group.list.first_block), posting_(group.list.first), carried_(group.tokens), values_(group.tokens * kStride) {
+  if (selected != nullptr) gathered_.resize(kMaxGathered * (row_bytes(segment) + 2) + 64);  // kernels may load a whole register
 }
 
 void Cursor::seek(std::uint64_t document) {
   const std::uint8_t* firsts = segment_.block_documents.data();
   std::uint64_t low = group_.list.first_block, high = group_.list.last_block;
-  // Find the first block starting at or after the document; the one before may contain it.
-  while (low < high) {
+  while (low < high) {  // find the first block starting at or after the document; the one before may contain it
     const std::uint64_t middle = low + (high - low) / 2;
-    if (load<std::uint32_t>(firsts, middle) < document)
-      low = middle + 1;
-    else
-      high = middle;
+    if (load<std::uint32_t>(firsts, middle) < document) low = middle + 1;
+    else high = middle;
   }
   block_ = std::max(low, group_.list.first_block + 1) - 1;
   if (group_.list.first == group_.list.last) block_ = group_.list.first_block;
@@ -112,21 +88,19 @@ void Cursor::seek(std::uint64_t document) {
 
 std::size_t Cursor::limit_position(std::uint64_t limit) const {
   if (documents_[end_ - 1] < limit) return end_;
-  return static_cast<std::size_t>(std::lower_bound(documents_ + position_, documents_ + end_, limit) -
-                                  documents_);
+  return static_cast<std::size_t>(std::lower_bound(documents_ + position_, documents_ + end_, limit) - documents_);
 }
 
 template <class Clock>
-std::size_t Cursor::add(float* accumulators, std::uint64_t base, std::uint64_t limit, std::uint32_t* touched,
-                        std::size_t count, std::size_t capacity, Clock& clock) {
+std::size_t Cursor::add(float* accumulators, std::uint64_t base, std::uint64_t limit, std::uint32_t* touched, std::size_t count,
+                        std::size_t capacity, Clock& clock) {
   while (next_document() < limit) {
     clock(Stage::token);
     const std::size_t stop = limit_position(limit), n = stop - position_;
     const std::uint32_t* documents = documents_ + position_;
     const auto first = static_cast<std::uint32_t>(base);
     if (count < capacity) count = list_touched(accumulators, first, documents, n, touched, count);
-    for (std::size_t token = 0; token < group_.tokens; ++token)
-      add_values(accumulators, first, documents, values(token) + position_, n);
+    for (std::size_t token = 0; token < group_.tokens; ++token) add_values(accumulators, first, documents, values(token) + position_, n);
     position_ = stop;
     clock(Stage::add);
   }
@@ -134,10 +108,8 @@ std::size_t Cursor::add(float* accumulators, std::uint64_t base, std::uint64_t l
   return count;
 }
 
-template std::size_t Cursor::add(float*, std::uint64_t, std::uint64_t, std::uint32_t*, std::size_t,
-                                 std::size_t, NoClock&);
-template std::size_t Cursor::add(float*, std::uint64_t, std::uint64_t, std::uint32_t*, std::size_t,
-                                 std::size_t, StageClock&);
+template std::size_t Cursor::add(float*, std::uint64_t, std::uint64_t, std::uint32_t*, std::size_t, std::size_t, NoClock&);
+template std::size_t Cursor::add(float*, std::uint64_t, std::uint64_t, std::uint32_t*, std::size_t, std::size_t, StageClock&);
 
 // Load blocks until at least one entry is final: the maximum of its run, floored.
 bool Cursor::fill() {
@@ -156,27 +128,21 @@ bool Cursor::fill() {
   return false;
 }
 
-std::size_t Cursor::block_size() const {
-  return static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, group_.list.last - posting_));
-}
+std::size_t Cursor::block_size() const { return static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, group_.list.last - posting_)); }
 
-// Skip blocks that hold no selected document. A block's documents lie between its first one and that of the
-// next block.
+// Skip blocks that hold no selected document. A block's documents lie between its first one and that of the next block.
 void Cursor::skip_blocks() {
   if (posting_ >= group_.list.last) return;
   const std::uint8_t* firsts = segment_.block_documents.data();
   const std::uint64_t next = selected_->next(load<std::uint32_t>(firsts, block_));
   if (next != DocumentSet::kEnd) {
-    std::uint64_t low = block_ + 1, step = 1;  // the first later block that starts at or after `next`
-    while (low + step <= group_.list.last_block && load<std::uint32_t>(firsts, low + step - 1) < next)
-      low += step, step *= 2;
+    std::uint64_t low = block_ + 1, step = 1;  // the first block after this one that starts at or after `next`
+    while (low + step <= group_.list.last_block && load<std::uint32_t>(firsts, low + step - 1) < next) low += step, step *= 2;
     std::uint64_t high = std::min(low + step - 1, group_.list.last_block);
     while (low < high) {
       const std::uint64_t middle = low + (high - low) / 2;
-      if (load<std::uint32_t>(firsts, middle) < next)
-        low = middle + 1;
-      else
-        high = middle;
+      if (load<std::uint32_t>(firsts, middle) < next) low = middle + 1;
+      else high = middle;
     }
     block_ = low - 1;
   } else {
@@ -198,12 +164,11 @@ std::size_t Cursor::load_block() {
   return kept;
 }
 
-// Gather postings of selected documents from several blocks and score them together: their rows lie far
-// apart, so the first ones arrive from memory while later blocks are decoded.
+// Gather postings of selected documents from several blocks and score them together: their rows lie far apart, so the
+// first ones arrive from memory while later blocks are decoded.
 std::size_t Cursor::load_selected() {
   std::size_t n = 0;
-  for (skip_blocks(); n <= kMaxGathered - kBlock && posting_ < group_.list.last; skip_blocks())
-    n += select_block(n);
+  for (skip_blocks(); n <= kMaxGathered - kBlock && posting_ < group_.list.last; skip_blocks()) n += select_block(n);
   if (n == 0) return 0;
   gather(n);
   score(n);
@@ -214,12 +179,10 @@ std::size_t Cursor::load_selected() {
 }
 
 // The positions of selected documents in a decoded block.
-std::size_t Cursor::select_positions(const std::uint32_t* documents, std::size_t n,
-                                     std::uint32_t* positions) const {
+std::size_t Cursor::select_positions(const std::uint32_t* documents, std::size_t n, std::uint32_t* positions) const {
   if (n == kBlock && selected_->is_listed()) {
     const auto members = selected_->between(documents[0], documents[n - 1]);
-    if (members.size() <= kMaxMatched)
-      return query_.kernels.match(documents, members.data(), members.size(), positions);
+    if (members.size() <= kMaxMatched) return query_.kernels.match(documents, members.data(), members.size(), positions);
   }
   return query_.kernels.select(documents, n, selected_->words(), positions);
 }
@@ -237,10 +200,8 @@ std::size_t Cursor::select_block(std::size_t staged) {
     const std::uint64_t posting = posting_ + positions[i];
     documents_[kFront + staged + i] = documents[positions[i]];
     postings_[staged + i] = posting;
-    if (segment_.kind() == Kind::bm25)
-      counts_[staged + i] = counts[positions[i]];
-    else
-      __builtin_prefetch(rows + posting * width), __builtin_prefetch(rows + posting * width + width - 1);
+    if (segment_.kind() == Kind::bm25) counts_[staged + i] = counts[positions[i]];
+    else __builtin_prefetch(rows + posting * width), __builtin_prefetch(rows + posting * width + width - 1);
     if (segment_.scales.present()) __builtin_prefetch(segment_.scales.data() + 2 * posting);
   }
   posting_ += n, ++block_;
@@ -258,8 +219,7 @@ void Cursor::gather(std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * width, rows + postings_[i] * width, width);
   if (!segment_.scales.present()) return;
   std::uint8_t* scales = out + kMaxGathered * width;
-  for (std::size_t i = 0; i < n; ++i)
-    std::memcpy(scales + 2 * i, segment_.scales.data() + 2 * postings_[i], 2);
+  for (std::size_t i = 0; i < n; ++i) std::memcpy(scales + 2 * i, segment_.scales.data() + 2 * postings_[i], 2);
 }
 
 // The documents of the next block of `n` postings.
@@ -267,27 +227,20 @@ void Cursor::decode(std::size_t n, std::uint32_t* documents) {
   const std::uint64_t block = block_;
   const auto first = load<std::uint32_t>(segment_.block_documents.data(), block);
   const auto entry = load<std::uint64_t>(segment_.block_offsets.data(), block);
-  const std::uint8_t* bytes =
-      block_bytes(segment_.block_offsets, segment_.packed_documents, entry, n - 1, group_.list.packed_end);
-  const auto readable =
-      static_cast<std::uint64_t>(segment_.packed_documents.data() + segment_.packed_documents.size() - bytes);
+  const std::uint8_t* bytes = block_bytes(segment_.block_offsets, segment_.packed_documents, entry, n - 1, group_.list.packed_end);
+  const auto readable = static_cast<std::uint64_t>(segment_.packed_documents.data() + segment_.packed_documents.size() - bytes);
   prefetch_entry(segment_.block_documents, 4 * (block + 16));
   prefetch_entry(segment_.block_offsets, 8 * (block + 8));
-  if (first < last_document_ && block > group_.list.first_block)
-    segment_.block_documents.corrupt("document numbers decrease");
-  const std::uint64_t last = query_.kernels.unpack_documents(
-      bytes, readable, static_cast<unsigned>(entry >> kBitsShift), first, n - 1, documents);
-  if (last >= segment_.documents())
-    segment_.packed_documents.corrupt("document number " + std::to_string(last) + " does not exist");
+  if (first < last_document_ && block > group_.list.first_block) segment_.block_documents.corrupt("document numbers decrease");
+  const std::uint64_t last = query_.kernels.unpack_documents(bytes, readable, static_cast<unsigned>(entry >> kBitsShift), first, n - 1, documents);
+  if (last >= segment_.documents()) segment_.packed_documents.corrupt("document number " + std::to_string(last) + " does not exist");
   last_document_ = static_cast<std::uint32_t>(last);
 }
 
 void Cursor::decode_counts(std::size_t n, std::uint32_t* counts) {
   const auto entry = load<std::uint64_t>(segment_.count_offsets.data(), block_);
-  const std::uint8_t* at =
-      block_bytes(segment_.count_offsets, segment_.packed_counts, entry, n, group_.list.counts_end);
-  const auto left =
-      static_cast<std::uint64_t>(segment_.packed_counts.data() + segment_.packed_counts.size() - at);
+  const std::uint8_t* at = block_bytes(segment_.count_offsets, segment_.packed_counts, entry, n, group_.list.counts_end);
+  const auto left = static_cast<std::uint64_t>(segment_.packed_counts.data() + segment_.packed_counts.size() - at);
   query_.kernels.unpack_counts(at, left, static_cast<unsigned>(entry >> kBitsShift), n, counts);
 }
 
@@ -295,14 +248,12 @@ Rows Cursor::rows() const {
   const std::uint64_t width = row_bytes(segment_);
   if (selected_ != nullptr) return {gathered_.data(), gathered_.data() + kMaxGathered * width};
   if (segment_.kind() == Kind::sparse) return {segment_.values.data() + 2 * posting_, nullptr};
-  return {segment_.codes.data() + posting_ * width,
-          segment_.scales.present() ? segment_.scales.data() + 2 * posting_ : nullptr};
+  return {segment_.codes.data() + posting_ * width, segment_.scales.present() ? segment_.scales.data() + 2 * posting_ : nullptr};
 }
 
 void Cursor::score(std::size_t n) {
   scored_ += n * group_.tokens;
-  for (std::size_t token = 0; token < group_.tokens; ++token)
-    score_token(group_.first_token + token, n, values(token) + kFront);
+  for (std::size_t token = 0; token < group_.tokens; ++token) score_token(group_.first_token + token, n, values(token) + kFront);
 }
 
 void Cursor::prefetch_rows() const {
@@ -310,8 +261,7 @@ void Cursor::prefetch_rows() const {
     const std::uint64_t width = segment_.code_bytes();
     const std::uint64_t begin = std::min(posting_ + kPrefetchDistance, group_.list.last);
     const std::uint64_t end = std::min(begin + kBlock, group_.list.last);
-    const bool self_prefetching =
-        segment_.codec() == Codec::int8 && segment_.dimension() == query_.kernels.prefetched;
+    const bool self_prefetching = segment_.codec() == Codec::int8 && segment_.dimension() == query_.kernels.prefetched;
     if (!self_prefetching) prefetch(segment_.codes.data(), begin * width, end * width);
     if (segment_.scales.present()) prefetch(segment_.scales.data(), 2 * begin, 2 * end);
   }
@@ -320,14 +270,13 @@ void Cursor::prefetch_rows() const {
 void Cursor::score_token(std::size_t token, std::size_t n, float* out) {
   const Kernels& run = query_.kernels;
   if (segment_.kind() == Kind::bm25)
-    return run.bm25(documents_ + kFront, segment_.lengths.data(), counts_, n, rules_.norm_base,
-                    rules_.norm_slope, query_.query.weights[token], out);
+    return run.bm25(documents_ + kFront, segment_.lengths.data(), counts_, n, rules_.norm_base, rules_.norm_slope,
+                    query_.query.weights[token], out);
   const Rows stored = rows();
   if (segment_.kind() == Kind::sparse) return run.sparse(stored.codes, n, query_.query.weights[token], out);
   if (segment_.codec() == Codec::int8)
     return run.int8(stored.codes, stored.scales, n, segment_.dimension(), query_.tokens.int8(token), out);
-  if (segment_.codec() == Codec::fp16)
-    return run.fp16(stored.codes, n, segment_.dimension(), query_.tokens.floats(token), out);
+  if (segment_.codec() == Codec::fp16) return run.fp16(stored.codes, n, segment_.dimension(), query_.tokens.floats(token), out);
   const Codebook* book = segment_.codebook().get();
   run.pq(stored.codes, n, book->subvectors(), query_.table(book, token), group_.scale, out);
 }
@@ -337,15 +286,13 @@ std::size_t Cursor::drop_light(std::size_t n, const std::uint8_t* weights) {
   std::size_t kept = 0;
   for (std::size_t i = 0; i < n; ++i) {
     documents_[kFront + kept] = documents_[kFront + i];
-    for (std::size_t token = 0; token < group_.tokens; ++token)
-      values(token)[kFront + kept] = values(token)[kFront + i];
+    for (std::size_t token = 0; token < group_.tokens; ++token) values(token)[kFront + kept] = values(token)[kFront + i];
     kept += weights[i] > rules_.weight_floor;
   }
   return kept;
 }
 
-// Merge the carried-over entry into the first entry if that is the same document, else prepend it. Returns
-// the first entry.
+// Merge the carried-over entry into the first entry if that is the same document, else prepend it. Returns the first entry.
 std::size_t Cursor::restore_carried(std::size_t end) {
   const bool continues = end > kFront && documents_[kFront] == carried_document_;
   const std::size_t first = continues ? kFront : kFront - 1;
@@ -360,9 +307,7 @@ std::size_t Cursor::restore_carried(std::size_t end) {
 // Carry over the last run if it may continue in the next block. Returns the end of the final entries.
 std::size_t Cursor::hold_back(std::size_t begin, std::size_t end) {
   const std::uint32_t document = documents_[end - 1];
-  if (block_ >= group_.list.last_block ||
-      load<std::uint32_t>(segment_.block_documents.data(), block_) != document)
-    return end;
+  if (block_ >= group_.list.last_block || load<std::uint32_t>(segment_.block_documents.data(), block_) != document) return end;
   std::size_t start = end - 1;
   while (start > begin && documents_[start - 1] == document) --start;
   carries_ = true;

@@ -1,4 +1,4 @@
-// A cursor over one inverted list: decodes block by block and yields one final value per document and token.
+// A cursor over one inverted list: decodes block by block and yields one final value per (document, query token).
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ namespace citadel {
 // Query tokens that read the same list.
 struct Group {
   ListView list;
-  float scale;  // pq: the list's scale
+  float scale;              // pq: the list's scale
   std::size_t first_token, tokens;
 };
 
@@ -33,8 +33,8 @@ class Cursor {
   static constexpr std::uint64_t kEnd = UINT64_MAX;
 
   // With `selected`, only postings of its documents are scored, and blocks without any are skipped.
-  Cursor(const Segment& segment, const Group& group, const PreparedQuery& query, const ScoringRules& rules,
-         const Cancel* cancel, const DocumentSet* selected = nullptr);
+  Cursor(const Segment& segment, const Group& group, const PreparedQuery& query, const ScoringRules& rules, const Cancel* cancel,
+         const DocumentSet* selected = nullptr);
 
   // Skip to the first document ≥ `document`. Call it at most once, before any other member.
   void seek(std::uint64_t document);
@@ -42,20 +42,17 @@ class Cursor {
   // The document of the next value, or kEnd. Loads the block that holds it.
   std::uint64_t next_document() { return position_ < end_ || fill() ? documents_[position_] : kEnd; }
 
-  // Add the values of all documents below `limit` to accumulators[document - base]. Appends the offsets of
-  // accumulators that were untouched before to `touched` and returns its new size; stops appending once it
-  // reaches `capacity`.
+  // Add the values of all documents below `limit` to accumulators[document - base]. Appends the offsets of accumulators
+  // that were untouched before to `touched` and returns its new size; stops appending once it reaches `capacity`.
   template <class Clock>
-  std::size_t add(float* accumulators, std::uint64_t base, std::uint64_t limit, std::uint32_t* touched,
-                  std::size_t count, std::size_t capacity, Clock& clock);
+  std::size_t add(float* accumulators, std::uint64_t base, std::uint64_t limit, std::uint32_t* touched, std::size_t count,
+                  std::size_t capacity, Clock& clock);
 
   std::uint64_t scored() const { return scored_; }  // postings scored so far, once per query token
 
  private:
-  // A block's entries start here, after room for the carried-over one.
-  static constexpr std::size_t kFront = 16;
-  // Selected postings scored together; with the carried-over one at most 192.
-  static constexpr std::size_t kMaxGathered = 176;
+  static constexpr std::size_t kFront = 16;  // a block's entries start here, after room for the carried-over one
+  static constexpr std::size_t kMaxGathered = 176;  // selected postings scored together; with the carried-over one at most 192
   static constexpr std::size_t kStride = kFront + kMaxGathered;
 
   bool fill();
@@ -84,18 +81,18 @@ class Cursor {
   const ScoringRules& rules_;
   const Cancel* cancel_;
   const DocumentSet* selected_;
-  std::uint64_t block_, posting_;  // the next block and its first posting
+  std::uint64_t block_, posting_;          // the next block and its first posting
   std::uint32_t last_document_ = 0;
   std::uint64_t scored_ = 0;
   std::size_t position_ = 0, end_ = 0;
   bool carries_ = false;
   std::uint32_t carried_document_ = 0;
-  std::vector<float> carried_;  // [tokens]
-  std::vector<float> values_;   // [tokens, kStride]
+  std::vector<float> carried_;             // [tokens]
+  std::vector<float> values_;              // [tokens, kStride]
   alignas(64) std::uint32_t documents_[kStride];
   alignas(64) std::uint32_t counts_[kMaxGathered];
-  std::uint64_t postings_[kMaxGathered];  // the selected ones
-  std::vector<std::uint8_t> gathered_;    // their codes, then their scales
+  std::uint64_t postings_[kMaxGathered];    // the selected ones
+  std::vector<std::uint8_t> gathered_;      // their codes, then their scales
 };
 
 }  // namespace citadel
