@@ -126,8 +126,8 @@ def test_a_damaged_byte_in_the_middle(read: str, wrong: bytes, tmp_path: Path) -
     store_of(tmp_path / "i", {"id": "d1", "text": text})
     [path] = (tmp_path / "i").glob("docs-*")
     data = path.read_bytes()
-    place = data.index(b"middle") + 3
-    path.write_bytes(data[:place] + wrong + data[place + 1 :])
+    offset = data.index(b"middle") + 3
+    path.write_bytes(data[:offset] + wrong + data[offset + 1 :])
     searcher = citadel.Index.open(tmp_path / "i").searcher()
     with pytest.raises(CorruptIndexError, match="the checksum of document 0 does not match") as caught:
         READS[read](searcher, searcher.snapshot.segments[0].store)
