@@ -58,6 +58,7 @@ lint: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+	! command -v clang-format >/dev/null || clang-format -i $(filter %.cpp %.hpp,$(NATIVE))
 
 night: $(VENV)/.dev
 	@sh scripts/night.sh $(BIN)/pytest $(JOBS) $(NIGHT)

@@ -208,7 +208,7 @@ def main() -> None:
     options = parser.parse_args()
     one_core()
     rows: list[list[Any]] = []
-    scifact = Path(os.environ.get("CITADEL_DATA", "../shared/data")) / "eval" / "scifact"
+    scifact = Path(os.environ.get("CITADEL_DATA", "data")) / "eval" / "scifact"
     if scifact.exists():
         texts = [(document.id, document.encoded_text) for document, _ in read_corpus(scifact)]
         judged = {

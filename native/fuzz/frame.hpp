@@ -13,22 +13,50 @@ struct Variant {
   const char *kind, *codec;
 };
 
-constexpr std::array<Variant, 7> kVariants = {{{"vectors", "int8"}, {"vectors", "fp16"}, {"vectors", "pq2"}, {"vectors", "pq1"},
-                                               {"sparse", "fp16"}, {"bm25", "fp16"}, {"none", "fp16"}}};
+constexpr std::array<Variant, 7> kVariants = {{{"vectors", "int8"},
+                                               {"vectors", "fp16"},
+                                               {"vectors", "pq2"},
+                                               {"vectors", "pq1"},
+                                               {"sparse", "fp16"},
+                                               {"bm25", "fp16"},
+                                               {"none", "fp16"}}};
 
-constexpr std::array<const char*, 20> kNames = {
-    "KEYS",          "LIST_STARTS",   "BLOCK_STARTS",   "BLOCK_DOCUMENTS", "BLOCK_OFFSETS",   "PACKED_DOCUMENTS", "WEIGHTS",
-    "CODES",         "SCALES",        "VALUES",         "TERM_OFFSETS",    "TERM_BYTES",      "LENGTHS",          "COUNT_OFFSETS",
-    "PACKED_COUNTS", "SEMANTIC_CODES", "SEMANTIC_SCALES", "PROBE_CENTROIDS", "PROBE_STARTS", "PROBE_DOCUMENTS"};
+constexpr std::array<const char*, 20> kNames = {"KEYS",
+                                                "LIST_STARTS",
+                                                "BLOCK_STARTS",
+                                                "BLOCK_DOCUMENTS",
+                                                "BLOCK_OFFSETS",
+                                                "PACKED_DOCUMENTS",
+                                                "WEIGHTS",
+                                                "CODES",
+                                                "SCALES",
+                                                "VALUES",
+                                                "TERM_OFFSETS",
+                                                "TERM_BYTES",
+                                                "LENGTHS",
+                                                "COUNT_OFFSETS",
+                                                "PACKED_COUNTS",
+                                                "SEMANTIC_CODES",
+                                                "SEMANTIC_SCALES",
+                                                "PROBE_CENTROIDS",
+                                                "PROBE_STARTS",
+                                                "PROBE_DOCUMENTS"};
 
 inline bool read_frame(const std::uint8_t* data, std::size_t size, fixture::Example& example) {
   if (size < 5) return false;
   const Variant& variant = kVariants[data[0] % kVariants.size()];
-  const std::uint64_t documents = data[2] | data[3] << 8 | (data[4] & 1) << 16;  // at most 131,071, to keep searches short
-  example.shape = {"fuzz", documents, variant.kind, variant.codec, data[1] & 0x80 ? "int8" : "fp16",
-                   std::string(variant.kind) == "vectors" ? 32u : 0u, data[1] & 0x7fu};
+  const std::uint64_t documents =
+      data[2] | data[3] << 8 | (data[4] & 1) << 16;  // at most 131,071, to keep searches short
+  example.shape = {"fuzz",
+                   documents,
+                   variant.kind,
+                   variant.codec,
+                   data[1] & 0x80 ? "int8" : "fp16",
+                   std::string(variant.kind) == "vectors" ? 32u : 0u,
+                   data[1] & 0x7fu};
   for (std::size_t at = 5; size - at >= 4;) {
-    const std::size_t length = std::min<std::size_t>(data[at + 1] | data[at + 2] << 8 | data[at + 3] << 16, size - at - 4);
+    const std::size_t length =
+        std::min<std::size_t>(data[at + 1] | data[at + 2] << 8 | data[at + 3] << 16, size - at - 4);
     example.sections.put(kNames[data[at] % kNames.size()], {data + at + 4, data + at + 4 + length});
     at += 4 + length;
   }
@@ -38,8 +66,10 @@ inline bool read_frame(const std::uint8_t* data, std::size_t size, fixture::Exam
 inline fixture::Bytes write_frame(const fixture::Example& example, std::size_t variant) {
   const std::uint64_t documents = example.shape.documents;
   fixture::Bytes out{static_cast<std::uint8_t>(variant),
-                     static_cast<std::uint8_t>(example.shape.semantic_dimension | (example.shape.semantic_codec == "int8" ? 0x80u : 0u)),
-                     static_cast<std::uint8_t>(documents), static_cast<std::uint8_t>(documents >> 8), static_cast<std::uint8_t>(documents >> 16)};
+                     static_cast<std::uint8_t>(example.shape.semantic_dimension |
+                                               (example.shape.semantic_codec == "int8" ? 0x80u : 0u)),
+                     static_cast<std::uint8_t>(documents), static_cast<std::uint8_t>(documents >> 8),
+                     static_cast<std::uint8_t>(documents >> 16)};
   for (std::size_t name = 0; name < kNames.size(); ++name) {
     const auto it = example.sections.owned().find(kNames[name]);
     if (it == example.sections.owned().end()) continue;

@@ -1,5 +1,5 @@
-// Run the fuzz target over the files of folders, for compilers without libFuzzer. Each input is also tried truncated and
-// with single bytes changed, because the seed corpus holds only valid segments.
+// Run the fuzz target over the files of folders, for compilers without libFuzzer. Each input is also tried
+// truncated and with single bytes changed, because the seed corpus holds only valid segments.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

@@ -29,9 +29,11 @@ void put_block(const std::uint32_t* values, std::size_t count, unsigned bits, st
 }
 
 void check_starts(const std::uint64_t* starts, std::size_t lists, std::uint64_t count) {
-  if (starts[0] != 0 || starts[lists] != count) throw std::invalid_argument("starts must run from 0 to the number of values");
+  if (starts[0] != 0 || starts[lists] != count)
+    throw std::invalid_argument("starts must run from 0 to the number of values");
   for (std::size_t i = 0; i < lists; ++i)
-    if (starts[i] > starts[i + 1]) throw std::invalid_argument("starts decrease at list " + std::to_string(i));
+    if (starts[i] > starts[i + 1])
+      throw std::invalid_argument("starts decrease at list " + std::to_string(i));
 }
 
 std::uint64_t count_blocks(const std::uint64_t* starts, std::size_t lists) {
@@ -50,7 +52,8 @@ class Packer {
     for (std::size_t i = 0; i < count; ++i) all |= values[i];
     const auto bits = static_cast<unsigned>(std::bit_width(all));
     const std::uint64_t bytes = packed_bytes(count, bits);
-    if (bytes_.size() < size_ + bytes + kPadding) bytes_.resize(std::max<std::size_t>(2 * bytes_.size(), size_ + bytes + 4096));
+    if (bytes_.size() < size_ + bytes + kPadding)
+      bytes_.resize(std::max<std::size_t>(2 * bytes_.size(), size_ + bytes + 4096));
     offsets_.push_back(size_ | std::uint64_t{bits} << kBitsShift);
     put_block(values, count, bits, bytes_.data() + size_);
     size_ += bytes;
@@ -88,8 +91,10 @@ struct Counts {
 template <unsigned Bits, std::size_t Index>
 std::uint64_t value_in_group(const std::uint8_t* in, std::uint64_t word) {
   constexpr std::uint64_t mask = (std::uint64_t{1} << Bits) - 1;
-  if constexpr (Bits <= 8) return word >> (Index * Bits) & mask;
-  else return load<std::uint64_t>(in + Index * Bits / 8) >> (Index * Bits % 8) & mask;
+  if constexpr (Bits <= 8)
+    return word >> (Index * Bits) & mask;
+  else
+    return load<std::uint64_t>(in + Index * Bits / 8) >> (Index * Bits % 8) & mask;
 }
 
 // Eight values of `Bits` bits fill exactly `Bits` bytes, so every shift is a compile-time constant.
@@ -113,7 +118,8 @@ constexpr std::array<Unpack<Sink>, 33> kUnpack = []<std::size_t... Bits>(std::in
 
 // Unpacks whole groups if their 8-byte loads stay in bounds, then the remaining values one by one.
 template <typename Sink>
-void unpack(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::size_t count, Sink& sink, std::uint32_t* out) {
+void unpack(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::size_t count, Sink& sink,
+            std::uint32_t* out) {
   std::size_t done = 0;
   if (readable >= count / 8 * bits + kPadding) {
     kUnpack<Sink>[bits](in, count / 8, sink, out);
@@ -128,7 +134,8 @@ void unpack(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::
 
 }  // namespace
 
-PackedDocuments pack_documents(const std::uint32_t* values, std::uint64_t count, const std::uint64_t* starts, std::size_t lists) {
+PackedDocuments pack_documents(const std::uint32_t* values, std::uint64_t count, const std::uint64_t* starts,
+                               std::size_t lists) {
   check_starts(starts, lists, count);
   PackedDocuments packed;
   Packer packer(count_blocks(starts, lists));
@@ -137,7 +144,8 @@ PackedDocuments pack_documents(const std::uint32_t* values, std::uint64_t count,
     const std::uint32_t* block = values + at;
     bool decreases = at > starts[list] && block[0] < block[-1];
     std::uint32_t deltas[kBlock];
-    for (std::size_t i = 1; i < n; ++i) decreases |= block[i] < block[i - 1], deltas[i - 1] = block[i] - block[i - 1];
+    for (std::size_t i = 1; i < n; ++i)
+      decreases |= block[i] < block[i - 1], deltas[i - 1] = block[i] - block[i - 1];
     if (decreases) throw std::invalid_argument("document numbers decrease in list " + std::to_string(list));
     packed.firsts.push_back(block[0]);
     packer.add(deltas, n - 1);
@@ -146,7 +154,8 @@ PackedDocuments pack_documents(const std::uint32_t* values, std::uint64_t count,
   return packed;
 }
 
-PackedCounts pack_counts(const std::uint32_t* values, std::uint64_t count, const std::uint64_t* starts, std::size_t lists) {
+PackedCounts pack_counts(const std::uint32_t* values, std::uint64_t count, const std::uint64_t* starts,
+                         std::size_t lists) {
   check_starts(starts, lists, count);
   Packer packer(count_blocks(starts, lists));
   each_block(starts, lists, [&](std::size_t list, std::uint64_t at, std::size_t n) {
@@ -161,15 +170,16 @@ PackedCounts pack_counts(const std::uint32_t* values, std::uint64_t count, const
   return packed;
 }
 
-std::uint64_t unpack_documents(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::uint32_t first,
-                               std::size_t count, std::uint32_t* out) {
+std::uint64_t unpack_documents(const std::uint8_t* in, std::uint64_t readable, unsigned bits,
+                               std::uint32_t first, std::size_t count, std::uint32_t* out) {
   Documents documents{first};
   out[0] = first;
   unpack(in, readable, bits, count, documents, out + 1);
   return documents.last;
 }
 
-void unpack_counts(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::size_t count, std::uint32_t* out) {
+void unpack_counts(const std::uint8_t* in, std::uint64_t readable, unsigned bits, std::size_t count,
+                   std::uint32_t* out) {
   Counts counts;
   unpack(in, readable, bits, count, counts, out);
 }

@@ -43,7 +43,8 @@ std::uint32_t update_table(const std::uint8_t* data, std::size_t size, std::uint
   return crc;
 }
 
-// crc · x^(8·bytes): extends a CRC by `bytes` zero bytes, so that three streams can run in parallel and be combined.
+// crc · x^(8·bytes): extends a CRC by `bytes` zero bytes, so that three streams can run in parallel and be
+// combined.
 [[maybe_unused]] constexpr std::size_t kStream = 1024;
 
 using Shift = std::array<std::array<std::uint32_t, 256>, 4>;
@@ -70,17 +71,22 @@ constexpr std::uint32_t append_zeros(std::uint32_t crc, std::size_t bytes) {
 
 #if defined(__x86_64__)
 #define CITADEL_CRC_TARGET __attribute__((target("sse4.2")))
-CITADEL_CRC_TARGET inline std::uint64_t step(std::uint64_t crc, std::uint64_t word) { return _mm_crc32_u64(crc, word); }
+CITADEL_CRC_TARGET inline std::uint64_t step(std::uint64_t crc, std::uint64_t word) {
+  return _mm_crc32_u64(crc, word);
+}
 bool has_instruction() { return __builtin_cpu_supports("sse4.2") != 0; }
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
 #define CITADEL_CRC_TARGET
-inline std::uint64_t step(std::uint64_t crc, std::uint64_t word) { return __crc32cd(static_cast<std::uint32_t>(crc), word); }
+inline std::uint64_t step(std::uint64_t crc, std::uint64_t word) {
+  return __crc32cd(static_cast<std::uint32_t>(crc), word);
+}
 bool has_instruction() { return true; }
 #endif
 
 #if defined(CITADEL_CRC_TARGET)
 // The instruction has a latency of 3 cycles and a throughput of 1: three streams hide it.
-CITADEL_CRC_TARGET std::uint32_t update_instruction(const std::uint8_t* data, std::size_t size, std::uint32_t crc) {
+CITADEL_CRC_TARGET std::uint32_t update_instruction(const std::uint8_t* data, std::size_t size,
+                                                    std::uint32_t crc) {
   static const Shift kOne = make_shift(kStream), kTwo = make_shift(2 * kStream);
   for (; size >= 3 * kStream; data += 3 * kStream, size -= 3 * kStream) {
     std::uint64_t a = crc, b = 0, c = 0;
@@ -89,7 +95,8 @@ CITADEL_CRC_TARGET std::uint32_t update_instruction(const std::uint8_t* data, st
       b = step(b, load<std::uint64_t>(data + kStream + i));
       c = step(c, load<std::uint64_t>(data + 2 * kStream + i));
     }
-    crc = apply_shift(kTwo, static_cast<std::uint32_t>(a)) ^ apply_shift(kOne, static_cast<std::uint32_t>(b)) ^ static_cast<std::uint32_t>(c);
+    crc = apply_shift(kTwo, static_cast<std::uint32_t>(a)) ^
+          apply_shift(kOne, static_cast<std::uint32_t>(b)) ^ static_cast<std::uint32_t>(c);
   }
   std::uint64_t rest = crc;
   for (; size >= 8; data += 8, size -= 8) rest = step(rest, load<std::uint64_t>(data));
@@ -113,7 +120,8 @@ std::uint32_t crc32c(const std::uint8_t* data, std::size_t size, std::uint32_t v
 
 std::vector<std::uint32_t> crc32c_blocks(const std::uint8_t* data, std::size_t size, std::size_t block) {
   std::vector<std::uint32_t> crcs;
-  for (std::size_t start = 0; start < size; start += block) crcs.push_back(crc32c(data + start, std::min(block, size - start)));
+  for (std::size_t start = 0; start < size; start += block)
+    crcs.push_back(crc32c(data + start, std::min(block, size - start)));
   return crcs;
 }
 

@@ -8,8 +8,8 @@ namespace {
 
 void check_tokens(const Segment& segment, const Query& query) {
   if (segment.kind() == Kind::vectors && query.dimension != segment.dimension())
-    throw std::invalid_argument("the query's vectors have " + std::to_string(query.dimension) + " dimensions, the index has " +
-                                std::to_string(segment.dimension()));
+    throw std::invalid_argument("the query's vectors have " + std::to_string(query.dimension) +
+                                " dimensions, the index has " + std::to_string(segment.dimension()));
 }
 
 void check_lists(const Segment& segment, const Query& query, std::size_t number) {
@@ -17,13 +17,15 @@ void check_lists(const Segment& segment, const Query& query, std::size_t number)
   for (std::size_t token = 0; token < query.tokens; ++token) {
     const std::int64_t list = query.list(number, token);
     if (list >= 0 && static_cast<std::uint64_t>(list) >= segment.lists())
-      throw std::invalid_argument("list " + std::to_string(list) + " does not exist in segment " + std::to_string(number));
+      throw std::invalid_argument("list " + std::to_string(list) + " does not exist in segment " +
+                                  std::to_string(number));
     reads |= list >= 0;
   }
   if (reads) check_tokens(segment, query);
 }
 
-Group open_group(const Segment& segment, const Query& query, std::size_t number, std::size_t first, const Cancel* cancel) {
+Group open_group(const Segment& segment, const Query& query, std::size_t number, std::size_t first,
+                 const Cancel* cancel) {
   const std::int64_t list = query.list(number, first);
   std::size_t last = first + 1;
   while (last < query.tokens && query.list(number, last) == list) ++last;
@@ -35,8 +37,8 @@ Group open_group(const Segment& segment, const Query& query, std::size_t number,
 
 void check_query(const Snapshot& snapshot, const Query& query, Semantic semantic) {
   if (query.segments != snapshot.segments().size())
-    throw std::invalid_argument("the query was made for " + std::to_string(query.segments) + " segments, the snapshot has " +
-                                std::to_string(snapshot.segments().size()));
+    throw std::invalid_argument("the query was made for " + std::to_string(query.segments) +
+                                " segments, the snapshot has " + std::to_string(snapshot.segments().size()));
   for (std::size_t i = 0; i < query.segments; ++i) {
     const Segment& segment = *snapshot.segments()[i];
     check_lists(segment, query, i);
@@ -44,7 +46,8 @@ void check_query(const Snapshot& snapshot, const Query& query, Semantic semantic
       throw std::invalid_argument("the index has no semantic field: search it with semantic 'off'");
     if (semantic != Semantic::off && query.semantic.size() != segment.semantic_dimension())
       throw std::invalid_argument("the query's semantic vector has " + std::to_string(query.semantic.size()) +
-                                  " dimensions, the index has " + std::to_string(segment.semantic_dimension()));
+                                  " dimensions, the index has " +
+                                  std::to_string(segment.semantic_dimension()));
   }
 }
 
@@ -54,7 +57,10 @@ std::vector<SegmentPlan> plan_segments(const Snapshot& snapshot, const Query& qu
     const Segment& segment = *snapshot.segments()[number];
     SegmentPlan plan{&segment, snapshot.base(number), {}, 0, {}};
     for (std::size_t token = 0; token < query.tokens;) {
-      if (query.list(number, token) < 0) { ++token; continue; }
+      if (query.list(number, token) < 0) {
+        ++token;
+        continue;
+      }
       plan.groups.push_back(open_group(segment, query, number, token, cancel));
       const Group& group = plan.groups.back();
       plan.postings += (group.list.last - group.list.first) * group.tokens;

@@ -50,9 +50,11 @@ Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d) {
   for (std::size_t row = 0; row < n; ++row) {
     const float* x = vectors + row * d;
     const Extent bounds = extent(x, d);
-    if (!bounds.finite) throw std::invalid_argument("row " + std::to_string(row) + " has a value that is not finite");
+    if (!bounds.finite)
+      throw std::invalid_argument("row " + std::to_string(row) + " has a value that is not finite");
     const std::uint16_t scale = half_at_or_above(bounds.largest / 127.0f);
-    if (scale == 0x7c00u) throw std::invalid_argument("row " + std::to_string(row) + " is too large for an fp16 scale");
+    if (scale == 0x7c00u)
+      throw std::invalid_argument("row " + std::to_string(row) + " is too large for an fp16 scale");
     out.scales[row] = scale;
     if (scale != 0) round_codes(x, d, half_to_float(scale), out.codes.data() + row * d);
   }
@@ -69,12 +71,13 @@ std::vector<float> transpose_centroids(const float* centroids, std::size_t subve
   std::vector<float> out(subvectors * sub * kCentroids);
   for (std::size_t s = 0; s < subvectors; ++s)
     for (std::size_t c = 0; c < kCentroids; ++c)
-      for (std::size_t j = 0; j < sub; ++j) out[(s * sub + j) * kCentroids + c] = centroids[(s * kCentroids + c) * sub + j];
+      for (std::size_t j = 0; j < sub; ++j)
+        out[(s * sub + j) * kCentroids + c] = centroids[(s * kCentroids + c) * sub + j];
   return out;
 }
 
-std::vector<std::uint8_t> pq_assign(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors,
-                                    std::size_t sub) {
+std::vector<std::uint8_t> pq_assign(const float* vectors, std::size_t n, const float* centroids,
+                                    std::size_t subvectors, std::size_t sub) {
   const std::vector<float> transposed = transpose_centroids(centroids, subvectors, sub);
   std::vector<std::uint8_t> codes(n * subvectors);
   kernels().pq_assign(vectors, n, transposed.data(), subvectors, sub, codes.data());

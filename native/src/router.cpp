@@ -21,21 +21,24 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 void require_finite(const float* values, std::size_t n, const std::string& what) {
   for (std::size_t i = 0; i < n; ++i)
-    if (!std::isfinite(values[i])) throw std::invalid_argument("the " + what + " of key " + std::to_string(i) + " is not finite");
+    if (!std::isfinite(values[i]))
+      throw std::invalid_argument("the " + what + " of key " + std::to_string(i) + " is not finite");
 }
 
 // The fewest tiles that hold all rows, of equal size except for the last.
 std::size_t rows_per_tile(std::size_t n) { return n == 0 ? 1 : divide_up(n, divide_up(n, kTileRows)); }
 
 // [n, width] → per tile [groups, rows], four bytes each; states are zero-padded to whole groups.
-std::vector<std::uint32_t> pack_states(const std::uint8_t* states, std::size_t n, std::size_t width, std::size_t groups) {
+std::vector<std::uint32_t> pack_states(const std::uint8_t* states, std::size_t n, std::size_t width,
+                                       std::size_t groups) {
   std::vector<std::uint32_t> packed(n * groups);
   const std::size_t tile = rows_per_tile(n);
   for (std::size_t row = 0; row < n; ++row) {
     const std::size_t first = row / tile * tile, rows = std::min(tile, n - first);
     for (std::size_t group = 0; group < groups; ++group) {
       const std::size_t at = group * kGroup;
-      __builtin_memcpy(&packed[first * groups + group * rows + (row - first)], states + row * width + at, std::min(kGroup, width - at));
+      __builtin_memcpy(&packed[first * groups + group * rows + (row - first)], states + row * width + at,
+                       std::min(kGroup, width - at));
     }
   }
   return packed;
@@ -45,17 +48,21 @@ std::vector<std::uint32_t> pack_states(const std::uint8_t* states, std::size_t n
 class TopKeys {
  public:
   TopKeys(std::size_t n, std::size_t max_keys)
-      : max_keys_(max_keys), best_{std::vector<std::int64_t>(n * max_keys), std::vector<float>(n * max_keys, kMinusInfinity)},
+      : max_keys_(max_keys),
+        best_{std::vector<std::int64_t>(n * max_keys), std::vector<float>(n * max_keys, kMinusInfinity)},
         thresholds_(n, kMinusInfinity) {}
 
-  const float* thresholds(std::size_t row) const { return &thresholds_[row]; }  // a logit must exceed its row's
+  // A logit must exceed the threshold of its row.
+  const float* thresholds(std::size_t row) const { return &thresholds_[row]; }
   BestKeys& best() { return best_; }
 
-  // Offer the keys of a block whose bits are set in `mask`. Keys come in ascending order, so ties go to the lower key.
+  // Offer the keys of a block whose bits are set in `mask`. Keys come in ascending order, so ties go to the
+  // lower key.
   void offer(std::size_t row, std::size_t first_key, std::uint32_t mask, const float* logits) {
     for (; mask != 0; mask &= mask - 1) {
       const auto lane = static_cast<std::size_t>(std::countr_zero(mask));
-      if (logits[lane] > thresholds_[row]) insert(row, logits[lane], static_cast<std::int64_t>(first_key + lane));
+      if (logits[lane] > thresholds_[row])
+        insert(row, logits[lane], static_cast<std::int64_t>(first_key + lane));
     }
   }
 
@@ -74,22 +81,29 @@ class TopKeys {
   std::vector<float> thresholds_;
 };
 
-// In double, as in the ONNX graph: the result of a vectorized fp32 log depends on an element's index in its array.
-float activation(float logit) { return static_cast<float>(std::log(static_cast<double>(std::max(logit, 0.0f)) + 1.0)); }
+// In double, as in the ONNX graph: the result of a vectorized fp32 log depends on an element's index in its
+// array.
+float activation(float logit) {
+  return static_cast<float>(std::log(static_cast<double>(std::max(logit, 0.0f)) + 1.0));
+}
 
 }  // namespace
 
-Router::Router(const std::int8_t* table, const float* scales, const float* biases, std::size_t keys, std::size_t width, float step,
-               std::uint8_t zero)
+Router::Router(const std::int8_t* table, const float* scales, const float* biases, std::size_t keys,
+               std::size_t width, float step, std::uint8_t zero)
     : keys_(keys), width_(width), groups_(divide_up(width, kGroup)), blocks_(divide_up(keys, kKeyBlock)) {
-  if (keys == 0 || width == 0) throw std::invalid_argument("the router table needs at least one key and one dimension");
-  if (width > kMaxWidth) throw std::invalid_argument("states of " + std::to_string(width) + " dimensions are too wide: at most " + std::to_string(kMaxWidth));
+  if (keys == 0 || width == 0)
+    throw std::invalid_argument("the router table needs at least one key and one dimension");
+  if (width > kMaxWidth)
+    throw std::invalid_argument("states of " + std::to_string(width) + " dimensions are too wide: at most " +
+                                std::to_string(kMaxWidth));
   codes_.resize(blocks_ * groups_ * kKeyBlock * kGroup / sizeof(Line));
   offsets_.resize(blocks_ * kKeyBlock);
   scales_.resize(blocks_ * kKeyBlock);
   biases_.resize(blocks_ * kKeyBlock, kMinusInfinity);
   for (std::size_t key = 0; key < keys; ++key) {
-    std::int8_t* column = codes_.front().bytes + key / kKeyBlock * groups_ * kKeyBlock * kGroup + key % kKeyBlock * kGroup;
+    std::int8_t* column =
+        codes_.front().bytes + key / kKeyBlock * groups_ * kKeyBlock * kGroup + key % kKeyBlock * kGroup;
     std::int32_t sum = 0;
     for (std::size_t i = 0; i < width; ++i) {
       column[i / kGroup * kKeyBlock * kGroup + i % kGroup] = table[key * width + i];
@@ -102,22 +116,28 @@ Router::Router(const std::int8_t* table, const float* scales, const float* biase
 }
 
 BestKeys Router::best(const std::uint8_t* states, std::size_t n, std::size_t max_keys) const {
-  if (max_keys == 0 || max_keys > keys_) throw std::invalid_argument("max_keys must be from 1 to " + std::to_string(keys_));
+  if (max_keys == 0 || max_keys > keys_)
+    throw std::invalid_argument("max_keys must be from 1 to " + std::to_string(keys_));
   const Kernels& set = kernels();
   const std::vector<std::uint32_t> packed = pack_states(states, n, width_, groups_);
-  const std::size_t tile = rows_per_tile(n), lines = groups_ * kKeyBlock * kGroup / sizeof(Line);  // per block
+  const std::size_t tile = rows_per_tile(n);
+  const std::size_t lines = groups_ * kKeyBlock * kGroup / sizeof(Line);  // per block
   TopKeys top(n, max_keys);
   alignas(64) std::int32_t sums[kTileRows * kKeyBlock];
   alignas(64) float logits[kTileRows * kKeyBlock];
   std::uint32_t above[kTileRows];
   for (std::size_t block = 0; block < blocks_; ++block) {
-    const std::size_t key = block * kKeyBlock, ahead = block + kBlocksAhead < blocks_ ? kBlocksAhead * lines * sizeof(Line) : 0;
+    const std::size_t key = block * kKeyBlock;
+    const std::size_t ahead = block + kBlocksAhead < blocks_ ? kBlocksAhead * lines * sizeof(Line) : 0;
     for (std::size_t first = 0; first < n; first += tile) {
       const std::size_t rows = std::min(tile, n - first);
       // Only the first tile prefetches; the others find the block in the cache.
-      set.byte_products(packed.data() + first * groups_, rows, codes_[block * lines].bytes, groups_, first == 0 ? ahead : 0, sums);
-      set.logits(sums, rows, {&offsets_[key], &scales_[key], &biases_[key]}, top.thresholds(first), logits, above);
-      for (std::size_t row = 0; row < rows; ++row) top.offer(first + row, key, above[row], logits + row * kKeyBlock);
+      set.byte_products(packed.data() + first * groups_, rows, codes_[block * lines].bytes, groups_,
+                        first == 0 ? ahead : 0, sums);
+      set.logits(sums, rows, {&offsets_[key], &scales_[key], &biases_[key]}, top.thresholds(first), logits,
+                 above);
+      for (std::size_t row = 0; row < rows; ++row)
+        top.offer(first + row, key, above[row], logits + row * kKeyBlock);
     }
   }
   std::vector<float>& weights = top.best().weights;

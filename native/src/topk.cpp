@@ -7,7 +7,8 @@ namespace citadel {
 namespace {
 
 constexpr std::size_t kBuckets = 1024;
-constexpr std::size_t kMinForBuckets = 256;  // for smaller k, clearing the buckets costs more than nth_element
+// For smaller k, clearing the buckets costs more than nth_element.
+constexpr std::size_t kMinForBuckets = 256;
 
 // Maps floats to integers of the same order; the bits of negative floats are in reverse order.
 inline std::uint32_t order(float score) {
@@ -15,7 +16,9 @@ inline std::uint32_t order(float score) {
   return bits ^ (bits >> 31 != 0 ? 0xffffffffu : 0x80000000u);
 }
 
-inline float score_at(std::uint32_t order) { return std::bit_cast<float>(order ^ (order >> 31 != 0 ? 0x80000000u : 0xffffffffu)); }
+inline float score_at(std::uint32_t order) {
+  return std::bit_cast<float>(order ^ (order >> 31 != 0 ? 0x80000000u : 0xffffffffu));
+}
 
 // The highest bucket that, together with those above it, holds at least k entries.
 std::uint32_t bucket_of_kth(const std::uint32_t* counts, std::size_t k) {
@@ -30,11 +33,14 @@ void TopK::shrink() {
   if (k_ < kMinForBuckets || !shrink_by_buckets()) keep_best();
 }
 
-// Histogram the scores and drop entries below the bucket of the k-th. Returns false if too many remain, as with many ties.
+// Histogram the scores and drop entries below the bucket of the k-th. Returns false if too many remain, as
+// with many ties.
 bool TopK::shrink_by_buckets() {
   std::uint32_t low = UINT32_MAX, high = 0, counts[kBuckets] = {};
-  for (const Scored& entry : entries_) low = std::min(low, order(entry.score)), high = std::max(high, order(entry.score));
-  const int shift = std::max(0, static_cast<int>(std::bit_width(high - low)) - static_cast<int>(std::bit_width(kBuckets - 1)));
+  for (const Scored& entry : entries_)
+    low = std::min(low, order(entry.score)), high = std::max(high, order(entry.score));
+  const int shift = std::max(
+      0, static_cast<int>(std::bit_width(high - low)) - static_cast<int>(std::bit_width(kBuckets - 1)));
   for (const Scored& entry : entries_) ++counts[(order(entry.score) - low) >> shift];
   const std::uint32_t least = low + (bucket_of_kth(counts, k_) << shift);
   std::size_t kept = 0;

@@ -94,7 +94,8 @@ inline Bytes random_bytes(std::uint64_t n, std::uint32_t seed) {
 
 inline Bytes halves(std::uint64_t n) {
   std::vector<std::uint16_t> out(n);
-  for (std::uint64_t i = 0; i < n; ++i) out[i] = static_cast<std::uint16_t>(0x3000u + 37 * i % 0x0c00u);  // 0.125 … 2
+  for (std::uint64_t i = 0; i < n; ++i)
+    out[i] = static_cast<std::uint16_t>(0x3000u + 37 * i % 0x0c00u);  // 0.125 … 2
   return bytes_of(out);
 }
 
@@ -120,10 +121,12 @@ inline void put_semantic(Example& example) {
   example.sections.put("PROBE_DOCUMENTS", bytes_of(numbers));
 }
 
-inline Example make_example(const std::string& kind, const std::string& codec, std::uint64_t documents, std::uint64_t per_list,
-                            std::size_t lists, std::uint64_t semantic) {
+inline Example make_example(const std::string& kind, const std::string& codec, std::uint64_t documents,
+                            std::uint64_t per_list, std::size_t lists, std::uint64_t semantic) {
   Example example;
-  example.shape = {"example", documents, kind, codec, semantic % 2 == 0 ? "int8" : "fp16", kind == "vectors" ? 32u : 0u, semantic};
+  example.shape = {
+      "example", documents, kind, codec, semantic % 2 == 0 ? "int8" : "fp16", kind == "vectors" ? 32u : 0u,
+      semantic};
   if (kind != "none") put_lists(example, per_list, lists, 11);
   const std::uint64_t postings = per_list * lists;
   std::vector<std::uint32_t> keys(lists);
@@ -148,21 +151,24 @@ inline std::shared_ptr<const Codebook> make_codebook(const SegmentShape& shape) 
   const std::size_t sub = shape.codec == "pq1" ? 8 : 4, subvectors = shape.dimension / sub;
   std::vector<float> centroids(subvectors * kCentroids * sub);
   for (std::size_t i = 0; i < centroids.size(); ++i) centroids[i] = static_cast<float>(i % 17) * 0.25f - 2.0f;
-  return std::make_shared<Codebook>(centroids.data(), subvectors, sub, std::vector<std::uint32_t>{0, 6}, std::vector<float>{0.5f, 2.0f}, 1.0f);
+  return std::make_shared<Codebook>(centroids.data(), subvectors, sub, std::vector<std::uint32_t>{0, 6},
+                                    std::vector<float>{0.5f, 2.0f}, 1.0f);
 }
 
 // A query that reads the segment's first six lists, the first of them twice.
 inline Query make_query(const Segment& segment) {
   Query query;
   query.segments = 1;
-  for (std::uint64_t list = 0; list < std::min<std::uint64_t>(segment.lists(), 6); ++list) query.lists.push_back(static_cast<std::int64_t>(list));
+  for (std::uint64_t list = 0; list < std::min<std::uint64_t>(segment.lists(), 6); ++list)
+    query.lists.push_back(static_cast<std::int64_t>(list));
   if (!query.lists.empty()) query.lists.insert(query.lists.begin(), 0);
   query.tokens = query.lists.size();
   query.weights.assign(query.tokens, 1.5f);
   query.dimension = segment.dimension();
   for (std::size_t i = 0; segment.kind() == Kind::vectors && i < query.tokens * query.dimension; ++i)
     query.vectors.push_back(static_cast<float>(i * 7 % 11) - 4.5f);
-  for (std::size_t i = 0; i < segment.semantic_dimension(); ++i) query.semantic.push_back(static_cast<float>(i % 5) - 1.75f);
+  for (std::size_t i = 0; i < segment.semantic_dimension(); ++i)
+    query.semantic.push_back(static_cast<float>(i % 5) - 1.75f);
   return query;
 }
 

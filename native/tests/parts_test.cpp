@@ -29,7 +29,8 @@ void test_pack_every_width() {
       const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
       std::uint64_t at = 0;
       for (std::uint32_t& value : values) {
-        at = std::min<std::uint64_t>(UINT32_MAX, at + (count < 3 ? mask : next_random(seed) & mask & 0x00ffffff));
+        at = std::min<std::uint64_t>(UINT32_MAX,
+                                     at + (count < 3 ? mask : next_random(seed) & mask & 0x00ffffff));
         value = static_cast<std::uint32_t>(at);
       }
       const std::uint64_t starts[] = {0, count};
@@ -38,10 +39,12 @@ void test_pack_every_width() {
         const std::size_t n = std::min(kBlock, count - block * kBlock);
         const std::uint64_t offset = packed.offsets[block] & kOffsetMask;
         // An exact copy of the readable bytes, so that AddressSanitizer detects an over-read.
-        const fixture::Bytes exact(packed.bytes.begin() + static_cast<std::ptrdiff_t>(offset), packed.bytes.end());
+        const fixture::Bytes exact(packed.bytes.begin() + static_cast<std::ptrdiff_t>(offset),
+                                   packed.bytes.end());
         std::uint32_t out[kBlock];
         const auto width = static_cast<unsigned>(packed.offsets[block] >> kBitsShift);
-        CHECK(unpack_documents(exact.data(), exact.size(), width, packed.firsts[block], n - 1, out) == values[block * kBlock + n - 1]);
+        CHECK(unpack_documents(exact.data(), exact.size(), width, packed.firsts[block], n - 1, out) ==
+              values[block * kBlock + n - 1]);
         CHECK(std::equal(out, out + n, values.begin() + static_cast<std::ptrdiff_t>(block * kBlock)));
       }
     }
@@ -50,14 +53,16 @@ void test_pack_every_width() {
 void test_unpacked_sums_do_not_wrap() {
   const fixture::Bytes ones(4 * kBlock + kPadding, 0xff);
   std::uint32_t out[kBlock];
-  CHECK(unpack_documents(ones.data(), ones.size(), 32, 5, kBlock - 1, out) == 5 + 127 * std::uint64_t{UINT32_MAX});
+  CHECK(unpack_documents(ones.data(), ones.size(), 32, 5, kBlock - 1, out) ==
+        5 + 127 * std::uint64_t{UINT32_MAX});
 }
 
 void test_counts() {
   const std::vector<std::uint32_t> counts{1, 4, 2, 1, UINT32_MAX};
   const std::uint64_t starts[] = {0, 4, 5};
   const PackedCounts packed = pack_counts(counts.data(), counts.size(), starts, 2);
-  CHECK(packed.offsets.size() == 3 && packed.offsets[0] >> kBitsShift == 2 && packed.offsets[1] >> kBitsShift == 32);
+  CHECK(packed.offsets.size() == 3 && packed.offsets[0] >> kBitsShift == 2 &&
+        packed.offsets[1] >> kBitsShift == 32);
   std::uint32_t out[kBlock];
   unpack_counts(packed.bytes.data(), packed.bytes.size(), 2, 4, out);
   CHECK(std::equal(out, out + 4, counts.begin()));
@@ -68,13 +73,16 @@ void test_crc() {
   CHECK(crc32c(reinterpret_cast<const std::uint8_t*>("123456789"), 9) == 0xe3069283u);
   for (std::size_t size : {0, 1, 7, 8, 9, 3071, 3072, 3073, 20'000}) {
     CHECK(crc32c(data.data(), size) == crc32c_portable(data.data(), size));
-    CHECK(crc32c(data.data() + size / 3, size - size / 3, crc32c(data.data(), size / 3)) == crc32c(data.data(), size));
+    CHECK(crc32c(data.data() + size / 3, size - size / 3, crc32c(data.data(), size / 3)) ==
+          crc32c(data.data(), size));
   }
 }
 
 void test_halves() {
-  CHECK(half_to_float(0x3c00) == 1.0f && half_to_float(0xc000) == -2.0f && half_to_float(0x0001) == std::ldexp(1.0f, -24));
-  CHECK(std::isinf(half_to_float(0x7c00)) && std::isnan(half_to_float(0x7e00)) && std::signbit(half_to_float(0x8000)));
+  CHECK(half_to_float(0x3c00) == 1.0f && half_to_float(0xc000) == -2.0f &&
+        half_to_float(0x0001) == std::ldexp(1.0f, -24));
+  CHECK(std::isinf(half_to_float(0x7c00)) && std::isnan(half_to_float(0x7e00)) &&
+        std::signbit(half_to_float(0x8000)));
   for (std::uint32_t half = 0; half < 0x7c00u; ++half) {
     const float value = half_to_float(static_cast<std::uint16_t>(half));
     CHECK(half_at_or_above(value) == half);
@@ -87,7 +95,8 @@ void test_sort() {
   std::vector<std::uint32_t> keys(5000), expected(5000);
   for (std::uint32_t& key : keys) key = next_random(seed) & 0xff0000ffu;
   std::iota(expected.begin(), expected.end(), 0u);
-  std::stable_sort(expected.begin(), expected.end(), [&](std::uint32_t a, std::uint32_t b) { return keys[a] < keys[b]; });
+  std::stable_sort(expected.begin(), expected.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return keys[a] < keys[b]; });
   CHECK(sort_by_key(keys.data(), keys.size()) == expected);
 }
 
@@ -106,7 +115,8 @@ void test_top_k_with_ties() {
     all.resize(std::min(k, all.size()));
     const std::vector<Scored> actual = best.sorted();
     CHECK(actual.size() == all.size());
-    for (std::size_t i = 0; i < all.size(); ++i) CHECK(actual[i].score == all[i].score && actual[i].number == all[i].number);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      CHECK(actual[i].score == all[i].score && actual[i].number == all[i].number);
   }
 }
 
@@ -117,11 +127,14 @@ void test_kernels_agree_and_stay_in_bounds() {
     const Kernels& set = kernels();
     for (std::size_t d : {1, 3, 8, 15, 16, 17, 31, 32, 33, 64, 100, 128})
       for (std::size_t n : {1, 5, 15, 16, 17, 40, 128}) {
-        const fixture::Bytes codes = fixture::random_bytes(n * d, 5), vectors = fixture::halves(n * d), scales = fixture::halves(n);
+        const fixture::Bytes codes = fixture::random_bytes(n * d, 5), vectors = fixture::halves(n * d),
+                             scales = fixture::halves(n);
         std::vector<std::int8_t> q((d + 63) / 64 * 64);
         std::vector<float> x((d + 15) / 16 * 16), actual(n), expected(n);
         std::int32_t sum = 0;
-        for (std::size_t j = 0; j < d; ++j) q[j] = static_cast<std::int8_t>(j * 37 % 255 - 127), x[j] = 0.37f * static_cast<float>(j) - 1.0f, sum += q[j];
+        for (std::size_t j = 0; j < d; ++j)
+          q[j] = static_cast<std::int8_t>(j * 37 % 255 - 127), x[j] = 0.37f * static_cast<float>(j) - 1.0f,
+          sum += q[j];
         set.int8(codes.data(), scales.data(), n, d, {q.data(), sum, 0.3f}, actual.data());
         kPortableKernels.int8(codes.data(), scales.data(), n, d, {q.data(), sum, 0.3f}, expected.data());
         CHECK(actual == expected);
@@ -135,7 +148,8 @@ void test_kernels_agree_and_stay_in_bounds() {
         std::vector<float> scratch(d * kCentroids), centroids(d * kCentroids);
         for (std::size_t i = 0; i < centroids.size(); ++i) centroids[i] = static_cast<float>(i % 101) * 0.31f;
         const float step = set.pq_table(centroids.data(), d, 1, x.data(), scratch.data(), entries.data());
-        CHECK(step == kPortableKernels.pq_table(centroids.data(), d, 1, x.data(), scratch.data(), others.data()));
+        CHECK(step ==
+              kPortableKernels.pq_table(centroids.data(), d, 1, x.data(), scratch.data(), others.data()));
         CHECK(std::equal(entries.begin(), entries.begin() + d * kCentroids, others.begin()));
         set.pq(codes.data(), n, d, {entries.data(), step}, 0.7f, actual.data());
         kPortableKernels.pq(codes.data(), n, d, {others.data(), step}, 0.7f, expected.data());
@@ -145,7 +159,8 @@ void test_kernels_agree_and_stay_in_bounds() {
 }
 
 // Reference for `finish`: each run's maximum at its start, 0 in the rest, floored, never -0.0.
-std::vector<float> reference_finish(const std::vector<std::uint32_t>& documents, const std::vector<float>& values, bool floor) {
+std::vector<float> reference_finish(const std::vector<std::uint32_t>& documents,
+                                    const std::vector<float>& values, bool floor) {
   std::vector<float> out(values.size(), 0.0f);
   std::size_t start = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -165,12 +180,14 @@ void test_finish_and_collect() {
           std::vector<std::uint32_t> documents(n + 1);
           std::vector<float> values(n);
           for (std::size_t i = 0; i < n; ++i) {
-            documents[i + 1] = static_cast<std::uint32_t>(i % 5 == 0 ? i / run * 2 : i / run * 2 + (i / run % 3 == 0));
+            documents[i + 1] =
+                static_cast<std::uint32_t>(i % 5 == 0 ? i / run * 2 : i / run * 2 + (i / run % 3 == 0));
             values[i] = static_cast<float>(i * 37 % 23) - 11.0f;
           }
           std::sort(documents.begin() + 1, documents.end());
           documents[0] = documents[1];  // the entry before the first must not be compared
-          const std::vector<float> expected = reference_finish({documents.begin() + 1, documents.end()}, values, floor);
+          const std::vector<float> expected =
+              reference_finish({documents.begin() + 1, documents.end()}, values, floor);
           kernels().finish(documents.data() + 1, values.data(), n, floor);
           CHECK(values == expected);
         }
@@ -179,7 +196,8 @@ void test_finish_and_collect() {
       for (std::size_t i = 0; i < sums.size(); i += 3) sums[i] = static_cast<float>(i % 7) - 3.0f;
       std::vector<std::uint32_t> offsets(208 + kLanes), expected;
       for (std::uint32_t i = 0; i < sums.size(); ++i)
-        if (std::bit_cast<std::uint32_t>(sums[i]) != kUntouched && sums[i] >= threshold) expected.push_back(i);
+        if (std::bit_cast<std::uint32_t>(sums[i]) != kUntouched && sums[i] >= threshold)
+          expected.push_back(i);
       const std::vector<float> before = sums;
       offsets.resize(kernels().collect(sums.data(), sums.size(), threshold, offsets.data(), values.data()));
       CHECK(offsets == expected);
@@ -196,7 +214,8 @@ void test_top_k_shrinks_correctly() {
       TopK best(k);
       std::vector<Scored> all;
       for (std::uint64_t number = 0; number < 5000; ++number) {
-        const auto score = (static_cast<float>(number * 7919 % distinct) - static_cast<float>(distinct) / 3) * 0.125f;
+        const auto score =
+            (static_cast<float>(number * 7919 % distinct) - static_cast<float>(distinct) / 3) * 0.125f;
         all.push_back({score, number});
         best.push(score, number);
       }
@@ -204,7 +223,8 @@ void test_top_k_shrinks_correctly() {
       std::sort(all.begin(), all.end(), better);
       const std::vector<Scored> actual = best.sorted();
       CHECK(actual.size() == k);
-      for (std::size_t i = 0; i < k; ++i) CHECK(actual[i].score == all[i].score && actual[i].number == all[i].number);
+      for (std::size_t i = 0; i < k; ++i)
+        CHECK(actual[i].score == all[i].score && actual[i].number == all[i].number);
     }
 }
 
@@ -216,7 +236,8 @@ struct Table {
   std::vector<float> scales, biases;
 
   Router router() const {
-    return Router(reinterpret_cast<const std::int8_t*>(codes.data()), scales.data(), biases.data(), keys, width, step, zero);
+    return Router(reinterpret_cast<const std::int8_t*>(codes.data()), scales.data(), biases.data(), keys,
+                  width, step, zero);
   }
 };
 
@@ -230,14 +251,16 @@ Table make_table(std::size_t keys, std::size_t width) {
   return table;
 }
 
-BestKeys reference_best_keys(const Table& table, const fixture::Bytes& states, std::size_t n, std::size_t max_keys) {
+BestKeys reference_best_keys(const Table& table, const fixture::Bytes& states, std::size_t n,
+                             std::size_t max_keys) {
   BestKeys best;
   for (std::size_t row = 0; row < n; ++row) {
     std::vector<Scored> all;
     for (std::size_t key = 0; key < table.keys; ++key) {
       std::int32_t sum = 0;
       for (std::size_t i = 0; i < table.width; ++i)
-        sum += (states[row * table.width + i] - table.zero) * static_cast<std::int8_t>(table.codes[key * table.width + i]);
+        sum += (states[row * table.width + i] - table.zero) *
+               static_cast<std::int8_t>(table.codes[key * table.width + i]);
       all.push_back({static_cast<float>(sum) * (table.step * table.scales[key]) + table.biases[key], key});
     }
     std::sort(all.begin(), all.end(), better);

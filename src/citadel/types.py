@@ -265,7 +265,7 @@ class Hit:
         return () if self._passages is None else self._passages(self.rank, True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Id, score, rank, title, text and metadata in JSON's types; of a long document also the best passage.
+        """Id, score, rank, title, text and metadata in JSON's types, and a long document's best passage.
 
         >>> Hit("d1", 2.5, 1, lambda rank: Document("d1", "E = mc²")).to_dict()
         {'id': 'd1', 'score': 2.5, 'rank': 1, 'title': '', 'text': 'E = mc²', 'metadata': {}}
@@ -280,7 +280,7 @@ class Hit:
             "metadata": dict(document.metadata),
         }
         own = () if self._passages is None else self._passages(self.rank, False)
-        return fields | {"passage": asdict(passage) for passage in own}
+        return fields | ({"passage": asdict(own[0])} if own else {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import pytest
 
 from citadel.text.analyser import get_analyser
 from tests.cli.conftest import Citadel
+from tests.support.models import ModelFolder
 
 
 def flip(path: Path, offset: int) -> None:
@@ -90,6 +91,28 @@ def test_repair_drops_documents_only_with_yes(index: Path, citadel: Citadel) -> 
     repaired = citadel("check", index, "--repair", "--yes").out
     assert "lost: d1" in repaired.splitlines()
     assert "is whole: 2 documents" in repaired
+
+
+def test_repair_with_a_model_that_is_not_installed(
+    tmp_path: Path, corpus: Path, citadel: Citadel, tiny_model: ModelFolder
+) -> None:
+    index, model = tmp_path / "own", tiny_model()
+    citadel("index", corpus, index, "--model", model)
+    (file,) = index.glob("seg-*")
+    flip(file, file.stat().st_size // 2)
+    advice = "rebuilt only with the model"
+    assert advice in citadel("check", index, "--deep", code=3).out
+    assert advice in citadel("check", index, "--repair", "--yes", code=4).err
+    error = citadel("check", index, "--repair", "--model", tiny_model("none"), code=4).err
+    assert "this model's fingerprint is" in error
+    assert "keeps all 3 documents" in citadel("check", index, "--deep", "--model", model, code=3).out
+    assert "is whole: 3 documents" in citadel("check", index, "--repair", "--model", model).out
+
+
+def test_damage_is_reported_without_advice_to_run_the_same_command(index: Path, citadel: Citadel) -> None:
+    (file,) = index.glob("seg-*")
+    flip(file, file.stat().st_size // 2)
+    assert "citadel check" not in citadel("check", index, "--deep", code=3).err
 
 
 def test_deep_reports_damage_of_the_previous_generation(index: Path, citadel: Citadel) -> None:

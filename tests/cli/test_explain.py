@@ -25,7 +25,7 @@ def test_match_as_table(index: Path, citadel: Citadel) -> None:
 def test_match_as_json(index: Path, citadel: Citadel) -> None:
     explanation = json.loads(citadel("explain", index, "who proposed relativity", "d1", "--json").out)
     [hit] = json.loads(citadel("search", index, "who proposed relativity", "--json", "-k", 1).out)["hits"]
-    assert explanation["score"] == hit["score"] and explanation["format"] == 1
+    assert explanation["score"] == hit["score"] and explanation["format"] == 2
     assert sum(match["share"] for match in explanation["matches"]) == pytest.approx(1)
     assert set(explanation) == {
         "format", "query", "id", "title", "text", "router", "codec", "tau", "semantic_mode", "score",
@@ -42,8 +42,15 @@ def test_match_as_json(index: Path, citadel: Citadel) -> None:
         "postings",
     }
     assert set(explanation["matches"][1]["postings"][0]) == {"document_tokens", "weight", "count", "product"}
-    assert set(explanation["query_tokens"][0]) == {"place", "token", "field", "start", "end", "alternatives"}
-    assert set(explanation["document_tokens"][0]) == {"place", "token", "field", "start", "end"}
+    assert set(explanation["query_tokens"][0]) == {
+        "position",
+        "token",
+        "field",
+        "start",
+        "end",
+        "alternatives",
+    }
+    assert set(explanation["document_tokens"][0]) == {"position", "token", "field", "start", "end"}
     span = explanation["snippet"]["spans"][0]
     assert explanation["snippet"]["text"][span["start"] : span["end"]] == "proposed"
 
@@ -64,7 +71,7 @@ def test_text_with_a_model(tiny_model: ModelFolder, citadel: Citadel) -> None:
     )
     assert set(explanation) == {"format", "text", "side", "router", "tau", "cut", "tokens", "keys"}
     assert set(explanation["tokens"][1]) == {
-        "place",
+        "position",
         "token",
         "field",
         "start",

@@ -1,3 +1,7 @@
+"""Which regions of memory are moved to huge pages."""
+
+from __future__ import annotations
+
 import pytest
 
 from citadel.encode import huge_pages

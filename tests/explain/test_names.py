@@ -34,7 +34,7 @@ def build(path: Path, **options: Any) -> Searcher:
 def words(explanation: Explanation, positions: tuple[int, ...]) -> list[str]:
     """The text of the document's tokens at these positions."""
     fields = {"title": explanation.title, "text": explanation.text}
-    tokens = [token for token in explanation.document_tokens if token.place in positions]
+    tokens = [token for token in explanation.document_tokens if token.position in positions]
     return [
         fields[token.field][token.start : token.end] if token.field else str(token.token) for token in tokens
     ]
@@ -46,7 +46,7 @@ def words(explanation: Explanation, positions: tuple[int, ...]) -> list[str]:
 def test_bm25_matches_by_hand(tmp_path: Path) -> None:
     explanation = build(tmp_path / "index").explain("Who proposed the RELATIVITY of relativity", "d1")
     assert [token.token for token in explanation.query_tokens] == ["who", "propos", "rel", "rel"]
-    assert [(match.name, match.query_tokens, match.met) for match in explanation.matches] == [
+    assert [(match.name, match.query_tokens, match.is_matched) for match in explanation.matches] == [
         ("who", (0,), False),
         ("propos", (1,), True),
         ("rel", (2, 3), True),
@@ -136,7 +136,7 @@ def test_tokens_name_title_or_text(tiny_model: ModelFolder, tmp_path: Path) -> N
     explanation = build(tmp_path / "index", model=tiny_model("static")).explain("relativity", "d1")
     [match] = [match for match in explanation.matches if match.name == "relativity"]
     positions = sorted(position for posting in match.postings for position in posting.document_tokens)
-    tokens = {token.place: token for token in explanation.document_tokens}
+    tokens = {token.position: token for token in explanation.document_tokens}
     assert [(tokens[position].field, tokens[position].start) for position in positions] == [
         ("title", 0),
         ("text", 18),
@@ -186,8 +186,8 @@ def test_alternatives_are_the_next_best_keys(tiny_model: ModelFolder, tmp_path: 
     assert wide.tokens is not None and wide.vectors is not None
     positions = np.flatnonzero(text.routed)[wide.tokens]
     for token in explanation.query_tokens:
-        rows = np.flatnonzero(positions == token.place)
-        used = [match.key for match in explanation.matches if match.query_tokens == (token.place,)]
+        rows = np.flatnonzero(positions == token.position)
+        used = [match.key for match in explanation.matches if match.query_tokens == (token.position,)]
         assert [*used, *(one.key for one in token.alternatives)] == wide.keys[rows].tolist()
         for row, one in zip(rows[1:], token.alternatives, strict=True):
             alone = searcher.explain_vectors("d1", [one.key], [one.weight], wide.vectors[row : row + 1])
@@ -221,7 +221,7 @@ def test_vector_query_has_keys_without_names(tmp_path: Path) -> None:
     explanation = (
         index.commit().searcher().explain_vectors("d1", [9, 7, 3], [1, 1, 1], [[0, -1], [3, 0], [1, 1]])
     )
-    assert [token.place for token in explanation.query_tokens] == [0, 1, 2]
+    assert [token.position for token in explanation.query_tokens] == [0, 1, 2]
     assert [(match.key, match.name, match.query_tokens) for match in explanation.matches] == [
         (9, None, (0,)),
         (7, None, (1,)),
@@ -230,7 +230,9 @@ def test_vector_query_has_keys_without_names(tmp_path: Path) -> None:
     negative, matched, unmatched = explanation.matches
     assert negative.gain == 0 and negative.postings[0].product == pytest.approx(-1, rel=0.01)
     assert [posting.product for posting in matched.postings] == pytest.approx([6, 3], rel=0.01)
-    assert not unmatched.met and explanation.document_tokens == () and explanation.score == matched.gain
+    assert (
+        not unmatched.is_matched and explanation.document_tokens == () and explanation.score == matched.gain
+    )
 
 
 # ---- invalid input -----------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def check_parts(world: World, explanation: Explanation, score: float | None) -> 
         [explanation.semantic.gain] if explanation.semantic else []
     )
     if score is None:
-        assert not any(match.met for match in explanation.matches) and explanation.semantic is None
+        assert not any(match.is_matched for match in explanation.matches) and explanation.semantic is None
         return
     scale = math.fsum(map(abs, parts))
     assert math.fsum(parts) == pytest.approx(score, rel=1e-6, abs=1e-6 * scale)

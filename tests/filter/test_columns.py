@@ -61,11 +61,11 @@ def no_documents(rows: np.ndarray) -> Iterable[Mapping[str, Any]]:
         ((1, 1 << 63), "mixed"),
     ],
 )
-def test_the_kind_of_a_column(values: tuple[Any, ...], kind: str) -> None:
+def test_kind_of_a_column(values: tuple[Any, ...], kind: str) -> None:
     assert column(*values).kind == kind
 
 
-def test_a_field_without_values_has_no_column() -> None:
+def test_field_without_values_has_no_column() -> None:
     columns = build_columns(["a", "b"], [{"a": None}, {}])
     assert columns.names == () and columns.column("a") is None and columns.has_all
 
@@ -82,7 +82,7 @@ ERRORS: dict[str, tuple[tuple[Any, ...], Any, str]] = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_what_does_not_fit_is_an_error(case: str) -> None:
+def test_mismatched_operand_is_an_error(case: str) -> None:
     values, condition, message = ERRORS[case]
     rows = [{"f": value} for value in values]
     with pytest.raises(FilterError) as error:
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_an_error(case: str) -> None:
 
 
 @pytest.mark.parametrize("values", [(1, "a", None), ({}, None, [1])])
-def test_presence_can_be_asked_of_every_column(values: tuple[Any, ...]) -> None:
+def test_exists_works_on_every_column(values: tuple[Any, ...]) -> None:
     rows = [{"f": value} for value in values]
     columns = build_columns(["f"], rows)
     for condition in (None, {"$ne": None}, {"$exists": True}, {"$exists": False}, {"$gt": None}):
@@ -131,13 +131,13 @@ def test_segments_must_agree_on_a_kind(values: tuple[Any, ...], is_error: bool) 
             assert common_kind("f", order) in ("int", "float")
 
 
-def test_no_dates_in_one_segment_are_an_error_for_all() -> None:
+def test_dates_must_be_dates_in_every_segment() -> None:
     with pytest.raises(FilterError, match="needs ISO dates"):
         check_types(parse_filter({"f": {"$lt": "2024-05-17"}}), segments("2024-05-17", "x"))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_row_alone_matches_like_its_document(case: str) -> None:
+def test_single_row_matches_like_its_document(case: str) -> None:
     condition, yes, no = CASES[case]
     for is_hit, values in ((True, yes), (False, no)):
         for value in values:
@@ -162,18 +162,18 @@ def test_more_strings_than_codes_are_hashed_and_confirmed() -> None:
     rows.append({"f": "one more"})
     columns = build_columns(["f"], rows)
     assert columns.column("f").tokens.dtype == np.uint64  # type: ignore[union-attr]
-    asked: list[int] = []
+    read: list[int] = []
 
     def stored(numbers: np.ndarray) -> Iterable[Mapping[str, Any]]:
-        asked.extend(numbers.tolist())
+        read.extend(numbers.tolist())
         return (rows[number] for number in numbers)
 
     wanted = parse_filter({"f": {"$in": ["0", "ffff", "one more", "none", 7]}})
     hits = mask(wanted, columns, len(rows), stored)
-    assert np.flatnonzero(hits).tolist() == asked == [0, MAX_ENTRIES - 1, MAX_ENTRIES]
+    assert np.flatnonzero(hits).tolist() == read == [0, MAX_ENTRIES - 1, MAX_ENTRIES]
 
 
-def test_a_large_dictionary_is_hashed() -> None:
+def test_large_dictionary_is_hashed() -> None:
     text = "x" * (MAX_BYTES // 4 - 1)
     assert column(*(f"{text}{n}" for n in range(4))).dictionary is not None
     assert column(*(f"{text}{n}" for n in range(4)), "y").dictionary is None
@@ -201,7 +201,7 @@ def test_dates_are_ordered_with_and_without_a_dictionary(entries: int) -> None:
 
 @pytest.mark.parametrize("entries", [0, 9])
 @pytest.mark.parametrize("last", ["x", "2024-13-01"])
-def test_one_string_that_is_no_date_ends_the_dates(entries: int, last: str) -> None:
+def test_one_other_string_makes_a_column_of_dates_plain_strings(entries: int, last: str) -> None:
     with small_dictionaries(entries):
         assert not column("2024-05-17", last).is_date
         assert not column(last, "2024-05-17").is_date
@@ -230,7 +230,7 @@ def test_fields_beyond_the_limit_are_flagged(monkeypatch: pytest.MonkeyPatch) ->
     assert (named.names, named.has_all) == (("abcd", "efgh"), True)
 
 
-def test_a_name_that_no_filter_can_have_gets_no_column() -> None:
+def test_name_too_long_for_a_filter_gets_no_column() -> None:
     builder = ColumnsBuilder()
     builder.add({"n" * 1001: 1, "n" * 1000: 1})
     columns = builder.finish()
@@ -262,7 +262,7 @@ def test_fields_without_a_column_are_read_from_the_documents_once(monkeypatch: p
         assert len(reads) == 2  # one for the filter, one for c
 
 
-def test_a_complete_file_needs_no_documents() -> None:
+def test_complete_file_reads_no_documents() -> None:
     def documents() -> Iterable[Mapping[str, Any]]:
         raise AssertionError("the documents are read")
 
@@ -293,7 +293,7 @@ def test_facets(values: tuple[Any, ...], expected: list[Any], entries: int) -> N
     assert [type(value) for value, _ in counts] == [type(value) for value, _ in expected]
 
 
-def test_a_facet_needs_one_kind() -> None:
+def test_facet_needs_one_kind() -> None:
     refused: list[tuple[Any, ...]] = [(1, "a"), ({},)]
     for values in refused:
         with pytest.raises(FilterError, match='field "f" holds'):
@@ -316,7 +316,7 @@ def dates(row: int) -> str:
 
 
 @pytest.mark.parametrize("value", [numbers, words, dates])
-def test_a_builder_keeps_few_bytes_per_value(value: Callable[[int], Any]) -> None:
+def test_builder_takes_few_bytes_per_value(value: Callable[[int], Any]) -> None:
     rows = 20_000
     with small_dictionaries(1000):
         tracemalloc.start()

@@ -12,7 +12,7 @@ from citadel.filter.parse import parse_filter
 
 BIG = (1 << 53) + 1  # the first integer that float64 cannot hold
 
-# filter, values of field "f" that match, values that do not; ... stands for a missing field
+# filter, values of field "f" that match, values that do not; ... is a missing field
 CASES: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "equal number": (1, [1, 1.0], [2, True, "1", ["1"], None, ...]),
     "equal string": ("a", ["a", ["b", "a"]], ["b", 1, True, [], ["b"], None, ...]),
@@ -60,7 +60,7 @@ def document(value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_operator(case: str) -> None:
+def test_operator(case: str) -> None:
     condition, yes, no = CASES[case]
     filter, opposite = parse_filter({"f": condition}), parse_filter({"$not": {"f": condition}})
     assert [value for value in yes if not matches(filter, document(value))] == []
@@ -108,7 +108,7 @@ ERRORS: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_what_does_not_fit_is_an_error(case: str) -> None:
+def test_mismatched_operand_is_an_error(case: str) -> None:
     condition, value, message = ERRORS[case]
     with pytest.raises(FilterError) as error:
         matches(parse_filter({"f": condition}), {"f": value})
@@ -124,11 +124,11 @@ def test_and_or_not() -> None:
     assert not matches(filter, {"c": 4, "d": 0})
 
 
-def test_the_empty_filter_matches_everything() -> None:
+def test_empty_filter_matches_everything() -> None:
     assert matches(parse_filter({}), {}) and not matches(parse_filter({"$not": {}}), {})
 
 
-def test_an_error_does_not_depend_on_the_other_clauses() -> None:
+def test_error_does_not_depend_on_other_clauses() -> None:
     for filter in ({"a": 2, "f": {"$gt": 1}}, {"$or": [{"a": 1}, {"f": {"$gt": 1}}]}):
         with pytest.raises(FilterError):
             matches(parse_filter(filter), {"a": 1, "f": "x"})

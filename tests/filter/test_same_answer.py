@@ -80,7 +80,7 @@ def expected(filter: Filter, rows: Rows) -> tuple[str | None, list[bool]]:
 
 @settings(max_examples=400, deadline=None)
 @given(documents(), filters, st.sampled_from((0, 2, 1 << 16)), st.sampled_from((1, 64)))
-def test_a_mask_is_what_matches_says_of_each_row(rows: Rows, value: Any, entries: int, bits: int) -> None:
+def test_mask_equals_matches_row_by_row(rows: Rows, value: Any, entries: int, bits: int) -> None:
     filter = parse_filter(value)
     with small_dictionaries(entries, bits):
         columns = built(rows)
@@ -90,7 +90,7 @@ def test_a_mask_is_what_matches_says_of_each_row(rows: Rows, value: Any, entries
 
 @settings(max_examples=150, deadline=None)
 @given(documents(), filters, st.lists(st.integers(0, 20), max_size=3))
-def test_segments_answer_as_one(rows: Rows, value: Any, cuts: Sequence[int]) -> None:
+def test_several_segments_equal_one(rows: Rows, value: Any, cuts: Sequence[int]) -> None:
     filter = parse_filter(value)
     edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     parts = [rows[start:stop] for start, stop in itertools.pairwise(edges)]
@@ -126,7 +126,7 @@ def test_facets_count_rows(rows: Rows, chosen: int, entries: int) -> None:
 
 
 @given(documents())
-def test_a_column_alone_is_the_same(rows: Rows) -> None:
+def test_single_column_equals_the_whole_file(rows: Rows) -> None:
     columns = built(rows)
     for name in FIELDS:
         alone, whole = build_column(name, rows), columns.column(name)

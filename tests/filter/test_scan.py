@@ -27,7 +27,7 @@ def test_order_is_by_exact_value(order: str, bound: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, len(BOUNDS)])
-def test_members_are_found_by_exact_value(count: int) -> None:
+def test_members_are_compared_by_exact_value(count: int) -> None:
     members = BOUNDS[:count]
     for values in (np.array(INTS, np.int64), np.array(FLOATS, np.float64)):
         assert numbers_in(values, members).tolist() == [value in members for value in values.tolist()]
@@ -47,7 +47,7 @@ def test_many_members(values: list[int], members: set[int], step: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_a_range_at_the_ends_of_int64(bits: int) -> None:
+def test_range_at_the_ends_of_int64(bits: int) -> None:
     lowest, highest = -(1 << 63), (1 << 63) - 1
     near = [lowest + step * 3 for step in range(9)]
     values = np.array([lowest, lowest + 1, highest, 0, near[-1], near[-1] + 1])

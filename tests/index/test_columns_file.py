@@ -70,7 +70,7 @@ def reopened(data: bytes, record: FileRecord) -> Columns:
     return read_columns(MemoryDisk({record.name: data}), record, INDEX_ID, len(ROWS))
 
 
-def test_a_round_trip() -> None:
+def test_round_trip() -> None:
     disk, record = written()
     columns = read_columns(disk, record, INDEX_ID, len(ROWS))
     assert record.name == f"cols-{FILE_ID}.cit"
@@ -89,7 +89,7 @@ def test_arrays_are_not_copied() -> None:
     assert not column.values.flags.owndata and not column.values.flags.writeable
 
 
-def test_an_empty_segment_and_one_without_metadata() -> None:
+def test_empty_segment_and_segment_without_metadata() -> None:
     for rows in (0, 3):
         builder = ColumnsBuilder()
         for _ in range(rows):
@@ -101,7 +101,7 @@ def test_an_empty_segment_and_one_without_metadata() -> None:
         assert columns.names == () and mask(filter, columns, rows, reader([])).tolist() == [True] * rows
 
 
-def test_every_flipped_byte_is_noticed_or_harmless() -> None:
+def test_flipped_byte_is_detected_or_harmless() -> None:
     disk, record = written()
     whole = bytes(disk.map(record.name))
     expected = answers(reopened(whole, record))
@@ -123,7 +123,7 @@ def test_columns_of_another_segment_are_refused(rows: int) -> None:
         read_columns(disk, record, INDEX_ID, rows)
 
 
-def test_a_file_cut_short_while_in_use_is_an_error(tmp_path: Path) -> None:
+def test_file_truncated_while_in_use_is_an_error(tmp_path: Path) -> None:
     storage = FolderStorage(tmp_path)
     record = write_columns(storage, INDEX_ID, FILE_ID, small())
     columns = read_columns(storage, record, INDEX_ID, len(ROWS))
@@ -260,7 +260,7 @@ def test_hostile_json_is_refused(head: bytes) -> None:
         opened(head, b"")
 
 
-def test_the_largest_head_can_be_read() -> None:
+def test_largest_header_can_be_read() -> None:
     builder = ColumnsBuilder()
     for number in range(1001):
         builder.add({f"{number:04}" + "é\0" * 498: f"v{number}", "f": [f"v{number}"]})
@@ -272,7 +272,7 @@ def test_the_largest_head_can_be_read() -> None:
     assert found.names == columns.names and not found.has_all and len(found.names) > 100
 
 
-def test_without_a_file_damage_is_a_value_error() -> None:
+def test_damage_without_a_file_is_a_value_error() -> None:
     head, data = parts()
     block = np.frombuffer(bytes(data), np.uint8)
     with pytest.raises(ColumnsError):

@@ -64,7 +64,7 @@ def store_of(folder: Path, *given: dict[str, Any]) -> DocumentStore:
 
 
 @pytest.mark.parametrize("case", TEXTS)
-def test_a_document_comes_back(case: str, tmp_path: Path, pieces_read: list[int]) -> None:
+def test_document_round_trips(case: str, tmp_path: Path, pieces_read: list[int]) -> None:
     text, title = TEXTS[case], TEXTS["all widths"]
     store = store_of(
         tmp_path / "i",
@@ -89,7 +89,7 @@ def test_a_document_comes_back(case: str, tmp_path: Path, pieces_read: list[int]
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 10), (995, 1005), (7777, 19_999), (0, 10**9), (10**6, 10**7)]
 )
-def test_a_part_of_a_text(case: str, start: int, stop: int, tmp_path: Path, pieces_read: list[int]) -> None:
+def test_part_of_a_text(case: str, start: int, stop: int, tmp_path: Path, pieces_read: list[int]) -> None:
     text, title = TEXTS[case], "Title"
     store = store_of(tmp_path / "i", {"id": "d1", "text": text, "title": title})
     document, length = store.part(0, start, stop)
@@ -100,7 +100,7 @@ def test_a_part_of_a_text(case: str, start: int, stop: int, tmp_path: Path, piec
 
 
 @pytest.mark.parametrize("text", ["", "short", "é" * 1000])
-def test_a_part_of_a_short_text_is_read_at_once(text: str, tmp_path: Path, pieces_read: list[int]) -> None:
+def test_part_of_a_short_text_is_read_at_once(text: str, tmp_path: Path, pieces_read: list[int]) -> None:
     store = store_of(tmp_path / "i", {"id": "d1", "text": text, "title": "Title"})
     assert store.part(0, 1, 4) == (citadel.Document("d1", text[1:4], "Tit"), len(text))
     assert store.fields([0], 3) == [("d1", "Tit", text[:3], {})]
@@ -121,13 +121,13 @@ READS: dict[str, Callable[[citadel.Searcher, DocumentStore], object]] = {
 @pytest.mark.parametrize(
     "wrong", [b"b", b"\xff", b"\xc3"], ids=["another letter", "no UTF-8", "half a letter"]
 )
-def test_a_damaged_byte_in_the_middle(read: str, wrong: bytes, tmp_path: Path) -> None:
+def test_damaged_byte_in_the_middle(read: str, wrong: bytes, tmp_path: Path) -> None:
     text = "aé " * 40_000 + "middle" + "aé " * 40_000
     store_of(tmp_path / "i", {"id": "d1", "text": text})
     [path] = (tmp_path / "i").glob("docs-*")
     data = path.read_bytes()
-    place = data.index(b"middle") + 3
-    path.write_bytes(data[:place] + wrong + data[place + 1 :])
+    offset = data.index(b"middle") + 3
+    path.write_bytes(data[:offset] + wrong + data[offset + 1 :])
     searcher = citadel.Index.open(tmp_path / "i").searcher()
     with pytest.raises(CorruptIndexError, match="the checksum of document 0 does not match") as caught:
         READS[read](searcher, searcher.snapshot.segments[0].store)
@@ -155,7 +155,7 @@ def test_text_that_is_not_utf8_under_a_matching_checksum(ending: bytes, tmp_path
         store.part(0, 0, 10)
 
 
-def test_a_text_beyond_the_limit_is_refused_before_it_is_decoded(
+def test_text_beyond_the_limit_is_refused_before_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An emoji makes every character four bytes wide, and wide text counts twice."""
@@ -167,9 +167,7 @@ def test_a_text_beyond_the_limit_is_refused_before_it_is_decoded(
 
 
 @pytest.mark.parametrize("error", ["disk I/O error", "database disk image is malformed"])
-def test_a_disk_that_fails_once_is_not_damage(
-    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_disk_is_not_damage(error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite calls some failed reads a malformed database: the row is read again to tell."""
     store = store_of(tmp_path / "i", {"id": "d1", "text": TEXTS["ASCII"]})
     real, calls = long_rows._next_piece, 0
@@ -187,7 +185,7 @@ def test_a_disk_that_fails_once_is_not_damage(
     assert store.get([0])[0].text == TEXTS["ASCII"]
 
 
-def test_others_read_while_a_document_is_read_in_pieces(tmp_path: Path) -> None:
+def test_reading_in_pieces_does_not_block_other_readers(tmp_path: Path) -> None:
     """Neither an open nor an abandoned read holds the lock."""
     given = [{"id": f"d{number}", "text": text} for number, text in enumerate(TEXTS.values())]
     store = store_of(tmp_path / "i", *given, {"id": "short", "text": "short"})
@@ -202,7 +200,7 @@ def test_others_read_while_a_document_is_read_in_pieces(tmp_path: Path) -> None:
     assert store.get([len(given)])[0].text == "short"
 
 
-def test_an_explanation_is_that_of_the_whole_text(tmp_path: Path, pieces_read: list[int]) -> None:
+def test_explanation_equals_that_of_the_whole_text(tmp_path: Path, pieces_read: list[int]) -> None:
     filler = f"lorem ipsum é漢{FOX} dolor sit amet "
     texts = {
         "begin": "The middle. " + filler * 20_000,
@@ -240,7 +238,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.
     assert peak < 4_000_000
 
 
-def test_a_window_of_pieces() -> None:
+def test_window_of_pieces() -> None:
     pieces = ["ab", "", "cde", "f"]
     for start in range(8):
         for stop in range(8):

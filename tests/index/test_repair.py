@@ -188,11 +188,15 @@ def test_deleted_and_unreadable_documents_are_not_encoded(tiny_model: ModelFolde
     assert [id for id in ("d0", "d1", "d2", "d3", "d4") if id in index] == encoded
 
 
-def test_without_its_model_damaged_lists_are_lost(tiny_model: ModelFolder, tmp_path: Path) -> None:
+def test_without_its_model_nothing_is_dropped(tiny_model: ModelFolder, tmp_path: Path) -> None:
     storage = Quick(tmp_path / "index")
     model_index(storage, tiny_model(), TEXTS)
-    plan = plan_repair(storage)
-    assert (plan.action, plan.lost, sorted(plan.lost_ids)) == ("impossible", 3, ["d0", "d1", "d2"])
+    before = {name: storage.map(name).tobytes() for name in storage.names()}
+    with pytest.raises(
+        FingerprintError, match=r"rebuilt only with the model .* name its folder with --model DIR"
+    ):
+        repair(storage, accept_loss=True)
+    assert {name: storage.map(name).tobytes() for name in storage.names()} == before
 
 
 def test_rebuilding_with_a_model_keeps_the_memory_bound(tiny_model: ModelFolder, tmp_path: Path) -> None:

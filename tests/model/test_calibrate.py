@@ -1,3 +1,5 @@
+"""The calibrated value range of router states."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -46,7 +46,7 @@ def test_floored_match_scores_zero_and_no_match_none() -> None:
     assert score(routed([]), DOCUMENT, floor=True) is None
 
 
-def test_the_semantic_part_is_added_without_a_floor() -> None:
+def test_semantic_part_is_added_without_a_floor() -> None:
     query, document = routed([(3, 1.0, [1, 0])], [1, 2]), routed([(1, 1.0, [1, 0])], [1, -1])
     assert score(query, document, floor=True) == -1.0
 

@@ -137,7 +137,7 @@ def growth(process: int | str, work: Callable[[], object]) -> int:
 
 
 @pytest.mark.slow
-def test_requests_that_meet_a_huge_document(tmp_path: Path) -> None:
+def test_requests_that_read_a_huge_document(tmp_path: Path) -> None:
     """Search, explanation and download each take less memory than the document has bytes."""
     text_index(tmp_path / "i", [*DOCUMENTS, {"id": "huge", "text": long_text(59 * MEGABYTE)}]).close()
     with command(tmp_path / "i", "--no-access-log") as (process, client):
@@ -151,8 +151,8 @@ def test_requests_that_meet_a_huge_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_text_of_a_huge_hit(tmp_path: Path) -> None:
-    """The caller gets the document that was asked for: no second copy, and none of the other hits."""
+def test_text_of_a_huge_hit(tmp_path: Path) -> None:
+    """The caller gets the requested document: no second copy, and none of the other hits."""
     given = [{"id": f"v{n}", "text": f"{n} b\n" * (15 * MEGABYTE), "semantic": [1, n]} for n in range(3)]
     with citadel.Index.create(
         tmp_path / "v", fields={"semantic": citadel.Field(2, "fp16")}, fingerprint="x"
@@ -189,7 +189,7 @@ def test_pieces_are_the_json_of_a_document(text: str, tmp_path: Path) -> None:
         assert json.loads(b"".join(pieces)) == document and max(map(len, pieces)) < 2 * MEGABYTE
 
 
-def test_a_damaged_long_document_is_not_sent(tmp_path: Path) -> None:
+def test_damaged_long_document_is_not_sent(tmp_path: Path) -> None:
     """Its checksum is checked before the first byte of the response."""
     text_index(tmp_path / "i", [{"id": "d1", "text": "a b\n" * MEGABYTE}]).close()
     [path] = (tmp_path / "i").glob("docs-*")
@@ -201,7 +201,7 @@ def test_a_damaged_long_document_is_not_sent(tmp_path: Path) -> None:
         assert answer.startswith(b"HTTP/1.1 500 ") and b"checksum" in answer
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_document(tmp_path: Path) -> None:
+def test_client_disconnects_in_the_middle_of_a_document(tmp_path: Path) -> None:
     text = "a b\n" * MEGABYTE
     with running(text_index(tmp_path / "i", [{"id": "d1", "text": text}])) as server:
         for _ in range(3):

@@ -107,7 +107,7 @@ def test_import_contracts_hold(tmp_path: Path) -> None:
         ("text/files.py", "import citadel.index.container"),
     ],
 )
-def test_a_planted_import_breaks_a_contract(file: str, line: str, tmp_path: Path) -> None:
+def test_planted_import_breaks_a_contract(file: str, line: str, tmp_path: Path) -> None:
     shutil.copytree(
         SOURCE, tmp_path / "src" / "citadel", ignore=shutil.ignore_patterns("__pycache__", "*.so")
     )

@@ -45,7 +45,7 @@ LOCATIONS = [
         ("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"), ("crates", "io"),
         ("anaconda", "org"), ("download", "pytorch", "org"), ("rubygems", "org"), ("docker", "io"),
     )),
-    r"^(?!.*CITADEL_DATA).*\.\./" + "shared",  # only as the default of that variable
+    r"\.\./" + "shared",
     r"(?<![\w./-])/" + r"work(?![\w-])",
     r"(?<!\w)\." + r"library(?!\w)",
 ]  # fmt: skip

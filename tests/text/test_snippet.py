@@ -143,7 +143,7 @@ def test_best_part_can_be_cancelled() -> None:
 
 
 @given(st.text("ab \n", min_size=61, max_size=400), st.integers(1, 60), st.integers(1, 80))
-def test_a_text_in_pieces_has_the_same_part(text: str, limit: int, size: int) -> None:
+def test_text_in_pieces_has_the_same_part(text: str, limit: int, size: int) -> None:
     """Of a text that is not in memory, a window around the best piece gives the part of the whole."""
     pieces = [text[start : start + size] for start in range(0, len(text), size)]
     at = best_piece(pieces, ["aa", "b"], ENGLISH, limit)

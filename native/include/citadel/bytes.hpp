@@ -8,7 +8,8 @@
 
 namespace citadel {
 
-static_assert(std::endian::native == std::endian::little, "index files are read in place, which needs a little-endian machine");
+static_assert(std::endian::native == std::endian::little,
+              "index files are read in place, which needs a little-endian machine");
 
 template <typename T>
 inline T load(const std::uint8_t* bytes) {

@@ -12,10 +12,14 @@ namespace citadel {
 
 class Codebook {
  public:
-  Codebook(const float* centroids, std::size_t subvectors, std::size_t sub, std::vector<std::uint32_t> scale_keys,
-           std::vector<float> key_scales, float global_scale)
-      : subvectors_(subvectors), sub_(sub), centroids_(transpose_centroids(centroids, subvectors, sub)),
-        scale_keys_(std::move(scale_keys)), key_scales_(std::move(key_scales)), global_scale_(global_scale) {}
+  Codebook(const float* centroids, std::size_t subvectors, std::size_t sub,
+           std::vector<std::uint32_t> scale_keys, std::vector<float> key_scales, float global_scale)
+      : subvectors_(subvectors),
+        sub_(sub),
+        centroids_(transpose_centroids(centroids, subvectors, sub)),
+        scale_keys_(std::move(scale_keys)),
+        key_scales_(std::move(key_scales)),
+        global_scale_(global_scale) {}
 
   std::size_t subvectors() const { return subvectors_; }
   std::size_t sub() const { return sub_; }

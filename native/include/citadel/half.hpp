@@ -1,4 +1,5 @@
-// fp16 ↔ fp32 conversion by bits. Internal linkage, because kernels include it under different compiler flags.
+// fp16 ↔ fp32 conversion by bits. Internal linkage, because kernels include it under different compiler
+// flags.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,15 @@ namespace {
 #else
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
   const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7fffu) << 13;
-  // Exponent and mantissa at their fp32 positions. Multiplying by 2^112 corrects the bias and normalizes subnormals exactly.
+  // Exponent and mantissa at their fp32 positions. Multiplying by 2^112 corrects the bias and normalizes
+  // subnormals exactly.
   std::uint32_t bits = magnitude;
   float value;
   std::memcpy(&value, &bits, sizeof value);
   value *= 5.192296858534828e33f;
   std::memcpy(&bits, &value, sizeof bits);
-  const std::uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // Inf, NaN; branch-free, so that loops vectorize
+  // Inf and NaN, branch-free, so that loops vectorize.
+  const std::uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
   bits |= special | sign;
   std::memcpy(&value, &bits, sizeof value);
   return value;
@@ -41,8 +44,10 @@ namespace {
   high = 0x0400u;
   while (low < high) {
     const std::uint32_t middle = (low + high) / 2;
-    if (half_to_float(static_cast<std::uint16_t>(middle)) < x) low = middle + 1;
-    else high = middle;
+    if (half_to_float(static_cast<std::uint16_t>(middle)) < x)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return static_cast<std::uint16_t>(low);
 }

@@ -1,5 +1,6 @@
-// Registry of memory-mapped files. Reading a page that was truncated away or that the disk cannot read raises SIGBUS,
-// which kills the process. For registered mappings the page is replaced by zeros and the mapping marked unreadable.
+// Registry of memory-mapped files. Reading a page that was truncated away or that the disk cannot read raises
+// SIGBUS, which kills the process. For registered mappings the page is replaced by zeros and the mapping
+// marked unreadable.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,9 @@ std::size_t find_mapping(const std::uint8_t* bytes);
 // Monotonic milliseconds.
 std::int64_t mapping_clock();
 
-// Whether all reads of the mapping have succeeded and the file still has its length. The length has to be checked because
-// truncation within a page zeroes the rest of the page without a fault; a check is valid for kCheckInterval milliseconds.
+// Whether all reads of the mapping have succeeded and the file still has its length. The length has to be
+// checked because truncation within a page zeroes the rest of the page without a fault; a check is valid for
+// kCheckInterval milliseconds.
 constexpr std::int64_t kCheckInterval = 10;
 inline constexpr std::int64_t kCheckNow = INT64_MAX;
 MappingState mapping_state(std::size_t slot, std::int64_t now);

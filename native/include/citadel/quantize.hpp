@@ -8,8 +8,8 @@
 namespace citadel {
 
 struct Int8Vectors {
-  std::vector<std::int8_t> codes;      // [n, d]
-  std::vector<std::uint16_t> scales;   // [n], fp16
+  std::vector<std::int8_t> codes;     // [n, d]
+  std::vector<std::uint16_t> scales;  // [n], fp16
 };
 
 // Throws std::invalid_argument, naming the row, if a value is not finite or too large for an fp16 scale.
@@ -19,8 +19,8 @@ Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d);
 float quantize_query(const float* x, std::size_t d, std::int8_t* codes);
 
 // centroids [S, 256, sub] → codes [n, S]; ties to the lower centroid.
-std::vector<std::uint8_t> pq_assign(const float* vectors, std::size_t n, const float* centroids, std::size_t subvectors,
-                                    std::size_t sub);
+std::vector<std::uint8_t> pq_assign(const float* vectors, std::size_t n, const float* centroids,
+                                    std::size_t subvectors, std::size_t sub);
 
 // [S, 256, sub] → [S, sub, 256]
 std::vector<float> transpose_centroids(const float* centroids, std::size_t subvectors, std::size_t sub);

@@ -13,10 +13,10 @@ namespace citadel {
 
 struct Query {
   std::size_t segments = 0, tokens = 0, dimension = 0;
-  std::vector<std::int64_t> lists;   // [segments, n]
-  std::vector<float> weights;        // [n]
-  std::vector<float> vectors;        // [n, d] or empty
-  std::vector<float> semantic;       // [s] or empty
+  std::vector<std::int64_t> lists;  // [segments, n]
+  std::vector<float> weights;       // [n]
+  std::vector<float> vectors;       // [n, d] or empty
+  std::vector<float> semantic;      // [s] or empty
 
   std::int64_t list(std::size_t segment, std::size_t token) const { return lists[segment * tokens + token]; }
 };
@@ -40,7 +40,8 @@ class PreparedVectors {
 // Computed once per query, then read by all threads.
 class PreparedQuery {
  public:
-  PreparedQuery(const Query& query, const std::vector<std::shared_ptr<const Segment>>& segments, const Kernels& kernels);
+  PreparedQuery(const Query& query, const std::vector<std::shared_ptr<const Segment>>& segments,
+                const Kernels& kernels);
 
   PqTable table(const Codebook* codebook, std::size_t token) const;
 

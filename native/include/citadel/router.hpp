@@ -1,5 +1,5 @@
-// The router: matrix product and top keys of each token in one pass, so that the activations of all V keys are never
-// written to memory.
+// The router: matrix product and top keys of each token in one pass, so that the activations of all V keys
+// are never written to memory.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,14 @@ struct BestKeys {
   std::vector<float> weights;      // [n, max_keys], φ = log(1 + relu(z))
 };
 
-// z = (Σ (state − zero) · code) · (step · scale) + bias, for uint8 states and an int8 table with one scale per row.
+// z = (Σ (state − zero) · code) · (step · scale) + bias, for uint8 states and an int8 table with one scale
+// per row.
 class Router {
  public:
-  // table [keys, width], scales and biases [keys]. Throws std::invalid_argument if a number is not finite or the sums
-  // could overflow 32 bits.
-  Router(const std::int8_t* table, const float* scales, const float* biases, std::size_t keys, std::size_t width, float step,
-         std::uint8_t zero);
+  // table [keys, width], scales and biases [keys]. Throws std::invalid_argument if a number is not finite or
+  // the sums could overflow 32 bits.
+  Router(const std::int8_t* table, const float* scales, const float* biases, std::size_t keys,
+         std::size_t width, float step, std::uint8_t zero);
 
   std::size_t width() const { return width_; }
 

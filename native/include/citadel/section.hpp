@@ -15,8 +15,8 @@ class Section {
   static constexpr std::uint64_t kCrcBlock = 1 << 20;
 
   Section() = default;
-  Section(std::string file, std::string name, const std::uint8_t* data, std::uint64_t size, const std::uint8_t* crcs,
-          std::uint64_t crc_count);
+  Section(std::string file, std::string name, const std::uint8_t* data, std::uint64_t size,
+          const std::uint8_t* crcs, std::uint64_t crc_count);
 
   bool present() const { return crcs_ != nullptr; }
   const std::uint8_t* data() const { return data_; }
@@ -46,7 +46,8 @@ class Section {
   const std::uint8_t* data_ = nullptr;
   std::uint64_t size_ = 0;
   const std::uint8_t* crcs_ = nullptr;
-  std::unique_ptr<std::atomic<std::uint8_t>[]> verified_;  // the only mutable state of a segment; updates are idempotent
+  // The only mutable state of a segment; updates are idempotent.
+  std::unique_ptr<std::atomic<std::uint8_t>[]> verified_;
 };
 
 }  // namespace citadel

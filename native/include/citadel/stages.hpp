@@ -23,11 +23,12 @@ struct NoClock {
   void operator()(Stage) {}
 };
 
-// Each call attributes the time since the previous call to a stage. Counts TSC ticks: reading the system clock takes about
-// half as long as processing a block.
+// Each call attributes the time since the previous call to a stage. Counts TSC ticks: reading the system
+// clock takes about half as long as processing a block.
 class StageClock {
  public:
-  explicit StageClock(Stages& stages) : stages_(stages), started_(std::chrono::steady_clock::now()), first_(ticks()), last_(first_) {}
+  explicit StageClock(Stages& stages)
+      : stages_(stages), started_(std::chrono::steady_clock::now()), first_(ticks()), last_(first_) {}
   StageClock(const StageClock&) = delete;
   StageClock& operator=(const StageClock&) = delete;
 

@@ -18,8 +18,8 @@ inline constexpr auto better = [](const Scored& a, const Scored& b) {
   return a.score > b.score || (a.score == b.score && a.number < b.number);
 };
 
-// Buffers a little more than k entries and, when full, drops most of those outside the top k. Cheaper than a heap for
-// large k.
+// Buffers a little more than k entries and, when full, drops most of those outside the top k. Cheaper than a
+// heap for large k.
 class TopK {
  public:
   explicit TopK(std::size_t k) : k_(k), capacity_(k + k / 2 + 64) {}

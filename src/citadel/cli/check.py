@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from citadel.cli.support.options import IndexFolder
+from citadel.cli.support.options import IndexFolder, Model
 from citadel.cli.support.output import plural, say
-from citadel.errors import CorruptIndexError, FingerprintError
+from citadel.errors import CorruptIndexError, FingerprintError, InputError
 
 if TYPE_CHECKING:
     from citadel.index.repair import EncodeDocuments
     from citadel.index.snapshot import Snapshot
     from citadel.index.storage import FolderStorage
+    from citadel.settings import Settings
 
 
 def check(
@@ -23,6 +24,7 @@ def check(
         bool, typer.Option("--repair", help="If it is damaged, keep every document that can be read.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Repair even if documents are lost.")] = False,
+    model: Model = None,
 ) -> None:
     """Verify an index and report damage."""
     from citadel.index.storage import FolderStorage
@@ -30,17 +32,23 @@ def check(
     storage = FolderStorage(index)
     try:
         snapshot = _check(storage, deep or repair)
-    except CorruptIndexError:
+    except CorruptIndexError as error:
         if not repair:
-            _print_generations(storage)
-            raise
-        snapshot = _repair(storage, yes)
+            _print_generations(storage, model)
+            raise _reported(error) from None
+        snapshot = _repair(storage, yes, model)
     state = "is whole" if deep or repair else "opens"
     print(
         f"{index}: generation {snapshot.manifest.generation} {state}: {_contents(snapshot, deep or repair)}"
     )
     if deep:
         _check_older(storage, snapshot.manifest.generation)
+
+
+def _reported(error: CorruptIndexError) -> typer.Exit:
+    """Print a damage without the advice to run this command."""
+    say(f"{error.file}: {error.section}: {error.problem}")
+    return typer.Exit(error.exit_code)
 
 
 def _check(storage: FolderStorage, deep: bool) -> Snapshot:
@@ -69,7 +77,7 @@ def _contents(snapshot: Snapshot, deep: bool) -> str:
     return f"{plural(manifest.documents, 'document')}, {segments}, {plural(size, 'byte')} ({how})"
 
 
-def _print_generations(storage: FolderStorage) -> None:
+def _print_generations(storage: FolderStorage, model: str | None) -> None:
     from citadel.index.check import whole_generations
     from citadel.index.manifest import generations, read_manifest
     from citadel.index.repair import loss_message, plan_repair
@@ -81,7 +89,7 @@ def _print_generations(storage: FolderStorage) -> None:
     if not generations(storage):
         return
     try:
-        plan = plan_repair(storage, _encode(storage))
+        plan = plan_repair(storage, _encode(storage, model))
     except FingerprintError as error:  # the damage is still what is reported
         print(error)
         return
@@ -93,32 +101,31 @@ def _print_generations(storage: FolderStorage) -> None:
         print(f"{storage.location}: `citadel check {storage.location} {options}`: {loss_message(plan)}")
 
 
-def _repair(storage: FolderStorage, yes: bool) -> Snapshot:
+def _repair(storage: FolderStorage, yes: bool, model: str | None) -> Snapshot:
     from citadel.index.repair import loss_message, repair
 
-    plan = repair(storage, yes, _encode(storage))
+    try:
+        plan = repair(storage, yes, _encode(storage, model))
+    except CorruptIndexError as error:
+        raise _reported(error) from None
     print(f"{storage.location}: generation {plan.generation} was damaged; {loss_message(plan)}")
     for id in plan.lost_ids:
         print(f"lost: {id}")
     return _check(storage, deep=True)
 
 
-def _encode(storage: FolderStorage) -> EncodeDocuments | None:
-    """Return the encoder that rebuilds damaged lists; None if it is not needed or not installed."""
+def _encode(storage: FolderStorage, model: str | None) -> EncodeDocuments | None:
+    """Return the encoder that rebuilds damaged lists; None if there is none or it is not installed."""
     from citadel.encode.batches import encoded_batches
-    from citadel.encode.locate import fingerprint, index_model
-    from citadel.errors import CitadelError
     from citadel.index.manifest import newest_manifest
     from citadel.settings import DEFAULT_MEMORY
 
     try:
         settings = newest_manifest(storage).settings
-        if settings.model is None:
-            return None
-        folder = index_model(None, settings.model, settings.fingerprint, storage.location)
-        if fingerprint(folder) != settings.fingerprint:
-            return None
-    except CitadelError:
+    except CorruptIndexError:
+        return None
+    folder = _model_folder(settings, model, storage.location) if settings.model is not None else None
+    if folder is None:
         return None
     from citadel.encode.encoder import Encoder
 
@@ -129,3 +136,18 @@ def _encode(storage: FolderStorage) -> EncodeDocuments | None:
         lambda name, count: None,
         long=settings.long,
     )
+
+
+def _model_folder(settings: Settings, given: str | None, location: str) -> str | None:
+    """Return the folder of the index's model; None if it is neither given nor installed."""
+    from citadel.encode.locate import fingerprint, index_model, require_fingerprint
+
+    try:
+        folder = index_model(given, settings.model, settings.fingerprint, location)
+    except InputError:
+        if given is not None:
+            raise
+        return None
+    if given is not None:
+        require_fingerprint(fingerprint(folder), settings.fingerprint, given)
+    return folder if fingerprint(folder) == settings.fingerprint else None

@@ -11,57 +11,59 @@ from citadel.cli.support.run_eval import EvalOptions, print_values, save
 from citadel.cli.support.run_eval import evaluate as run_evaluation
 from citadel.errors import UsageError
 
+EvaluatedIndex = Annotated[
+    str | None, typer.Argument(metavar="[INDEX]", help="The index folder; not with --run.")
+]
+Queries = Annotated[str, typer.Option(metavar="FILE", help="Queries: JSONL, TSV or a BEIR folder.")]
+Qrels = Annotated[str, typer.Option(metavar="FILE", help="Judgements: TREC, BEIR, or a BEIR folder.")]
+DatasetName = Annotated[
+    str,
+    typer.Option(
+        metavar="DIR|ID", help="Queries and judgements: a BEIR or MS MARCO folder, or ir_datasets:ID."
+    ),
+]
+Split = Annotated[str, typer.Option(metavar="NAME", help="test, dev, …; MS MARCO: dev-small, dl19, dl20.")]
+Measures = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES", help="Names of ir-measures, separated by spaces.  [default: nDCG@10 RR@10 R@1000]"
+    ),
+]
+Run = Annotated[str, typer.Option(metavar="RUN", help="A TREC run to measure instead of an index.")]
+Baseline = Annotated[str, typer.Option(metavar="RUN", help="A TREC run to compare with, query by query.")]
+PerQuery = Annotated[bool, typer.Option("--per-query", help="Also print each judged query's values.")]
+SaveRun = Annotated[str, typer.Option(metavar="FILE", help="Write the run; .gz and .xz are compressed.")]
+SaveQrels = Annotated[str, typer.Option(metavar="FILE", help="Write the judgements as TREC qrels.")]
+SaveQueries = Annotated[str, typer.Option(metavar="FILE", help="Write each query's values as JSON.")]
+LowestGrade = Annotated[
+    int | None,
+    typer.Option(metavar="GRADE", min=1, help="Lowest grade that recall, RR and AP count as relevant."),
+]
+DropSameId = Annotated[
+    bool | None,
+    typer.Option(
+        "--drop-same-id/--keep-same-id",
+        help="Drop hits whose id equals the query's; default for arguana, quora.",
+    ),
+]
+
 
 def evaluate(
-    index: Annotated[
-        str | None, typer.Argument(metavar="[INDEX]", help="The index folder; not with --run.")
-    ] = None,
-    queries: Annotated[str, typer.Option(metavar="FILE", help="Queries: JSONL, TSV or a BEIR folder.")] = "",
-    qrels: Annotated[
-        str, typer.Option(metavar="FILE", help="Judgements: TREC, BEIR, or a BEIR folder.")
-    ] = "",
-    dataset: Annotated[
-        str,
-        typer.Option(
-            metavar="DIR|ID", help="Queries and judgements: a BEIR or MS MARCO folder, or ir_datasets:ID."
-        ),
-    ] = "",
-    split: Annotated[
-        str, typer.Option(metavar="NAME", help="test, dev, …; MS MARCO: dev-small, dl19, dl20.")
-    ] = "",
-    measures: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="Names of ir-measures, separated by spaces.  [default: nDCG@10 RR@10 R@1000]",
-        ),
-    ] = "",
-    run: Annotated[str, typer.Option(metavar="RUN", help="A TREC run to measure instead of an index.")] = "",
-    baseline: Annotated[
-        str, typer.Option(metavar="RUN", help="A TREC run to compare with, query by query.")
-    ] = "",
+    index: EvaluatedIndex = None,
+    queries: Queries = "",
+    qrels: Qrels = "",
+    dataset: DatasetName = "",
+    split: Split = "",
+    measures: Measures = "",
+    run: Run = "",
+    baseline: Baseline = "",
     json: Json = False,
-    per_query: Annotated[
-        bool, typer.Option("--per-query", help="Also print each judged query's values.")
-    ] = False,
-    save_run: Annotated[
-        str, typer.Option(metavar="FILE", help="Write the run; .gz and .xz are compressed.")
-    ] = "",
-    save_qrels: Annotated[str, typer.Option(metavar="FILE", help="Write the judgements as TREC qrels.")] = "",
-    save_queries: Annotated[
-        str, typer.Option(metavar="FILE", help="Write each query's values as JSON.")
-    ] = "",
-    relevant: Annotated[
-        int | None,
-        typer.Option(metavar="GRADE", min=1, help="Lowest grade that recall, RR and AP count as relevant."),
-    ] = None,
-    drop_same_id: Annotated[
-        bool | None,
-        typer.Option(
-            "--drop-same-id/--keep-same-id",
-            help="Drop hits whose id equals the query's; default for arguana, quora.",
-        ),
-    ] = None,
+    per_query: PerQuery = False,
+    save_run: SaveRun = "",
+    save_qrels: SaveQrels = "",
+    save_queries: SaveQueries = "",
+    relevant: LowestGrade = None,
+    drop_same_id: DropSameId = None,
     model: Model = None,
     threads: Threads = None,
     device: Device = "cpu",

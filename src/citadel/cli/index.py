@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -28,47 +28,59 @@ from citadel.settings import (
     Field,
 )
 
+ModelToUse = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="DIR", help="Text: a folder made by `citadel export`, default, or bm25.  [default]"
+    ),
+]
+Router = Annotated[
+    str | None,
+    typer.Option(help="Without a model: bm25; for vectors dynamic, static, all_to_all, sparse or none."),
+]
+Tau = Annotated[
+    float | None,
+    typer.Option(help="Dynamic router: drop document weights up to this.  [default: the model's]"),
+]
+Codec = Annotated[
+    str | None, typer.Option(metavar="fp16|int8|pq2|pq1", help="How token vectors are stored.  [int8]")
+]
+SemanticCodec = Annotated[
+    str | None, typer.Option(metavar="fp16|int8", help="How semantic vectors are stored.  [int8]")
+]
+Analyser = Annotated[
+    str | None, typer.Option(metavar="english|plain", help="Text: the analyser of BM25 terms.")
+]
+K1 = Annotated[float | None, typer.Option("--k1", help=f"BM25: k1.  [default: {DEFAULT_K1}]")]
+B = Annotated[float | None, typer.Option("--b", help=f"BM25: b.  [default: {DEFAULT_B}]")]
+Long = Annotated[
+    str | None, typer.Option(metavar="chunk|cut|fail", help="Texts longer than the model reads.  [chunk]")
+]
+ChunkTokens = Annotated[
+    int | None, typer.Option(help=f"Tokens per passage of a long text.  [{DEFAULT_CHUNK_TOKENS}]")
+]
+ChunkOverlap = Annotated[
+    int | None, typer.Option(help=f"Tokens that passages share.  [{DEFAULT_CHUNK_OVERLAP}]")
+]
+_LONG = "long chunk_tokens chunk_overlap"
+
 
 def index(
     corpus: CorpusFile,
     index: IndexFolder,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Text: a folder made by `citadel export`, default, or bm25.  [default]"
-        ),
-    ] = None,
-    router: Annotated[
-        str | None,
-        typer.Option(help="Without a model: bm25; for vectors dynamic, static, all_to_all, sparse or none."),
-    ] = None,
-    tau: Annotated[
-        float | None,
-        typer.Option(help="Dynamic router: drop document weights up to this.  [default: the model's]"),
-    ] = None,
-    codec: Annotated[
-        str | None, typer.Option(metavar="fp16|int8|pq2|pq1", help="How token vectors are stored.  [int8]")
-    ] = None,
-    semantic_codec: Annotated[
-        str | None, typer.Option(metavar="fp16|int8", help="How semantic vectors are stored.  [int8]")
-    ] = None,
+    model: ModelToUse = None,
+    router: Router = None,
+    tau: Tau = None,
+    codec: Codec = None,
+    semantic_codec: SemanticCodec = None,
     fingerprint: Fingerprint = None,
     on_error: OnError = "fail",
-    analyser: Annotated[
-        str | None, typer.Option(metavar="english|plain", help="Text: the analyser of BM25 terms.")
-    ] = None,
-    k1: Annotated[float | None, typer.Option("--k1", help=f"BM25: k1.  [default: {DEFAULT_K1}]")] = None,
-    b: Annotated[float | None, typer.Option("--b", help=f"BM25: b.  [default: {DEFAULT_B}]")] = None,
-    long: Annotated[
-        str | None,
-        typer.Option(metavar="chunk|cut|fail", help="Texts longer than the model reads.  [chunk]"),
-    ] = None,
-    chunk_tokens: Annotated[
-        int | None, typer.Option(help=f"Tokens per passage of a long text.  [{DEFAULT_CHUNK_TOKENS}]")
-    ] = None,
-    chunk_overlap: Annotated[
-        int | None, typer.Option(help=f"Tokens that passages share.  [{DEFAULT_CHUNK_OVERLAP}]")
-    ] = None,
+    analyser: Analyser = None,
+    k1: K1 = None,
+    b: B = None,
+    long: Long = None,
+    chunk_tokens: ChunkTokens = None,
+    chunk_overlap: ChunkOverlap = None,
     memory: Memory = "1GiB",
     threads: Threads = None,
     format: Format = None,
@@ -82,31 +94,13 @@ def index(
     ] = None,
 ) -> None:
     """Build an index from a corpus. Interrupted? Rerun the same command to resume."""
-    if model is not None and router is not None:
-        raise UsageError("--router and --model exclude each other: a model has its own router")
     from citadel.cli.support import resumable_build
-    from citadel.cli.support.corpus_feed import is_vectors
-    from citadel.encode.locate import BM25, text_model
 
-    terms = {"--analyser": analyser, "--k1": k1, "--b": b}
-    stored = {"--tau": tau, "--codec": codec, "--semantic-codec": semantic_codec}
-    chunks = {"--long": long, "--chunk-tokens": chunk_tokens, "--chunk-overlap": chunk_overlap}
-    if is_vectors(corpus):
-        _refuse({"--model": model, **terms, **chunks, "--format": format}, "a corpus of text")
-        settings = _vector_settings(corpus, router, tau, codec, semantic_codec, fingerprint)
-    elif (
-        named := None if model is None and _given(router=router, **terms) else text_model(model)
-    ) is not None:
-        _refuse(terms, "bm25, not for a model")
-        _refuse({"--fingerprint": fingerprint}, "a corpus of vectors, an .npz file")
-        settings = _given(model=named, tau=tau, codec=codec, semantic_codec=semantic_codec)
-        settings |= _given(long=long, chunk_tokens=chunk_tokens, chunk_overlap=chunk_overlap)
-    else:
-        _refuse(
-            {**stored, "--fingerprint": fingerprint}, "a corpus of vectors, an .npz file, or for a --model"
-        )
-        _refuse(chunks, "a model: bm25 reads whole texts")
-        settings = _given(model=BM25, router=router, analyser=analyser, k1=k1, b=b)
+    given = _Given(
+        *(model, router, tau, codec, semantic_codec, fingerprint, analyser, k1, b, format),
+        *(long, chunk_tokens, chunk_overlap),
+    )
+    settings = _settings(corpus, given)
     options = _options(settings) | ({"format": format} if format else {})
     options |= {"generate-ids": "on"} if generate_ids else {}
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds, generate_ids=generate_ids)
@@ -116,14 +110,58 @@ def index(
     resumable_build.build(job)
 
 
+class _Given(NamedTuple):
+    """The options that determine the settings of an index; None if not given."""
+
+    model: str | None
+    router: str | None
+    tau: float | None
+    codec: str | None
+    semantic_codec: str | None
+    fingerprint: str | None
+    analyser: str | None
+    k1: float | None
+    b: float | None
+    format: str | None
+    long: str | None
+    chunk_tokens: int | None
+    chunk_overlap: int | None
+
+    def pick(self, names: str) -> dict[str, Any]:
+        """Return those of the named options that were given."""
+        return _given(**{name: getattr(self, name) for name in names.split()})
+
+    def refuse(self, names: str, kind: str) -> None:
+        """Raise UsageError if one of the named options was given: they are for another kind of index."""
+        for name in self.pick(names):
+            raise UsageError(f"--{name.replace('_', '-')} is for {kind}: leave it out")
+
+
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _refuse(options: dict[str, Any], kind: str) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise UsageError(f"{name} is for {kind}: leave it out")
+def _settings(corpus: str, given: _Given) -> dict[str, Any]:
+    """Return the arguments of Index.create."""
+    from citadel.cli.support.corpus_feed import is_vectors
+    from citadel.encode.locate import BM25, text_model
+
+    if given.model is not None and given.router is not None:
+        raise UsageError("--router and --model exclude each other: a model has its own router")
+    if is_vectors(corpus):
+        given.refuse(f"model analyser k1 b format {_LONG}", "a corpus of text")
+        return _vector_settings(corpus, given)
+    is_bm25 = given.model is None and given.pick("router analyser k1 b")
+    model = None if is_bm25 else text_model(given.model)
+    if model is None:
+        given.refuse(
+            "tau codec semantic_codec fingerprint", "a corpus of vectors, an .npz file, or for a --model"
+        )
+        given.refuse(_LONG, "a model: bm25 reads whole texts")
+        return {"model": BM25, **given.pick("router analyser k1 b")}
+    given.refuse("analyser k1 b", "bm25, not for a model")
+    given.refuse("fingerprint", "a corpus of vectors, an .npz file")
+    return {"model": model, **given.pick(f"tau codec semantic_codec {_LONG}")}
 
 
 def _options(settings: dict[str, Any]) -> dict[str, str]:
@@ -148,21 +186,14 @@ def _options(settings: dict[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if defaults.get(name) != value}
 
 
-def _vector_settings(
-    corpus: str,
-    router: str | None,
-    tau: float | None,
-    codec: str | None,
-    semantic_codec: str | None,
-    fingerprint: str | None,
-) -> dict[str, Any]:
+def _vector_settings(corpus: str, given: _Given) -> dict[str, Any]:
     """Return the arguments of Index.create, with dimensions from the arrays."""
     from citadel.cli.support.vectors import find_fields
     from citadel.text.parse import check_text
 
-    if not check_text(fingerprint or "", "--fingerprint"):
+    if not check_text(given.fingerprint or "", "--fingerprint"):
         raise UsageError("vectors need --fingerprint NAME, the name of the model that made them")
-    fitting, dimensions = find_fields(corpus, router)
-    codecs = {"lexical": codec or DEFAULT_CODEC, "semantic": semantic_codec or DEFAULT_CODEC}
+    router, dimensions = find_fields(corpus, given.router)
+    codecs = {"lexical": given.codec or DEFAULT_CODEC, "semantic": given.semantic_codec or DEFAULT_CODEC}
     fields = {name: Field(width, codecs[name]) for name, width in dimensions.items()}
-    return _given(router=fitting, tau=tau, fingerprint=fingerprint, fields=fields)
+    return {"router": router, "fields": fields, **given.pick("tau fingerprint")}

@@ -125,7 +125,7 @@ def why_words(why: Explanation) -> list[str]:
     if why.router == "bm25":
         return []  # the snippet already marks them
     best = sorted((match for match in why.matches if match.gain > 0), key=lambda match: -match.gain)
-    pairs = ((why.asked(match), why.met(match.postings[0]) or match.label) for match in best)
+    pairs = ((why.query_words(match), why.document_words(match.postings[0]) or match.label) for match in best)
     labels = (query if query == document else f"{query} → {document}" for query, document in pairs)
     return list(dict.fromkeys(labels))[:REASONS]
 

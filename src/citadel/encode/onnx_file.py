@@ -43,8 +43,8 @@ _OUTPUT_NAME, _OUTPUT_TYPE = 1, 2
 _UNSIGNED_BYTES = bytes.fromhex("0a020802")  # a tensor type whose element type is 2
 
 
-class Field(NamedTuple):
-    """One field of a message."""
+class MessageField(NamedTuple):
+    """One field of a protobuf message."""
 
     number: int
     whole: memoryview  # the encoded field
@@ -144,7 +144,7 @@ class OnnxFile:
         return b"".join([*around, before, *graph, new])
 
 
-def fields(message: memoryview) -> Iterator[Field]:
+def fields(message: memoryview) -> Iterator[MessageField]:
     """Parse the fields of a message; ValueError if it is malformed.
 
     >>> [(field.number, bytes(field.value)) for field in fields(memoryview(b"\\x0a\\x03two\\x10\\x07"))]
@@ -160,7 +160,9 @@ def fields(message: memoryview) -> Iterator[Field]:
         first, at = skip(message, at)
         if at > len(message):
             raise ValueError("the last field is truncated")
-        yield Field(tag >> 3, message[start:at], message[first:at] if tag & 7 == _BYTES else message[:0])
+        yield MessageField(
+            tag >> 3, message[start:at], message[first:at] if tag & 7 == _BYTES else message[:0]
+        )
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
@@ -207,21 +209,21 @@ def _texts(message: memoryview, number: int) -> list[str]:
     return [bytes(field.value).decode() for field in fields(message) if field.number == number]
 
 
-def _node(field: Field) -> Node:
+def _node(field: MessageField) -> Node:
     return Node(_texts(field.value, _NODE_INPUT), _texts(field.value, _NODE_OUTPUT))
 
 
-def _only(parts: Iterable[Field], known: frozenset[int], what: str) -> None:
+def _only(parts: Iterable[MessageField], known: frozenset[int], what: str) -> None:
     for field in parts:
         if field.number not in known:
             raise ValueError(f"{what} has a part of kind {field.number}, which an exported graph never has")
 
 
-def _text(parts: list[Field], number: int) -> str:
+def _text(parts: list[MessageField], number: int) -> str:
     return "".join(bytes(field.value).decode() for field in parts if field.number == number)
 
 
-def _integers(parts: list[Field], number: int) -> tuple[int, ...]:
+def _integers(parts: list[MessageField], number: int) -> tuple[int, ...]:
     """Integers of a field, packed or repeated."""
     values: list[int] = []
     for field in parts:

@@ -123,13 +123,13 @@ def _table(explanation: Explanation) -> str:
 
 
 def _row(explanation: Explanation, match: Match, hue: int) -> str:
-    query_tokens = explanation.asked(match) or "–"
+    query_tokens = explanation.query_words(match) or "–"
     key = f'<span class="key" style="--h:{hue};--a:.35">{_text(match.label)}</span>'
     if not match.postings:
         weight = f"<td class=n>{match.weight:.2f}"
         return f'<tr class="none"><td>{_text(query_tokens)}<td>{key}{weight}<td colspan=4>no match'
     best = match.postings[0]
-    matched = explanation.met(best) or "a posting"
+    matched = explanation.document_words(best) or "a posting"
     matched += f" and {len(match.postings) - 1} more" if len(match.postings) > 1 else ""
     numbers = "".join(f"<td class=n>{value}" for value in (f"{best.product:.3f}", percent(match.share)))
     weight = f"<td class=n>{best.weight:.2f}"

@@ -173,7 +173,7 @@ def _assemble(
         semantic=None if semantic is None else Semantic(float(semantic), _share(semantic, score)),
         cut=tokens.cut,
         query_tokens=_with_alternatives(query, stored, options),
-        document_tokens=tuple(token for token in tokens.tokens if token.place in used),
+        document_tokens=tuple(token for token in tokens.tokens if token.position in used),
         matches=tuple(sorted(matches, key=lambda match: match.query_tokens or (len(query.tokens),))),
         text_start=part.text_start,
         text_cut=part.cut,
@@ -248,5 +248,5 @@ def _with_alternatives(
         position: sorted(keys, key=lambda one: -one.weight) for position, keys in alternatives.items()
     }
     return tuple(
-        replace(token, alternatives=tuple(best_first.get(token.place, ()))) for token in query.tokens
+        replace(token, alternatives=tuple(best_first.get(token.position, ()))) for token in query.tokens
     )

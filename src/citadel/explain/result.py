@@ -8,9 +8,9 @@ from typing import Any
 
 from citadel.text.snippet import Snippet, Span, merge_spans, snippet
 
-FORMAT = 1  # increase when a field is removed or changes its meaning
+FORMAT = 2  # increase when a field is removed or changes its meaning
 SNIPPET = 240  # characters
-_DOCUMENT_TOKEN = ("place", "token", "field", "start", "end")
+_DOCUMENT_TOKEN = ("position", "token", "field", "start", "end")
 _SPAN = ("start", "end", "gain", "matches")
 
 
@@ -36,7 +36,7 @@ class Token:
     'text'
     """
 
-    place: int  # position; named as in the JSON
+    position: int
     token: str | None
     field: str | None = None
     start: int | None = None
@@ -62,7 +62,7 @@ class Posting:
 class Match:
     """A query token with one of its keys, and the matching postings, best first.
 
-    >>> Match((2,), 7, "relativity", 1.0, 2.25, 0.5, (Posting((4,), 1.5, 1, 2.25),)).met
+    >>> Match((2,), 7, "relativity", 1.0, 2.25, 0.5, (Posting((4,), 1.5, 1, 2.25),)).is_matched
     True
     """
 
@@ -75,7 +75,7 @@ class Match:
     postings: tuple[Posting, ...]
 
     @property
-    def met(self) -> bool:
+    def is_matched(self) -> bool:
         """Whether the document has a posting with this key."""
         return bool(self.postings)
 
@@ -109,10 +109,10 @@ class Explanation:
     >>> index.add([{"id": "d1", "text": "Einstein proposed relativity"}])
     1
     >>> explanation = index.commit().searcher().explain("who proposed relativity", "d1")
-    >>> [(match.name, match.met) for match in explanation.matches]
+    >>> [(match.name, match.is_matched) for match in explanation.matches]
     [('who', False), ('propos', True), ('rel', True)]
     >>> match = explanation.matches[1]
-    >>> explanation.asked(match), explanation.met(match.postings[0])
+    >>> explanation.query_words(match), explanation.document_words(match.postings[0])
     ('proposed', 'proposed')
     >>> explanation.snippet.text[explanation.snippet.spans[1].start :]
     'relativity'
@@ -138,7 +138,7 @@ class Explanation:
     def spans(self, field: str = "text") -> tuple[Span, ...]:
         """The spans of `text` or `title` that added to the score, in order."""
         spans = []
-        tokens = {token.place: token for token in self.document_tokens if token.field == field}
+        tokens = {token.position: token for token in self.document_tokens if token.field == field}
         for number, match in enumerate(self.matches):
             positions = match.postings[0].document_tokens if match.postings and match.gain else ()
             for token in (tokens[position] for position in positions if position in tokens):
@@ -146,11 +146,11 @@ class Explanation:
                 spans.append(Span(token.start, token.end, match.gain / len(positions), (number,)))
         return merge_spans(spans)
 
-    def asked(self, match: Match) -> str:
+    def query_words(self, match: Match) -> str:
         """The query tokens of a match as text; for bm25 the words as typed, not their stems."""
         return " ".join(self._texts(self.query_tokens, match.query_tokens))
 
-    def met(self, posting: Posting) -> str:
+    def document_words(self, posting: Posting) -> str:
         """The document tokens of a posting as text; empty if unknown."""
         return " ".join(self._texts(self.document_tokens, posting.document_tokens))
 
@@ -159,7 +159,7 @@ class Explanation:
             {"query": self.query, "title": self.title, "text": self.text} if self.router == "bm25" else {}
         )
         chosen = set(positions)
-        pairs = ((token, fields.get(token.field or "")) for token in tokens if token.place in chosen)
+        pairs = ((token, fields.get(token.field or "")) for token in tokens if token.position in chosen)
         names = (
             str(token.token or "") if text is None else text[token.start : token.end] for token, text in pairs
         )

@@ -47,7 +47,7 @@ class TextToken:
     True
     """
 
-    place: int  # position; named as in the JSON
+    position: int
     token: str | None
     field: str | None
     start: int | None
@@ -108,13 +108,13 @@ def explain_text(
             by_position.setdefault(position, []).append(key)
     tokens = tuple(
         TextToken(
-            token.place,
+            token.position,
             token.token,
             token.field,
             token.start,
             token.end,
             bool(is_routed),
-            tuple(by_position.get(token.place, ())),
+            tuple(by_position.get(token.position, ())),
         )
         for token, is_routed in zip(model_tokens(encoder, encoded), encoded.routed, strict=True)
     )
@@ -157,7 +157,7 @@ def explain_terms(
     }
     tokens = tuple(
         TextToken(
-            token.place, token.token, token.field, token.start, token.end, True, (keys[token.token or ""],)
+            token.position, token.token, token.field, token.start, token.end, True, (keys[token.token or ""],)
         )
         for token in term_tokens(analysed)
     )

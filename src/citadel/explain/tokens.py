@@ -156,6 +156,6 @@ def in_fields(document: Document, tokens: Iterator[Token] | Sequence[Token]) -> 
             continue
         start, end = token.start + stripped, token.end + stripped
         if start < border:
-            yield Token(token.place, token.token, "title", start, min(end, border))
+            yield Token(token.position, token.token, "title", start, min(end, border))
         else:
-            yield Token(token.place, token.token, "text", max(start - border - 1, 0), end - border - 1)
+            yield Token(token.position, token.token, "text", max(start - border - 1, 0), end - border - 1)

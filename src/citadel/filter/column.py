@@ -96,7 +96,7 @@ class _TextColumn(Column):
         return {token for token in tokens if token is not None}
 
     def tokens_in(self, operands: Any) -> Mask:
-        """Tokens that stand for one of some strings; operands of other types equal none."""
+        """Tokens of any of the given strings; operands of other types match none."""
         tokens = self.known_tokens(operands)
         if self.dictionary is None:
             return is_in(self.tokens, np.array(sorted(tokens), np.uint64))

@@ -75,7 +75,7 @@ class Dictionary:
 
 
 def hash_of(text: str) -> int:
-    """The 64-bit hash that stands for a string in a column with too many distinct ones.
+    """The 64-bit hash that replaces a string in a column with too many distinct ones.
 
     >>> hash_of("en") < 1 << 64
     True

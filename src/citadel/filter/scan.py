@@ -153,8 +153,8 @@ def equal_lists(tokens: NDArray[Any], offsets: NDArray[np.int64], wanted: NDArra
     mask: Mask = np.diff(offsets) == len(wanted)
     lists = np.flatnonzero(mask)
     starts = offsets[lists]
-    for place, token in enumerate(wanted):
-        is_equal = tokens[starts + place] == token
+    for offset, token in enumerate(wanted):
+        is_equal = tokens[starts + offset] == token
         mask[lists[~is_equal]] = False
         lists, starts = lists[is_equal], starts[is_equal]
     return mask

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from citadel.errors import CitadelError, CorruptIndexError, RepairLossError, ResourceError
+from citadel.encode.locate import model_name
+from citadel.errors import CitadelError, CorruptIndexError, FingerprintError, RepairLossError, ResourceError
 from citadel.index.buffer import Buffer, MemoryContents, expected_bytes, stored_codec
 from citadel.index.changes import AnalysedDocument, Item, add_item, item_bytes
 from citadel.index.check import check_columns, check_documents, check_file, check_lists, is_whole
@@ -105,8 +106,8 @@ def plan_repair(storage: Storage, encode: EncodeDocuments | None = None) -> Repa
         plan = _plan_rewrite(manifest, states, _can_rebuild(manifest.settings, encode))
         if plan.loses_documents and older is not None and _has_all(storage, older, manifest, plan):
             return RepairPlan(newest, "return", older, manifest.documents)
-        if manifest.settings.router == "bm25" and any(state.needs_rebuild for state in states):
-            matching_analyser(manifest.settings, storage.location)  # with the right one nothing is lost
+        if any(state.needs_rebuild for state in states):
+            _require_encoder(manifest.settings, encode, storage.location)
         return plan
 
 
@@ -254,6 +255,18 @@ def _can_rebuild(settings: Settings, encode: EncodeDocuments | None) -> bool:
     return settings.model is not None and encode is not None
 
 
+def _require_encoder(settings: Settings, encode: EncodeDocuments | None, location: str) -> None:
+    """Raise FingerprintError if documents are lost only because their analyser or model is missing here."""
+    if settings.analyser is not None:
+        matching_analyser(settings, location)
+    elif settings.model is not None and encode is None:
+        raise FingerprintError(
+            f"damaged lists can be rebuilt only with the model {model_name(settings.model)[:60]!r} "
+            f"(fingerprint {settings.fingerprint[:12]}…): name its folder with --model DIR or CITADEL_MODEL",
+            location,
+        )
+
+
 def _plan_rewrite(manifest: Manifest, states: tuple[SegmentState, ...], can_rebuild: bool) -> RepairPlan:
     lost, ids = 0, list[str]()
     for state in states:
@@ -295,14 +308,14 @@ def _rewrite(storage: Storage, plan: RepairPlan, encode: EncodeDocuments | None,
     """Write the next generation from intact data and remove the damaged one."""
     manifest, records, tombstones = plan.manifest, list[SegmentRecord](), dict[str, Deleted]()
     assert manifest is not None
-    codebook = _codebook(storage, manifest)
+    rewriter = _Rewriter(storage, manifest.settings, _codebook(storage, manifest), encode, memory)
     for state in plan.states:
         if state.is_whole:
             records.append(state.record)
             if len(state.deleted.documents):
                 tombstones[_file_id(state.record)] = state.deleted
         else:
-            contents = _contents(storage, manifest, state, codebook, encode, memory)
+            contents = rewriter.contents(state)
             records += [write_contents(storage, manifest.index_id, part) for part in contents]
     record = (
         write_tombstones(storage, manifest.index_id, uuid.uuid4().hex, tombstones) if tombstones else None
@@ -319,60 +332,52 @@ def _rewrite(storage: Storage, plan: RepairPlan, encode: EncodeDocuments | None,
     collect(storage, keep=1)
 
 
-def _contents(
-    storage: Storage,
-    manifest: Manifest,
-    state: SegmentState,
-    codebook: Codebook | None,
-    encode: EncodeDocuments | None,
-    memory: int,
-) -> Iterator[MergedContents | MemoryContents]:
-    """The readable documents of a damaged segment."""
-    if state.store is None or not state.live_readable():
-        return
-    if state.segment is None:
-        yield from _rebuilt(storage, manifest, state, codebook, encode, memory)
-        return
-    gone = Deleted(union_of(state.deleted.documents, np.array(state.unreadable, np.uint32)))
-    codec = stored_codec(manifest.settings, codebook)
-    yield MergedContents([state.segment], [gone], codec, codebook, codebook, memory, storage)
+@dataclass(frozen=True)
+class _Rewriter:
+    """Makes the contents of new segments from the readable documents of damaged ones."""
 
+    storage: Storage
+    settings: Settings
+    codebook: Codebook | None
+    encode: EncodeDocuments | None
+    memory: int
 
-def _rebuilt(
-    storage: Storage,
-    manifest: Manifest,
-    state: SegmentState,
-    codebook: Codebook | None,
-    encode: EncodeDocuments | None,
-    memory: int,
-) -> Iterator[MemoryContents]:
-    """Rebuild the lists of a segment from its texts, as segments within the memory bound."""
-    settings, limit = manifest.settings, memory // BUFFER_SHARE
-    buffer = Buffer(settings, codebook, None, memory)
-    for item in _items(storage, settings, state, encode):
-        is_full = buffer.bytes + _estimated_bytes(item) > limit or len(buffer) >= _DOCUMENTS_PER_SEGMENT
-        if len(buffer) and is_full:
-            yield buffer.contents(codebook)
-            buffer = Buffer(settings, codebook, None, memory)
-        add_item(buffer, item)
-    if len(buffer):
-        yield buffer.contents(codebook)
+    def contents(self, state: SegmentState) -> Iterator[MergedContents | MemoryContents]:
+        """The readable documents of a damaged segment."""
+        if state.store is None or not state.live_readable():
+            return
+        if state.segment is None:
+            yield from self._rebuilt(state)
+            return
+        gone = Deleted(union_of(state.deleted.documents, np.array(state.unreadable, np.uint32)))
+        codec, codebook = stored_codec(self.settings, self.codebook), self.codebook
+        yield MergedContents([state.segment], [gone], codec, codebook, codebook, self.memory, self.storage)
 
+    def _rebuilt(self, state: SegmentState) -> Iterator[MemoryContents]:
+        """Rebuild the lists of a segment from its texts, as segments within the memory bound."""
+        limit = self.memory // BUFFER_SHARE
+        buffer = Buffer(self.settings, self.codebook, None, self.memory)
+        for item in self._items(state):
+            is_full = buffer.bytes + _estimated_bytes(item) > limit or len(buffer) >= _DOCUMENTS_PER_SEGMENT
+            if len(buffer) and is_full:
+                yield buffer.contents(self.codebook)
+                buffer = Buffer(self.settings, self.codebook, None, self.memory)
+            add_item(buffer, item)
+        if len(buffer):
+            yield buffer.contents(self.codebook)
 
-def _items(
-    storage: Storage, settings: Settings, state: SegmentState, encode: EncodeDocuments | None
-) -> Iterable[Item]:
-    """The readable documents of a segment, analysed or encoded as they are read."""
-    store = state.store
-    assert store is not None
-    # One at a time: a document may take as much memory as a whole batch of short ones.
-    documents = (document for number in state.live_readable() for document in store.get([number]))
-    if settings.router == "bm25":
-        analyser = matching_analyser(settings, storage.location)
-        return (AnalysedDocument(document, analyser) for document in documents)
-    if settings.model is None or encode is None:
-        return ()  # counted as lost in the plan
-    return encode(documents)
+    def _items(self, state: SegmentState) -> Iterable[Item]:
+        """The readable documents of a segment, analysed or encoded as they are read."""
+        store = state.store
+        assert store is not None
+        # One at a time: a document may take as much memory as a whole batch of short ones.
+        documents = (document for number in state.live_readable() for document in store.get([number]))
+        if self.settings.router == "bm25":
+            analyser = matching_analyser(self.settings, self.storage.location)
+            return (AnalysedDocument(document, analyser) for document in documents)
+        if self.settings.model is None or self.encode is None:
+            return ()  # counted as lost in the plan
+        return self.encode(documents)
 
 
 def _estimated_bytes(item: Item) -> int:

@@ -123,12 +123,12 @@ def parse_train_config(text: str, source: str = "") -> TrainConfig:
 
 
 def expand(path: str) -> str:
-    """Expand `$CITADEL_DATA` and `~` in a path.
+    """Expand `$CITADEL_DATA` (default `data`) and `~` in a path.
 
     >>> expand("configs/smoke.toml")
     'configs/smoke.toml'
     """
-    data = os.environ.get("CITADEL_DATA") or "../shared/data"  # default of CITADEL_DATA
+    data = os.environ.get("CITADEL_DATA") or "data"
     return os.path.expanduser(path.replace("${CITADEL_DATA}", "$CITADEL_DATA").replace("$CITADEL_DATA", data))
 
 

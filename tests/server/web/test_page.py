@@ -305,10 +305,10 @@ def split_tokens(tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each token as two word pieces, numbered 2n and 2n + 1."""
     pieces = []
     for token in tokens:
-        number, start, end, name = 2 * token["place"], token["start"], token["end"], token["token"]
+        number, start, end, name = 2 * token["position"], token["start"], token["end"], token["token"]
         middle = start + 3
-        pieces.append(token | {"place": number, "token": name[:3], "end": middle})
-        pieces.append(token | {"place": number + 1, "token": f"##{name[3:]}", "start": middle, "end": end})
+        pieces.append(token | {"position": number, "token": name[:3], "end": middle})
+        pieces.append(token | {"position": number + 1, "token": f"##{name[3:]}", "start": middle, "end": end})
     return pieces
 
 

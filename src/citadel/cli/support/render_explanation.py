@@ -56,12 +56,12 @@ def _table(explanation: Explanation, colours: list[str]) -> Table:
 
 
 def _row(explanation: Explanation, match: Match, colour: str) -> list[str | Text]:
-    query = one_line(explanation.asked(match)) or "–"
+    query = one_line(explanation.query_words(match)) or "–"
     key, weight = Text(one_line(match.label), colour if match.postings else ""), f"{match.weight:.2f}"
     if not match.postings:
         return [query, key, weight, "no match", "", "", "", ""]
     best, more = match.postings[0], len(match.postings) - 1
-    matched = one_line(explanation.met(best)) or "a posting"
+    matched = one_line(explanation.document_words(best)) or "a posting"
     matched += f" (+{more})" if more else f" ×{best.count}" if best.count > 1 else ""
     bar = Text(_bar(match.share), colour)
     return [
@@ -103,7 +103,7 @@ def _alternatives(tokens: Iterable[Token]) -> Iterable[Text]:
             if one.product
         ]
         if keys:
-            yield Text(f"  {one_line(token.token or str(token.place))}: {', '.join(keys)}", style="dim")
+            yield Text(f"  {one_line(token.token or str(token.position))}: {', '.join(keys)}", style="dim")
 
 
 def text_view(explanation: TextExplanation) -> RenderableType:

@@ -58,7 +58,7 @@ export const strength = (value, largest) => 0.15 + (largest > 0 ? 0.85 * clamp(v
 // The query words of a match as typed; the vocabulary's token where it has no letters in the query.
 export function queryWords(explanation, match) {
   const letters = Array.from(explanation.query ?? "");
-  const tokens = new Map(explanation.query_tokens.map((token) => [token.place, token]));
+  const tokens = new Map(explanation.query_tokens.map((token) => [token.position, token]));
   const words = match.query_tokens.map((id) => tokens.get(id)).filter(Boolean).map((token) =>
     token.start == null ? token.token : letters.slice(token.start, token.end).join(""));
   return [...new Set(words.map((word) => word.toLowerCase()))].join(" ");
@@ -86,7 +86,7 @@ export function highlight(text, spans, explanation, largest) {
 
 // Words that matched without counting, because a stronger match did.
 export function faint(explanation, field) {
-  const tokens = new Map(explanation.document_tokens.map((token) => [token.place, token]));
+  const tokens = new Map(explanation.document_tokens.map((token) => [token.position, token]));
   const counted = new Set(explanation.matches.flatMap((match) => match.postings[0]?.document_tokens ?? []));
   const spans = new Map();
   for (const [number, match] of explanation.matches.entries())

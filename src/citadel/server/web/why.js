@@ -107,7 +107,7 @@ function draw(explanation, width) {
   const at = (row, count) => ((row + 0.5) * height) / count;
   const [from, to] = [Math.min(width * 0.36, 190), width - Math.min(width * 0.34, 180)];
   const largest = Math.max(1e-9, ...explanation.matches.map((match) => match.gain)), colours = hues(explanation);
-  const ends = new Map(right.map((token, row) => [token.place, at(row, right.length)]));
+  const ends = new Map(right.map((token, row) => [token.position, at(row, right.length)]));
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": sentence(explanation) });
   const pick = (number) => picture.querySelectorAll("[data-match]").forEach((node) =>
     node.classList.toggle("away", number != null && !node.dataset.match.split(" ").includes(String(number))));
@@ -117,7 +117,7 @@ function draw(explanation, width) {
   }
   for (const [row, match] of left.entries())
     picture.append(queryLabel(explanation, match, from, at(row, left.length), colours[match], pick));
-  for (const token of right) picture.append(documentLabel(explanation, token, to, ends.get(token.place)));
+  for (const token of right) picture.append(documentLabel(explanation, token, to, ends.get(token.position)));
   return picture;
 }
 
@@ -159,7 +159,7 @@ function documentLabel(explanation, token, x, y) {
     ? [letters.slice(Math.max(token.start - 30, 0), token.start).join(""), letters.slice(token.end, token.end + 30).join("")]
     : ["", ""];
   const users = explanation.matches.flatMap((match, number) =>
-    match.postings.some((posting) => posting.document_tokens.includes(token.place)) ? [number] : []);
+    match.postings.some((posting) => posting.document_tokens.includes(token.position)) ? [number] : []);
   return svg("g", { class: "word", "data-match": users.join(" ") },
     svg("text", { x, y: y + 4 }, short(word, 20)),
     token.field === "title" ? svg("text", { x, y: y + 17, class: "key" }, "title") : null,
@@ -181,13 +181,13 @@ function documentTokens(explanation) {
         else others.set(id, Math.max(others.get(id) ?? -Infinity, posting.product));
   const strongest = [...others].filter(([id]) => !counted.has(id)).sort((a, b) => b[1] - a[1]).slice(0, MAX_OTHERS);
   const drawn = new Set([...counted, ...strongest.map(([id]) => id)]);
-  return explanation.document_tokens.filter((token) => drawn.has(token.place));
+  return explanation.document_tokens.filter((token) => drawn.has(token.position));
 }
 
 // ---- tables ----------------------------------------------------------------------------------------------------------
 
 function table(explanation) {
-  const words = new Map(explanation.document_tokens.map((token) => [token.place, token.token]));
+  const words = new Map(explanation.document_tokens.map((token) => [token.position, token.token]));
   const body = explanation.pieces.map((match) => {
     const best = match.postings[0];
     const matched = best ? [...new Set(best.document_tokens.map((id) => words.get(id)))].join(" ") || "–" : "no match";

@@ -32,7 +32,7 @@ function groupTokens(tokens, lettersOf) {
   const groups = new Map();
   for (const token of tokens) {
     const bounds = token.start == null ? null : wordBounds(lettersOf(token.field), token.start, token.end);
-    const id = bounds ? `${token.field} ${bounds}` : `special ${token.place}`;
+    const id = bounds ? `${token.field} ${bounds}` : `special ${token.position}`;
     if (!groups.has(id)) groups.set(id, { tokens: [], bounds });
     groups.get(id).tokens.push(token);
   }
@@ -44,7 +44,7 @@ function joinTokens(tokens, lettersOf) {
   const positions = new Map();
   const words = groupTokens(tokens, lettersOf).map(({ tokens: pieces, bounds }) => {
     const [first] = pieces;
-    for (const piece of pieces) positions.set(piece.place, first.place);
+    for (const piece of pieces) positions.set(piece.position, first.position);
     if (!bounds) return first;
     const [start, end] = bounds;
     return { ...first, start, end, token: lettersOf(first.field).slice(start, end).join("") };
@@ -88,13 +88,13 @@ function joinSpans(spans, letters, groupOf) {
 }
 
 function joinAlternatives(tokens, positions, words) {
-  const byWord = new Map(words.map((word) => [word.place, new Map()]));
+  const byWord = new Map(words.map((word) => [word.position, new Map()]));
   for (const token of tokens)
     for (const key of token.alternatives ?? []) {
-      const keys = byWord.get(positions.get(token.place));
+      const keys = byWord.get(positions.get(token.position));
       if (!(keys.get(key.name)?.product >= (key.product ?? -Infinity))) keys.set(key.name, key);
     }
-  return words.map((word) => ({ ...word, alternatives: [...byWord.get(word.place).values()] }));
+  return words.map((word) => ({ ...word, alternatives: [...byWord.get(word.position).values()] }));
 }
 
 // An explanation in whole words. `pieces` keeps the matches of single keys, for the table.

@@ -1,6 +1,4 @@
-// The Python bindings. No other file depends on Python.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
+// Bindings: segments, snapshots, queries, filters and the search.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -11,54 +9,13 @@
 #include <optional>
 #include <stdexcept>
 
-#include "citadel/bits.hpp"
-#include "citadel/crc32c.hpp"
-#include "citadel/dispatch.hpp"
-#include "citadel/mapping.hpp"
-#include "citadel/quantize.hpp"
-#include "citadel/radix.hpp"
-#include "citadel/router.hpp"
+#include "python.hpp"
 #include "citadel/search.hpp"
 
-namespace nb = nanobind;
 using namespace nb::literals;
-using namespace citadel;
 
+namespace citadel::python {
 namespace {
-
-template <typename T, int Dimensions>
-using Array = nb::ndarray<const T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
-
-// Owns a buffer-protocol view of a Python object.
-class Buffer {
- public:
-  explicit Buffer(nb::handle object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { PyBuffer_Release(&view_); }
-
-  const std::uint8_t* data() const { return static_cast<const std::uint8_t*>(view_.buf); }
-  std::size_t size() const { return static_cast<std::size_t>(view_.len); }
-
- private:
-  Py_buffer view_{};
-};
-
-template <typename T>
-nb::object to_numpy(std::vector<T>&& values, std::vector<std::size_t> shape, nb::dlpack::dtype type = nb::dtype<T>()) {
-  auto* owned = new std::vector<T>(std::move(values));
-  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  nb::ndarray<nb::numpy> array(owned->data(), shape.size(), shape.data(), owner, nullptr, type);
-  return nb::cast(array);
-}
-
-template <typename T>
-nb::object to_numpy(std::vector<T>&& values) {
-  const std::size_t size = values.size();
-  return to_numpy(std::move(values), {size});
-}
 
 void require_finite(const float* values, std::size_t n, std::size_t width, const std::string& what) {
   for (std::size_t i = 0; i < n; ++i)
@@ -294,117 +251,12 @@ nb::list search_batch(const PySnapshot& self, nb::sequence queries, std::uint64_
   return out;
 }
 
-nb::object quantize(Array<float, 2> vectors) {
-  Int8Vectors coded;
-  {
-    const nb::gil_scoped_release release;
-    coded = quantize_int8(vectors.data(), vectors.shape(0), vectors.shape(1));
-  }
-  constexpr nb::dlpack::dtype kHalf{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
-  return nb::make_tuple(to_numpy(std::move(coded.codes), {vectors.shape(0), vectors.shape(1)}),
-                        to_numpy(std::move(coded.scales), {vectors.shape(0)}, kHalf));
-}
-
-void make_router(Router* self, Array<std::int8_t, 2> table, Array<float, 1> scales, Array<float, 1> biases, float step, std::uint8_t zero) {
-  const std::size_t keys = table.shape(0);
-  if (scales.shape(0) != keys || biases.shape(0) != keys) throw std::invalid_argument("table, scales and biases must have the same number of keys");
-  new (self) Router(table.data(), scales.data(), biases.data(), keys, table.shape(1), step, zero);
-}
-
-nb::object best_keys(const Router& self, Array<std::uint8_t, 2> states, std::size_t max_keys) {
-  if (states.shape(1) != self.width()) throw std::invalid_argument("states must have " + std::to_string(self.width()) + " dimensions");
-  const std::size_t n = states.shape(0);
-  BestKeys best;
-  {
-    const nb::gil_scoped_release release;
-    best = self.best(states.data(), n, max_keys);
-  }
-  return nb::make_tuple(to_numpy(std::move(best.keys), {n, max_keys}), to_numpy(std::move(best.weights), {n, max_keys}));
-}
-
-nb::object assign(Array<float, 2> vectors, Array<float, 3> centroids) {
-  const std::size_t n = vectors.shape(0), subvectors = centroids.shape(0), sub = centroids.shape(2);
-  if (centroids.shape(1) != kCentroids) throw std::invalid_argument("centroids must be [S, 256, d/S]");
-  if (vectors.shape(1) != subvectors * sub) throw std::invalid_argument("vectors and centroids have different dimensions");
-  std::vector<std::uint8_t> codes;
-  {
-    const nb::gil_scoped_release release;
-    codes = pq_assign(vectors.data(), n, centroids.data(), subvectors, sub);
-  }
-  return to_numpy(std::move(codes), {n, subvectors});
-}
-
-std::size_t list_count(const Array<std::uint64_t, 1>& starts) {
-  if (starts.size() == 0) throw std::invalid_argument("starts must have at least one entry");
-  return starts.size() - 1;
-}
-
-nb::object pack(Array<std::uint32_t, 1> values, Array<std::uint64_t, 1> starts) {
-  PackedDocuments packed = pack_documents(values.data(), values.size(), starts.data(), list_count(starts));
-  return nb::make_tuple(to_numpy(std::move(packed.firsts)), to_numpy(std::move(packed.offsets)), to_numpy(std::move(packed.bytes)));
-}
-
-nb::object pack_term_counts(Array<std::uint32_t, 1> values, Array<std::uint64_t, 1> starts) {
-  PackedCounts packed = pack_counts(values.data(), values.size(), starts.data(), list_count(starts));
-  return nb::make_tuple(to_numpy(std::move(packed.offsets)), to_numpy(std::move(packed.bytes)));
-}
-
-std::uint32_t checksum(nb::object data, std::uint32_t value) {
-  const Buffer bytes(data);
-  const nb::gil_scoped_release release;
-  return crc32c(bytes.data(), bytes.size(), value);
-}
-
-nb::object checksums(nb::object data, std::uint64_t block) {
-  if (block == 0) throw std::invalid_argument("a block must have at least one byte");
-  const Buffer bytes(data);
-  std::vector<std::uint32_t> crcs;
-  {
-    const nb::gil_scoped_release release;
-    crcs = crc32c_blocks(bytes.data(), bytes.size(), block);
-  }
-  return to_numpy(std::move(crcs));
-}
-
-// Registers a mapped file and returns its slot, or -1 if there is none.
-std::int64_t watch(nb::object mapped, int descriptor) {
-  const Buffer bytes(mapped);
-  const std::size_t slot = watch_mapping(bytes.data(), bytes.size(), descriptor);
-  return slot == kUnwatched ? -1 : static_cast<std::int64_t>(slot);
-}
-
-int state(std::int64_t slot, bool exact) {
-  return static_cast<int>(mapping_state(static_cast<std::size_t>(slot), exact ? kCheckNow : mapping_clock()));
-}
-
 }  // namespace
 
-NB_MODULE(_native, m) {
-  m.doc() = "The native search engine.";
-  nb::exception<CorruptError>(m, "CorruptError");
-  nb::exception<CancelledError>(m, "CancelledError");
-  nb::exception<ReadError>(m, "ReadError");
-
-  m.def("instruction_sets", &instruction_sets);
-  m.def("instruction_set", [] { return std::string(kernels().name); });
-  m.def("use_instruction_set", &use_instruction_set, "name"_a);
-  m.def("watch_mapping", &watch, "mapped"_a, "descriptor"_a);
-  m.def("unwatch_mapping", [](std::int64_t slot) { unwatch_mapping(static_cast<std::size_t>(slot)); }, "slot"_a);
-  m.def("mapping_state", &state, "slot"_a, "exact"_a = true);
-  m.def("crc32c", &checksum, "data"_a, "value"_a = 0);
-  m.def("crc32c_blocks", &checksums, "data"_a, "block"_a);
-  m.def("sort_by_key", [](Array<std::uint32_t, 1> keys) { return to_numpy(sort_by_key(keys.data(), keys.size())); }, "keys"_a);
-  m.def("pack", &pack, "values"_a, "starts"_a);
-  m.def("pack_counts", &pack_term_counts, "values"_a, "starts"_a);
-  m.def("quantize_int8", &quantize, "vectors"_a);
-  m.def("pq_assign", &assign, "vectors"_a, "centroids"_a);
-
+void bind_search(nb::module_& m) {
   nb::class_<Cancel>(m, "Cancel").def(nb::init<>()).def("set", &Cancel::set).def("is_set", &Cancel::is_set);
   nb::class_<Codebook>(m, "Codebook")
       .def("__init__", &make_codebook, "centroids"_a, "scale_keys"_a, "key_scales"_a, "global_scale"_a);
-  nb::class_<Router>(m, "Router")
-      .def("__init__", &make_router, "table"_a, "scales"_a, "biases"_a, "step"_a, "zero"_a)
-      .def("best", &best_keys, "states"_a, "max_keys"_a);
   nb::class_<PySegment>(m, "Segment")
       .def("__init__", &make_segment, "name"_a, "documents"_a, "kind"_a, "dimension"_a, "codec"_a, "semantic_dimension"_a,
            "semantic_codec"_a, "sections"_a, "deleted"_a.none(), "codebook"_a.none());
@@ -425,3 +277,5 @@ NB_MODULE(_native, m) {
       .def("search_batch", &search_batch, "queries"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
            "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none(), "filter"_a.none() = nb::none());
 }
+
+}  // namespace citadel::python
