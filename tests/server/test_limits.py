@@ -85,7 +85,7 @@ BODIES: list[tuple[str, object, int, str]] = [
     ("/v1/search/batch", {"queries": [{"query": "x" * 51}]}, 422, "limit"),
     ("/v1/documents", {"documents": [{"id": f"n{n}", "text": "t"} for n in range(3)]}, 422, "limit"),
     ("/v1/documents", {"documents": []}, 422, "fields"),
-    ("/v1/documents", {"documents": [{"text": "no id"}]}, 422, "fields"),
+    ("/v1/documents", {"documents": [{"id": None, "text": "x"}]}, 422, "fields"),
     ("/v1/documents", {"documents": [{"id": "a\nb", "text": "t"}]}, 422, "fields"),
     ("/v1/documents", {"documents": [{"id": "x" * 513, "text": "t"}]}, 422, "fields"),
     ("/v1/documents", {"documents": [{"id": "x"}]}, 422, "fields"),
