@@ -149,10 +149,12 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
         filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
     ) -> Ranking:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
         return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), request)
 
     def search_vectors_batch(
@@ -164,9 +166,11 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
         filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
     ) -> Ranking:
         """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
         plans = [plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values()]
         lacks_semantic = {plan.semantic is None for plan in plans}
         if lacks_semantic == {True, False}:
