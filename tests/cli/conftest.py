@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ def in_process(*arguments: object, **environment: str) -> Done:
     return Done(process.returncode, out, err)
 
 
-def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> Path:
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 

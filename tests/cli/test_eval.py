@@ -65,7 +65,7 @@ def test_per_query_and_json(index: Path, beir: Path, citadel: Citadel) -> None:
 
 def test_run_measures_equal_its_index(index: Path, beir: Path, tmp_path: Path, citadel: Citadel) -> None:
     run = tmp_path / "run.trec"
-    citadel("search", index, "--queries", beir, "--run", run)
+    citadel("search", index, "--queries", beir, "--run", run, "-k", 1000)
     from_run = citadel("eval", "--run", run, "--qrels", beir / "qrels" / "test.tsv").out
     assert from_run == citadel("eval", index, "--queries", beir, "--qrels", beir).out
 

@@ -27,7 +27,22 @@ from citadel.errors import (
 from citadel.index.storage import FolderStorage
 from tests.cli.conftest import Citadel, in_process, start
 
-COMMANDS = ("index", "add", "delete", "merge", "check", "stats", "search", "explain", "eval", "demo")
+COMMANDS = (
+    "index",
+    "add",
+    "delete",
+    "update",
+    "list",
+    "count",
+    "facets",
+    "merge",
+    "check",
+    "stats",
+    "search",
+    "explain",
+    "eval",
+    "demo",
+)
 
 
 def test_version_names_format_and_instruction_set(citadel: Citadel) -> None:

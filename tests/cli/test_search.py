@@ -114,15 +114,18 @@ def test_query_that_is_not_utf8_is_exit_4(index: Path, citadel: Citadel) -> None
     assert "half a surrogate pair" in citadel("search", index, "caf\udce9", code=4).err
 
 
-def test_run_has_up_to_1000_hits_per_query(tmp_path: Path, citadel: Citadel) -> None:
+def test_run_has_k_hits_per_query(tmp_path: Path, citadel: Citadel) -> None:
     corpus = write_jsonl(tmp_path / "c.jsonl", [{"id": f"d{n}", "text": "fox"} for n in range(1002)])
     citadel("index", corpus, tmp_path / "idx")
-    done = citadel("search", tmp_path / "idx", "fox", "--run", tmp_path / "run.trec", "--tag", "mine")
+    done = citadel(
+        "search", tmp_path / "idx", "fox", "--run", tmp_path / "run.trec", "--tag", "mine", "-k", 1000
+    )
     assert done.out == ""
     rows = [line.split() for line in (tmp_path / "run.trec").read_text().splitlines()]
     assert len(rows) == 1000
     assert [row[0] + row[1] + row[3] + row[5] for row in rows[:2]] == ["1Q01mine", "1Q02mine"]
     assert len(citadel("search", tmp_path / "idx", "fox", "-k", 3, "--run", "-").out.splitlines()) == 3
+    assert len(citadel("search", tmp_path / "idx", "fox", "--run", "-").out.splitlines()) == 10
     assert len(answers(citadel("search", tmp_path / "idx", "fox", "--json").out)[0]["hits"]) == 10
 
 

@@ -38,7 +38,7 @@ def latency(
     documents: Annotated[int, typer.Option(min=1, help="With --like: number of documents.")] = 8_841_823,
     limit: Annotated[int, typer.Option(min=1, help="Time the first N queries.")] = 200,
     tokens: Annotated[int, typer.Option(min=1, help="Without --queries: tokens per random query.")] = 16,
-    k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 1000,
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 10,
     semantic: Annotated[str, typer.Option(metavar="auto|exact|rerank|off", help="As in search.")] = "auto",
     trials: Annotated[
         int, typer.Option(min=1, help="Number of trials; the one with the lowest mean counts.")

@@ -1,4 +1,4 @@
-"""`citadel delete INDEX ID…`: delete documents by id."""
+"""`citadel delete INDEX ID…`: delete documents by id or by filter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.support.options import IndexFolder
+from citadel.cli.support.options import FilterText, IndexFolder, parse_filter_option
 from citadel.cli.support.output import plural
 from citadel.errors import InputError, UsageError
 
@@ -18,23 +18,30 @@ def delete(
         str | None,
         typer.Option("--ids", metavar="FILE", help="A file with one id per line; - reads standard input."),
     ] = None,
+    filter: FilterText = None,
 ) -> None:
-    """Delete documents by id, in one commit. Unknown ids are counted and ignored."""
-    if not ids and file is None:
-        raise UsageError("nothing to delete: name ids, or a file of ids with --ids")
+    """Delete documents by id or by filter, in one commit. Unknown ids are counted and ignored."""
+    is_by_id = bool(ids) or file is not None
+    if not is_by_id and filter is None:
+        raise UsageError("nothing to delete: name ids, a file of ids with --ids, or a --filter")
+    if is_by_id and filter is not None:
+        raise UsageError("name the documents to delete either by id or with --filter")
     from citadel.api import Index
-    from citadel.text.parse import check_text
 
-    unique = list(
-        dict.fromkeys(
-            [*(check_text(id, "the id") for id in ids or []), *(_read_ids(file) if file is not None else [])]
-        )
-    )
+    chosen = parse_filter_option(filter)
+    unique = _unique_ids(ids or [], file)
     with Index.open(index) as opened:
-        deleted = opened.delete(unique)
+        deleted = opened.delete(unique) if chosen is None else opened.delete(filter=chosen)
         opened.commit()
         unknown = f", {plural(len(unique) - deleted, 'id')} not found" if deleted < len(unique) else ""
         print(f"{index}: {deleted:,} deleted{unknown}, {plural(len(opened), 'document')} left")
+
+
+def _unique_ids(ids: list[str], file: str | None) -> list[str]:
+    from citadel.text.parse import check_text
+
+    named = [check_text(id, "the id") for id in ids]
+    return list(dict.fromkeys([*named, *(_read_ids(file) if file is not None else [])]))
 
 
 def _read_ids(file: str) -> list[str]:

@@ -17,9 +17,11 @@ from citadel.cli import (
     add,
     bench,
     check,
+    count,
     delete,
     demo,
     export,
+    facets,
     index,
     measure,
     merge,
@@ -29,9 +31,11 @@ from citadel.cli import (
     serve,
     stats,
     train,
+    update,
 )
 from citadel.cli import eval as evaluation
 from citadel.cli import explain as explaining
+from citadel.cli import list as listing
 from citadel.cli import report as reporting
 from citadel.cli.support.output import one_line, say
 from citadel.errors import CitadelError, UsageError
@@ -54,9 +58,13 @@ app = typer.Typer(
 app.command()(index.index)
 app.command()(add.add)
 app.command()(delete.delete)
+app.command()(update.update)
 app.command()(merge.merge)
 app.command()(check.check)
 app.command()(stats.stats)
+app.command("list")(listing.list_documents)
+app.command()(count.count)
+app.command()(facets.facets)
 app.command()(search.search)
 app.command()(explaining.explain)
 app.command()(serve.serve)

@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from citadel.cli.support.options import Device, GpuMemory, IndexFolder, Model, Threads, parse_gpu_memory
+from citadel.cli.support.options import (
+    Device,
+    FilterText,
+    GpuMemory,
+    IndexFolder,
+    Model,
+    Threads,
+    parse_filter_option,
+    parse_gpu_memory,
+)
 from citadel.cli.support.output import print_json
 from citadel.errors import UsageError
 
 if TYPE_CHECKING:
-    from citadel.cli.support.batch_search import QueryHits
+    from citadel.cli.support.batch_search import QueryHits, SearchOptions
     from citadel.search.searcher import Searcher
-
-K = 10
-RUN_K = 1000
 
 
 def search(
@@ -29,8 +35,11 @@ def search(
         typer.Option("--queries", metavar="FILE", help="Queries: JSONL, TSV, a BEIR folder, or - for JSONL."),
     ] = None,
     vectors: Annotated[str | None, typer.Option(metavar="F.npz", help="Queries given as vectors.")] = None,
-    k: Annotated[
-        int | None, typer.Option("-k", min=1, help="Hits per query.  [default: 10, with --run 1000]")
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 10,
+    filter: FilterText = None,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Leave out the first N hits.")] = 0,
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Leave out hits with a lower score.")
     ] = None,
     run: Annotated[str | None, typer.Option(metavar="FILE", help="Write a TREC run; - prints it.")] = None,
     tag: Annotated[str, typer.Option(help="The last column of the run.")] = "citadel",
@@ -58,14 +67,20 @@ def search(
     from citadel.search.plan import SEMANTIC_MODES
     from citadel.types import Ranking
 
-    depth = k if k is not None else RUN_K if run is not None else K
+    options: SearchOptions = {
+        "semantic_mode": semantic,
+        "tau": tau,
+        "filter": parse_filter_option(filter),
+        "offset": offset,
+        "min_score": min_score,
+    }
     if run is not None:
         Ranking((), ()).trec(tag)  # refuses a bad tag before the search
     with Index.open(index, model=model, threads=threads) as opened:
         searcher = opened.searcher(threads=threads, device=device, gpu_memory=parse_gpu_memory(gpu_memory))
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
-        results = _search(searcher, queries or [], file, vectors, depth, semantic, tau, run is not None)
+        results = _search(searcher, queries or [], file, vectors, k, options, run is not None)
         results = warn_of_cuts(results, searcher)
         if run is not None:
             results = _write_run(list(results), run, tag)
@@ -81,8 +96,7 @@ def _search(
     file: str | None,
     vectors: str | None,
     k: int,
-    semantic: str,
-    tau: float | None,
+    options: SearchOptions,
     is_run: bool,
 ) -> Iterator[QueryHits]:
     from citadel.cli.support.batch_search import check_trec_run, search_texts, search_vectors
@@ -92,10 +106,10 @@ def _search(
         from citadel.cli.support.vectors import read_vector_queries
 
         arrays = read_vector_queries(vectors)
-        ids, results = [id for id, _ in arrays], search_vectors(searcher, arrays, k, semantic, tau)
+        ids, results = [id for id, _ in arrays], search_vectors(searcher, arrays, k, **options)
     else:
         texts = _read_texts(queries, file)
-        ids, results = [id for id, _ in texts], search_texts(searcher, texts, k, semantic, tau)
+        ids, results = [id for id, _ in texts], search_texts(searcher, texts, k, **options)
     if is_run:
         check_trec_run(searcher, ids)  # before the search: `results` is lazy
     return results

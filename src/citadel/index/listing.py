@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from citadel.filter.columns import common_kind, ranked
+from citadel.filter.fields import describe_fields
 from citadel.filter.tree import Filter, Scalar
 from citadel.index.snapshot import Snapshot
 from citadel.types import Document
+
+if TYPE_CHECKING:
+    from citadel._native import Cancel
 
 
 def count_documents(snapshot: Snapshot, filter: Filter | None = None) -> int:
@@ -41,13 +47,53 @@ def list_documents(
             yield segment.store.get(numbers[start : start + batch])
 
 
+def list_numbers(
+    snapshot: Snapshot,
+    filter: Filter | None = None,
+    start: int = 0,
+    count: int | None = None,
+    cancel: Cancel | None = None,
+) -> NDArray[np.int64]:
+    """Up to `count` index-wide numbers of live documents from `start` on, ascending: the commit order."""
+    parts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    missing = len(snapshot) if count is None else count
+    with snapshot.whole():
+        for _, base, mask in snapshot.live_allowed(filter, cancel):
+            numbers = np.flatnonzero(mask[max(start - base, 0) :])[:missing] + max(base, start)
+            parts.append(numbers)
+            missing -= len(numbers)
+    return np.concatenate(parts)
+
+
 def count_values(
     snapshot: Snapshot, field: str, filter: Filter | None = None, limit: int | None = None
 ) -> list[tuple[Scalar, int]]:
     """The values of a field among matching documents with their counts, most frequent first."""
-    common_kind(field, [segment.columns for segment in snapshot.segments])
-    counts: Counter[Scalar] = Counter()
+    return count_fields(snapshot, [field], filter, limit)[field]
+
+
+def count_fields(
+    snapshot: Snapshot,
+    fields: Sequence[str],
+    filter: Filter | None = None,
+    limit: int | None = None,
+    cancel: Cancel | None = None,
+) -> dict[str, list[tuple[Scalar, int]]]:
+    """`count_values` of several fields; the filter is evaluated once."""
+    for field in fields:
+        common_kind(field, [segment.columns.until(cancel) for segment in snapshot.segments])
     with snapshot.whole():
-        for segment, _, mask in snapshot.live_allowed(filter):
-            counts.update(dict(segment.columns.facet(field, mask)))
-    return ranked(counts)[:limit]
+        parts = [(segment.columns, mask) for segment, _, mask in snapshot.live_allowed(filter, cancel)]
+        facets = {}
+        for field in fields:
+            counts: Counter[Scalar] = Counter()
+            for columns, mask in parts:
+                counts.update(dict(columns.facet(field, mask, cancel)))
+            facets[field] = ranked(counts)[:limit]
+    return facets
+
+
+def list_fields(snapshot: Snapshot, cancel: Cancel | None = None) -> dict[str, str]:
+    """The metadata fields of all segments with what they hold; deleted documents count until a merge."""
+    with snapshot.whole():
+        return describe_fields([segment.columns.kinds(cancel) for segment in snapshot.segments])

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from citadel.routing import get_router
 from citadel.settings import SUBVECTOR, Settings
 from citadel.text.analyser import Analyser, get_analyser
 from citadel.types import Document
+
+if TYPE_CHECKING:
+    from citadel._native import Cancel
 
 T = TypeVar("T")
 NOTHING_DELETED = Deleted(np.zeros(0, np.uint32))
@@ -196,19 +199,21 @@ class Snapshot:
         [document] = segment.owners(np.array([passage - self.passage_bases[part]])).tolist()
         return segment.store.part(document, start, end).document.text
 
-    def allowed_passages(self, filter: Filter) -> list[NDArray[np.bool_]]:
+    def allowed_passages(self, filter: Filter, cancel: Cancel | None = None) -> list[NDArray[np.bool_]]:
         """The passages of each segment whose documents match a filter."""
-        pairs = zip(self.segments, self.allowed(filter), strict=True)
+        pairs = zip(self.segments, self.allowed(filter, cancel), strict=True)
         return [segment.spread(mask) for segment, mask in pairs]
 
-    def allowed(self, filter: Filter) -> list[NDArray[np.bool_]]:
+    def allowed(self, filter: Filter, cancel: Cancel | None = None) -> list[NDArray[np.bool_]]:
         """The documents of each segment that match a filter; deleted ones may be among them."""
-        check_types(filter, [segment.columns for segment in self.segments])
-        return [segment.columns.mask(filter) for segment in self.segments]
+        check_types(filter, [segment.columns.until(cancel) for segment in self.segments])
+        return [segment.columns.mask(filter, cancel) for segment in self.segments]
 
-    def live_allowed(self, filter: Filter | None) -> Iterator[tuple[Segment, int, NDArray[np.bool_]]]:
+    def live_allowed(
+        self, filter: Filter | None, cancel: Cancel | None = None
+    ) -> Iterator[tuple[Segment, int, NDArray[np.bool_]]]:
         """Each segment with its base and the mask of its live documents that match a filter."""
-        masks = None if filter is None else self.allowed(filter)
+        masks = None if filter is None else self.allowed(filter, cancel)
         for position, segment in enumerate(self.segments):
             alive = self.deleted(segment).alive(segment.documents)
             yield segment, int(self.bases[position]), alive if masks is None else alive & masks[position]

@@ -75,10 +75,10 @@ class Hits(Sequence[Hit]):
         "_documents",
         "_ids",
         "_last_long",
-        "_offset",
         "_passages",
         "_scored",
         "_snapshot",
+        "offset",
         "query_cut",
         "tau",
     )
@@ -92,7 +92,8 @@ class Hits(Sequence[Hit]):
         offset: int = 0,
         passages: HitPassages | None = None,
     ) -> None:
-        self._snapshot, self._scored, self.tau, self._offset = snapshot, scored, tau, offset
+        self._snapshot, self._scored, self.tau = snapshot, scored, tau
+        self.offset = offset  # better hits that were left out
         self._passages = passages  # None if no document of the index has several
         self.query_cut = query_cut  # the query was longer than the model reads
         self._ids: list[str] | None = None
@@ -111,7 +112,7 @@ class Hits(Sequence[Hit]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"hit {index} of {len(self)}")
-        rank = self._offset + index % len(self) + 1
+        rank = self.offset + index % len(self) + 1
         passages = None if self._passages is None else self._hit_passages
         return Hit(self.ids[index], float(self._scored.scores[index]), rank, self._document, passages)
 
@@ -157,13 +158,13 @@ class Hits(Sequence[Hit]):
 
     def _hit_passages(self, rank: int, others: bool) -> Sequence[Passage]:
         assert self._passages is not None
-        index = rank - self._offset - 1
+        index = rank - self.offset - 1
         return self._passages.others(index) if others else self._passages.best(index)
 
     def _document(self, rank: int) -> Document:
         if self._documents is None:
             self._documents = [_kept(*fields) for fields in self.fields(0, len(self), _MAX_KEPT + 1)]
-        index = rank - self._offset - 1
+        index = rank - self.offset - 1
         return self._documents[index] or self._long_document(index)
 
     def _long_document(self, index: int) -> Document:

@@ -80,7 +80,7 @@ class Requests:
             k += offset
         parsed, allowed = None if filter is None else given_filter(filter), None
         if parsed is not None:
-            allowed = self.allowed(parsed)
+            allowed = self.allowed(parsed, cancel)
             if semantic_mode == "auto" and len(allowed) < EXACT_BELOW:
                 semantic_mode = "exact"
         groups = self._documents if group_by is None else ByField(self._snapshot, group_by)
@@ -92,19 +92,19 @@ class Requests:
     def more(self, request: Request, k: int, masks: Sequence[NDArray[np.bool_]]) -> tuple[Options, Any]:
         """The engine's options and filter to search on for k passages of those in the masks."""
         if request.filter is not None:
-            allowed = self._snapshot.allowed_passages(request.filter)
+            allowed = self._snapshot.allowed_passages(request.filter, request.cancel)
             masks = [mask & own for mask, own in zip(masks, allowed, strict=True)]
         options = self._plan(k, request.options.semantic, None)
         return options._replace(weight_floor=request.options.weight_floor), self._engine.prepare_filter(masks)
 
-    def allowed(self, parsed: Filter) -> Any:
-        """The engine's form of a filter."""
+    def allowed(self, parsed: Filter, cancel: Cancel | None = None) -> Any:
+        """The engine's form of a filter; its `len` is the number of passages of live documents that match."""
         with self._lock:
             if parsed in self._filters:
                 self._filters[parsed] = self._filters.pop(parsed)  # now the most recent one
                 return self._filters[parsed]
         with self._snapshot.whole():
-            allowed = self._engine.prepare_filter(self._snapshot.allowed_passages(parsed))
+            allowed = self._engine.prepare_filter(self._snapshot.allowed_passages(parsed, cancel))
         with self._lock:
             while len(self._filters) >= _MAX_CACHED_FILTERS:
                 del self._filters[next(iter(self._filters))]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import EmptyQueryError, InputError, UsageError
-from citadel.filter.parse import GivenFilter
+from citadel.filter.parse import GivenFilter, given_filter
 from citadel.index.snapshot import Snapshot, matching_analyser
 from citadel.routing import get_router
 from citadel.search.engine import Engine, EngineOptions, open_engine
@@ -96,6 +96,15 @@ class Searcher:
     def __len__(self) -> int:
         return len(self.snapshot)
 
+    def count(self, filter: GivenFilter | None = None, *, cancel: Cancel | None = None) -> int:
+        """The number of documents whose metadata match a filter; a search with it keeps its result."""
+        parsed = None if filter is None else given_filter(filter)
+        if parsed is None:
+            return len(self)
+        if self.snapshot.has_long_documents:  # the engine counts passages
+            return sum(int(mask.sum()) for _, _, mask in self.snapshot.live_allowed(parsed, cancel))
+        return len(self._requests.allowed(parsed, cancel))
+
     def search(
         self,
         query: str,
@@ -151,11 +160,13 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
         filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
         group_by: str | None = None,
     ) -> Ranking:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, group_by=group_by)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by)
         return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), request)
 
     def search_vectors_batch(
@@ -167,10 +178,12 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
         filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
         group_by: str | None = None,
     ) -> Ranking:
         """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, group_by=group_by)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by)
         plans = [plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values()]
         lacks_semantic = {plan.semantic is None for plan in plans}
         if lacks_semantic == {True, False}:

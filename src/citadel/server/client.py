@@ -13,13 +13,17 @@ from typing import Any
 from citadel.errors import (
     ChangesLostError,
     CorruptIndexError,
+    FilterError,
     InputError,
     ResourceError,
     ServerError,
     TruncatedDocumentsWarning,
     UsageError,
 )
-from citadel.server.client_results import RemoteHits
+from citadel.filter.parse import GivenFilter
+from citadel.filter.tree import Scalar
+from citadel.server.client_filter import filter_json
+from citadel.server.client_results import RemoteHits, facet_pairs, listed_document
 from citadel.server.error_codes import ERROR_CODES
 from citadel.text.new_ids import NewIds
 from citadel.text.parse import AnyId, known_id, known_ids
@@ -68,6 +72,9 @@ class _Uncommitted:
 class Client:
     """Search and change an index through its server. Threads can share it; each has its own connection.
 
+    Processes can share it too: a pickled copy has the address, the token and the timeout, and opens its own
+    connections.
+
     >>> Client("http://127.0.0.1:8080").url
     'http://127.0.0.1:8080'
     """
@@ -76,13 +83,19 @@ class Client:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise UsageError(f"{url!r} is not the address of a server: write it as http://127.0.0.1:8080")
-        self.url, self._parts, self._timeout = url.rstrip("/"), parts, timeout
+        self.url, self._parts, self._token, self._timeout = url.rstrip("/"), parts, token, timeout
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._threads = threading.local()
         self._limits: dict[str, int] | None = None
         self._uncommitted = _Uncommitted()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the address and the token; changes of this client must be committed before."""
+        if self._uncommitted.tokens():
+            raise UsageError(f"{self.url}: a client with uncommitted changes cannot be pickled; commit them")
+        return _restore, (type(self), self.url, self._token, self._timeout)
 
     # -- searching -------------------------------------------------------------------------------------------
 
@@ -97,9 +110,18 @@ class Client:
         semantic_mode: str = "auto",
         tau: float | None = None,
         documents: bool = True,
+        filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
+        facets: Sequence[str] = (),
     ) -> RemoteHits:
-        """Return the best k documents for a text."""
-        return self._search({"query": query}, k, semantic_mode, tau, documents)
+        """Return the best k documents for a text.
+
+        `facets` names metadata fields; `hits.facets` has their values with the number of documents, over all
+        documents that match the filter, and `hits.matching` is the number of these documents.
+        """
+        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score)
+        return self._search({"query": query, "facets": list(facets)} | options)
 
     def search_vectors(
         self,
@@ -112,10 +134,15 @@ class Client:
         semantic_mode: str = "auto",
         tau: float | None = None,
         documents: bool = True,
+        filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
+        facets: Sequence[str] = (),
     ) -> RemoteHits:
         """Return the best k documents for given query vectors."""
         query = {"vectors": _as_lists(keys=keys, weights=weights, vectors=vectors, semantic=semantic)}
-        return self._search(query, k, semantic_mode, tau, documents)
+        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score)
+        return self._search(query | {"facets": list(facets)} | options)
 
     def search_batch(
         self,
@@ -125,10 +152,13 @@ class Client:
         semantic_mode: str = "auto",
         tau: float | None = None,
         documents: bool = False,
+        filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
     ) -> Ranking:
         """Return the hits of many queries in their order, in as many requests as the server's limits need."""
         named = [{"id": id, "query": text} for id, text in named_queries(queries)]
-        return self._batch(named, k, semantic_mode, tau, documents)
+        return self._batch(named, _options(k, semantic_mode, tau, documents, filter, offset, min_score))
 
     def search_vectors_batch(
         self,
@@ -138,10 +168,13 @@ class Client:
         semantic_mode: str = "auto",
         tau: float | None = None,
         documents: bool = False,
+        filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
     ) -> Ranking:
         """Return the hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
         named = [{"id": query_id(id), "vectors": _as_lists(**query)} for id, query in queries.items()]
-        return self._batch(named, k, semantic_mode, tau, documents)
+        return self._batch(named, _options(k, semantic_mode, tau, documents, filter, offset, min_score))
 
     def explain(
         self, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None
@@ -188,9 +221,69 @@ class Client:
             warnings.warn(truncation_message(added.cut, added.limit), TruncatedDocumentsWarning, stacklevel=2)
         return added
 
-    def delete(self, ids: AnyId | Iterable[AnyId], *, commit: bool = False) -> int:
-        """Delete documents by id; return how many existed."""
-        return int(self._change("/v1/delete", {"ids": known_ids(ids)}, commit)["deleted"])
+    def delete(
+        self,
+        ids: AnyId | Iterable[AnyId] | None = None,
+        *,
+        filter: GivenFilter | None = None,
+        commit: bool = False,
+    ) -> int:
+        """Delete documents by id, or committed documents by a filter; return how many existed."""
+        if (ids is None) == (filter is None):
+            raise UsageError("delete takes either ids or a filter")
+        body = {"filter": filter_json(filter)} if ids is None else {"ids": known_ids(ids)}
+        return int(self._change("/v1/delete", body, commit)["deleted"])
+
+    def update_metadata(
+        self, which: AnyId | Iterable[AnyId] | Mapping[str, Any], values: Mapping[str, Any]
+    ) -> int:
+        """Change metadata by id, ids or filter, and return the number of documents.
+
+        Named fields change, None removes a field, others stay. It is a commit of its own, refused with
+        ServerError (`changes_waiting`) while the server has uncommitted changes.
+        """
+        chosen = {"filter": filter_json(which)} if isinstance(which, Mapping) else {"ids": known_ids(which)}
+        return int(self.call("POST", "/v1/metadata", chosen | {"values": dict(values)})["updated"])
+
+    def count(self, filter: GivenFilter | None = None) -> int:
+        """Return the number of documents whose metadata match a filter."""
+        return int(self.call("POST", "/v1/count", {"filter": filter_json(filter)})["count"])
+
+    def facets(
+        self, field: str, filter: GivenFilter | None = None, limit: int = 100
+    ) -> list[tuple[Scalar, int]]:
+        """Return the values of a metadata field with their counts, most frequent first."""
+        body = {"fields": [field], "filter": filter_json(filter), "limit": limit}
+        return facet_pairs(self.call("POST", "/v1/facets", body)["facets"])[field]
+
+    def fields(self) -> dict[str, str]:
+        """Return the metadata fields with what they hold, as `Index.fields` does."""
+        return {row["name"]: row["kind"] for row in self.call("GET", "/v1/fields")["fields"]}
+
+    def ids(self, filter: GivenFilter | None = None) -> Iterator[str]:
+        """Iterate over the ids of all documents, or of those that match a filter, in commit order."""
+        limit = self._limit("listed")
+        pages = self._pages({"filter": filter_json(filter), "limit": limit, "documents": False})
+        return (id for page in pages for id in page["ids"])
+
+    def documents(self, filter: GivenFilter | None = None, batch: int = 100) -> Iterator[Document]:
+        """Iterate over all documents, or those that match a filter, in commit order; `batch` per request.
+
+        A listing is of one generation. ServerError (`cursor`) is raised when more than a minute passed
+        between two pages and the server has moved on: start again.
+        """
+        limit = min(batch, self._limit("listed"))
+        pages = self._pages({"filter": filter_json(filter), "limit": limit})
+        return (listed_document(self, row) for page in pages for row in page["documents"])
+
+    def _pages(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        cursor: str | None = None
+        while True:
+            page = self.call("POST", "/v1/list", body | {"cursor": cursor})
+            yield page
+            cursor = page["cursor"]
+            if cursor is None:
+                return
 
     def commit(self) -> int:
         """Make all changes durable and visible; return the generation.
@@ -284,37 +377,52 @@ class Client:
             f"{self.url}: no response ({type(error).__name__}: {error}): is the server running?"
         )
 
-    def _search(
-        self, query: dict[str, Any], k: int, mode: str, tau: float | None, documents: bool
-    ) -> RemoteHits:
-        body = {**query, "k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
+    def _search(self, body: dict[str, Any]) -> RemoteHits:
         answer = self.call("POST", "/v1/search", body)
-        cut = bool(answer.get("query_cut"))
-        return RemoteHits(self, answer["hits"], answer["tau"], answer["dot_products"], cut)
+        return RemoteHits(self, answer, answer, body["offset"], answer["dot_products"])
 
-    def _batch(
-        self, queries: list[dict[str, Any]], k: int, mode: str, tau: float | None, documents: bool
-    ) -> Ranking:
-        options = {"k": k, "semantic_mode": mode, "tau": tau, "documents": documents}
+    def _batch(self, queries: list[dict[str, Any]], options: dict[str, Any]) -> Ranking:
         ids: list[str] = []
         hits: list[RemoteHits] = []
-        for part in self._chunks(queries, k):
+        for part in self._chunks(queries, options["k"]):
             answer = self.call("POST", "/v1/search/batch", {**options, "queries": part})
             for result in answer["results"]:
                 ids.append(result["query_id"])
-                cut = bool(result.get("query_cut"))
-                hits.append(RemoteHits(self, result["hits"], answer["tau"], query_cut=cut))
+                hits.append(RemoteHits(self, result, answer, options["offset"]))
         return Ranking(tuple(ids), tuple(hits))
 
     def _chunks(self, queries: list[dict[str, Any]], k: int) -> Iterator[list[dict[str, Any]]]:
         """Yield as many queries at a time as the server accepts."""
         if not queries:
             return
-        if self._limits is None:
-            self._limits = self.stats()["server"]["limits"]
-        count = max(min(self._limits["batch"], self._limits["hits"] // max(k, 1)), 1)
+        count = max(min(self._limit("batch"), self._limit("hits") // max(k, 1)), 1)
         for start in range(0, len(queries), count):
             yield queries[start : start + count]
+
+    def _limit(self, name: str) -> int:
+        """A limit of the server; they are fetched once."""
+        if self._limits is None:
+            self._limits = self.stats()["server"]["limits"]
+        return self._limits[name]
+
+
+def _restore(kind: type[Client], url: str, token: str | None, timeout: float) -> Client:
+    """Restore a pickled Client."""
+    return kind(url, token=token, timeout=timeout)
+
+
+def _options(
+    k: int,
+    mode: str,
+    tau: float | None,
+    documents: bool,
+    filter: GivenFilter | None,
+    offset: int,
+    min_score: float | None,
+) -> dict[str, Any]:
+    """The options of a search as JSON."""
+    page = {"k": k, "offset": offset, "min_score": min_score, "filter": filter_json(filter)}
+    return page | {"semantic_mode": mode, "tau": tau, "documents": documents}
 
 
 def _with_id(fields: Mapping[str, Any], new_id: Callable[[], str]) -> Mapping[str, Any]:
@@ -337,6 +445,8 @@ def _error(status: int, answer: Any, retry_after: str | None) -> Exception:
     )
     if code == "corrupt":
         return CorruptIndexError(*[*message.split("; ")[0].split(": ", 2), "", ""][:3])
+    if code == "filter":
+        return FilterError(message.removeprefix("filter: "))
     if kind := _EXCEPTIONS.get(code):
         return kind(message)
     if code == "lost":

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from citadel.errors import InputError
+from citadel.filter.tree import Scalar
 from citadel.types import Document, Hit
 
 if TYPE_CHECKING:
@@ -18,14 +19,18 @@ class RemoteHits(Sequence[Hit]):
     def __init__(
         self,
         client: Client,
-        rows: Sequence[Mapping[str, Any]],
-        tau: float,
+        result: Mapping[str, Any],
+        answer: Mapping[str, Any],
+        offset: int = 0,
         dot_products: int = 0,
-        query_cut: bool = False,
     ) -> None:
-        self._client, self._rows, self.tau, self.dot_products = client, rows, tau, dot_products
-        self.query_cut = query_cut
-        self._hits = [Hit(row["id"], row["score"], row["rank"], self._document) for row in rows]
+        """`result` has the hits of a query; `answer`, the whole response, what queries of a batch share."""
+        self._client, self._rows, self.offset = client, result["hits"], offset
+        self.tau, self.dot_products = answer["tau"], dot_products
+        self.query_cut = bool(result.get("query_cut"))
+        self.matching: int | None = answer.get("matching")  # documents that match the filter
+        self.facets = facet_pairs(answer.get("facets", {}))
+        self._hits = [Hit(row["id"], row["score"], row["rank"], self._document) for row in self._rows]
 
     def __len__(self) -> int:
         return len(self._hits)
@@ -51,10 +56,23 @@ class RemoteHits(Sequence[Hit]):
         return [hit.to_dict() for hit in self._hits]
 
     def _document(self, rank: int) -> Document:
-        row = self._rows[rank - 1]
-        if "text" in row and not row.get("text_cut"):
-            return Document(row["id"], row["text"], row["title"], row["metadata"])
-        document = self._client.get(row["id"])  # searched without documents, or cut: fetched one by one
-        if document is None:
-            raise InputError(f"document {row['id']!r} was deleted since the search")
-        return document
+        return listed_document(self._client, self._rows[rank - self.offset - 1])
+
+
+def listed_document(client: Client, row: Mapping[str, Any]) -> Document:
+    """The document of a hit or of a listing; one that is absent or cut there is fetched alone."""
+    if "text" in row and not row.get("text_cut"):
+        return Document(row["id"], row["text"], row["title"], row["metadata"])
+    document = client.get(row["id"])
+    if document is None:
+        raise InputError(f"document {row['id']!r} was deleted since the search or listing")
+    return document
+
+
+def facet_pairs(facets: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[tuple[Scalar, int]]]:
+    """Facets of a response as pairs of value and count.
+
+    >>> facet_pairs({"year": [{"value": 1905, "count": 3}]})
+    {'year': [(1905, 3)]}
+    """
+    return {name: [(row["value"], row["count"]) for row in rows] for name, rows in facets.items()}

@@ -26,11 +26,13 @@ class Limits:
     k: int = 1000
     batch: int = 100  # queries per request
     hits: int = 10_000  # k × queries per request
+    depth: int = 10_000  # offset + k
     hit_characters: int = 100_000  # title and text of a hit, each; longer ones are cut
     answer_characters: int = 32 << 20  # titles and texts in one response
     explained: int = 20  # hits with an explanation
     tokens: int = 1024  # tokens of a query given as vectors
     documents: int = 1000  # added or deleted per request
+    listed: int = 1000  # documents or ids per page of a listing
     deadline_ms: int = 10_000
     write_deadline_ms: int = 120_000
     queue: int = 64  # requests waiting for a worker

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from citadel.cli.support.output import say
 from citadel.progress import Progress
@@ -11,6 +11,7 @@ from citadel.types import Ranking, check_trec_ids
 
 if TYPE_CHECKING:
     from citadel.cli.support.vectors import VectorQuery
+    from citadel.filter.tree import Filter
     from citadel.search.searcher import Searcher
     from citadel.types import Hit
 
@@ -25,22 +26,28 @@ class QueryHits(NamedTuple):
     hits: Sequence[Hit]
 
 
+class SearchOptions(TypedDict, total=False):
+    """Options that every method of `Searcher` takes."""
+
+    semantic_mode: str
+    tau: float | None
+    filter: Filter | None
+    offset: int
+    min_score: float | None
+
+
 def search_texts(
-    searcher: Searcher,
-    queries: Sequence[tuple[str, str]],
-    k: int,
-    semantic: str = "auto",
-    tau: float | None = None,
+    searcher: Searcher, queries: Sequence[tuple[str, str]], k: int, **options: Unpack[SearchOptions]
 ) -> Iterator[QueryHits]:
     """Search (id, text) queries, in order."""
     if len(queries) == 1:  # all threads for the one query
         [(id, text)] = queries
-        yield QueryHits(id, text, searcher.search(text, k, semantic_mode=semantic, tau=tau))
+        yield QueryHits(id, text, searcher.search(text, k, **options))
         return
     with Progress("Searching", "queries", len(queries)) as progress:
         for start in range(0, len(queries), _PART):
             part = queries[start : start + _PART]
-            ranking = searcher.search_batch(part, k, semantic_mode=semantic, tau=tau)
+            ranking = searcher.search_batch(part, k, **options)
             progress(start + len(part))
             yield from (
                 QueryHits(id, text, hits) for (id, text), hits in zip(part, ranking.hits, strict=True)
@@ -62,16 +69,12 @@ def warn_of_cuts(results: Iterator[QueryHits], searcher: Searcher) -> Iterator[Q
 
 
 def search_vectors(
-    searcher: Searcher,
-    queries: Sequence[tuple[str, VectorQuery]],
-    k: int,
-    semantic: str = "auto",
-    tau: float | None = None,
+    searcher: Searcher, queries: Sequence[tuple[str, VectorQuery]], k: int, **options: Unpack[SearchOptions]
 ) -> Iterator[QueryHits]:
     """Search queries given as vectors, in order."""
     with Progress("Searching", "queries", len(queries)) as progress:
         for number, (id, arrays) in enumerate(queries, 1):
-            hits = searcher.search_vectors(**arrays, k=k, semantic_mode=semantic, tau=tau)
+            hits = searcher.search_vectors(**arrays, k=k, **options)
             progress(number)
             yield QueryHits(id, None, hits)
 

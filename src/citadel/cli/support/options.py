@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from citadel.errors import UsageError
+
+if TYPE_CHECKING:
+    from citadel.filter.tree import Filter
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmg]i?)?b?", re.IGNORECASE)
@@ -54,6 +57,14 @@ GpuMemory = Annotated[
         help="GPU memory limit; the rest of the index stays in RAM.",
     ),
 ]
+FilterText = Annotated[
+    str | None,
+    typer.Option(
+        "--filter",
+        metavar="JSON",
+        help="""Only documents whose metadata match, e.g. '{"year": {"$gte": 1900}}'.""",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Fingerprint = Annotated[
     str | None,
@@ -81,3 +92,16 @@ def parse_gpu_memory(text: str) -> int | None:
     (85899345920, None)
     """
     return parse_size(text, "--gpu-memory") if text else None
+
+
+def parse_filter_option(text: str | None) -> Filter | None:
+    """Parse --filter; None if it is not given.
+
+    >>> parse_filter_option('{"lang": "en"}')
+    Compare(field='lang', operator='$eq', value='en')
+    """
+    if text is None:
+        return None
+    from citadel.filter.parse import parse_filter_json
+
+    return parse_filter_json(text)
