@@ -188,3 +188,29 @@ def test_hub_model_must_be_exported(corpus: Path, tmp_path: Path, citadel: Citad
     done = citadel("index", corpus, tmp_path / "idx", "--model", "org/name", code=4)
     assert "org/name: there is no such model folder: name a folder made by `citadel export`" in done.err
     assert "a model of the Hugging Face hub must be exported first" in done.err
+
+
+def test_long_documents_on_the_command_line(
+    tmp_path: Path, citadel: Citadel, tiny_model: ModelFolder
+) -> None:
+    text = "a history of rome. " * 20 + "darwin proposed evolution. " + "a history of rome. " * 20
+    rows = [{"id": "d1", "text": text, "book": "b"}, {"id": "d2", "text": "darwin", "book": "b"}]
+    corpus, idx = write_jsonl(tmp_path / "long.jsonl", rows), tmp_path / "long"
+    done = citadel("index", corpus, idx, "--model", tiny_model(), "--chunk-tokens", "16")
+    assert "2 documents, 1 split" in done.out
+    done = citadel("search", idx, "evolution", "--json", "--model", tiny_model())
+    hits = json.loads(done.out)["hits"]
+    [passage] = [hit["passage"] for hit in hits if hit["id"] == "d1"]
+    assert text[passage["start"] : passage["end"]] == passage["text"]
+    assert sum("passage" in hit for hit in hits) == 1
+    shown = citadel("search", idx, "evolution", "--model", tiny_model()).out
+    assert passage["text"][:40] in shown
+    done = citadel("search", idx, "darwin", "--group-by", "book", "--json", "--model", tiny_model())
+    assert len(json.loads(done.out)["hits"]) == 1
+    assert citadel("search", idx, "x", "--group-by", "", "--model", tiny_model()).code == 0
+    for option in (("--long", "split"), ("--chunk-tokens", "0"), ("--chunk-tokens", "99")):
+        done = citadel("index", corpus, tmp_path / "x", "--model", tiny_model(), *option, code=2)
+        assert len(done.err.splitlines()) == 1
+    done = citadel("index", corpus, tmp_path / "x", "--model", tiny_model(), "--long", "fail", code=4)
+    assert "document 'd1' is longer than the 22 tokens" in done.err
+    assert "leave it out" in citadel("index", corpus, tmp_path / "y", "--long", "cut", code=2).err

@@ -41,6 +41,10 @@ def search(
     min_score: Annotated[
         float | None, typer.Option("--min-score", help="Leave out hits with a lower score.")
     ] = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Only the best document of each value of a metadata field."),
+    ] = None,
     run: Annotated[str | None, typer.Option(metavar="FILE", help="Write a TREC run; - prints it.")] = None,
     tag: Annotated[str, typer.Option(help="The last column of the run.")] = "citadel",
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")] = False,
@@ -73,6 +77,7 @@ def search(
         "filter": parse_filter_option(filter),
         "offset": offset,
         "min_score": min_score,
+        "group_by": group_by,
     }
     if run is not None:
         Ranking((), ()).trec(tag)  # refuses a bad tag before the search
@@ -141,17 +146,7 @@ def _print_json(results: Iterator[QueryHits]) -> None:
     from citadel.cli.support.batch_search import is_cut
 
     for query_id, query, hits in results:
-        rows = [
-            {
-                "rank": hit.rank,
-                "id": hit.id,
-                "score": hit.score,
-                "title": hit.title,
-                "text": hit.text,
-                "metadata": dict(hit.metadata),
-            }
-            for hit in hits
-        ]
+        rows = [hit.to_dict() for hit in hits]
         print_json({"query_id": query_id, "query": query, "query_cut": is_cut(hits), "hits": rows})
 
 

@@ -152,9 +152,14 @@ class Hits(Sequence[Hit]):
         """Id, title, text and metadata of hits start … stop − 1; texts are cut after `limit` characters."""
         return self._snapshot.fields(self._scored.numbers[start:stop], limit)
 
-    def span(self, index: int) -> tuple[int, int] | None:
-        """First and last + 1 character of the best passage of a long document; None for other documents."""
-        return None if self._passages is None else self._passages.span(index)
+    def best_passage(self, index: int) -> Passage | None:
+        """The best passage of hit `index` if its document is a long one."""
+        own = () if self._passages is None else self._passages.best(index)
+        return own[0] if own else None
+
+    def other_passages(self, index: int) -> Sequence[Passage]:
+        """The other passages of hit `index`."""
+        return () if self._passages is None else self._passages.others(index)
 
     def _hit_passages(self, rank: int, others: bool) -> Sequence[Passage]:
         assert self._passages is not None

@@ -113,14 +113,18 @@ class Client:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        group_by: str | None = None,
+        passages: bool = False,
         facets: Sequence[str] = (),
     ) -> RemoteHits:
         """Return the best k documents for a text.
 
         `facets` names metadata fields; `hits.facets` has their values with the number of documents, over all
-        documents that match the filter, and `hits.matching` is the number of these documents.
+        documents that match the filter, and `hits.matching` is the number of these documents. `passages` also
+        returns the other passages of long documents, for `hit.passages`.
         """
-        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score)
+        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by)
+        options["passages"] = passages
         return self._search({"query": query, "facets": list(facets)} | options)
 
     def search_vectors(
@@ -137,11 +141,14 @@ class Client:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        group_by: str | None = None,
+        passages: bool = False,
         facets: Sequence[str] = (),
     ) -> RemoteHits:
         """Return the best k documents for given query vectors."""
         query = {"vectors": _as_lists(keys=keys, weights=weights, vectors=vectors, semantic=semantic)}
-        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score)
+        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by)
+        options["passages"] = passages
         return self._search(query | {"facets": list(facets)} | options)
 
     def search_batch(
@@ -155,10 +162,12 @@ class Client:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        group_by: str | None = None,
     ) -> Ranking:
         """Return the hits of many queries in their order, in as many requests as the server's limits need."""
         named = [{"id": id, "query": text} for id, text in named_queries(queries)]
-        return self._batch(named, _options(k, semantic_mode, tau, documents, filter, offset, min_score))
+        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by)
+        return self._batch(named, options)
 
     def search_vectors_batch(
         self,
@@ -171,10 +180,12 @@ class Client:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        group_by: str | None = None,
     ) -> Ranking:
         """Return the hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
         named = [{"id": query_id(id), "vectors": _as_lists(**query)} for id, query in queries.items()]
-        return self._batch(named, _options(k, semantic_mode, tau, documents, filter, offset, min_score))
+        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by)
+        return self._batch(named, options)
 
     def explain(
         self, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None
@@ -208,7 +219,7 @@ class Client:
         """Add documents, all or none; return how many were added.
 
         A document without `id` gets one here, so that a repeated request does not add it twice. Texts longer
-        than the model reads are cut, with one `TruncatedDocumentsWarning` per call.
+        than the model reads are split, or cut with one `TruncatedDocumentsWarning` per call, by the index.
         """
         new_ids = NewIds()
         sent = [_with_id(fields, new_ids) for fields in documents]
@@ -419,10 +430,12 @@ def _options(
     filter: GivenFilter | None,
     offset: int,
     min_score: float | None,
+    group_by: str | None,
 ) -> dict[str, Any]:
     """The options of a search as JSON."""
-    page = {"k": k, "offset": offset, "min_score": min_score, "filter": filter_json(filter)}
-    return page | {"semantic_mode": mode, "tau": tau, "documents": documents}
+    page = {"k": k, "offset": offset, "min_score": min_score, "group_by": group_by}
+    options = {"semantic_mode": mode, "tau": tau, "documents": documents}
+    return page | options | {"filter": filter_json(filter)}
 
 
 def _with_id(fields: Mapping[str, Any], new_id: Callable[[], str]) -> Mapping[str, Any]:

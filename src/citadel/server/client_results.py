@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from citadel.errors import InputError
 from citadel.filter.tree import Scalar
-from citadel.types import Document, Hit
+from citadel.types import Document, Hit, Passage
 
 if TYPE_CHECKING:
     from citadel.server.client import Client
@@ -30,7 +30,9 @@ class RemoteHits(Sequence[Hit]):
         self.query_cut = bool(result.get("query_cut"))
         self.matching: int | None = answer.get("matching")  # documents that match the filter
         self.facets = facet_pairs(answer.get("facets", {}))
-        self._hits = [Hit(row["id"], row["score"], row["rank"], self._document) for row in self._rows]
+        self._hits = [
+            Hit(row["id"], row["score"], row["rank"], self._document, self._passages) for row in self._rows
+        ]
 
     def __len__(self) -> int:
         return len(self._hits)
@@ -54,6 +56,12 @@ class RemoteHits(Sequence[Hit]):
     def to_dicts(self) -> list[dict[str, Any]]:
         """The hits as dicts in JSON's types."""
         return [hit.to_dict() for hit in self._hits]
+
+    def _passages(self, rank: int, others: bool) -> list[Passage]:
+        row = self._rows[rank - self.offset - 1]
+        if others:
+            return [Passage(**passage) for passage in row.get("passages", ())]
+        return [Passage(**row["passage"])] if "passage" in row else []
 
     def _document(self, rank: int) -> Document:
         return listed_document(self._client, self._rows[rank - self.offset - 1])

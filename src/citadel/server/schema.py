@@ -46,11 +46,15 @@ class SearchOptions(RequestModel):
     filter: FilterObject | None = None
     offset: int = Field(0, ge=0, description="leave out this many of the first hits")
     min_score: float | None = Field(None, description="leave out hits with a lower score")
+    group_by: FieldName | None = Field(
+        None, description="return only the best document of each value of this metadata field"
+    )
     semantic_mode: SemanticMode = Field("auto", description="how semantic vectors are used")
     tau: float | None = Field(
         None, ge=0, description="ignore document weights up to this threshold; at least the index's own τ"
     )
     documents: bool = Field(True, description="return title, text and metadata of each hit")
+    passages: bool = Field(False, description="return the other passages of long documents, too")
     deadline_ms: int | None = Field(None, ge=100, description="a deadline shorter than the server's")
 
 
@@ -108,6 +112,15 @@ def _require_one(request: Query) -> Query:
     return request
 
 
+class PassageModel(ResponseModel):
+    """A passage of a long document."""
+
+    text: str
+    start: int = Field(description="its first character in the document's text")
+    end: int = Field(description="the character after its last")
+    score: float
+
+
 class HitModel(ResponseModel):
     """A ranked document."""
 
@@ -120,6 +133,8 @@ class HitModel(ResponseModel):
         None, description="true if title or text is cut; GET /v1/documents returns the whole"
     )
     metadata: dict[str, Any] | None = None
+    passage: PassageModel | None = Field(None, description="of a document longer than the model reads")
+    passages: list[PassageModel] | None = Field(None, description="its other passages, if requested")
     explanation: dict[str, Any] | None = None
 
 

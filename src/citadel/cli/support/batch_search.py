@@ -34,6 +34,7 @@ class SearchOptions(TypedDict, total=False):
     filter: Filter | None
     offset: int
     min_score: float | None
+    group_by: str | None
 
 
 def search_texts(

@@ -51,8 +51,10 @@ def _title(hit: Hit) -> Text:
 def _body(hit: Hit, query: str | None, analyser: Analyser | None) -> Text:
     whole = hit.text
     if analyser is None or query is None:
-        text = plain(whole[:MAX_ANALYSED])
-        return Text(text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()} …")
+        passage = hit.passage
+        text = plain(passage.text[:MAX_ANALYSED])
+        shown = text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()} …"
+        return Text(f"… {shown}" if passage.start else shown)
     terms = analyser.terms(query)
     before, after = best_part(whole, terms, analyser)
     text = plain(whole[before:after])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -121,7 +122,9 @@ class SearchTask:
         return {"facets": facet_rows(facets)}
 
     def _rows(self, hits: Hits, job: PoolJob) -> list[dict[str, Any]]:
-        return self._reader.rows(hits, job) if self._request.documents else id_rows(hits)
+        if not self._request.documents:
+            return id_rows(hits)
+        return self._reader.rows(hits, job, self._request.passages)
 
     def _scan(self, job: PoolJob, encoded: list[Any], filter: Filter | None) -> list[Hits]:
         texts, request, results = iter(encoded), self._request, []
@@ -143,6 +146,7 @@ class SearchTask:
                 filter=filter,
                 offset=request.offset,
                 min_score=request.min_score,
+                group_by=request.group_by,
             )
             if query.vectors is not None and not all(map(math.isfinite, hits.scores)):
                 raise ServerError(422, "fields", "a score is infinite: scale the query's vectors down")
@@ -199,7 +203,7 @@ class HitReader:
             "request fewer hits, or send documents: false"
         )
 
-    def rows(self, hits: Hits, job: PoolJob) -> list[dict[str, Any]]:
+    def rows(self, hits: Hits, job: PoolJob, passages: bool = False) -> list[dict[str, Any]]:
         """Convert the hits of one query to JSON objects."""
         rows: list[dict[str, Any]] = []
         scores, step = hits.scores, documents_per_read(job.searcher.snapshot)
@@ -209,10 +213,20 @@ class HitReader:
                 raise Cancelled("the search was cancelled")
             for id, title, text, metadata in hits.fields(len(rows), len(rows) + step, limit):
                 rank = hits.offset + len(rows) + 1
-                rows.append(self._row(rank, id, scores[len(rows)], title, text) | {"metadata": metadata})
+                row = self._row(rank, id, scores[len(rows)], title, text) | {"metadata": metadata}
+                rows.append(row | self._passages(hits, len(rows), passages))
             if self._remaining < 0:
                 raise ServerError(422, "limit", self._too_long)
         return rows
+
+    def _passages(self, hits: Hits, index: int, others: bool) -> dict[str, Any]:
+        """The best passage of a long document, and its other passages."""
+        best = hits.best_passage(index)
+        if best is None:
+            return {}
+        rest = [asdict(passage) for passage in (hits.other_passages(index) if others else ())]
+        self._remaining -= len(best.text) + sum(len(passage["text"]) for passage in rest)
+        return {"passage": asdict(best)} | ({"passages": rest} if others else {})
 
     def _row(self, rank: int, id: str, score: float, title: str, text: str) -> dict[str, Any]:
         row: dict[str, Any] = {"rank": rank, "id": id, "score": score, "title": title, "text": text}
