@@ -12,7 +12,7 @@ from citadel.filter.parse import GivenFilter, given_filter
 from citadel.filter.tree import Filter
 from citadel.index.snapshot import Snapshot
 from citadel.search.engine import Engine
-from citadel.search.plan import EXACT_BELOW, Options, plan_options
+from citadel.search.plan import EXACT_ALLOWED, Options, plan_options
 from citadel.types import Scored
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Requests:
         if filter is None:
             return Request(self._plan(k, semantic_mode, tau), offset, min_score, None, cancel)
         allowed = self.allowed(filter)
-        if semantic_mode == "auto" and len(allowed) < EXACT_BELOW:
+        if semantic_mode == "auto" and len(allowed) < EXACT_ALLOWED:
             semantic_mode = "exact"
         return Request(self._plan(k, semantic_mode, tau), offset, min_score, allowed, cancel)
 
