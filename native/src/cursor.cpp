@@ -180,7 +180,7 @@ std::size_t Cursor::load_selected() {
 
 // The positions of selected documents in a decoded block.
 std::size_t Cursor::select_positions(const std::uint32_t* documents, std::size_t n, std::uint32_t* positions) const {
-  if (n == kBlock && selected_->is_listed()) {
+  if (n == kBlock && selected_->is_listed() && documents[n - 1] - documents[0] >= query_.kernels.near_span) {
     const auto members = selected_->between(documents[0], documents[n - 1]);
     if (members.size() <= kMaxMatched) return query_.kernels.match(documents, members.data(), members.size(), positions);
   }
@@ -194,18 +194,27 @@ std::size_t Cursor::select_block(std::size_t staged) {
   decode(n, documents);
   const std::size_t kept = select_positions(documents, n, positions);
   if (kept > 0 && segment_.kind() == Kind::bm25) decode_counts(n, counts);
-  const std::uint64_t width = row_bytes(segment_);
-  const std::uint8_t* rows = row_data(segment_);
   for (std::size_t i = 0; i < kept; ++i) {
-    const std::uint64_t posting = posting_ + positions[i];
     documents_[kFront + staged + i] = documents[positions[i]];
-    postings_[staged + i] = posting;
-    if (segment_.kind() == Kind::bm25) counts_[staged + i] = counts[positions[i]];
-    else __builtin_prefetch(rows + posting * width), __builtin_prefetch(rows + posting * width + width - 1);
-    if (segment_.scales.present()) __builtin_prefetch(segment_.scales.data() + 2 * posting);
+    postings_[staged + i] = posting_ + positions[i];
   }
+  if (segment_.kind() == Kind::bm25)
+    for (std::size_t i = 0; i < kept; ++i) counts_[staged + i] = counts[positions[i]];
+  else prefetch_selected(staged, kept);
   posting_ += n, ++block_;
   return kept;
+}
+
+void Cursor::prefetch_selected(std::size_t first, std::size_t n) const {
+  const std::uint64_t width = row_bytes(segment_);
+  const std::uint8_t* rows = row_data(segment_);
+  const std::uint8_t* scales = segment_.scales.present() ? segment_.scales.data() : nullptr;
+  for (std::size_t i = first; i < first + n; ++i) {
+    const std::uint8_t* row = rows + postings_[i] * width;
+    __builtin_prefetch(row);
+    if ((reinterpret_cast<std::uintptr_t>(row) & 63) + width > 64) __builtin_prefetch(row + width - 1);
+    if (scales != nullptr) __builtin_prefetch(scales + 2 * postings_[i]);
+  }
 }
 
 // Copy the rows of the selected postings.

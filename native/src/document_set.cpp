@@ -19,7 +19,7 @@ std::uint64_t load_word(const std::uint8_t* bitmap, std::uint64_t word, std::uin
 
 DocumentSet::DocumentSet(const std::uint8_t* bitmap, const std::uint8_t* deleted, std::uint64_t documents) {
   const std::uint64_t words = (documents + 63) / 64, bytes = (documents + 7) / 8;
-  words_.resize(words + 1), summary_.resize(words / 64 + 1);
+  words_.resize(words + 8), summary_.resize(words / 64 + 1);
   for (std::uint64_t word = 0; word < words; ++word) {
     std::uint64_t bits = load_word(bitmap, word, bytes);
     if (deleted != nullptr) bits &= ~load_word(deleted, word, bytes);
@@ -33,20 +33,26 @@ DocumentSet::DocumentSet(const std::uint8_t* bitmap, const std::uint8_t* deleted
 }
 
 void DocumentSet::list_members() {
+  members_ = members();
   ranks_.resize(words_.size());
-  members_.reserve(count_);
-  for (std::uint64_t word = 0; word < words_.size(); ++word) {
-    ranks_[word] = static_cast<std::uint32_t>(members_.size());
-    for (std::uint64_t bits = words_[word]; bits != 0; bits &= bits - 1)
-      members_.push_back(static_cast<std::uint32_t>(64 * word + static_cast<std::uint64_t>(std::countr_zero(bits))));
+  std::size_t rank = 0;
+  for (std::size_t word = 0; word < words_.size(); ++word) {
+    ranks_[word] = static_cast<std::uint32_t>(rank);
+    rank += static_cast<std::size_t>(std::popcount(words_[word]));
   }
 }
 
-std::uint64_t DocumentSet::next(std::uint64_t document) const {
-  std::uint64_t word = document >> 6;
-  if (word >= words_.size()) return kEnd;
-  const std::uint64_t rest = words_[word] >> (document & 63);
-  if (rest != 0) return document + static_cast<std::uint64_t>(std::countr_zero(rest));
+std::vector<std::uint32_t> DocumentSet::members() const {
+  if (is_listed()) return members_;
+  std::vector<std::uint32_t> out;
+  out.reserve(count_);
+  for (std::uint64_t word = next_word(0); word != kEnd; word = next_word(word + 1))
+    for (std::uint64_t bits = words_[word]; bits != 0; bits &= bits - 1)
+      out.push_back(static_cast<std::uint32_t>(64 * word + static_cast<std::uint64_t>(std::countr_zero(bits))));
+  return out;
+}
+
+std::uint64_t DocumentSet::next_after(std::uint64_t word) const {
   word = next_word(word + 1);
   return word == kEnd ? kEnd : 64 * word + static_cast<std::uint64_t>(std::countr_zero(words_[word]));
 }

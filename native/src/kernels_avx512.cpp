@@ -288,16 +288,25 @@ std::size_t collect_avx512(float* accumulators, std::size_t n, float threshold, 
   return count + rest;
 }
 
-// Sixteen bits at a time, gathered as 32-bit words.
+constexpr std::size_t kNearSpan = 128 * 24;  // most groups of sixteen documents lie within 512
+
+// The 32-bit words of a set that hold the bits of sixteen ascending documents: from one register where they lie close together.
+inline __m512i set_words(__m512i numbers, __mmask16 valid, std::uint32_t first, std::uint32_t last, const std::uint64_t* set) {
+  const __m512i at = _mm512_srli_epi32(numbers, 5);
+  if ((last >> 5) - (first >> 5) >= 16) return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), valid, at, set, 4);
+  const __m512i near = _mm512_loadu_si512(reinterpret_cast<const std::uint32_t*>(set) + (first >> 5));
+  return _mm512_permutexvar_epi32(_mm512_sub_epi32(at, _mm512_set1_epi32(static_cast<int>(first >> 5))), near);
+}
+
 std::size_t select_avx512(const std::uint32_t* documents, std::size_t n, const std::uint64_t* set, std::uint32_t* positions) {
   const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   std::size_t count = 0;
   for (std::size_t i = 0; i < n; i += 16) {
     const auto valid = static_cast<__mmask16>(n - i >= 16 ? 0xffffu : (1u << (n - i)) - 1);
     const __m512i numbers = _mm512_maskz_loadu_epi32(valid, documents + i);
-    const __m512i words = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), valid, _mm512_srli_epi32(numbers, 5), set, 4);
+    const __m512i words = set_words(numbers, valid, documents[i], documents[n - i >= 16 ? i + 15 : n - 1], set);
     const __m512i bits = _mm512_srlv_epi32(words, _mm512_and_si512(numbers, _mm512_set1_epi32(31)));
-    const __mmask16 members = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(1));
+    const __mmask16 members = _mm512_mask_test_epi32_mask(valid, bits, _mm512_set1_epi32(1));
     const __m512i at = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(i)));
     _mm512_storeu_si512(positions + count, _mm512_maskz_compress_epi32(members, at));
     count += static_cast<std::size_t>(__builtin_popcount(members));
@@ -329,8 +338,8 @@ std::size_t match_avx512(const std::uint32_t* documents, const std::uint32_t* me
 
 }  // namespace
 
-const Kernels kAvx512Kernels = {"avx512vnni", 32, int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx512, collect_avx512, select_avx512, match_avx512, unpack_documents, unpack_counts, byte_products_avx512<>, logits_avx512};
-const Kernels kAvx512VbmiKernels = {"avx512vnni", 32, int8, fp16_avx512, fp32, pq_vbmi, pq_table_planes, pq_assign, sparse, bm25,
+const Kernels kAvx512Kernels = {"avx512vnni", 32, kNearSpan, int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx512, collect_avx512, select_avx512, match_avx512, unpack_documents, unpack_counts, byte_products_avx512<>, logits_avx512};
+const Kernels kAvx512VbmiKernels = {"avx512vnni", 32, kNearSpan, int8, fp16_avx512, fp32, pq_vbmi, pq_table_planes, pq_assign, sparse, bm25,
                                     finish_avx512, collect_avx512, select_avx512, match_avx512, unpack_documents_vbmi, unpack_counts_vbmi, byte_products_avx512<>, logits_avx512};
 
 }  // namespace citadel

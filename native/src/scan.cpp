@@ -19,8 +19,8 @@ struct Workspace {
 
   alignas(64) float accumulators[kRange];
   std::uint32_t touched[kMaxTouched + 2 * kBlock];
-  std::uint32_t offsets[kChunk + kLanes];
-  float scores[kChunk + kLanes];  // semantic scores, or those of collected documents
+  std::uint32_t offsets[kChunk + kLanes];  // of collected accumulators, or the selected documents
+  float scores[kChunk + kLanes];           // semantic scores, or those of collected documents
   bool dirty = false;             // a scan threw before its accumulators were reset
 };
 
@@ -112,13 +112,17 @@ class Scan {
 
   // The semantic part of the selected documents alone.
   void collect_selected(std::uint64_t base, std::uint64_t limit) {
-    for (std::uint64_t document = selected_->next(base); document < limit; document = selected_->next(document + 1)) {
-      poll(plan_.cancel);
-      float semantic;
-      semantic_scores(*segment_.segment, plan_.query, document, 1, &semantic);
-      float& accumulator = space_.accumulators[document - base];
-      offer((accumulator + 0.0f) + semantic, document);
-      accumulator = -0.0f;
+    for (std::uint64_t next = selected_->next(base); next < limit;) {
+      std::size_t n = 0;
+      for (; n < kChunk && next < limit; next = selected_->next(next + 1)) space_.offsets[n++] = static_cast<std::uint32_t>(next);
+      semantic_scores(*segment_.segment, plan_.query, {space_.offsets, n}, plan_.cancel, space_.scores);
+      clock_(Stage::semantic);
+      for (std::size_t i = 0; i < n; ++i) {
+        float& accumulator = space_.accumulators[space_.offsets[i] - base];
+        offer((accumulator + 0.0f) + space_.scores[i], space_.offsets[i]);
+        accumulator = -0.0f;
+      }
+      clock_(Stage::sort);
     }
   }
 

@@ -133,15 +133,15 @@ class Search {
     std::vector<Scored> first = token_stage(std::min(options_.candidates, snapshot_.documents()), false).sorted();
     dots += scored_;
     TopK best(k);
+    auto semantic = probed.begin();  // the wanted documents are the probed ones, in the same order
     for (const SegmentPlan& plan : plans_)
-      for (const Wanted& wanted : plan.wanted) best.push(wanted.token_score + semantic_of(probed, plan.base + wanted.document), plan.base + wanted.document);
+      for (const Wanted& wanted : plan.wanted) best.push(wanted.token_score + (semantic++)->score, plan.base + wanted.document);
     mark(Stage::sort);
     std::sort(first.begin(), first.end(), [](const Scored& a, const Scored& b) { return a.number < b.number; });
-    for (const Scored& hit : first) {
-      if (find(probed, hit.number) != probed.end()) continue;
-      best.push(hit.score + semantic_score(hit.number), hit.number);
-      ++dots;
-    }
+    std::erase_if(first, [&](const Scored& hit) { return find(probed, hit.number) != probed.end(); });
+    add_semantic(first);
+    for (const Scored& hit : first) best.push(hit.score, hit.number);
+    dots += first.size();
     mark(Stage::semantic);
     return timed_result(std::move(best), dots);
   }
@@ -155,24 +155,22 @@ class Search {
 
   std::uint64_t probe_lists(const SegmentPlan& plan, std::vector<Scored>& hits) {
     const std::vector<std::uint32_t> documents = probe(*plan.segment, prepared_, options_.probes, plan.allowed, options_.cancel);
-    hits.reserve(hits.size() + documents.size());
-    for (const std::uint32_t document : documents) {
-      float score;
-      semantic_scores(*plan.segment, prepared_, document, 1, &score);
-      if (plan.admits(document)) hits.push_back({score, plan.base + document});
-    }
+    append_scored(plan, documents, hits);
     return documents.size();
   }
 
   std::uint64_t probe_selected(const SegmentPlan& plan, std::vector<Scored>& hits) {
-    const DocumentSet& selected = *plan.selected();
-    for (std::uint64_t document = selected.next(0); document != DocumentSet::kEnd; document = selected.next(document + 1)) {
-      poll(options_.cancel);
-      float score;
-      semantic_scores(*plan.segment, prepared_, document, 1, &score);
-      hits.push_back({score, plan.base + document});
-    }
-    return selected.count();
+    append_scored(plan, plan.selected()->members(), hits);
+    return plan.selected()->count();
+  }
+
+  // Append the documents that may be returned, with their semantic scores.
+  void append_scored(const SegmentPlan& plan, const std::vector<std::uint32_t>& documents, std::vector<Scored>& hits) const {
+    std::vector<float> scores(documents.size());
+    semantic_scores(*plan.segment, prepared_, documents, options_.cancel, scores.data());
+    hits.reserve(hits.size() + documents.size());
+    for (std::size_t i = 0; i < documents.size(); ++i)
+      if (plan.admits(documents[i])) hits.push_back({scores[i], plan.base + documents[i]});
   }
 
   std::uint64_t probe_all(const SegmentPlan& plan, std::vector<Scored>& hits) {
@@ -207,15 +205,18 @@ class Search {
     return at != by_number.end() && at->number == number ? at : by_number.end();
   }
 
-  static float semantic_of(const std::vector<Scored>& probed, std::uint64_t number) { return find(probed, number)->score; }
-
-  float semantic_score(std::uint64_t number) const {
-    const auto after = std::upper_bound(plans_.begin(), plans_.end(), number,
-                                        [](std::uint64_t n, const SegmentPlan& plan) { return n < plan.base; });
-    const SegmentPlan& plan = *std::prev(after);
-    float score;
-    semantic_scores(*plan.segment, prepared_, number - plan.base, 1, &score);
-    return score;
+  // Add the semantic scores of hits by ascending number.
+  void add_semantic(std::vector<Scored>& hits) const {
+    std::vector<std::uint32_t> documents;
+    std::vector<float> scores(hits.size());
+    auto hit = hits.begin();
+    for (const SegmentPlan& plan : plans_) {
+      documents.clear();
+      for (auto next = hit; next != hits.end() && next->number < plan.base + plan.segment->documents(); ++next)
+        documents.push_back(static_cast<std::uint32_t>(next->number - plan.base));
+      semantic_scores(*plan.segment, prepared_, documents, options_.cancel, scores.data());
+      for (std::size_t i = 0; i < documents.size(); ++i, ++hit) hit->score += scores[i];
+    }
   }
 
   const Snapshot& snapshot_;

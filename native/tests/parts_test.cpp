@@ -1,4 +1,4 @@
-// Packing, checksums, sorting, kernels, top k and router, each compared with a plain loop.
+// Packing, checksums, sorting, kernels, top k, router and document sets, each compared with a plain loop.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,6 +9,7 @@
 #include "citadel/bytes.hpp"
 #include "citadel/crc32c.hpp"
 #include "citadel/dispatch.hpp"
+#include "citadel/document_set.hpp"
 #include "citadel/half.hpp"
 #include "citadel/quantize.hpp"
 #include "citadel/radix.hpp"
@@ -293,6 +294,37 @@ void test_router() {
     }
 }
 
+// Blocks of every size and span, up to the last document of a set: members lie in one register, or in several.
+void test_document_sets() {
+  std::uint32_t seed = 3;
+  for (const std::uint32_t gap : {0u, 1u, 2u, 20u, 40u, 500u})
+    for (const std::size_t n : {1, 15, 16, 17, 100, 128})
+      for (const std::uint32_t share : {1u, 3u, 100u}) {
+        std::vector<std::uint32_t> documents(n);
+        std::uint32_t at = next_random(seed) >> 22;
+        for (std::uint32_t& document : documents) document = at, at += gap == 0 ? 0 : (next_random(seed) >> 16) % (2 * gap);
+        const std::uint64_t count = documents.back() + 1;
+        fixture::Bytes bitmap(divide_up(count, 8));
+        for (std::uint64_t d = 0; d < count; ++d) bitmap[d >> 3] |= static_cast<std::uint8_t>((next_random(seed) >> 16) % share == 0) << (d & 7);
+        const DocumentSet set(bitmap.data(), nullptr, count);
+        std::vector<std::uint32_t> expected, members;
+        for (std::uint32_t i = 0; i < n; ++i)
+          if (set.contains(documents[i])) expected.push_back(i);
+        for (std::uint64_t d = set.next(0); d != DocumentSet::kEnd; d = set.next(d + 1)) members.push_back(static_cast<std::uint32_t>(d));
+        CHECK(members == set.members() && members.size() == set.count());
+        for (const std::string& name : instruction_sets()) {
+          use_instruction_set(name);
+          std::vector<std::uint32_t> positions(n + 16);
+          positions.resize(kernels().select(documents.data(), n, set.words(), positions.data()));
+          CHECK(positions == expected);
+          if (n != kBlock) continue;
+          positions.assign(n + 16, 0);
+          positions.resize(kernels().match(documents.data(), members.data(), members.size(), positions.data()));
+          CHECK(positions == expected);
+        }
+      }
+}
+
 }  // namespace
 
 int main() {
@@ -307,5 +339,6 @@ int main() {
   test_finish_and_collect();
   test_top_k_shrinks_correctly();
   test_router();
+  test_document_sets();
   std::puts("parts: ok");
 }

@@ -143,6 +143,56 @@ void test_filtered_rerank_scores_allowed_documents() {
   }
 }
 
+// Several segments with deletions: a filter never allows a deleted document, and a batch with threads equals single searches.
+void test_filters_deletions_and_segments() {
+  Example first = fixture::make_example("vectors", "int8", 9'000, 3'000, 3, 48), second = fixture::make_example("vectors", "int8", 500, 90, 3, 48);
+  fixture::Bytes deleted(divide_up(9'000, 8));
+  for (std::uint64_t n = 0; n < 9'000; n += 7) deleted[n >> 3] |= static_cast<std::uint8_t>(1u << (n & 7));
+  const Snapshot snapshot({std::make_shared<const Segment>(first.shape, first.sections.view(), deleted.data(), nullptr), open(second)}, true, 0, 0);
+  Query query = fixture::make_query(*snapshot.segments()[0]);
+  query.segments = 2, query.lists.insert(query.lists.end(), query.lists.begin(), query.lists.end());
+  for (const std::uint64_t step : {1, 2, 9, 64, 5'000, 20'000}) {
+    const std::vector<DocumentSet> allowed = every_nth(snapshot, step);
+    for (Semantic mode : {Semantic::off, Semantic::rerank, Semantic::exact}) {
+      SearchOptions options;
+      options.k = 9'500, options.semantic = mode, options.candidates = options.probes = mode == Semantic::rerank ? 10'000 : 40;
+      Result expected;
+      const Result all = snapshot.search(query, options);
+      for (std::size_t i = 0; i < all.numbers.size(); ++i) {
+        const auto number = static_cast<std::uint64_t>(all.numbers[i]);
+        if (allowed[number >= 9'000].contains(number >= 9'000 ? number - 9'000 : number))
+          expected.numbers.push_back(all.numbers[i]), expected.scores.push_back(all.scores[i]);
+      }
+      options.allowed = &allowed, options.threads = 3;
+      for (const std::string& name : instruction_sets()) {
+        use_instruction_set(name);
+        for (const Result& actual : snapshot.search_batch({&query, &query, &query}, options))
+          CHECK(actual.numbers == expected.numbers && actual.scores == expected.scores);
+      }
+      options.candidates = options.probes = 20, options.k = 5;  // few candidates
+      const Result few = snapshot.search(query, options);
+      CHECK(mode == Semantic::off || few.numbers.size() == std::min<std::uint64_t>(5, allowed[0].count() + allowed[1].count()));
+      for (const std::int64_t number : few.numbers) CHECK(number >= 9'000 || number % 7 != 0);
+    }
+  }
+}
+
+// Damage is noticed on the paths that read single rows, too.
+void test_filtered_searches_verify_checksums() {
+  for (const char* name : {"SEMANTIC_CODES", "SEMANTIC_SCALES", "CODES", "SCALES"}) {
+    Example example = fixture::make_example("vectors", "int8", 9'000, 3'000, 3, 48);
+    auto view = example.sections.view();
+    fixture::Bytes bytes = example.sections.owned().at(name).first;
+    bytes[bytes.size() / 2] ^= 1;
+    view[name].data = bytes.data();
+    const Snapshot flipped({std::make_shared<const Segment>(example.shape, view, nullptr, nullptr)}, true, 0, 0);
+    const std::vector<DocumentSet> allowed = every_nth(flipped, 50);
+    SearchOptions options;
+    options.semantic = Semantic::exact, options.allowed = &allowed;
+    CHECK_THROWS(CorruptError, flipped.search(fixture::make_query(*flipped.segments()[0]), options));
+  }
+}
+
 // Concurrent searches of one fresh segment race to verify its checksums.
 void test_concurrent_verification() {
   Example example = fixture::make_example("vectors", "int8", 20'000, 20'000, 3, 48);
@@ -209,6 +259,8 @@ int main() {
   test_threads_and_instruction_sets_agree();
   test_filtered_search_equals_filtered_ranking();
   test_filtered_rerank_scores_allowed_documents();
+  test_filters_deletions_and_segments();
+  test_filtered_searches_verify_checksums();
   test_concurrent_verification();
   test_cancelled_search_throws();
   test_accumulators_are_reset_after_an_error();

@@ -37,6 +37,7 @@ def main() -> None:
         "reference": lambda: query(searchers["reference"]).ids,
         "explain": lambda: indexes.explained(searchers["native"], kind, "d0"),
         "ids": lambda: [index.get(f"d{number}") for number in range(indexes.DOCUMENTS)],
+        "filter": lambda: list(indexes.filtered(index, searchers["native"], kind)),
         "stats": index.stats,
         "merge": index.merge,
         "check": lambda: index.check(deep=True),

@@ -38,6 +38,18 @@ WORDS = [
 ]
 DOCUMENTS, DIMENSION, SEMANTIC, KEYS = 36, 8, 6, 5
 DELETED = ("d3", "d29")  # one in each of the two segments
+HAS_COLUMNS = ("bm25", "int8")  # kinds whose documents have metadata
+FILTERS: tuple[dict[str, Any], ...] = (
+    {"number": {"$lt": 20}, "price": {"$gte": 2.5}},
+    {"open": True, "lang": {"$in": ["de", "fr"]}},
+    {"day": {"$gt": "1905-06-10"}},
+    {"$or": [{"tags": {"$contains": "b"}}, {"tags": ["a", "a"]}]},
+    {"url": {"$in": ["x://7", "x://30"]}},
+    {"links": {"$contains": "y://12"}},
+    {"rare": 7},
+    {"mixed": {"$exists": True}, "nested": None},
+)
+FACETS = ("number", "price", "open", "lang", "day", "tags", "url", "links", "rare")
 
 ROUTERS = {
     "int8": "dynamic",
@@ -59,6 +71,23 @@ def fields(kind: str) -> dict[str, citadel.Field]:
     return {"lexical": citadel.Field(DIMENSION, CODECS.get(kind, kind)), "semantic": semantic}
 
 
+def metadata_of(number: int) -> dict[str, Any]:
+    """Values of every type."""
+    values: dict[str, Any] = {
+        "number": number,
+        "price": number / 4,
+        "lang": ("de", "en", "fr")[number % 3],
+        "day": f"1905-06-{1 + number % 5 * 6:02}",
+        "tags": ["a", "b", "a"][: number % 4],
+        "url": f"x://{number}",
+        "links": [f"y://{number}", f"y://{number + 1}"],
+        "mixed": number if number % 2 else "even",
+    }
+    if number % 3 == 0:
+        values["open"] = number % 2 == 0
+    return values | ({"rare": 7, "nested": {"a": 1}} if number % 9 == 5 else {})
+
+
 def vectors_of(kind: str, number: int) -> dict[str, Any]:
     """Document `number`, with five postings; every key occurs in some document."""
     random = np.random.default_rng(number)
@@ -74,7 +103,7 @@ def vectors_of(kind: str, number: int) -> dict[str, Any]:
         document["vectors"] = random.normal(size=(5, DIMENSION)).astype(np.float32)
     if kind != "sparse":
         document["semantic"] = random.normal(size=SEMANTIC).astype(np.float32)
-    return document
+    return document | metadata_of(number) if kind in HAS_COLUMNS else document
 
 
 def text_of(number: int) -> dict[str, Any]:
@@ -83,7 +112,7 @@ def text_of(number: int) -> dict[str, Any]:
         "id": f"d{number}",
         "text": " ".join(random.choice(WORDS, 12)),
         "title": f"title {number}",
-        "place": number,
+        **metadata_of(number),
     }
 
 
@@ -163,6 +192,18 @@ def queries(kind: str) -> Iterator[Callable[[citadel.Searcher], citadel.Hits]]:
         yield lambda searcher: searcher.search_vectors(**given, k=10, tau=1.0)
 
 
+def filtered(index: citadel.Index, searcher: citadel.Searcher, kind: str) -> Iterator[Any]:
+    """What is read of the columns: filtered searches, counts and facets."""
+    for filter in FILTERS if kind in HAS_COLUMNS else ():
+        if kind == "bm25":
+            hits = searcher.search(" ".join(WORDS), k=DOCUMENTS, filter=filter)
+        else:
+            hits = searcher.search_vectors(**given_query(kind), k=10, semantic_mode="rerank", filter=filter)
+        yield hits.ids, hits.scores, index.count(filter=filter)
+    for name in FACETS if kind in HAS_COLUMNS else ():
+        yield index.facets(name, filter={"number": {"$gte": 4}})
+
+
 def explained(searcher: citadel.Searcher, kind: str, id: str) -> Any:
     """An explanation as JSON."""
     if kind == "bm25":
@@ -180,6 +221,7 @@ def ask(folder: Path, kind: str, engine: str = "native") -> list[Any]:
         if kind == "long":
             for query in queries(kind):
                 answers += [(hit.passage, hit.passages) for hit in query(searcher)]
+        answers += filtered(index, searcher, kind)
         answers += [explained(searcher, kind, id) for id in ("d0", "d7", f"d{DOCUMENTS - 1}") if id in index]
         answers += [index.get(f"d{number}") for number in range(DOCUMENTS + 1)]
         return [*answers, len(index)]

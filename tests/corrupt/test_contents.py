@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,17 +17,20 @@ from tests.corrupt.seeds import generator, often
 from tests.corrupt.visitor import complaint, visit
 
 Whole = Callable[[str], Path]
+DOCUMENTS_PER_SEGMENT = indexes.DOCUMENTS // 2
 FILES = [(kind, "seg-") for kind in indexes.KINDS] + [
     ("bm25", "del-"),
     ("int8", "del-"),
     ("pq2", "codebook-"),
 ]
+COLUMNS = [(kind, "cols-") for kind in indexes.HAS_COLUMNS]
 WIDTHS = {
     "ID_OFFSETS": 8, "ID_HASHES": 8, "ID_NUMBERS": 4, "KEYS": 4, "LIST_STARTS": 8, "BLOCK_STARTS": 8,
     "BLOCK_DOCUMENTS": 4, "BLOCK_OFFSETS": 8, "SCALES": 2, "VALUES": 2, "TERM_OFFSETS": 8, "LENGTHS": 4,
     "COUNT_OFFSETS": 8, "SEMANTIC_SCALES": 2, "PROBE_CENTROIDS": 4, "PROBE_STARTS": 8, "PROBE_DOCUMENTS": 4,
     "DELETED_STARTS": 8, "DELETED_DOCUMENTS": 4, "TERM_STARTS": 8, "TERM_RANKS": 4, "TERM_COUNTS": 4,
     "REMOVED_LENGTHS": 8, "CENTROIDS": 4, "KEY_SCALES": 4, "PASSAGE_STARTS": 8, "PASSAGE_SPANS": 4,
+    "COLUMN_DATA": 8,
 }  # fmt: skip
 NAN = struct.pack("<f", float("nan"))
 
@@ -75,7 +79,7 @@ def shaken_together(path: Path, random: Random, count: int) -> Iterator[tuple[st
     sections = rewrite.sections(path)
     for number in range(count):
         changes: dict[str, bytes | None] = {}
-        for name in random.sample(sorted(set(sections) - {"META"}), 3):
+        for name in random.sample(sorted(set(sections) - {"META"}), min(3, len(sections))):
             data = bytearray(sections[name])
             for _ in range(min(len(data), random.choice([1, 4, 64]))):
                 data[random.randrange(len(data))] = random.choice(
@@ -86,7 +90,7 @@ def shaken_together(path: Path, random: Random, count: int) -> Iterator[tuple[st
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
-@pytest.mark.parametrize(("kind", "prefix"), FILES)
+@pytest.mark.parametrize(("kind", "prefix"), FILES + COLUMNS)
 def test_hostile_sections(kind: str, prefix: str, engine: str, whole: Whole, tmp_path: Path) -> None:
     random, source = generator("contents", kind, prefix), whole(kind)
     path = min(source.glob(f"{prefix}*"))
@@ -115,6 +119,44 @@ def cheap_copy(source: Path, target: Path, *own: str) -> Path:
         else:
             (target / path.name).hardlink_to(path)
     return target
+
+
+def forged_fields(path: Path, random: Random) -> Iterator[tuple[str, bytes]]:
+    """The JSON of a columns file with other names, kinds, extents and counts."""
+    head = json.loads(rewrite.sections(path)["COLUMN_FIELDS"])
+    for rows in (0, 1, DOCUMENTS_PER_SEGMENT + 1, 1 << 62, -1, True, None):
+        yield f"{rows} rows", json.dumps(head | {"rows": rows}).encode()
+    for position, field in enumerate(head["fields"]):
+        for changed in forged_field(field, random.choice(head["fields"])):
+            fields = [*head["fields"][:position], changed, *head["fields"][position + 1 :]]
+            yield json.dumps(changed)[:200], json.dumps(head | {"fields": fields}).encode()
+
+
+def forged_field(field: dict[str, Any], other: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield field | {"arrays": other["arrays"]}
+    yield field | {"kind": other["kind"]}
+    yield field | {"name": other["name"]}
+    yield other | {"name": field["name"]}
+    for role, (dtype, start, count) in field["arrays"].items():
+        extents = [[dtype, start, count - 1], [dtype, start, count + 1], [dtype, start + 8, count]]
+        extents += [[dtype, 0, 1 << 40], [dtype, 0, 0], ["<u8", start, count], *other["arrays"].values()]
+        for extent in extents:
+            yield field | {"arrays": field["arrays"] | {role: extent}}
+        yield field | {"arrays": {name: value for name, value in field["arrays"].items() if name != role}}
+
+
+@pytest.mark.parametrize(("kind", "prefix"), COLUMNS)
+def test_forged_fields_of_columns(kind: str, prefix: str, whole: Whole, tmp_path: Path) -> None:
+    random, source, names = generator("fields", kind), whole(kind), {}
+    path = min(source.glob(f"{prefix}*"))
+    cases = list(forged_fields(path, random))
+    for number, (case, fields) in enumerate(cases[:: often(3, 1)]):
+        folder = cheap_copy(source, tmp_path / str(number), path.name)
+        rewrite.tamper(folder, prefix, {"COLUMN_FIELDS": fields})
+        names[str(folder)] = case
+    visits = visit(map(Path, names), kind, "native", source)
+    assert {names[result.folder]: complaint(result) for result in visits if complaint(result)} == {}
+    assert sum(result.error == "CorruptIndexError" for result in visits) > len(visits) // 2
 
 
 META: list[dict[str, Any]] = [

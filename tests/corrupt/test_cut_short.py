@@ -57,6 +57,16 @@ def test_truncated_deletions_and_codebooks_do_not_affect_searches(
     assert outcomes["search"][0] == outcomes["ids"][0] == ""
 
 
+@pytest.mark.parametrize("keep", [0.0, 0.3])
+@pytest.mark.parametrize("kind", indexes.HAS_COLUMNS)
+def test_filters_over_truncated_columns_raise(kind: str, keep: float, whole: Whole, tmp_path: Path) -> None:
+    """Searches without a filter do not read them, and a merge writes them again from the documents."""
+    outcomes = truncate_in_use(kind, "cols-", keep, whole(kind), tmp_path)
+    assert outcomes["search"] == outcomes["ids"] == ["", ""]
+    assert outcomes["filter"] == ["CorruptIndexError", "it became shorter while it was in use"]
+    assert outcomes["merge"] == outcomes["check"] == ["", ""]  # the check reads what the merge wrote
+
+
 def many_documents(folder: Path) -> citadel.Index:
     index = citadel.Index.create(folder, analyser="plain")
     index.add(indexes.text_of(number) for number in range(3000))

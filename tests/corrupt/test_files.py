@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
@@ -71,8 +72,13 @@ def test_missing_file_is_refused(kind: str, pair: Callable[[str], Path]) -> None
     read(folder, kind)
 
 
-@pytest.mark.parametrize("kind", indexes.KINDS)
-@pytest.mark.parametrize("prefix", ["seg-", "docs-"])
+@pytest.mark.parametrize(
+    ("kind", "prefix"),
+    [
+        *itertools.product(indexes.KINDS, ("seg-", "docs-")),
+        *itertools.product(indexes.HAS_COLUMNS, ("cols-",)),
+    ],
+)
 def test_swapped_segments_are_refused(kind: str, prefix: str, pair: Callable[[str], Path]) -> None:
     folder = pair(kind)
     first, second = folder.glob(f"{prefix}*")
@@ -131,11 +137,14 @@ def replacements(path: Path, outside: Path) -> dict[str, Callable[[], Any]]:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-@pytest.mark.parametrize("prefix", ["gen.", "seg-", "docs-", "del-", "codebook-"])
+@pytest.mark.parametrize(
+    ("kind", "prefix"),
+    [*(("pq2", prefix) for prefix in ("gen.", "seg-", "docs-", "del-", "codebook-")), ("int8", "cols-")],
+)
 def test_special_file_is_refused(
-    prefix: str, pair: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, prefix: str, pair: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, outside = pair("pq2"), tmp_path / "outside"
+    folder, outside = pair(kind), tmp_path / "outside"
     outside.mkdir()
     (outside / "foreign").write_text("another user's secret")
     monkeypatch.chdir(folder)  # a socket's path must be short
@@ -143,11 +152,11 @@ def test_special_file_is_refused(
         path = min(Path().glob(f"{prefix}*"))
         path.rename("kept")
         replacements(path, outside)[case]()
-        error = refused(folder, "pq2", path.name)
+        error = refused(folder, kind, path.name)
         assert "secret" not in str(error), case
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
         Path("kept").rename(path)
-    read(folder, "pq2")
+    read(folder, kind)
 
 
 def test_index_in_a_linked_folder_opens(pair: Callable[[str], Path], tmp_path: Path) -> None:

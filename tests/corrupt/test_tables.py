@@ -68,7 +68,8 @@ def hostile_files(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "prefix"), [("int8", "seg-"), ("bm25", "seg-"), ("bm25", "del-"), ("pq2", "codebook-")]
+    ("kind", "prefix"),
+    [("int8", "seg-"), ("bm25", "seg-"), ("bm25", "del-"), ("pq2", "codebook-"), ("int8", "cols-")],
 )
 def test_hostile_tables_are_refused(kind: str, prefix: str, whole: Whole, tmp_path: Path) -> None:
     source, names = whole(kind), {}

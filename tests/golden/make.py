@@ -6,6 +6,7 @@ The files are committed once per format version. Later versions must read them a
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -25,6 +26,30 @@ TEXTS = [
     "Elk and fox in the wood", "Bees bees bees",
 ]  # fmt: skip
 QUERIES = ["ant", "cat chases dog", "lazy bees", "zebra"]
+FILTERS: list[dict[str, Any]] = [
+    {"year": {"$gte": 1903}},
+    {"price": {"$lt": 1.5}, "open": True},
+    {"lang": {"$in": ["de", "é"]}},
+    {"day": {"$gt": "1905-06-12T00:00:00+02:00"}},
+    {"$or": [{"tags": {"$contains": "b"}}, {"tags": []}]},
+    {"$not": {"rare": {"$exists": True}}},
+    {"mixed": {"$exists": True}, "nested": None},
+]
+
+
+def metadata(number: int) -> dict[str, Any]:
+    """Values of every type of column, with gaps in some."""
+    values: dict[str, Any] = {
+        "year": 1900 + number,
+        "price": number / 4,
+        "lang": ("de", "en", "é")[number % 3],
+        "day": f"1905-06-{10 + number % 4}",
+        "tags": ["a", "b", "c"][: number % 4],
+        "mixed": number if number % 2 else "even",
+    }
+    if number % 2 == 0:
+        values["open"] = number % 4 == 0
+    return values | ({"rare": 7, "nested": {"a": number}} if number % 5 == 1 else {})
 
 
 def text(folder: Path) -> None:
@@ -33,10 +58,10 @@ def text(folder: Path) -> None:
         folder, analyser="plain"
     ) as index:  # no stemmer, because its version would matter
         for part in (range(6), range(6, 10)):
-            index.add({"id": f"d{n}", "text": TEXTS[n], "title": f"T{n}", "year": 1900 + n} for n in part)
+            index.add({"id": f"d{n}", "text": TEXTS[n], "title": f"T{n}", **metadata(n)} for n in part)
             index.commit()
         index.delete(["d2"])
-        index.add([{"id": "d6", "text": "A fox meets a cat", "year": 2023}])
+        index.add([{"id": "d6", "text": "A fox meets a cat", **metadata(6), "year": 2023}])
         index.commit()
 
 
@@ -68,6 +93,7 @@ def document(number: int, random: np.random.Generator) -> dict[str, Any]:
         "weights": random.random(4).astype(np.float32) * 3,
         "vectors": random.normal(size=(4, 8)).astype(np.float32),
         "semantic": random.normal(size=4).astype(np.float32),
+        **metadata(number),
     }
 
 
@@ -103,15 +129,37 @@ def rankings(name: str, folder: Path) -> list[list[tuple[str, float]]]:
     return [list(zip(hits.ids, hits.scores, strict=True)) for hits in results]
 
 
+def ask(name: str, searcher: citadel.Searcher, mode: str, **options: Any) -> list[tuple[str, float]]:
+    """The ranking of the query that all filters use."""
+    if name == "bm25":
+        hits = searcher.search("the cat ant bee fox dog elk", **options)
+    else:
+        hits = searcher.search_vectors(**vector_query(0), semantic_mode=mode, **options)
+    return list(zip(hits.ids, hits.scores, strict=True))
+
+
+def filtered_searches(name: str) -> list[tuple[dict[str, Any], str]]:
+    """Every filter with every semantic mode."""
+    modes = ("off",) if name == "bm25" else ("exact", "rerank", "off")
+    return list(itertools.product(FILTERS, modes))
+
+
+def filtered(name: str, folder: Path) -> list[list[tuple[str, float]]]:
+    """The best documents that each filter allows."""
+    searcher = citadel.Index.open(folder).searcher(threads=1)
+    return [ask(name, searcher, mode, k=5, filter=filter) for filter, mode in filtered_searches(name)]
+
+
 def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
-    expected = {}
+    expected: dict[str, Any] = {"filtered": {}}
     for name, build in INDEXES.items():
         build(FOLDER / name)
         (FOLDER / name / "LOCK").unlink()
         for old in sorted((FOLDER / name).glob("gen.*"))[:-1]:
             old.unlink()
         expected[name] = rankings(name, FOLDER / name)
+        expected["filtered"][name] = filtered(name, FOLDER / name)
     lines = [f" {json.dumps(name)}: {json.dumps(results)}" for name, results in expected.items()]
     (FOLDER / "expected.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

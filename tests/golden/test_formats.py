@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import citadel
+from citadel.filter.match import matches
+from citadel.filter.parse import parse_filter
 from citadel.index.checksum import crc32c
 from citadel.index.container import FORMAT
 from tests.golden import make
@@ -41,8 +43,19 @@ def test_every_format_has_golden_files() -> None:
 
 @pytest.mark.parametrize(("version", "name"), CASES)
 def test_rankings_are_unchanged(version: int, name: str) -> None:
+    require_same(make.rankings(name, HERE / f"format-{version}" / name), expected(version)[name])
+
+
+FILTERED = [(version, name) for version, name in CASES if name in expected(version).get("filtered", {})]
+
+
+@pytest.mark.parametrize(("version", "name"), FILTERED)
+def test_filtered_rankings_are_unchanged(version: int, name: str) -> None:
+    require_same(make.filtered(name, HERE / f"format-{version}" / name), expected(version)["filtered"][name])
+
+
+def require_same(rankings: list[list[tuple[str, float]]], wanted: Any) -> None:
     """Ids and order are equal; a later engine may round scores differently."""
-    rankings, wanted = make.rankings(name, HERE / f"format-{version}" / name), expected(version)[name]
     assert [[id for id, _ in ranking] for ranking in rankings] == [
         [id for id, _ in ranking] for ranking in wanted
     ]
@@ -76,6 +89,57 @@ def test_fields_are_listed_with_and_without_columns(folder: Path) -> None:
         before = index.fields()
         assert before["year"] == "number"
         assert index.merge().fields() == before
+
+
+@pytest.mark.parametrize("name", make.INDEXES)
+def test_new_golden_files_cover_every_column(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `make` would write: a filtered ranking has the matching documents of the whole one."""
+    monkeypatch.setattr(make, "FOLDER", tmp_path)
+    monkeypatch.setattr(make, "INDEXES", {name: make.INDEXES[name]})
+    make.main()
+    written = json.loads((tmp_path / "expected.json").read_text())
+    assert set(written) == {"filtered", name}
+    index = citadel.Index.open(tmp_path / name)
+    columns = [segment.columns for segment in index._snapshot.segments]
+    kinds = {found.kind for part in columns for field in part.names or () if (found := part.column(field))}
+    assert kinds == {"int", "float", "bool", "string", "strings", "mixed", "other"}
+    searcher = index.searcher()
+    searches = zip(make.filtered_searches(name), written["filtered"][name], strict=True)
+    for (filter, mode), ranking in searches:
+        whole = make.ask(name, searcher, mode, k=100)
+        kept = [[id, score] for id, score in whole if is_allowed(index, id, filter)]
+        assert ranking == kept[:5]
+        assert ranking or mode == "off"
+
+
+def is_allowed(index: citadel.Index, id: str, filter: dict[str, Any]) -> bool:
+    document = index.get(id)
+    return document is not None and matches(parse_filter(filter), document.metadata)
+
+
+@pytest.mark.parametrize("folder", [(version, "bm25") for version in FORMATS], indirect=True)
+@pytest.mark.parametrize("filter", [{"year": {"$lt": 1905}}, {"year": {"$in": [1900, 2023]}}, {"year": None}])
+def test_filters_work_in_every_format(folder: Path, filter: dict[str, Any]) -> None:
+    """Without columns the documents are read; a merge adds the columns."""
+    has_columns = any(folder.glob("cols-*"))
+    index = citadel.Index.open(folder)
+    every = index.searcher().search("cat ant bee fox dog", k=100)
+    expected = [(hit.id, hit.score) for hit in every if is_allowed(index, hit.id, filter)]
+    assert ranked(index, filter) == expected
+    assert all(segment.record.has_columns == has_columns for segment in index._snapshot.segments)
+    with citadel.Index.open(folder) as writer:
+        writer.merge()
+        assert ranked(writer, filter) == expected
+        assert [segment.record.has_columns for segment in writer._snapshot.segments] == [True]
+        assert len(list(folder.glob("cols-*"))) >= 1
+        writer.check(deep=True)
+
+
+def ranked(index: citadel.Index, filter: dict[str, Any]) -> list[tuple[str, float]]:
+    hits = index.searcher().search("cat ant bee fox dog", k=100, filter=filter)
+    return [(hit.id, hit.score) for hit in hits]
 
 
 FUTURE = FORMAT + 1

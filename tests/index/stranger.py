@@ -136,3 +136,58 @@ def int8_vectors(file: File, dimension: int, prefix: str = "") -> list[list[floa
     return [
         [code * scales[i] for code in codes[i * dimension : (i + 1) * dimension]] for i in range(len(scales))
     ]
+
+
+class Unknown:
+    """A value that a column does not hold: a hashed string, or one of a kind without values."""
+
+    def __init__(self, hashed: int | None = None) -> None:
+        self.hashed = hashed
+
+
+CODES = {"|u1": "B", "<u2": "H", "<u4": "I", "<u8": "Q", "<i8": "q", "<f8": "d"}
+
+
+def columns(file: File) -> dict[str, list[Any]]:
+    """The values of every field, one per row; None where a row has none."""
+    head, data = json.loads(file.section("COLUMN_FIELDS")), file.section("COLUMN_DATA")
+    found = {}
+    for field in head["fields"]:
+        arrays = {}
+        for role, (kind, start, count) in field["arrays"].items():
+            arrays[role] = struct.unpack_from(f"<{count}{CODES[kind]}", data, start)
+        found[field["name"]] = _by_row(field["kind"], head["rows"], arrays)
+    return found
+
+
+def _by_row(kind: str, rows: int, arrays: dict[str, tuple[Any, ...]]) -> list[Any]:
+    if "positions" in arrays:
+        stored = dict(enumerate(arrays["positions"]))
+    else:
+        bitmap = arrays.get("presence")
+        present = (row for row in range(rows) if bitmap is None or bitmap[row >> 3] >> (row & 7) & 1)
+        stored = {row: row for row in present}
+    values: list[Any] = [None] * rows
+    for position, row in stored.items():
+        values[row] = _value(kind, position, arrays)
+    return values
+
+
+def _value(kind: str, position: int, arrays: dict[str, tuple[Any, ...]]) -> Any:
+    if kind in ("int", "float"):
+        return arrays["values"][position]
+    if kind == "bool":
+        return arrays["values"][position] == 1
+    if kind == "string":
+        return _text(position, arrays)
+    if kind == "strings":
+        start, stop = arrays["offsets"][position : position + 2]
+        return [_text(member, arrays) for member in range(start, stop)]
+    return Unknown()
+
+
+def _text(position: int, arrays: dict[str, tuple[Any, ...]]) -> Any:
+    if "hashes" in arrays:
+        return Unknown(arrays["hashes"][position])
+    code, offsets = arrays["codes"][position], arrays["entry_offsets"]
+    return bytes(arrays["entries"][offsets[code] : offsets[code + 1]]).decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,10 @@ from citadel.encode.encoder import Encoder
 from citadel.errors import CorruptIndexError, FingerprintError, RepairLossError
 from citadel.index.manifest import generations
 from citadel.index.repair import EncodeDocuments, plan_repair, repair
+from citadel.settings import long_documents
 from citadel.text.analyser import get_analyser
 from citadel.types import Document, VectorBatch
+from tests.corrupt import rewrite
 from tests.index.quick import Quick
 from tests.support.models import ModelFolder
 
@@ -151,7 +153,8 @@ def hits_of(index: citadel.Index, k: int) -> list[tuple[str, float]]:
 
 def encoder_of(folder: Path, memory: int = 1 << 28) -> EncodeDocuments:
     encoder = Encoder(folder)
-    return lambda documents: encoded_batches(documents, encoder, memory, lambda name, count: None)
+    long = long_documents(None, None, None, encoder.tokenizer.window)
+    return lambda documents: encoded_batches(documents, encoder, memory, lambda name, count: None, long=long)
 
 
 @pytest.mark.parametrize("router", ["dynamic", "none"])
@@ -201,7 +204,7 @@ def test_without_its_model_nothing_is_dropped(tiny_model: ModelFolder, tmp_path:
 
 def test_rebuilding_with_a_model_keeps_the_memory_bound(tiny_model: ModelFolder, tmp_path: Path) -> None:
     storage, folder, memory = Quick(tmp_path / "index"), tiny_model(), 1 << 20
-    expected = model_index(storage, folder, [f"{TEXTS[n % 3]} {'x ' * 4000}" for n in range(200)])
+    expected = model_index(storage, folder, [f"{TEXTS[n % 3]} {'x ' * 400}" for n in range(200)])
     assert repair(storage, encode=encoder_of(folder, memory), memory=memory).lost == 0
     index = citadel.Index.open(storage, model=folder)
     index.check(deep=True)
@@ -250,3 +253,97 @@ def test_rebuilding_from_texts_keeps_the_memory_bound(tmp_path: Path) -> None:
     assert len(segments) > 2
     assert all(100_000 * segment.documents <= memory // 2 for segment in segments)
     assert [index.searcher().search(f"marker{n}").ids for n in (0, 59)] == [["d0"], ["d59"]]
+
+
+# ---- damaged columns ---------------------------------------------------------------------------------------
+
+
+def columns_index(storage: Quick) -> Path:
+    """Vectors, which cannot be rebuilt, with metadata in two segments; returns one of the columns files."""
+    index = citadel.Index.create(storage, fields={"lexical": 4}, fingerprint="x")
+    for part in (range(20), range(20, 30)):
+        index.add_vectors(
+            {
+                "id": f"d{n}",
+                "keys": [1],
+                "weights": [1.0],
+                "vectors": [[1.0, n, 0, 0]],
+                "year": 1900 + n,
+                "tags": ["even"] if n % 2 == 0 else [],
+            }
+            for n in part
+        )
+        index.commit()
+    index.delete(["d4"])
+    index.commit()
+    record = index._snapshot.manifest.segments[0].columns_file
+    assert record is not None
+    return storage.path / record.name
+
+
+def filtered_hits(storage: Quick) -> list[tuple[str, float]]:
+    filter = {"year": {"$lt": 1925}, "tags": {"$contains": "even"}}
+    searcher = citadel.Index.open(storage).searcher()
+    hits = searcher.search_vectors([1], [1.0], [[1.0, 1.0, 0, 0]], k=30, filter=filter)
+    return [(hit.id, hit.score) for hit in hits]
+
+
+def flip_header(path: Path) -> None:
+    spoil(path, 20)
+
+
+def flip_fields(path: Path) -> None:
+    spoil(path, 70)
+
+
+def flip_data(path: Path) -> None:
+    spoil(path, path.read_bytes().index(b"even"))
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def use_other_columns(path: Path) -> None:
+    """Those of the other segment, under this name."""
+    (other,) = set(path.parent.glob("cols-*")) - {path}
+    path.write_bytes(other.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "damage", [flip_header, flip_fields, flip_data, cut_short, Path.unlink, use_other_columns]
+)
+def test_damaged_columns_are_rebuilt_from_documents(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    storage = Quick(tmp_path / "index")
+    path = columns_index(storage)
+    expected = filtered_hits(storage)
+    assert len(expected) == 12
+    damage(path)
+    with pytest.raises(CorruptIndexError) as caught:
+        citadel.Index.open(storage).check(deep=True)
+    assert caught.value.file == path.name
+    plan = repair(storage)
+    assert (plan.action, plan.kept, plan.lost) == ("rewrite", 29, 0)
+    index = citadel.Index.open(storage)
+    index.check(deep=True)
+    assert (len(index), "d4" in index, filtered_hits(storage)) == (29, False, expected)
+    assert all(segment.record.columns_file for segment in index._snapshot.segments)
+
+
+def test_columns_that_differ_from_the_documents_are_noticed(tmp_path: Path) -> None:
+    """Columns with valid checksums, of documents with other metadata."""
+    storage = Quick(tmp_path / "index")
+    path = columns_index(storage)
+    expected = filtered_hits(storage)
+    data = rewrite.sections(path)["COLUMN_DATA"]
+    first = data.index((1900).to_bytes(8, "little"))
+    rewrite.tamper(
+        storage.path,
+        path.name,
+        {"COLUMN_DATA": data[:first] + (1901).to_bytes(8, "little") + data[first + 8 :]},
+    )
+    with pytest.raises(CorruptIndexError, match="differs from the documents' metadata"):
+        citadel.Index.open(storage).check(deep=True)
+    assert repair(storage).lost == 0
+    citadel.Index.open(storage).check(deep=True)
+    assert filtered_hits(storage) == expected

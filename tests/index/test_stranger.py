@@ -6,6 +6,8 @@ import hashlib
 import json
 import re
 import sqlite3
+import struct
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import citadel
+from tests.filter.worlds import small_dictionaries
 from tests.index import stranger
 from tests.index.quick import Quick
 
@@ -157,3 +160,53 @@ def test_sections_are_aligned_and_padded_with_zeros(vectors: Path) -> None:
     for extent in extents:
         assert set(file.data[end : extent.offset]) <= {0} and extent.offset - end < 64
         end = extent.end
+
+
+def test_columns(tmp_path: Path) -> None:
+    """Every kind of column, dense, with gaps and sparse; `url` has too many strings for a dictionary."""
+    rows: list[dict[str, Any]] = [
+        {
+            "year": 1900 + n,
+            "price": n / 4,
+            "lang": ("de", "é")[n % 2],
+            "tags": ["a", "b", "a"][: n % 4],
+            "url": f"x://{n}",
+            "mixed": n if n % 2 else "even",
+        }
+        | ({"open": n % 4 == 0} if n % 2 == 0 else {})
+        | ({"rare": -n, "day": "1905-06-30", "nested": {"a": 1}} if n % 9 == 4 else {})
+        for n in range(40)
+    ]
+    with small_dictionaries(30), citadel.Index.create(Quick(tmp_path / "i"), analyser="plain") as index:
+        index.add({"id": f"d{n}", "text": "ant"} | row for n, row in enumerate(rows))
+        index.commit()
+    file = stranger.File(next((tmp_path / "i").glob("cols-*")))
+    assert (file.kind, file.version) == (4, 2)
+    found = stranger.columns(file)
+    for name in ("year", "price", "lang", "tags", "open", "rare", "day"):
+        assert found[name] == [row.get(name) for row in rows], name
+    for row, url in zip(rows, found["url"], strict=True):
+        digest = hashlib.blake2b(row["url"].encode(), digest_size=8).digest()
+        assert url.hashed == int.from_bytes(digest, "little")
+    for name in ("mixed", "nested"):
+        assert [value is None for value in found[name]] == [name not in row for row in rows]
+    head = json.loads(file.section("COLUMN_FIELDS"))
+    day = next(field for field in head["fields"] if field["name"] == "day")["arrays"]
+    _, start, count = day["instants"]
+    (instant,) = struct.unpack_from(f"<{count}q", file.section("COLUMN_DATA"), start)
+    assert instant == datetime(1905, 6, 30, tzinfo=UTC).timestamp() * 1_000_000
+
+
+def test_postings_of_lists(tmp_path: Path) -> None:
+    tags = [["b", "a"], [], ["b", "b"], ["a"]]
+    with citadel.Index.create(Quick(tmp_path / "i"), analyser="plain") as index:
+        index.add({"id": f"d{n}", "text": "ant", "tags": row} for n, row in enumerate(tags))
+        index.commit()
+    file = stranger.File(next((tmp_path / "i").glob("cols-*")))
+    arrays = json.loads(file.section("COLUMN_FIELDS"))["fields"][0]["arrays"]
+    numbers = {
+        role: struct.unpack_from(f"<{count}{stranger.CODES[kind]}", file.section("COLUMN_DATA"), start)
+        for role, (kind, start, count) in arrays.items()
+    }
+    assert bytes(numbers["entries"]) == b"ab"
+    assert (numbers["posting_starts"], numbers["posting_lists"]) == ((0, 2, 4), (0, 3, 0, 2))

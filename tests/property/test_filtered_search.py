@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, seed
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 import citadel
 from citadel import _native
 from citadel.filter.match import matches
 from citadel.filter.parse import parse_filter
-from tests.property.test_same_answer import EXAMPLES, SEED, cuts, restored_instruction_set  # noqa: F401
+from tests.property.test_same_answer import EXACT, EXAMPLES, NIGHT, SEED, cuts, restored_instruction_set  # noqa: F401
 from tests.property.worlds import World, answers, bare_options, built, plan, worlds
 
 FILTERS: tuple[dict[str, Any], ...] = (
@@ -26,10 +28,18 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"missing": {"$exists": True}},
     {"missing": {"$ne": "x"}},
 )
+filters = st.one_of(
+    st.sampled_from(FILTERS),
+    st.builds(
+        lambda numbers, is_negated: {"order": {"$nin" if is_negated else "$in": numbers}},
+        st.lists(st.integers(0, 24), max_size=6),
+        st.booleans(),
+    ),
+)
 
 
 def metadata(number: int) -> dict[str, Any]:
-    values: dict[str, Any] = {"number": number % 7, "tags": ["a", "b", "c"][: number % 4]}
+    values: dict[str, Any] = {"number": number % 7, "order": number, "tags": ["a", "b", "c"][: number % 4]}
     return values | ({} if number % 5 == 0 else {"parity": "even" if number % 2 == 0 else "odd"})
 
 
@@ -44,22 +54,74 @@ def filtered(answer: list[tuple[list[str], list[float]]], filter: dict[str, Any]
     return [[(id, score) for id, score in hits if matches(kept, metadata(int(id[1:])))][:k] for hits in pairs]
 
 
+@st.composite
+def scenes(draw: st.DrawFn, /, **options: Any) -> Scene:
+    world = draw(worlds(**options))
+    deleted = draw(st.sets(st.integers(0, world.count), max_size=3))
+    tau = draw(st.sampled_from([None, 0.5, 1.5])) if world.router == "dynamic" else None
+    return Scene(world, with_metadata(draw(cuts(world))), deleted, draw(filters), tau)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An index, deletions, a filter and a τ raised at search time."""
+
+    world: World
+    batches: list[list[dict[str, Any]]]
+    deleted: set[int]
+    filter: dict[str, Any]
+    tau: float | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {} if self.tau is None else {"tau": self.tau}
+
+    @contextmanager
+    def index(self) -> Iterator[citadel.Index]:
+        with built(self.world, self.batches, None if self.tau is None else 0.1) as index:
+            index.delete([f"d{number}" for number in self.deleted])
+            yield index.commit()
+
+
+MANY = settings(EXAMPLES, max_examples=600 if NIGHT else 100)
+
+
 @seed(SEED)
-@EXAMPLES
-@given(st.data(), worlds(), st.sampled_from(FILTERS), st.sampled_from([0, 1, 3, 1000]))
-def test_filtering_equals_ranking_then_filtering(
-    data: st.DataObject, world: World, filter: dict[str, Any], k: int
-) -> None:
+@MANY
+@given(scenes(), st.sampled_from([0, 1, 3, -1, -2, 1000]))
+def test_filtering_equals_ranking_then_filtering(scene: Scene, k: int) -> None:
     """With 1,000 candidates `rerank` ranks every document here, so it is exact too."""
-    with built(world, with_metadata(data.draw(cuts(world)))) as index:
-        index.delete([f"d{n}" for n in data.draw(st.sets(st.integers(0, world.count), max_size=3))])
-        index.commit()
-        expected = filtered(answers(world, index, engine="reference"), filter, k)
-        assert pairs(answers(world, index, k, engine="reference", filter=filter)) == expected
+    world, filter = scene.world, scene.filter
+    k = k if k >= 0 else world.count - 1 - k  # also as many documents as there are, and one more
+    with scene.index() as index:
+        everything = answers(world, index, engine="reference", **scene.options)
+        expected = filtered(everything, filter, k)
+        options = scene.options | {"filter": filter}
+        assert pairs(answers(world, index, k, engine="reference", **options)) == expected
         for name in _native.instruction_sets():
             _native.use_instruction_set(name)
-            assert pairs(answers(world, index, k, filter=filter)) == expected, name
-        assert pairs(answers(world, index.merge(), k, filter=filter)) == expected
+            assert pairs(answers(world, index, k, **options)) == expected, name
+        assert pairs(answers(world, index, k, threads=3, **options)) == expected
+        assert batch_pairs(scene, index, k) == expected
+        assert pairs(answers(world, index.merge(), k, **options)) == expected
+
+
+def batch_pairs(scene: Scene, index: citadel.Index, k: int) -> list[Any]:
+    """The same searches as batches, in the order of `answers`."""
+    world, searcher = scene.world, index.searcher(threads=3)
+    if world.router == "bm25":
+        texts = {str(n): query["query"] for n, query in enumerate(world.queries())}
+        ranking = searcher.search_batch(texts, k, filter=scene.filter)
+        return [[(hit.id, hit.score) for hit in hits] for _, hits in ranking]
+    queries = {str(number): query for number, query in enumerate(world.queries())}
+    modes = [
+        [hits for _, hits in searcher.search_vectors_batch(
+            queries, k, semantic_mode=mode, filter=scene.filter, **scene.options
+        )]
+        for mode in world.modes
+    ]  # fmt: skip
+    by_query = [hits for column in zip(*modes, strict=True) for hits in column]
+    return [[(hit.id, hit.score) for hit in hits] for hits in by_query]
 
 
 def pairs(answer: list[tuple[list[str], list[float]]]) -> list[Any]:
@@ -67,35 +129,69 @@ def pairs(answer: list[tuple[list[str], list[float]]]) -> list[Any]:
 
 
 @seed(SEED)
-@EXAMPLES
+@MANY
+@given(scenes(routers=("static", "dynamic", "all_to_all", "none", "sparse"), codecs=EXACT))
+def test_filtering_equals_an_index_of_the_matching_documents(scene: Scene) -> None:
+    """Scores of vectors do not depend on the other documents of an index."""
+    kept = parse_filter(scene.filter)
+    chosen = [
+        document
+        for batch in scene.batches
+        for document in batch
+        if matches(kept, metadata(number_of(document))) and number_of(document) not in scene.deleted
+    ]
+    tau = None if scene.tau is None else 0.1
+    with scene.index() as index, built(scene.world, [chosen] if chosen else [], tau) as small:
+        options = scene.options
+        assert answers(scene.world, index, filter=scene.filter, **options) == answers(
+            scene.world, small, **options
+        )
+
+
+def number_of(document: dict[str, Any]) -> int:
+    return int(document["id"][1:])
+
+
+@seed(SEED)
+@MANY
 @given(
-    st.data(),
-    worlds(("static", "dynamic"), semantics=("fp16", "int8")),
-    st.sampled_from(FILTERS),
+    scenes(routers=("static", "dynamic", "none"), semantics=("fp16", "int8")),
+    st.integers(0, 6),
     st.integers(1, 6),
-    st.integers(1, 6),
+    st.sampled_from([0, 40]),
 )
 def test_engines_count_candidates_over_allowed_documents(
-    data: st.DataObject, world: World, filter: dict[str, Any], k: int, candidates: int
+    scene: Scene, k: int, candidates: int, floor: int
 ) -> None:
-    with built(world, with_metadata(data.draw(cuts(world)))) as index:
-        index.delete([f"d{n}" for n in data.draw(st.sets(st.integers(0, world.count), max_size=3))])
-        index.commit()
+    with scene.index() as index:
         snapshot = index.searcher().snapshot
-        masks = snapshot.allowed(parse_filter(filter))
+        masks = snapshot.allowed(parse_filter(scene.filter))
         engines = [index.searcher(threads=1, engine=name)._engine for name in ("native", "reference")]
-        for query in world.queries():
+        options = bare_options(k, "rerank", candidates)._replace(weight_floor=floor)
+        for query in scene.world.queries():
             results = [
                 engine.search(
-                    engine.prepare(plan(snapshot, query)),
-                    bare_options(k, "rerank", candidates),
-                    None,
-                    engine.prepare_filter(masks),
+                    engine.prepare(plan(snapshot, query)), options, None, engine.prepare_filter(masks)
                 )
                 for engine in engines
             ]
             assert results[0].numbers.tolist() == results[1].numbers.tolist()
             assert results[0].scores.tobytes() == results[1].scores.tobytes()
+
+
+@pytest.mark.parametrize(("below", "mode"), [(4, "rerank"), (5, "exact")])
+def test_auto_is_exact_where_few_documents_are_allowed(
+    below: int, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four of 28 documents in an index that `auto` reranks without a filter."""
+    monkeypatch.setattr("citadel.search.plan.EXACT_BELOW", 10)
+    monkeypatch.setattr("citadel.search.request.EXACT_ALLOWED", below)
+    world = World("dynamic", "int8", 8, "int8", seed=SEED, count=28)
+    with built(world, with_metadata([world.documents()])) as index:
+        requests = index.searcher()._requests
+        assert requests.make(5, "auto", None).options.semantic == "rerank"
+        assert requests.make(5, "auto", None, filter={"number": 3}).options.semantic == mode
+        assert requests.make(5, "rerank", None, filter={"number": 3}).options.semantic == "rerank"
 
 
 @pytest.mark.parametrize("router", ["bm25", "dynamic", "none"])
@@ -113,24 +209,24 @@ def test_few_allowed_documents_among_many(router: str) -> None:
             assert list(zip(*hits, strict=True)) == kept
 
 
-@pytest.mark.parametrize("mode", ["exact", "off", "rerank"])
-def test_gpu_engine_filters_like_the_reference(mode: str) -> None:
-    """In plain torch on the CPU; a filtered `rerank` on a GPU is exact."""
+@seed(SEED)
+@settings(EXAMPLES, max_examples=500 if NIGHT else 40)
+@given(
+    scenes(routers=("static", "dynamic", "all_to_all", "none", "sparse")),
+    st.sampled_from([0, 1, 5, 1000]),
+)
+def test_gpu_engine_filters_like_the_reference(scene: Scene, k: int) -> None:
+    """In plain torch on the CPU, to the bit; a filtered `rerank` on a GPU is exact."""
     pytest.importorskip("torch")
-    world = World("dynamic", "int8", 8, "int8", seed=SEED, count=60)
-    documents = with_metadata([world.documents()])[0]
-    with built(world, [documents[:40], documents[40:]]) as index:
-        index.delete(["d3", "d41"])
-        index.commit()
+    with scene.index() as index:
         gpu, slow = index.searcher(engine="gpu", device="cpu"), index.searcher(engine="reference")
-        for filter in FILTERS:
-            for query in world.queries():
-                options: dict[str, Any] = {"k": 5, "filter": filter}
+        options = scene.options | {"k": k, "filter": scene.filter}
+        for query in scene.world.queries():
+            for mode in scene.world.modes:
                 one = gpu.search_vectors(**query, semantic_mode=mode, **options)
                 same = "exact" if mode == "rerank" else mode
                 two = slow.search_vectors(**query, semantic_mode=same, **options)
-                assert one.ids == two.ids
-                assert np.allclose(one.scores, two.scores)
+                assert (one.ids, one.scores) == (two.ids, two.scores)
 
 
 def test_batch_takes_a_filter() -> None:

@@ -62,6 +62,7 @@ class Cursor {
   void decode_counts(std::size_t n, std::uint32_t* counts);
   std::size_t load_selected();
   std::size_t select_block(std::size_t staged);
+  void prefetch_selected(std::size_t first, std::size_t n) const;
   std::size_t select_positions(const std::uint32_t* documents, std::size_t n, std::uint32_t* positions) const;
   std::size_t block_size() const;
   void gather(std::size_t n);

@@ -19,7 +19,14 @@ class DocumentSet {
   bool contains(std::uint64_t document) const { return (words_[document >> 6] >> (document & 63) & 1) != 0; }
 
   // The first member ≥ `document`; kEnd for none.
-  std::uint64_t next(std::uint64_t document) const;
+  std::uint64_t next(std::uint64_t document) const {
+    const std::uint64_t word = document >> 6;
+    if (word >= words_.size()) return kEnd;
+    const std::uint64_t rest = words_[word] >> (document & 63);
+    return rest != 0 ? document + static_cast<std::uint64_t>(std::countr_zero(rest)) : next_after(word);
+  }
+
+  std::vector<std::uint32_t> members() const;  // ascending
 
   // Members are so rare that scoring their postings alone beats scoring whole blocks.
   bool is_selective() const { return is_selective_; }
@@ -40,9 +47,10 @@ class DocumentSet {
   }
 
   void list_members();
-  std::uint64_t next_word(std::uint64_t word) const;  // the first word ≥ `word` with a member; kEnd for none
+  std::uint64_t next_after(std::uint64_t word) const;  // the first member after a word; kEnd for none
+  std::uint64_t next_word(std::uint64_t word) const;   // the first word ≥ `word` with a member; kEnd for none
 
-  std::vector<std::uint64_t> words_;    // [⌈documents / 64⌉ + 1]
+  std::vector<std::uint64_t> words_;    // [⌈documents / 64⌉ + 8], so that kernels may load a whole register
   std::vector<std::uint64_t> summary_;  // bit w: words_[w] has a member
   std::vector<std::uint32_t> members_;  // ascending, if they are few
   std::vector<std::uint32_t> ranks_;    // members before each word

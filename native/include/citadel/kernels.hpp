@@ -39,6 +39,7 @@ constexpr std::size_t kPrefetchDistance = 3 * 128;  // in postings
 struct Kernels {
   const char* name;
   std::size_t prefetched;  // the dimension for which `int8` prefetches by itself; 0 for none
+  std::size_t near_span;   // a block that spans fewer documents is tested faster by `select` than by `match`
   // out[i] = ((float)⟨codes_i, q⟩ · scales_i) · q.scale
   void (*int8)(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t n, std::size_t d, Int8Query q, float* out);
   // q is padded with zeros to a multiple of 16
@@ -61,7 +62,8 @@ struct Kernels {
   // Write the offsets and values of touched accumulators ≥ threshold (room for n + 16 each), reset all accumulators to
   // untouched and return the number written. n is a multiple of 16.
   std::size_t (*collect)(float* accumulators, std::size_t n, float threshold, std::uint32_t* offsets, float* values);
-  // The positions of documents whose bit in `set` (64 per word) is set, ascending; room for n + 16.
+  // The positions of ascending documents whose bit in `set` (64 per word) is set, ascending; room for n + 16. 64 bytes after
+  // the last document's word are readable.
   std::size_t (*select)(const std::uint32_t* documents, std::size_t n, const std::uint64_t* set, std::uint32_t* positions);
   // The same for a few ascending members of a set, by looking them up in a whole block of 128 ascending documents.
   std::size_t (*match)(const std::uint32_t* documents, const std::uint32_t* members, std::size_t count, std::uint32_t* positions);

@@ -51,12 +51,13 @@ def require_one_kind(field: str, kinds: Collection[str], is_exact: bool = True) 
     if set(kinds) == set(NUMBERS) and not is_exact:
         raise FilterError(
             f"field {quote(field)} holds float values and ints beyond 2**53, which a float cannot hold; "
-            "give it one type",
+            "give it one type in all documents",
             field,
         )
     if len(kinds) > 1 and set(kinds) != set(NUMBERS):
         names = " and ".join(_NAMES.get(kind, kind) for kind in SINGLE if kind in kinds)
-        raise FilterError(f"field {quote(field)} holds {names} values; give it one type", field)
+        problem = f"field {quote(field)} holds {names} values"
+        raise FilterError(f"{problem}; give it one type in all documents", field)
     if OTHER in kinds:
         raise FilterError(
             f"field {quote(field)} holds objects, lists of other values than strings, or integers beyond "

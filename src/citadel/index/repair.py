@@ -168,7 +168,8 @@ def _states(storage: Storage, manifest: Manifest) -> Iterator[SegmentState]:
 
 
 def _state(storage: Storage, index_id: str, record: SegmentRecord, deleted: Deleted) -> SegmentState:
-    segment = _attempt(lambda: Segment(storage, record, index_id))
+    opened = _attempt(lambda: Segment(storage, record, index_id))
+    segment = opened or _attempt(lambda: _without_columns(storage, record, index_id))
     store = (
         segment.store
         if segment
@@ -178,8 +179,13 @@ def _state(storage: Storage, index_id: str, record: SegmentRecord, deleted: Dele
         return SegmentState(record, deleted, None, None, (), is_whole=False)
     unreadable = tuple(_unreadable(store, np.flatnonzero(deleted.alive(record.documents)).tolist()))
     lists = segment if segment and _attempt(lambda: _check_segment(segment, storage)) else None
-    is_whole = lists is not None and bool(_attempt(lambda: _check_store(lists, storage)))
+    is_whole = lists is not None and lists is opened and bool(_attempt(lambda: _check_store(lists, storage)))
     return SegmentState(record, deleted, lists, store, unreadable, is_whole)
+
+
+def _without_columns(storage: Storage, record: SegmentRecord, index_id: str) -> Segment:
+    """A segment whose columns file is damaged; the columns are written again from the documents."""
+    return Segment(storage, replace(record, columns_file=None, has_columns=False), index_id)
 
 
 def _check_segment(segment: Segment, storage: Storage) -> bool:

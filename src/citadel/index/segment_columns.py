@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from citadel._native import Cancel
 
 Mask = NDArray[np.bool_]
+_MAX_BUILT = 64  # columns per segment that are kept though no file has them
 
 
 class SegmentColumns:
-    """Looks up columns; one that no file has is built from the documents at first use, and kept.
+    """Looks up columns; one that no file has is built from the documents at first use.
 
-    That is slow, and needed for segments of format 1 and for fields beyond the limit of a columns file.
+    The latest ones are kept. Building is slow, and needed for segments of format 1 and for fields beyond
+    the limit of a columns file.
     """
 
     def __init__(self, record: SegmentRecord, file: Columns | None, store: DocumentStore) -> None:
@@ -49,6 +51,8 @@ class SegmentColumns:
             return column
         with self._lock:
             if name not in self._built:
+                while len(self._built) >= _MAX_BUILT:
+                    del self._built[next(iter(self._built))]
                 self._built[name] = build_column(name, self.stored(np.arange(self._record.documents)))
             return self._built[name]
 

@@ -21,6 +21,7 @@ SEMANTIC_MODES = ("auto", "exact", "rerank", "off")
 PROBED_LISTS = 8  # minimum number of centroid lists to probe
 NO_KEYS = np.zeros(0, np.uint32)
 EXACT_BELOW = 1 << 18  # passages; `auto` scans every semantic vector of a smaller index
+EXACT_ALLOWED = 1 << 15  # passages; `auto` scores all of them where a filter allows fewer, in any index
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from citadel.filter.tree import Filter
 from citadel.index.snapshot import Snapshot
 from citadel.search.engine import Engine
 from citadel.search.grouping import ByDocument, ByField, Groups
-from citadel.search.plan import EXACT_BELOW, Options, plan_options
+from citadel.search.plan import EXACT_ALLOWED, Options, plan_options
 from citadel.text.values import unwrapped
 from citadel.types import Scored
 
@@ -81,7 +81,7 @@ class Requests:
         parsed, allowed = None if filter is None else given_filter(filter), None
         if parsed is not None:
             allowed = self.allowed(parsed, cancel)
-            if semantic_mode == "auto" and len(allowed) < EXACT_BELOW:
+            if semantic_mode == "auto" and len(allowed) < EXACT_ALLOWED:
                 semantic_mode = "exact"
         groups = self._documents if group_by is None else ByField(self._snapshot, group_by)
         options = self._plan(k, semantic_mode, tau)
