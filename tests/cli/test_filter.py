@@ -121,7 +121,7 @@ def test_invalid_filter_is_one_sentence_and_exit_2(
 
 @pytest.mark.parametrize("name", ["a.b", "a\0b", "", "ü"])
 def test_any_field_name_can_be_filtered(tmp_path: Path, citadel: Citadel, name: str) -> None:
-    rows: list[dict[str, object]] = [
+    rows: list[dict[str, Any]] = [
         {"id": "d1", "text": "theory", name: 1},
         {"id": "d2", "text": "theory", "a": {"b": 1}},
     ]
@@ -165,7 +165,11 @@ def test_list_prints_what_index_reads(books: Path, tmp_path: Path, citadel: Cita
 
 
 def test_list_keeps_metadata_named_like_a_field(tmp_path: Path, citadel: Citadel) -> None:
-    row = {"id": "d1", "text": "x", "metadata": {"text": "other", "metadata": {"a": 1}, "title": 7}}
+    row: dict[str, Any] = {
+        "id": "d1",
+        "text": "x",
+        "metadata": {"text": "other", "metadata": {"a": 1}, "title": 7},
+    }
     citadel("index", write_jsonl(tmp_path / "c.jsonl", [row]), tmp_path / "c", "--model", "bm25")
     citadel(
         "index", "-", tmp_path / "d", "--model", "bm25", stdin=citadel("list", tmp_path / "c").out.encode()

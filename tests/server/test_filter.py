@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 import citadel
 from citadel import _native
+from citadel.filter.column import Column
 from citadel.index.listing import count_fields
+from citadel.index.segment_columns import SegmentColumns
 from citadel.server.config import Limits
 from tests.support.serving import Running, running, text_index
 
@@ -146,6 +149,7 @@ def test_deep_filter_is_refused(server: Running) -> None:
         body = f'{{"query": "theory", "filter": {filter}}}'.encode()
         answer = server.post("/v1/search", body)
         assert answer[0] == status, answer
+        assert status == 200 or "nested" in answer[1]["error"]["message"]
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
@@ -212,6 +216,28 @@ def test_filter_evaluation_stops_when_cancelled(server: Running) -> None:
     ):
         with pytest.raises(citadel.Cancelled):
             work()
+
+
+def test_slow_filter_is_504_and_does_not_block_the_server(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proceed, looked_up = threading.Event(), list[str]()
+    column = SegmentColumns.column
+
+    def slow_column(columns: SegmentColumns, name: str) -> Column | None:
+        looked_up.append(name)
+        proceed.wait(30)
+        return column(columns, name)
+
+    monkeypatch.setattr(SegmentColumns, "column", slow_column)
+    filter = {"$or": [{"year": 1900}, {"lang": "en"}]}
+    status, code, _ = refused(server, "/v1/search", {"query": "theory", "filter": filter, "deadline_ms": 100})
+    assert (status, code) == (504, "deadline")
+    assert server.client.call("GET", "/health/live") == {"status": "live"}
+    assert not proceed.is_set() and looked_up == ["year"]
+    proceed.set()
+    assert search(server)["matching"] == 19  # the worker is free again
+    assert looked_up == ["year"]  # and did not evaluate the rest
 
 
 def test_filter_is_in_the_openapi_document(server: Running) -> None:

@@ -137,6 +137,8 @@ def fields_error(problems: Sequence[Any]) -> ServerError:
     first = problems[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
     message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "json_invalid" and "recursion limit" in message:
+        return ServerError(400, "json", "the body is nested too deeply: send fewer levels")
     if first["type"] == "json_invalid":
         return ServerError(
             400, "json", f"the body is not JSON: {message.removeprefix('Invalid JSON: ')}; send an object"

@@ -67,7 +67,8 @@ def _check(
 ) -> None:
     limits = context.config.limits
     check_limit(limits, "k", options.k, "hits")
-    check_limit(limits, "depth", options.offset + options.k, "hits (offset + k)")
+    if options.offset:
+        check_limit(limits, "depth", options.offset + options.k, "hits (offset + k)")
     for query in queries:
         check_limit(limits, "query_characters", len(query.query or ""), "characters in the query")
         if query.vectors is not None:
