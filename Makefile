@@ -7,34 +7,35 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK   := requirements-dev.lock
 JOBS   ?= 2
 # The parts of `make night`, in this order. The limits catch a part that hangs; most take a minute or two.
-NIGHT  := tests/crash/test_full_disk.py=15m tests/crash/test_memory.py=15m tests/crash/test_many_commits.py=15m \
-          tests/crash/test_read_faults.py=15m tests/corrupt=15m tests/concurrency=15m tests/fuzz=15m \
+NIGHT  := tests/crash/test_full_disk.py=15m tests/crash/test_memory.py=15m \
+          tests/crash/test_many_commits.py=15m tests/crash/test_read_faults.py=15m tests/corrupt=15m tests/concurrency=15m tests/fuzz=15m \
           tests/property=15m tests/explain/test_sums.py=15m tests/text=15m tests/cli/test_bad_input.py=15m \
           tests/cli/test_resume.py=15m tests/train/test_loop.py=15m tests/server/test_fuzz.py=15m \
           tests/server/test_swap.py=15m tests/server/test_slow_clients.py=15m tests/server/web=15m \
-          tests/server/test_overload.py=15m tests/crash/test_power_loss.py=15m tests/crash/test_process_death.py=15m
+          tests/server/test_overload.py=15m tests/crash/test_power_loss.py=15m \
+          tests/crash/test_process_death.py=15m
 
-NATIVE := CMakeLists.txt $(foreach kind,cpp hpp inl,$(wildcard native/*.$(kind) native/*/*.$(kind) native/*/*/*.$(kind)))
+NATIVE := CMakeLists.txt $(foreach kind,cpp hpp,$(wildcard native/*/*.$(kind) native/*/*/*.$(kind)))
 
 # The folder of larger test data; without it the tests that need it are skipped.
 export CITADEL_DATA ?= $(dir $(CURDIR))shared/data
 
 # Settings of the caller's pip and Python that would point out of .venv.
-unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV PIP_REQUIREMENT PIP_CONSTRAINT \
-         PIP_BUILD_CONSTRAINT PIP_NO_DEPS PIP_REQUIRE_HASHES
+unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV \
+         PIP_REQUIREMENT PIP_CONSTRAINT PIP_BUILD_CONSTRAINT PIP_NO_DEPS PIP_REQUIRE_HASHES
 
 .PHONY: help demo test test-slow lint format night bench reproduce lock clean setup
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo        index the documentation of Python's own library and ask it three questions"
-	@echo "make test        style, types, layers and the quick tests; T=tests/index runs the tests of one folder or file"
+	@echo "make test        style, types, layers and the quick tests; T=tests/index runs one folder or file"
 	@echo "make test-slow   crash states, kills, fuzzing, sanitizers and soaks"
 	@echo "make lint        style, types and layers"
 	@echo "make format      format the code and fix what ruff can fix"
 	@echo "make night       long runs of the crash, fuzz and load tests, about 25 minutes on two cores"
 	@echo "make bench       every benchmark that needs no GPU, one table each"
-	@echo "make reproduce   the paper's tables and figures for the collections in CITADEL_DATA; TRAIN=1 trains missing models"
+	@echo "make reproduce   the paper's tables and figures for CITADEL_DATA; TRAIN=1 trains missing models"
 	@echo "make setup       build the package into .venv"
 	@echo "make lock        update $(LOCK) from .venv"
 	@echo "make clean       remove .venv, builds and caches"
@@ -64,7 +65,8 @@ night: $(VENV)/.dev
 	@sh scripts/night.sh $(BIN)/pytest $(JOBS) $(NIGHT)
 
 bench: $(VENV)/.bench
-	set -e; for file in $(filter-out %/common.py %/train.py benchmarks/gpu%,$(wildcard benchmarks/*.py)); do $(BIN)/python $$file; done
+	set -e; for file in $(filter-out %/common.py %/train.py benchmarks/gpu%,$(wildcard benchmarks/*.py)); \
+		do $(BIN)/python $$file; done
 
 reproduce: $(VENV)/.dev
 	$(BIN)/python scripts/reproduce.py $(if $(TRAIN),--train)
@@ -103,5 +105,6 @@ $(VENV)/.bench: $(VENV)/.built
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache src/citadel/_native*.so
+	rm -rf $(VENV) build dist src/citadel/_native*.so
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

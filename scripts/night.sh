@@ -13,7 +13,8 @@ for entry in "$@"; do
     case $part in tests/server/*) workers=0 ;; *) workers=$jobs ;; esac
     echo "== $part (limit $limit)"
     start=$(date +%s)
-    CITADEL_NIGHT=1 OMP_NUM_THREADS=1 timeout --kill-after=30s "$limit" "$pytest" -q -n "$workers" --durations=3 "$part"
+    CITADEL_NIGHT=1 OMP_NUM_THREADS=1 timeout --kill-after=30s "$limit" \
+        "$pytest" -q -n "$workers" --durations=3 "$part"
     code=$?
     seconds=$(($(date +%s) - start))
     case $code in

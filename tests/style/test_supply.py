@@ -12,7 +12,7 @@ import pytest
 from tests.style.calls import ROOT, calls, imports
 
 FOLDERS = ("src", "tests", "scripts", "benchmarks", "examples", "docs", "native", "configs", ".ci")
-BUILT = {"__pycache__", "build", "bench-out"}
+IGNORED = {"__pycache__", "build", "bench-out", ".git"}  # .git is a file in a worktree
 TEXTS = {
     ".py",
     ".pyi",
@@ -93,7 +93,7 @@ def location_offences(text: str) -> Iterator[tuple[int, str]]:
 def files() -> list[Path]:
     inside = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))
     texts = [path for path in (*inside, *ROOT.iterdir()) if path.is_file() and path.suffix in TEXTS]
-    return sorted(path for path in texts if not BUILT & set(path.relative_to(ROOT).parts))
+    return sorted(path for path in texts if not IGNORED & set(path.relative_to(ROOT).parts))
 
 
 def test_no_code_from_data() -> None:
