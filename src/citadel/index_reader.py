@@ -15,7 +15,7 @@ from citadel.filter.tree import Scalar
 from citadel.forks import no_fork
 from citadel.index import check as checking
 from citadel.index.create import load_encoder
-from citadel.index.listing import count_documents, count_values, list_documents, list_ids
+from citadel.index.listing import count_documents, count_values, list_documents, list_fields, list_ids
 from citadel.index.manifest import Build
 from citadel.index.snapshot import Snapshot
 from citadel.index.stats import statistics
@@ -85,6 +85,20 @@ class IndexReader(ABC):
         if not isinstance(field, str):
             raise UsageError(f"facets takes the name of a field, not {type(field).__name__}")
         return count_values(self._snapshot, field, given_filter(filter), limit)
+
+    def fields(self) -> dict[str, str]:
+        """The metadata fields with what they hold, so that filters can be offered for them.
+
+        That is `number`, `boolean`, `string`, `date` (every string is an ISO date), `list` (of strings),
+        `nested` or `mixed`. Filters take all but the last two.
+
+        >>> import citadel, tempfile
+        >>> index = citadel.Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add([{"id": "d1", "text": "E = mc²", "year": 1905, "tags": ["physics"]}])
+        >>> index.commit().fields()
+        {'year': 'number', 'tags': 'list'}
+        """
+        return list_fields(self._snapshot)
 
     @property
     def settings(self) -> Settings:

@@ -70,6 +70,14 @@ def test_documents_are_unchanged(folder: Path) -> None:
     assert index.get("d0") == citadel.Document("d0", make.TEXTS[0], "T0", {"year": 1900})
 
 
+@pytest.mark.parametrize("folder", [(1, "bm25"), (2, "bm25")], indirect=True)
+def test_fields_are_listed_with_and_without_columns(folder: Path) -> None:
+    with citadel.Index.open(folder) as index:
+        before = index.fields()
+        assert before["year"] == "number"
+        assert index.merge().fields() == before
+
+
 FUTURE = FORMAT + 1
 BOTH_NUMBERS = rf"format {FUTURE}, .*format {FORMAT}"
 

@@ -63,6 +63,14 @@ class Columns:
             column = self._columns[name] = column()
         return column
 
+    def kinds(self, name: str) -> tuple[frozenset[str], bool]:
+        """The kinds of a field's values and whether all are ISO dates, without reading a column of a file."""
+        column = self._columns[name]
+        if isinstance(column, _Loader):
+            return column.kinds, column.is_date
+        column = column if isinstance(column, Column) else column()
+        return frozenset(column.kinds or (column.kind,)), column.is_date
+
     def check(self) -> None:
         """Read and check every column."""
         for name in self._columns:
@@ -141,6 +149,14 @@ class _Loader:
         if not is_list or (len(set(self._kinds)) > 1) != (self._kind == MIXED):
             self._fail("its kinds are unknown")
         self._extents = {role: self._extent(role, extent) for role, extent in arrays.items()}
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset(self._kinds or (self._kind,))
+
+    @property
+    def is_date(self) -> bool:
+        return "instants" in self._extents
 
     def _fail(self, problem: str) -> NoReturn:
         self._require_whole()

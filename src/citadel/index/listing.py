@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from citadel.filter.columns import common_kind, ranked
+from citadel.filter.fields import describe_fields
 from citadel.filter.tree import Filter, Scalar
 from citadel.index.snapshot import Snapshot
 from citadel.types import Document
+
+if TYPE_CHECKING:
+    from citadel._native import Cancel
 
 
 def count_documents(snapshot: Snapshot, filter: Filter | None = None) -> int:
@@ -45,9 +50,31 @@ def count_values(
     snapshot: Snapshot, field: str, filter: Filter | None = None, limit: int | None = None
 ) -> list[tuple[Scalar, int]]:
     """The values of a field among matching documents with their counts, most frequent first."""
-    common_kind(field, [segment.columns for segment in snapshot.segments])
-    counts: Counter[Scalar] = Counter()
+    return count_fields(snapshot, [field], filter, limit)[field]
+
+
+def count_fields(
+    snapshot: Snapshot,
+    fields: Sequence[str],
+    filter: Filter | None = None,
+    limit: int | None = None,
+    cancel: Cancel | None = None,
+) -> dict[str, list[tuple[Scalar, int]]]:
+    """`count_values` of several fields; the filter is evaluated once."""
+    for field in fields:
+        common_kind(field, [segment.columns.until(cancel) for segment in snapshot.segments])
     with snapshot.whole():
-        for segment, _, mask in snapshot.live_allowed(filter):
-            counts.update(dict(segment.columns.facet(field, mask)))
-    return ranked(counts)[:limit]
+        parts = [(segment.columns, mask) for segment, _, mask in snapshot.live_allowed(filter, cancel)]
+        facets = {}
+        for field in fields:
+            counts: Counter[Scalar] = Counter()
+            for columns, mask in parts:
+                counts.update(dict(columns.facet(field, mask, cancel)))
+            facets[field] = ranked(counts)[:limit]
+    return facets
+
+
+def list_fields(snapshot: Snapshot, cancel: Cancel | None = None) -> dict[str, str]:
+    """The metadata fields of all segments with what they hold; deleted documents count until a merge."""
+    with snapshot.whole():
+        return describe_fields([segment.columns.kinds(cancel) for segment in snapshot.segments])

@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from citadel.routing import get_router
 from citadel.settings import SUBVECTOR, Settings
 from citadel.text.analyser import Analyser, get_analyser
 from citadel.types import Document
+
+if TYPE_CHECKING:
+    from citadel._native import Cancel
 
 T = TypeVar("T")
 NOTHING_DELETED = Deleted(np.zeros(0, np.uint32))
@@ -148,14 +151,16 @@ class Snapshot:
         for owner in np.unique(owners).tolist():
             yield self.segments[owner], int(self.bases[owner]), numbers[owners == owner].tolist()
 
-    def allowed(self, filter: Filter) -> list[NDArray[np.bool_]]:
+    def allowed(self, filter: Filter, cancel: Cancel | None = None) -> list[NDArray[np.bool_]]:
         """The documents of each segment that match a filter; deleted ones may be among them."""
-        check_types(filter, [segment.columns for segment in self.segments])
-        return [segment.columns.mask(filter) for segment in self.segments]
+        check_types(filter, [segment.columns.until(cancel) for segment in self.segments])
+        return [segment.columns.mask(filter, cancel) for segment in self.segments]
 
-    def live_allowed(self, filter: Filter | None) -> Iterator[tuple[Segment, int, NDArray[np.bool_]]]:
+    def live_allowed(
+        self, filter: Filter | None, cancel: Cancel | None = None
+    ) -> Iterator[tuple[Segment, int, NDArray[np.bool_]]]:
         """Each segment with its base and the mask of its live documents that match a filter."""
-        masks = None if filter is None else self.allowed(filter)
+        masks = None if filter is None else self.allowed(filter, cancel)
         for position, segment in enumerate(self.segments):
             alive = self.deleted(segment).alive(segment.documents)
             yield segment, int(self.bases[position]), alive if masks is None else alive & masks[position]

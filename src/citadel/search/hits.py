@@ -16,12 +16,13 @@ _MAX_KEPT = 100_000  # characters; a longer document is read alone, when it is a
 class Hits(Sequence[Hit]):
     """The hits of one query, best first; ids and texts are read on first access."""
 
-    __slots__ = ("_documents", "_ids", "_last_long", "_offset", "_scored", "_snapshot", "query_cut", "tau")
+    __slots__ = ("_documents", "_ids", "_last_long", "_scored", "_snapshot", "offset", "query_cut", "tau")
 
     def __init__(
         self, snapshot: Snapshot, scored: Scored, tau: float, query_cut: bool = False, offset: int = 0
     ) -> None:
-        self._snapshot, self._scored, self.tau, self._offset = snapshot, scored, tau, offset
+        self._snapshot, self._scored, self.tau = snapshot, scored, tau
+        self.offset = offset  # better hits that were left out
         self.query_cut = query_cut  # the query was longer than the model reads
         self._ids: list[str] | None = None
         self._documents: list[Document | None] | None = None
@@ -39,7 +40,7 @@ class Hits(Sequence[Hit]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"hit {index} of {len(self)}")
-        rank = self._offset + index % len(self) + 1
+        rank = self.offset + index % len(self) + 1
         return Hit(self.ids[index], float(self._scored.scores[index]), rank, self._document)
 
     def __repr__(self) -> str:
@@ -70,7 +71,7 @@ class Hits(Sequence[Hit]):
     def _document(self, rank: int) -> Document:
         if self._documents is None:
             self._documents = [_kept(*fields) for fields in self.fields(0, len(self), _MAX_KEPT + 1)]
-        index = rank - self._offset - 1
+        index = rank - self.offset - 1
         return self._documents[index] or self._long_document(index)
 
     def _long_document(self, index: int) -> Document:

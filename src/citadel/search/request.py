@@ -70,13 +70,13 @@ class Requests:
             k += offset
         if filter is None:
             return Request(self._plan(k, semantic_mode, tau), offset, min_score, None, cancel)
-        allowed = self.allowed(filter)
+        allowed = self.allowed(filter, cancel)
         if semantic_mode == "auto" and len(allowed) < EXACT_BELOW:
             semantic_mode = "exact"
         return Request(self._plan(k, semantic_mode, tau), offset, min_score, allowed, cancel)
 
-    def allowed(self, filter: GivenFilter) -> Any:
-        """The engine's form of a filter."""
+    def allowed(self, filter: GivenFilter, cancel: Cancel | None = None) -> Any:
+        """The engine's form of a filter; its `len` is the number of live documents that match."""
         parsed = given_filter(filter)
         assert parsed is not None
         with self._lock:
@@ -84,7 +84,7 @@ class Requests:
                 self._filters[parsed] = self._filters.pop(parsed)  # now the most recent one
                 return self._filters[parsed]
         with self._snapshot.whole():
-            allowed = self._engine.prepare_filter(self._snapshot.allowed(parsed))
+            allowed = self._engine.prepare_filter(self._snapshot.allowed(parsed, cancel))
         with self._lock:
             while len(self._filters) >= _MAX_CACHED_FILTERS:
                 del self._filters[next(iter(self._filters))]

@@ -94,6 +94,10 @@ class Searcher:
     def __len__(self) -> int:
         return len(self.snapshot)
 
+    def count(self, filter: GivenFilter | None = None, *, cancel: Cancel | None = None) -> int:
+        """The number of documents whose metadata match a filter; a search with it keeps its result."""
+        return len(self) if filter is None else len(self._requests.allowed(filter, cancel))
+
     def search(
         self,
         query: str,

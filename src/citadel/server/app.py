@@ -30,7 +30,9 @@ _DESCRIPTION = "Multi-vector retrieval with dynamic lexical routing. The guide i
 # (model, field, JSON Schema keyword, name of the limit)
 _SCHEMA_LIMITS = (
     ("SearchRequest", "k", "maximum", "k"),
+    ("SearchRequest", "offset", "maximum", "depth"),
     ("BatchRequest", "k", "maximum", "k"),
+    ("BatchRequest", "offset", "maximum", "depth"),
     ("BatchRequest", "queries", "maxItems", "batch"),
     ("AddRequest", "documents", "maxItems", "documents"),
     ("DeleteRequest", "ids", "maxItems", "documents"),

@@ -13,6 +13,7 @@ from typing import Any
 from citadel.errors import (
     ChangesLostError,
     CorruptIndexError,
+    FilterError,
     ResourceError,
     ServerError,
     TruncatedDocumentsWarning,
@@ -315,6 +316,8 @@ def _error(status: int, answer: Any, retry_after: str | None) -> Exception:
     )
     if code == "corrupt":
         return CorruptIndexError(*[*message.split("; ")[0].split(": ", 2), "", ""][:3])
+    if code == "filter":
+        return FilterError(message.removeprefix("filter: "))
     if kind := _EXCEPTIONS.get(code):
         return kind(message)
     if code == "lost":

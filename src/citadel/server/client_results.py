@@ -22,9 +22,10 @@ class RemoteHits(Sequence[Hit]):
         tau: float,
         dot_products: int = 0,
         query_cut: bool = False,
+        offset: int = 0,
     ) -> None:
         self._client, self._rows, self.tau, self.dot_products = client, rows, tau, dot_products
-        self.query_cut = query_cut
+        self.query_cut, self.offset = query_cut, offset
         self._hits = [Hit(row["id"], row["score"], row["rank"], self._document) for row in rows]
 
     def __len__(self) -> int:
@@ -47,7 +48,7 @@ class RemoteHits(Sequence[Hit]):
         return [hit.score for hit in self._hits]
 
     def _document(self, rank: int) -> Document:
-        row = self._rows[rank - 1]
+        row = self._rows[rank - self.offset - 1]
         if "text" in row and not row.get("text_cut"):
             return Document(row["id"], row["text"], row["title"], row["metadata"])
         document = self._client.get(row["id"])  # searched without documents, or cut: fetched one by one

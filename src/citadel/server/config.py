@@ -26,6 +26,7 @@ class Limits:
     k: int = 1000
     batch: int = 100  # queries per request
     hits: int = 10_000  # k × queries per request
+    depth: int = 10_000  # offset + k
     hit_characters: int = 100_000  # title and text of a hit, each; longer ones are cut
     answer_characters: int = 32 << 20  # titles and texts in one response
     explained: int = 20  # hits with an explanation

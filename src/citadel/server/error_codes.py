@@ -6,14 +6,16 @@ from citadel.errors import (
     Cancelled,
     CitadelError,
     CorruptIndexError,
+    FilterError,
     InputError,
     LockHeldError,
     ResourceError,
     UsageError,
 )
 
-# (exception, status, code)
+# (exception, status, code); the first that fits
 ERROR_CODES: tuple[tuple[type[CitadelError], int, str], ...] = (
+    (FilterError, 422, "filter"),
     (UsageError, 400, "usage"),
     (InputError, 422, "fields"),
     (LockHeldError, 409, "locked"),

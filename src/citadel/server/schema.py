@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from citadel.server.base_schema import RequestModel, ResponseModel, example
+from citadel.server.filter_schema import MAX_FACETS, FacetValue, FieldName, FilterObject
 from citadel.server.ledger import TOKEN_PATTERN
 
 SemanticMode = Literal["auto", "exact", "rerank", "off"]
-
-
-def _example(**fields: Any) -> dict[str, Any]:
-    return {"examples": [fields]}
 
 
 def _not_blank(text: str) -> str:
@@ -22,18 +20,6 @@ def _not_blank(text: str) -> str:
 
 
 QueryText = Annotated[str, AfterValidator(_not_blank), Field(json_schema_extra={"pattern": r"\S"})]
-
-
-class RequestModel(BaseModel):
-    """Strict parsing: no coercion, unknown fields are rejected."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class ResponseModel(BaseModel):
-    """Base of all responses. Used for the OpenAPI document only; responses are not validated."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 # ---- search ------------------------------------------------------------------------------------------------
@@ -57,6 +43,9 @@ class SearchOptions(RequestModel):
     """Options of a search, for one query or a batch."""
 
     k: int = Field(10, ge=0, description="hits per query")
+    filter: FilterObject | None = None
+    offset: int = Field(0, ge=0, description="leave out this many of the first hits")
+    min_score: float | None = Field(None, description="leave out hits with a lower score")
     semantic_mode: SemanticMode = Field("auto", description="how semantic vectors are used")
     tau: float | None = Field(
         None, ge=0, description="ignore document weights up to this threshold; at least the index's own τ"
@@ -68,11 +57,18 @@ class SearchOptions(RequestModel):
 class SearchRequest(SearchOptions):
     """One query: a text or vectors."""
 
-    model_config = ConfigDict(json_schema_extra=_example(query="who proposed relativity", k=3))
+    model_config = ConfigDict(
+        json_schema_extra=example(
+            query="who proposed relativity", k=3, filter={"year": {"$gte": 1900}}, facets=["year"]
+        )
+    )
 
     query: QueryText | None = None
     vectors: QueryVectors | None = None
     explain: bool = Field(False, description="return an explanation with each hit")
+    facets: list[FieldName] = Field(
+        [], max_length=MAX_FACETS, description="metadata fields whose values are counted"
+    )
 
     @model_validator(mode="after")
     def _one_query(self) -> SearchRequest:
@@ -95,7 +91,7 @@ class BatchRequest(SearchOptions):
     """Several queries with the same options."""
 
     model_config = ConfigDict(
-        json_schema_extra=_example(
+        json_schema_extra=example(
             queries=[{"id": "q1", "query": "relativity"}, {"id": "q2", "query": "evolution"}], k=3
         )
     )
@@ -142,6 +138,7 @@ class SearchSummary(ResponseModel):
     """Fields that every search response has."""
 
     generation: int = Field(description="the generation that was searched")
+    matching: int = Field(description="documents that match the filter; all documents without one")
     tau: float = Field(description="the τ in use")
     dot_products: int
     timings: SearchTimings
@@ -155,6 +152,9 @@ class SearchResponse(SearchSummary):
         description="whether the query is longer than the model reads, so that its end is ignored"
     )
     hits: list[HitModel]
+    facets: dict[str, list[FacetValue]] | None = Field(
+        None, description="the most frequent values of each requested field, over all matching documents"
+    )
 
 
 class BatchResult(ResponseModel):
@@ -180,7 +180,7 @@ class BatchResponse(SearchSummary):
 class ExplainRequest(RequestModel):
     """A query and the document to explain."""
 
-    model_config = ConfigDict(json_schema_extra=_example(query="who proposed relativity", id="d1"))
+    model_config = ConfigDict(json_schema_extra=example(query="who proposed relativity", id="d1"))
 
     query: QueryText
     id: str = Field(description="id of the document")
@@ -192,7 +192,7 @@ class TextRequest(RequestModel):
     """A text to explain without an index lookup."""
 
     model_config = ConfigDict(
-        json_schema_extra=_example(text="Einstein proposed relativity.", side="document")
+        json_schema_extra=example(text="Einstein proposed relativity.", side="document")
     )
 
     text: str
@@ -257,7 +257,7 @@ class AddRequest(ChangeRequest):
     """Documents to add; an existing id is replaced."""
 
     model_config = ConfigDict(
-        json_schema_extra=_example(
+        json_schema_extra=example(
             documents=[{"id": "d9", "title": "Gravity", "text": "Newton proposed gravity.", "year": 1687}],
             commit=True,
         )
@@ -269,7 +269,7 @@ class AddRequest(ChangeRequest):
 class DeleteRequest(ChangeRequest):
     """Ids of documents to delete; unknown ids are ignored."""
 
-    model_config = ConfigDict(json_schema_extra=_example(ids=["d9"]))
+    model_config = ConfigDict(json_schema_extra=example(ids=["d9"]))
 
     ids: list[str] = Field(min_length=1)
 
@@ -277,7 +277,7 @@ class DeleteRequest(ChangeRequest):
 class CommitRequest(RequestModel):
     """The changes that must be durable when the commit returns."""
 
-    model_config = ConfigDict(json_schema_extra=_example())
+    model_config = ConfigDict(json_schema_extra=example())
 
     changes: ChangesToken | Annotated[list[ChangesToken], Field(max_length=1000)] | None = Field(
         None, description="one token or several; by default all uncommitted changes"

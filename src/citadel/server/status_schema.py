@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from citadel.server.schema import ResponseModel
+from citadel.server.base_schema import ResponseModel
 
 
 class ErrorDetail(ResponseModel):
@@ -84,6 +84,22 @@ class StatsResponse(ResponseModel):
     memory: MemoryStats
     model: ModelStats
     server: ServerStats
+
+
+class FieldModel(ResponseModel):
+    """A metadata field and what it holds."""
+
+    name: str
+    kind: Literal["number", "boolean", "string", "date", "list", "nested", "mixed"] = Field(
+        description="what a filter can compare: all but nested and mixed; date: every string is an ISO date"
+    )
+
+
+class FieldsResponse(ResponseModel):
+    """The metadata fields of the index, in order of first use."""
+
+    fields: list[FieldModel]
+    generation: int
 
 
 class HealthResponse(ResponseModel):

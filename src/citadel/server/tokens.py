@@ -14,6 +14,7 @@ PERMISSIONS = {
     "/v1/search/batch": READ,
     "/v1/explain": READ,
     "/v1/explain/text": READ,
+    "/v1/fields": READ,
     "/v1/stats": READ,
     "/metrics": READ,
     "/v1/delete": WRITE,

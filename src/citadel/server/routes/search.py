@@ -11,11 +11,15 @@ from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
 from citadel.errors import Cancelled, ServerError
+from citadel.filter.parse import given_filter
+from citadel.filter.tree import Filter
+from citadel.index.listing import count_fields
 from citadel.index.snapshot import Snapshot
 from citadel.search.hits import Hits
 from citadel.server.config import Limits
 from citadel.server.context import ServerContext, server_context
 from citadel.server.errors import JsonBytes
+from citadel.server.filter_schema import FACET_VALUES, facet_rows
 from citadel.server.json_route import ERRORS, JsonRoute, check_limit
 from citadel.server.pool import PoolJob
 from citadel.server.routes.explain import explain_hits
@@ -62,6 +66,7 @@ def _check(
 ) -> None:
     limits = context.config.limits
     check_limit(limits, "k", options.k, "hits")
+    check_limit(limits, "depth", options.offset + options.k, "hits (offset + k)")
     for query in queries:
         check_limit(limits, "query_characters", len(query.query or ""), "characters in the query")
         if query.vectors is not None:
@@ -95,20 +100,30 @@ class SearchTask:
         """Return the response body."""
         seconds = {"queue": job.queue_seconds, "encode": job.encode_seconds}
         stopwatch = _Stopwatch(seconds)
-        results = self._scan(job, encoded)
+        filter = given_filter(self._request.filter)
+        results = self._scan(job, encoded, filter)
+        matching = {"matching": job.searcher.count(filter, cancel=job.cancel)} | self._facets(job, filter)
         stopwatch.lap("scan")
-        rows = [
-            self._reader.rows(hits, job) if self._request.documents else id_rows(hits) for hits in results
-        ]
+        rows = [self._rows(hits, job) for hits in results]
         stopwatch.lap("documents")
         if isinstance(self._request, SearchRequest) and self._request.explain:
             explain_hits(job, self._request, rows[0])
         stopwatch.lap("explain")
         for stage in ("encode", "scan", "documents", "explain"):
             self._metrics.stage(stage, seconds[stage])
-        return to_json(self._response(results, rows) | self._summary(job, results, seconds))
+        return to_json(self._response(results, rows) | matching | self._summary(job, results, seconds))
 
-    def _scan(self, job: PoolJob, encoded: list[Any]) -> list[Hits]:
+    def _facets(self, job: PoolJob, filter: Filter | None) -> dict[str, Any]:
+        names = self._request.facets if isinstance(self._request, SearchRequest) else []
+        if not names:
+            return {}
+        facets = count_fields(job.searcher.snapshot, names, filter, FACET_VALUES, job.cancel)
+        return {"facets": facet_rows(facets)}
+
+    def _rows(self, hits: Hits, job: PoolJob) -> list[dict[str, Any]]:
+        return self._reader.rows(hits, job) if self._request.documents else id_rows(hits)
+
+    def _scan(self, job: PoolJob, encoded: list[Any], filter: Filter | None) -> list[Hits]:
         texts, request, results = iter(encoded), self._request, []
         for query in self._queries:
             mode: str = request.semantic_mode
@@ -120,7 +135,14 @@ class SearchTask:
                     _mode(query.vectors, mode),
                 )
             hits = job.searcher.search_prepared(
-                prepared, request.k, semantic_mode=mode, tau=request.tau, cancel=job.cancel
+                prepared,
+                request.k,
+                semantic_mode=mode,
+                tau=request.tau,
+                cancel=job.cancel,
+                filter=filter,
+                offset=request.offset,
+                min_score=request.min_score,
             )
             if query.vectors is not None and not all(map(math.isfinite, hits.scores)):
                 raise ServerError(422, "fields", "a score is infinite: scale the query's vectors down")
@@ -162,7 +184,9 @@ class _Stopwatch:
 def id_rows(hits: Hits) -> list[dict[str, Any]]:
     """Convert hits to JSON objects with rank, id and score."""
     pairs = zip(hits.ids, hits.scores, strict=True)
-    return [{"rank": rank, "id": id, "score": score} for rank, (id, score) in enumerate(pairs, 1)]
+    return [
+        {"rank": rank, "id": id, "score": score} for rank, (id, score) in enumerate(pairs, hits.offset + 1)
+    ]
 
 
 class HitReader:
@@ -184,9 +208,8 @@ class HitReader:
             if job.cancel.is_set():
                 raise Cancelled("the search was cancelled")
             for id, title, text, metadata in hits.fields(len(rows), len(rows) + step, limit):
-                rows.append(
-                    self._row(len(rows) + 1, id, scores[len(rows)], title, text) | {"metadata": metadata}
-                )
+                rank = hits.offset + len(rows) + 1
+                rows.append(self._row(rank, id, scores[len(rows)], title, text) | {"metadata": metadata})
             if self._remaining < 0:
                 raise ServerError(422, "limit", self._too_long)
         return rows

@@ -1,4 +1,4 @@
-"""`/v1/stats`, `/health/` and `/metrics`."""
+"""`/v1/stats`, `/v1/fields`, `/health/` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from fastapi import APIRouter, Request, Response
 
 from citadel import __version__, _native
 from citadel.errors import ServerError
+from citadel.index.listing import list_fields
 from citadel.server.context import ServerContext, server_context
 from citadel.server.errors import json_response
 from citadel.server.index_stats import model_bytes, resident_bytes
 from citadel.server.json_route import ERRORS
 from citadel.server.metrics import CONTENT_TYPE
 from citadel.server.pool import PoolJob
-from citadel.server.status_schema import HealthResponse, StatsResponse
+from citadel.server.status_schema import FieldsResponse, HealthResponse, StatsResponse
 
 router = APIRouter(responses=ERRORS, tags=["server"])
 
@@ -53,6 +54,20 @@ def _server_stats(context: ServerContext) -> dict[str, Any]:
         "reload_error": service.reload_error,
         "limits": asdict(context.config.limits),
     }
+
+
+@router.get("/v1/fields", response_model=FieldsResponse)
+async def fields(request: Request) -> Response:
+    """Return the metadata fields of the index and what they hold."""
+    context = server_context(request)
+    await context.pool.admit()
+
+    def run(job: PoolJob, _: list[Any]) -> dict[str, Any]:
+        snapshot = job.searcher.snapshot
+        rows = [{"name": name, "kind": kind} for name, kind in list_fields(snapshot, job.cancel).items()]
+        return {"fields": rows, "generation": snapshot.manifest.generation}
+
+    return json_response(await context.answer(PoolJob(context.service.searcher, run), request))
 
 
 @router.get("/health/live", response_model=HealthResponse)
