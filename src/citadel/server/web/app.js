@@ -67,8 +67,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-addEventListener("popstate", followLink);
-addEventListener("hashchange", followLink);
+addEventListener("popstate", followLink);  // also fired when the fragment changes
 
 function start() {
   followLink();

@@ -12,7 +12,8 @@ export const loadFields = async (signal) => (await get("v1/fields", signal)).fie
 // Facets do not depend on the query, but the API needs one.
 async function countValues(signal, query, fields, filter) {
   if (!fields.length) return new Map();
-  const body = { query, k: 1, documents: false, facets: fields.map(({ name }) => name), ...(filter && { filter }) };
+  const facets = fields.map(({ name }) => name);
+  const body = { query, k: 1, documents: false, facets, ...(filter && { filter }) };
   return new Map(Object.entries((await post("v1/search", body, signal)).facets));
 }
 
@@ -22,12 +23,13 @@ const isCountable = ({ name, kind }) => KINDS.includes(kind) && name !== "url" &
 export async function offeredFields(signal, query, fields) {
   const known = fields.filter(isCountable).slice(0, MAX_ASKED);
   const counts = await countValues(signal, query, known, null);
-  const offered = known.filter(({ name }) => counts.get(name)?.some(({ count }) => count > 1)).slice(0, MAX_FACETS);
+  const repeats = ({ name }) => counts.get(name)?.some(({ count }) => count > 1);
+  const offered = known.filter(repeats).slice(0, MAX_FACETS);
   return offered.map((field) => ({ ...field, values: counts.get(field.name), ticked: [] }));
 }
 
-// The same fields with the counts over the documents that match a filter. Where values of a field are ticked, its
-// counts leave that condition out, so that further values can be added.
+// The same fields with the counts over the documents that match a filter. Where values of a field are ticked,
+// its counts leave that condition out, so that further values can be added.
 export async function filteredFields(signal, query, offered, filter) {
   if (!filter) return offered;
   const counts = await countValues(signal, query, offered, filter);

@@ -53,7 +53,8 @@ export function startFilter(changed) {
   function render() {
     const focused = document.activeElement?.dataset.facet;
     replace(byId("facets"), shown.map((field) => facet(field, expanded, tick, render)));
-    if (focused) [...byId("facets").querySelectorAll("[data-facet]")].find((node) => node.dataset.facet === focused)?.focus();
+    const controls = [...byId("facets").querySelectorAll("[data-facet]")];
+    if (focused) controls.find((node) => node.dataset.facet === focused)?.focus();
   }
 
   function problem(error) {
@@ -97,9 +98,9 @@ export function startFilter(changed) {
     readFields,
     refresh,
     problem,
-    summary(answer, documents) {
-      const isOn = answer?.matching != null && documents != null && box.value.trim();
-      byId("side-title").textContent = isOn ? `Filter: ${whole(answer.matching)} of ${whole(documents)}` : "Filter";
+    summary({ matching, request }, documents) {
+      const isOn = request.condition && documents != null;
+      byId("side-title").textContent = isOn ? `Filter: ${whole(matching)} of ${whole(documents)}` : "Filter";
     },
   };
 }
@@ -107,11 +108,12 @@ export function startFilter(changed) {
 // An integer that JavaScript has rounded cannot be filtered for.
 const isExact = ({ value }) => !Number.isInteger(value) || Number.isSafeInteger(value);
 
-// The most frequent values, and all ticked ones, also where no document has them any more. Numbers are put in order.
+// The most frequent values, and all ticked ones, also where no document has them any more. Numbers are sorted.
 function facetValues({ kind, values, ticked }, isExpanded) {
   const exact = values.filter(isExact).slice(0, MAX_LISTED), missing = new Set(ticked);
   for (const { value } of exact) missing.delete(value);
-  const frequent = isExpanded ? exact : exact.filter(({ value }, rank) => rank < MAX_VALUES || ticked.includes(value));
+  const isListed = ({ value }, rank) => isExpanded || rank < MAX_VALUES || ticked.includes(value);
+  const frequent = exact.filter(isListed);
   const listed = [...frequent, ...[...missing].map((value) => ({ value, count: 0 }))];
   if (kind === "number") listed.sort((a, b) => a.value - b.value);
   return { listed, hidden: exact.filter((row) => !frequent.includes(row)) };
@@ -133,8 +135,10 @@ function facet(field, expanded, tick, render) {
     }, `${hidden.length} more`));
 }
 
-// Names a control, to give it the focus again after it was drawn anew. "more" has the name of the first value it shows.
+// Names a control, which gets the focus back when it is drawn again; "more" hands it to the first new value.
 const facetId = ({ name }, value) => JSON.stringify([name, value]);
+
+const nounOf = (count) => (count === 1 ? " document" : " documents");
 
 function facetValue(field, { value, count }, tick) {
   const text = String(value) || "(empty)", name = shorten(text);
@@ -144,5 +148,5 @@ function facetValue(field, { value, count }, tick) {
       onchange: (event) => tick(field, value, event.target.checked),
     }),
     el("bdi", {}, name),
-    el("span", { class: "count" }, whole(count), el("span", { class: "unseen" }, count === 1 ? " document" : " documents")));
+    el("span", { class: "count" }, whole(count), el("span", { class: "unseen" }, nounOf(count))));
 }

@@ -2,7 +2,7 @@
 
 import { el, plural, shorten } from "./dom.js";
 
-const MAX_FIELDS = 4;
+const MAX_FIELDS = 4, MAX_LETTERS = 60, MAX_LETTERS_IN_TABLE = 2000;
 
 function text(value) {
   if (value == null) return "–";
@@ -30,7 +30,9 @@ function pairs(hit) {
   return [["id", hit.id], ...fields.filter(isLink), ...fields.filter((field) => !isLink(field))];
 }
 
-const line = ([name, value]) => el("div", {}, el("dt", {}, el("bdi", {}, shorten(name))), el("dd", {}, fact(name, value, 60)));
+const entry = ([name, value], limit) =>
+  [el("dt", {}, el("bdi", {}, shorten(name))), el("dd", {}, fact(name, value, limit))];
+const line = (field) => el("div", {}, ...entry(field, MAX_LETTERS));
 
 // One line: the id and the first fields; a button shows the others.
 export function facts(hit) {
@@ -44,5 +46,5 @@ export function facts(hit) {
 }
 
 // A table of the id and all fields.
-export const allFacts = (hit) => el("dl", { class: "plain" },
-  ...pairs(hit).flatMap(([name, value]) => [el("dt", {}, el("bdi", {}, shorten(name))), el("dd", {}, fact(name, value, 2000))]));
+export const allFacts = (hit) =>
+  el("dl", { class: "plain" }, ...pairs(hit).flatMap((field) => entry(field, MAX_LETTERS_IN_TABLE)));

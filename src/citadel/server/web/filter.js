@@ -2,31 +2,32 @@
 
 export class FilterProblem extends Error {}
 
+const NO_OBJECT = 'A filter is a JSON object such as {"year": {"$gte": 1900}}.';
 const TWICE = "A field or operator occurs twice in one object: join the two conditions with $and.";
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 // The filter in a text; null where it has no condition.
 export function parseFilter(text) {
   if (!text.trim()) return null;
-  const filter = parseJson(text);
-  if (!isObject(filter)) throw new FilterProblem('A filter is a JSON object such as {"year": {"$gte": 1900}}.');
-  if (countKeys(filter) < writtenKeys(text)) throw new FilterProblem(TWICE);
-  return Object.keys(filter).length ? filter : null;
+  try {
+    return checked(JSON.parse(text, requireExact), text);
+  } catch (error) {
+    if (error instanceof SyntaxError) throw new FilterProblem(`Not valid JSON: ${error.message}.`);
+    if (error instanceof RangeError) throw new FilterProblem("The filter is nested too deeply.");
+    throw error;
+  }
 }
 
-function parseJson(text) {
-  try {
-    return JSON.parse(text, requireExact);
-  } catch (error) {
-    if (error instanceof FilterProblem) throw error;
-    throw new FilterProblem(error instanceof SyntaxError ? `Not valid JSON: ${error.message}.` : "The filter is nested too deeply.");
-  }
+function checked(filter, text) {
+  if (!isObject(filter)) throw new FilterProblem(NO_OBJECT);
+  if (countKeys(filter) < writtenKeys(text)) throw new FilterProblem(TWICE);
+  return Object.keys(filter).length ? filter : null;
 }
 
 // JavaScript rounds larger integers, which would match other documents.
 function requireExact(key, value) {
   if (Number.isInteger(value) && !Number.isSafeInteger(value))
-    throw new FilterProblem(`${value} has more digits than a browser can hold: send this filter through the API.`);
+    throw new FilterProblem(`${value} has more digits than a browser can hold: send it through the API.`);
   return value;
 }
 
@@ -36,8 +37,11 @@ function writtenKeys(text) {
   return [...strings].filter(([, colon]) => colon).length;
 }
 
-const countKeys = (value) => (value === null || typeof value !== "object" ? 0
-  : Object.values(value).reduce((sum, part) => sum + countKeys(part), isObject(value) ? Object.keys(value).length : 0));
+function countKeys(value) {
+  if (value === null || typeof value !== "object") return 0;
+  const parts = Object.values(value), keys = Array.isArray(value) ? 0 : parts.length;
+  return parts.reduce((sum, part) => sum + countKeys(part), keys);
+}
 
 export const writeFilter = (filter) => (filter ? JSON.stringify(filter, null, 1).replace(/\n\s*/g, " ") : "");
 
@@ -79,31 +83,35 @@ function withEqual(filter, field, values) {
 
 // Members of a list: the first is a condition of the field, further ones are clauses of $and.
 const clauses = (filter) => (Array.isArray(entry(filter, "$and")) ? filter.$and : []);
-const member = (clause, field) => {
-  const condition = isObject(clause) && Object.keys(clause).length === 1 ? entry(clause, field) : undefined;
-  return isObject(condition) && Object.keys(condition).length === 1 ? entry(condition, "$contains") : undefined;
-};
+const only = (object, name) =>
+  (isObject(object) && Object.keys(object).length === 1 ? entry(object, name) : undefined);
+const member = (clause, field) => only(only(clause, field), "$contains");
 
-const containedValues = (filter, field) =>
-  [entry(operators(filter, field), "$contains"), ...clauses(filter).map((clause) => member(clause, field))].filter(isScalar);
+function containedValues(filter, field) {
+  const first = entry(operators(filter, field), "$contains");
+  return [first, ...clauses(filter).map((clause) => member(clause, field))].filter(isScalar);
+}
 
 function addContained(filter, field, value) {
-  const condition = operators(filter, field), clause = { [field]: { $contains: value } };
-  if (entry(condition, "$contains") === undefined) return withEntry(filter, field, withEntry(condition, "$contains", value));
-  return withEntry(filter, "$and", [...clauses(filter), clause]);
+  const condition = operators(filter, field), isFirst = entry(condition, "$contains") === undefined;
+  if (isFirst) return withEntry(filter, field, withEntry(condition, "$contains", value));
+  return withEntry(filter, "$and", [...clauses(filter), { [field]: { $contains: value } }]);
 }
 
 function dropContained(filter, field, value) {
-  const condition = operators(filter, field), others = clauses(filter).filter((clause) => member(clause, field) !== value);
-  const kept = entry(condition, "$contains") === value ? withEntry(condition, "$contains", undefined) : condition;
+  const condition = operators(filter, field), isFirst = entry(condition, "$contains") === value;
+  const kept = isFirst ? withEntry(condition, "$contains", undefined) : condition;
   const rest = withEntry(filter, field, kept ?? undefined);
-  return clauses(filter).length ? withEntry(rest, "$and", others.length ? others : undefined) : rest;
+  if (!clauses(filter).length) return rest;
+  const others = clauses(filter).filter((clause) => member(clause, field) !== value);
+  return withEntry(rest, "$and", others.length ? others : undefined);
 }
 
 // The values of a facet that the filter selects.
-export const selected = (filter, field, kind) => (kind === "list" ? containedValues : equalValues)(filter, field);
+export const selected = (filter, field, kind) =>
+  (kind === "list" ? containedValues(filter, field) : equalValues(filter, field));
 
-// The filter with one value of a facet selected or not: any of several values, but all of several list members.
+// The filter with one value of a facet selected or not: any of several values, all of several list members.
 export function toggle(filter, field, kind, value, isOn) {
   if (kind === "list") return (isOn ? addContained : dropContained)(filter, field, value);
   const others = equalValues(filter, field).filter((known) => known !== value);

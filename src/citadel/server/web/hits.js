@@ -1,6 +1,8 @@
 // The list of hits: titles, snippets, score bars and the legend of query words.
 
-import { byId, el, faint, fixed, highlight, hues, label, largestGain, queryWords, replace, whole } from "./dom.js";
+import {
+  byId, el, faint, fixed, highlight, hues, label, largestGain, queryWords, replace, whole,
+} from "./dom.js";
 import { facts } from "./facts.js";
 import { openWhy } from "./why.js";
 
@@ -14,28 +16,35 @@ export function renderHits(query, hits) {
 }
 
 // `top` is the score of the first hit, which has the longest bar.
-export const appendHits = (query, hits, top) => byId("hits").append(...hits.map((hit) => item(query, hit, top)));
+export function appendHits(query, hits, top) {
+  byId("hits").append(...hits.map((hit) => item(query, hit, top)));
+}
 
 function item(query, hit, top) {
+  const explain = (event) => openWhy(query, hit, event.currentTarget);
   return el("li", { "data-id": hit.id },
     el("div", { class: "head" },
-      el("button", { class: "title", onclick: (event) => openWhy(query, hit, event.currentTarget) }, hit.title || hit.id),
+      el("button", { class: "title", onclick: explain }, hit.title || hit.id),
       el("span", { class: "score" }, el("span", {}, "score "), fixed(hit.score))),
     el("div", { class: "bar", "aria-hidden": "true", "--w": top > 0 ? Math.max(hit.score / top, 0) : 0 }),
     el("p", { class: "snippet" }, preview(hit)),
-    hit.passage && el("p", { class: "passage" }, `passage at character ${whole(hit.passage.start)} of the document`),
+    hit.passage && el("p", { class: "passage" }, passageAt(hit.passage)),
     facts(hit));
 }
 
+const passageAt = ({ start }) => `passage at character ${whole(start)} of the document`;
+
 function preview(hit) {
-  const letters = Array.from(hit.text), start = hit.passage?.start < letters.length ? hit.passage.start : 0;
-  const end = Math.min(start + PREVIEW, start ? hit.passage.end : letters.length);
+  const letters = Array.from(hit.text);
   if (!letters.length) return el("span", { class: "dim" }, "(no text)");
-  return `${start > 0 ? "… " : ""}${letters.slice(start, end).join("")}${end < letters.length ? " …" : ""}`;
+  const isKnown = hit.passage?.start < letters.length;  // the server cuts very long texts
+  const [start, last] = isKnown ? [hit.passage.start, hit.passage.end] : [0, letters.length];
+  const end = Math.min(start + PREVIEW, last), part = letters.slice(start, end).join("");
+  return `${start > 0 ? "… " : ""}${part}${end < letters.length ? " …" : ""}`;
 }
 
-// Where the overall meaning makes up most of every score, all bars would be grey and equally long. The part that all
-// hits share does not change their order: bars show what is above it, and the legend gives its amount.
+// Where the overall meaning makes up most of every score, all bars would be grey and equally long. The part
+// that all hits share does not change their order: bars show what is above it, and the legend gives its amount.
 export function drawAboveCommon(hits) {
   const common = Math.min(...hits.map((hit) => hit.explanation?.semantic?.gain ?? 0)), top = hits[0]?.score;
   if (hits.length < 2 || !(common > top / 2)) return;
@@ -65,7 +74,7 @@ export function renderExplained(hit) {
   if (!byId("legend").children.length) replace(byId("legend"), legend(explanation));
 }
 
-// The part of the text to show. Where the best passage is known and the snippet lies outside, the passage's beginning.
+// The part of the text to show: the snippet, or the passage's beginning if the snippet lies outside of it.
 function snippetOf({ explanation, passage }) {
   const { snippet, text, text_start: first } = explanation;
   if (!text) return null;
@@ -83,20 +92,23 @@ function snippetText(explanation, snippet, largest) {
   const others = faint(explanation, "text").map(shift).filter((span) => span.start >= 0);
   const isCut = explanation.text_cut || snippet.end < Array.from(explanation.text).length;
   const startsLater = explanation.text_start + snippet.start > 0;
-  return [startsLater && "… ", highlight(snippet.text, [...snippet.spans, ...others], explanation, largest), isCut && " …"].flat();
+  const body = highlight(snippet.text, [...snippet.spans, ...others], explanation, largest);
+  return [startsLater && "… ", ...body, isCut && " …"];
 }
 
-// The bar of a hit: a segment per query word and a grey one for the overall meaning, in percent of the bar. Sums below
-// 1 would leave a part of a flex container empty, so gains are not used as they are.
+// The bar of a hit: a segment per query word and a grey one for the overall meaning, in percent of the bar.
+// Sums below 1 would leave a part of a flex container empty, so gains are not used as they are.
 function segments(explanation, common = 0) {
   const colours = hues(explanation);
-  const parts = explanation.matches.map((match, number) => ({ gain: match.gain, hue: colours[number], name: label(match) }));
+  const part = (match, number) => ({ gain: match.gain, hue: colours[number], name: label(match) });
+  const parts = explanation.matches.map(part);
   const { semantic } = explanation;
   if (semantic) parts.push({ gain: semantic.gain - common, total: semantic.gain, name: "overall meaning" });
   const positive = parts.filter(({ gain }) => gain > 0);
   const sum = positive.reduce((total, { gain }) => total + gain, 0);
   return positive.map(({ gain, hue, name, total = gain }) => el("i", {
-    class: hue === undefined ? "meaning" : null, "--h": hue, "--g": (100 * gain) / sum, title: `${name}: ${fixed(total)}`,
+    class: hue === undefined ? "meaning" : null, "--h": hue, "--g": (100 * gain) / sum,
+    title: `${name}: ${fixed(total)}`,
   }));
 }
 

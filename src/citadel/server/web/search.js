@@ -5,6 +5,7 @@ import { byId, el, milliseconds, plural, show } from "./dom.js";
 import { startFilter } from "./facets.js";
 import { FilterProblem } from "./filter.js";
 import { appendHits, drawAboveCommon, renderExplained, renderHits } from "./hits.js";
+import { INTRO } from "./terms.js";
 import { closeWhy } from "./why.js";
 import { wholeWords } from "./words.js";
 
@@ -15,67 +16,65 @@ const PAGE = 10;            // hits shown at first, and added by "more"
 const MAX_RESTORED = 100;   // hits that a deep link shows at once
 const MAX_HITS = 1000;      // after which "more" ends
 
-const INTRO = {
-  dynamic: byId("intro-keys").textContent,
-  bm25: "Every word is its own key, reduced to its stem. A word of your query matches the same word in a document. Rare words add more than common ones, and repeated words add more again.",
-  static: "Every word is its own key. A word of your query matches the same word in a document, and the closer the two are in meaning, the more it adds to the document’s score.",
-  all_to_all: "Every word of your query is matched with the word of a document that is nearest in meaning; the nearer it is, the more it adds to the document’s score.",
-  sparse: "Every text is filed under keys: words that say what it is about, each with a weight. A key that your query and a document share adds to the document’s score.",
-  none: "Your query and every document are compared by their overall meaning. Single words are not compared, so this index can say how close two texts are, but not which words made it so.",
-};
-
 export function startSearch(state) {
   const input = byId("query");
   let timer = 0, shown = null, answer = null, depth = PAGE;  // depth: the number of hits wanted
   const filter = startFilter(() => submit(true));
 
+  // A request: the query and the filter, as typed and as sent.
+  const typed = () => ({ query: input.value, text: filter.text() });
+  const read = () => ({ ...typed(), condition: filter.read() });
+
   // One more hit than shown tells whether "more" has any.
-  async function request(signal, query, condition, offset, count) {
+  async function fetchHits(signal, { query, condition }, offset, count) {
     const body = { query, k: count + 1, ...(offset && { offset }), ...(condition && { filter: condition }) };
     const result = await post("v1/search", body, signal);
-    return { ...result, hits: result.hits.slice(0, count), hasMore: result.hits.length > count && offset + count < MAX_HITS };
+    const hasMore = result.hits.length > count && offset + count < MAX_HITS;
+    return { ...result, hits: result.hits.slice(0, count), hasMore };
   }
 
-  const run = newest(async (signal, query, condition) => {
-    answer = await request(signal, query, condition, 0, depth);
+  const run = newest(async (signal, request) => {
+    answer = { ...await fetchHits(signal, request, 0, depth), request };
     state.lastTimings = answer.timings;
-    renderHits(query, answer.hits);
+    renderHits(request.query, answer.hits);
     finish();
-    filter.refresh(query, condition, answer.generation).catch(() => {});  // the hits do not need the facets
-    await explainAll(signal, query, answer.hits);
+    // The hits do not need the facets.
+    filter.refresh(request.query, request.condition, answer.generation).catch(() => {});
+    await explainAll(signal, request.query, answer.hits);
   });
 
-  const extend = newest(async (signal, query, condition) => {
-    const offset = answer.hits.length, next = await request(signal, query, condition, offset, PAGE);
-    if (next.generation !== answer.generation) return search();  // the order may have changed
-    answer = { ...next, hits: [...answer.hits, ...next.hits] };
-    appendHits(query, next.hits, answer.hits[0].score);
+  const extend = newest(async (signal, { request, hits, generation }) => {
+    const next = await fetchHits(signal, request, hits.length, PAGE);
+    if (next.generation !== generation) return search();  // the order may have changed
+    answer = { ...next, request, hits: [...hits, ...next.hits] };
+    appendHits(request.query, next.hits, hits[0].score);
     finish();
-    byId("hits").children[offset]?.querySelector("button").focus();
-    await explainAll(signal, query, answer.hits);
+    byId("hits").children[hits.length]?.querySelector("button").focus();
+    await explainAll(signal, request.query, answer.hits);
   });
 
   function finish() {
-    shown = link();
+    shown = link(answer.request);
     renderStatus(state, answer, filter);
     show(byId("more"), answer.hasMore);
   }
 
   async function search() {
-    const query = input.value, isEmpty = !query.trim();
+    const isEmpty = !input.value.trim();
     closeWhy();
     for (const id of ["problem", "query-cut"]) show(byId(id), false);
     show(byId("intro"), isEmpty);
-    filter.setQuery(query);
+    filter.setQuery(input.value);
     if (isEmpty) return clear();
-    await attempt(() => run(query, filter.read()));
+    await attempt(() => run(read()));
   }
 
+  // More of the hits that are shown, whatever has been typed since.
   async function more() {
     show(byId("problem"), false);
     depth += PAGE;
-    history.replaceState(null, "", link());
-    await attempt(() => extend(input.value, filter.read()));
+    history.replaceState(null, "", link(answer.request));
+    await attempt(() => extend(answer));
   }
 
   async function attempt(work) {
@@ -101,8 +100,8 @@ export function startSearch(state) {
   }
 
   // Hits beyond the first page are part of the link, as the offset of the last page.
-  function link() {
-    const parts = { q: input.value.trim() && input.value, filter: filter.text(), offset: depth - PAGE };
+  function link({ query, text } = typed()) {
+    const parts = { q: query.trim() && query, filter: text, offset: depth - PAGE };
     const kept = Object.entries(parts).filter(([, value]) => value);
     return kept.length ? `#${new URLSearchParams(kept)}` : "";
   }
@@ -141,7 +140,7 @@ export function startSearch(state) {
   }
 
   return {
-    link,
+    link: () => link(),
     // Shows what a deep link names.
     show(hash) {
       const parts = new URLSearchParams(hash);
@@ -153,7 +152,7 @@ export function startSearch(state) {
     // Called whenever the statistics have arrived, which may be after the first answer.
     ready() {
       const { model, example_queries: examples } = state.stats;
-      byId("intro-keys").textContent = INTRO[model.router] ?? INTRO.dynamic;
+      byId("intro-keys").textContent = INTRO[model.router] ?? byId("intro-keys").textContent;
       byId("examples").replaceChildren(...examples.map((query) =>
         el("li", {}, el("button", { type: "button", onclick: () => runExample(query) }, query))));
       show(byId("examples-box"), examples.length > 0);
@@ -182,19 +181,20 @@ function move(event, item, step) {
 function renderStatus(state, answer, filter) {
   const documents = state.stats?.index.documents;
   filter.summary(answer, documents);
-  byId("status").textContent = answer.hits.length ? hitCount(answer, documents, filter.text()) : noHits(answer, filter.text());
+  byId("status").textContent = answer.hits.length ? hitCount(answer, documents) : noHits(answer);
   show(byId("query-cut"), answer.query_cut);
 }
 
-function hitCount({ hits, matching, timings }, documents, isFiltered) {
-  const time = milliseconds(timings.total_ms);
-  if (isFiltered && matching != null) return `The best ${hits.length} of ${plural(matching, "document")} that match the filter, in ${time}`;
-  return `The best ${hits.length}${documents == null ? "" : ` of ${plural(documents, "document")}`} in ${time}`;
+function hitCount({ hits, matching, request, timings }, documents) {
+  const best = `The best ${hits.length}`, time = milliseconds(timings.total_ms);
+  const among = `${plural(matching, "document")} that match the filter`;
+  if (request.condition) return `${best} of ${among}, in ${time}`;
+  return `${best}${documents == null ? "" : ` of ${plural(documents, "document")}`} in ${time}`;
 }
 
-function noHits({ matching }, isFiltered) {
-  if (isFiltered && matching === 0) return "No document matches the filter. Change it or clear it.";
-  const among = isFiltered && matching != null ? ` among the ${plural(matching, "document")} that match the filter` : "";
+function noHits({ matching, request }) {
+  if (request.condition && matching === 0) return "No document matches the filter. Change it or clear it.";
+  const among = request.condition ? ` among the ${plural(matching, "document")} that match the filter` : "";
   return `No document matches this query${among}. Try other words.`;
 }
 
