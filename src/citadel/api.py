@@ -22,7 +22,7 @@ from citadel.errors import (
     UsageError,
 )
 from citadel.filter.parse import GivenFilter, given_filter
-from citadel.filter.tree import And, Compare, Filter, Not, Or
+from citadel.filter.tree import And, Compare, Filter, Not, Or, comparisons
 from citadel.forks import no_fork
 from citadel.index.changes import check_added, count_documents
 from citadel.index.create import NewIndexOptions, create_index, new_index_settings
@@ -251,6 +251,8 @@ class Index(IndexReader):
         self._require_open()
         if not isinstance(values, Mapping):
             raise UsageError(f"update_metadata takes a mapping of fields, not {type(values).__name__}")
+        if own := [name for name in ("id", "_id", "title", "text") if name in values]:
+            raise UsageError(f"update_metadata cannot change the {own[0]}: add the document again")
         if isinstance(which, Mapping | And | Or | Not | Compare):
             return self._writer.update_metadata(_conditions(which), values)
         wanted = [known_id(id) for id in ([which] if isinstance(which, str | int) else which)]
@@ -413,7 +415,7 @@ def _restore_searcher(
 def _conditions(filter: GivenFilter) -> Filter:
     """A filter that chooses what is changed; one that matches everything is refused."""
     parsed = given_filter(filter)
-    if parsed is None or parsed == And(()):
+    if parsed is None or not any(comparisons(parsed)):
         raise FilterError("the filter has no condition, so it would change every document: name them")
     return parsed
 

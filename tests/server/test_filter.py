@@ -66,7 +66,8 @@ def test_offset_and_min_score_select_a_page(server: Running) -> None:
         assert [(hit["rank"], hit["id"]) for hit in page] == [(h["rank"], h["id"]) for h in whole[7:12]]
     best = whole[0]["score"]
     assert all(hit["score"] >= best for hit in search(server, min_score=best)["hits"])
-    assert search(server, min_score=best + 1)["hits"] == []
+    assert search(server, min_score=best + 1)["hits"] == [] == search(server, min_score=1.7e308)["hits"]
+    assert len(search(server, min_score=-1.7e308, k=19)["hits"]) == 19
 
 
 def test_offset_beyond_the_index_has_no_hits(server: Running) -> None:

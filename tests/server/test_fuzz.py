@@ -7,9 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import citadel
+from citadel.filter.parse import given_filter
 from tests.conftest import NIGHT
 from tests.support.serving import TOKEN, Running, running, text_index
 
@@ -17,7 +20,19 @@ CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
     "response_headers_conformance,negative_data_rejection"
 )
-PATHS = ("documents", "search", "search/batch", "explain", "explain/text", "delete", "commit")
+PATHS = (
+    "documents",
+    "search",
+    "search/batch",
+    "explain",
+    "explain/text",
+    "count",
+    "facets",
+    "list",
+    "delete",
+    "commit",
+    "metadata",
+)
 EXAMPLES = 400 if NIGHT else 200
 
 
@@ -27,7 +42,9 @@ def server(tmp_path: Path) -> Iterator[Running]:
         yield serving
 
 
-def test_schemathesis_finds_nothing(server: Running, tmp_path: Path, seed: int) -> None:
+def test_schemathesis_finds_nothing(
+    server: Running, tmp_path: Path, seed: int, filters: dict[str, int]
+) -> None:
     pytest.importorskip("schemathesis", reason="schemathesis is not installed: `make setup`")
     report = tmp_path / "answers.yaml"
     command = [
@@ -52,6 +69,25 @@ def test_schemathesis_finds_nothing(server: Running, tmp_path: Path, seed: int) 
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr
     sent = report.read_text()
     assert server.service.location not in sent and "Traceback (most recent call last)" not in sent
+    assert min(filters.values()) > 50, filters
+
+
+@pytest.fixture
+def filters(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many filters reached the search routes and were evaluated or refused."""
+    counts = {"evaluated": 0, "refused": 0}
+
+    def counted(value: Any) -> Any:
+        try:
+            parsed = given_filter(value)
+        except citadel.FilterError:
+            counts["refused"] += 1
+            raise
+        counts["evaluated"] += value is not None
+        return parsed
+
+    monkeypatch.setattr("citadel.server.routes.search.given_filter", counted)
+    return counts
 
 
 def test_every_openapi_example_runs(server: Running) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from citadel.filter.columns import common_kind, ranked
 from citadel.filter.fields import describe_fields
@@ -44,6 +45,24 @@ def list_documents(
         numbers = np.flatnonzero(mask).tolist()
         for start in range(0, len(numbers), batch):
             yield segment.store.get(numbers[start : start + batch])
+
+
+def list_numbers(
+    snapshot: Snapshot,
+    filter: Filter | None = None,
+    start: int = 0,
+    count: int | None = None,
+    cancel: Cancel | None = None,
+) -> NDArray[np.int64]:
+    """Up to `count` index-wide numbers of live documents from `start` on, ascending: the commit order."""
+    parts: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    missing = len(snapshot) if count is None else count
+    with snapshot.whole():
+        for _, base, mask in snapshot.live_allowed(filter, cancel):
+            numbers = np.flatnonzero(mask[max(start - base, 0) :])[:missing] + max(base, start)
+            parts.append(numbers)
+            missing -= len(numbers)
+    return np.concatenate(parts)
 
 
 def count_values(

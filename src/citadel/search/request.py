@@ -38,7 +38,7 @@ class Request(NamedTuple):
     def page(self, scored: Scored) -> Scored:
         """The part of a result that was requested."""
         if self.min_score is not None:
-            kept = np.flatnonzero(scored.scores >= self.min_score)
+            kept = np.flatnonzero(scored.scores.astype(np.float64) >= self.min_score)
             scored = scored._replace(numbers=scored.numbers[kept], scores=scored.scores[kept])
         if not self.offset:
             return scored
@@ -66,7 +66,7 @@ class Requests:
     ) -> Request:
         """Check the arguments of a search."""
         if offset or min_score is not None:
-            _check_page(k, offset, min_score)
+            min_score = _check_page(k, offset, min_score)
             k += offset
         if filter is None:
             return Request(self._plan(k, semantic_mode, tau), offset, min_score, None, cancel)
@@ -103,12 +103,17 @@ class Requests:
         return options
 
 
-def _check_page(k: int, offset: int, min_score: float | None) -> None:
+def _check_page(k: int, offset: int, min_score: float | None) -> float | None:
+    """Check a page; return `min_score` as a float."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
         raise UsageError(f"k must be a whole number of 0 or more, not {k!r}")
     if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
         raise UsageError(f"offset must be a whole number of 0 or more, not {offset!r}")
     if min_score is None:
-        return
+        return None
     if isinstance(min_score, bool) or not isinstance(min_score, int | float) or min_score != min_score:
         raise UsageError(f"min_score must be a number, not {min_score!r}")
+    try:
+        return float(min_score)
+    except OverflowError:
+        raise UsageError("min_score is beyond the range of a float") from None

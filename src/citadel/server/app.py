@@ -21,7 +21,7 @@ from citadel.server.json_route import JsonRoute
 from citadel.server.metrics import Metrics
 from citadel.server.middleware import RequestMiddleware
 from citadel.server.pool import Pool
-from citadel.server.routes import documents, explain, search, status
+from citadel.server.routes import documents, explain, listing, search, status
 from citadel.server.service import Service
 from citadel.server.static_files import page_files, page_routes
 from citadel.server.tokens import permission
@@ -36,6 +36,8 @@ _SCHEMA_LIMITS = (
     ("BatchRequest", "queries", "maxItems", "batch"),
     ("AddRequest", "documents", "maxItems", "documents"),
     ("DeleteRequest", "ids", "maxItems", "documents"),
+    ("MetadataRequest", "ids", "maxItems", "documents"),
+    ("ListRequest", "limit", "maximum", "listed"),
     ("ExplainRequest", "query", "maxLength", "query_characters"),
     ("TextRequest", "text", "maxLength", "text_characters"),
 )
@@ -61,7 +63,7 @@ def create_app(context: ServerContext) -> RequestMiddleware:
 
 def json_routes() -> list[JsonRoute]:
     """Return the routes that read a body."""
-    routes = [route for module in (search, explain, documents) for route in module.router.routes]
+    routes = [route for module in (search, explain, documents, listing) for route in module.router.routes]
     return [route for route in routes if isinstance(route, JsonRoute) and route.body_field is not None]
 
 
@@ -76,7 +78,7 @@ def _fastapi(context: ServerContext) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.context = context
-    for module in (search, explain, documents, status):
+    for module in (search, explain, documents, listing, status):
         app.include_router(module.router)
     app.router.routes += page_routes()
     app.add_exception_handler(CitadelError, on_citadel_error)

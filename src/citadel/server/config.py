@@ -32,6 +32,7 @@ class Limits:
     explained: int = 20  # hits with an explanation
     tokens: int = 1024  # tokens of a query given as vectors
     documents: int = 1000  # added or deleted per request
+    listed: int = 1000  # documents or ids per page of a listing
     deadline_ms: int = 10_000
     write_deadline_ms: int = 120_000
     queue: int = 64  # requests waiting for a worker

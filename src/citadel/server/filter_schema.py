@@ -10,7 +10,7 @@ from citadel.filter.parse import MAX_NAME
 from citadel.server.base_schema import ResponseModel
 
 MAX_FACETS = 16  # fields per request
-FACET_VALUES = 100  # per field in a search response
+FACET_VALUES, MAX_FACET_VALUES = 100, 1000  # per field: by default, at most
 
 _FILTERS = {"type": "array", "minItems": 1, "items": {"type": "object"}}
 _ORDERED = {"type": ["number", "string", "null"]}

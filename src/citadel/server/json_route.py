@@ -18,7 +18,7 @@ from citadel.server.status_schema import ErrorResponse
 from citadel.server.tokens import READ, permission
 from citadel.text.parse import parse_object
 
-_STATUSES = (400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 421, 422, 431, 500, 503, 504, 507)
+_STATUSES = (400, 401, 403, 404, 405, 408, 409, 410, 413, 414, 415, 421, 422, 431, 500, 503, 504, 507)
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse, "description": "error with code, message and request id"}
     for status in _STATUSES

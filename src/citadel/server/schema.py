@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
@@ -266,12 +266,38 @@ class AddRequest(ChangeRequest):
     documents: list[dict[str, Any]] = Field(min_length=1, json_schema_extra={"items": _DOCUMENT})
 
 
+class Choice(Protocol):
+    """A request that names documents by id or by filter."""
+
+    @property
+    def ids(self) -> list[str] | None: ...
+    @property
+    def filter(self) -> dict[str, Any] | None: ...
+
+
+ChoiceRequest = TypeVar("ChoiceRequest", bound=Choice)
+
+
+def require_ids_or_filter(request: ChoiceRequest) -> ChoiceRequest:
+    """Refuse a request with both or neither."""
+    if (request.ids is None) == (request.filter is None):
+        raise ValueError("give either ids or a filter")
+    return request
+
+
 class DeleteRequest(ChangeRequest):
-    """Ids of documents to delete; unknown ids are ignored."""
+    """Documents to delete, by id or by filter; unknown ids are ignored."""
 
     model_config = ConfigDict(json_schema_extra=example(ids=["d9"]))
 
-    ids: list[str] = Field(min_length=1)
+    ids: list[str] | None = Field(None, min_length=1)
+    filter: FilterObject | None = Field(
+        None, description="a filter with at least one condition, on committed documents"
+    )
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> DeleteRequest:
+        return require_ids_or_filter(self)
 
 
 class CommitRequest(RequestModel):

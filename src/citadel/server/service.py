@@ -16,6 +16,7 @@ from citadel.search.searcher import Searcher
 from citadel.server.config import ServerConfig
 from citadel.server.errors import busy
 from citadel.server.index_stats import IndexStatsCache
+from citadel.server.kept_generations import KeptGenerations
 from citadel.server.ledger import Ledger
 from citadel.text.parse import make_document
 from citadel.types import Document
@@ -30,6 +31,7 @@ class Service:
     def __init__(self, index: Index, config: ServerConfig) -> None:
         self.index, self.config, self.started = index, config, time.monotonic()
         self.searcher, self.index_stats = self._open_searcher(), IndexStatsCache()
+        self.kept = KeptGenerations()  # for listings
         self.waiting = 0  # uncommitted changes
         self._ledger = Ledger()  # for the writer's thread only
         self.reload_error: str | None = None
@@ -72,10 +74,20 @@ class Service:
         return await self._in_writer(lambda: self._change(lambda: self._add(documents), commit, covers))
 
     async def delete(
-        self, ids: Sequence[str], commit: bool = False, covers: Sequence[str] = ()
+        self,
+        ids: Sequence[str] | None,
+        filter: Mapping[str, Any] | None = None,
+        commit: bool = False,
+        covers: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Delete by id; `covers` as for `add`."""
-        return await self._in_writer(lambda: self._change(lambda: self._delete(ids), commit, covers))
+        """Delete by id or by filter; `covers` as for `add`."""
+        return await self._in_writer(lambda: self._change(lambda: self._delete(ids, filter), commit, covers))
+
+    async def update_metadata(
+        self, which: Sequence[str] | Mapping[str, Any], values: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Change metadata by ids or filter, as a commit of its own; fail while changes wait."""
+        return await self._in_writer(lambda: self._update_metadata(which, values))
 
     async def commit(self, covers: Sequence[str] = ()) -> dict[str, Any]:
         """Make all changes durable and visible; fail if a change in `covers` is lost."""
@@ -113,10 +125,26 @@ class Service:
         self.waiting += added
         return {"added": added, "cut": {"documents": cut, "limit": self.index.max_tokens}}
 
-    def _delete(self, ids: Sequence[str]) -> dict[str, Any]:
-        deleted = self.index.delete(ids)
+    def _delete(self, ids: Sequence[str] | None, filter: Mapping[str, Any] | None) -> dict[str, Any]:
+        deleted = self.index.delete(ids, filter=filter)
         self.waiting += deleted
         return {"deleted": deleted}
+
+    def _update_metadata(
+        self, which: Sequence[str] | Mapping[str, Any], values: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        self._detect_losses()
+        if self.index.has_changes:
+            raise ServerError(
+                409,
+                "changes_waiting",
+                "changes wait for a commit, and new metadata are a commit of their own: commit them first",
+            )
+        updated = self.index.update_metadata(which, values)
+        if updated:
+            self.commits += 1
+            self._serve_newest()
+        return {"updated": updated, "generation": self.generation}
 
     def _commit_covering(self, covers: Sequence[str]) -> dict[str, Any]:
         self._detect_losses()
@@ -135,7 +163,11 @@ class Service:
             raise
         self._mark_durable()
         self.commits += 1
+        self._serve_newest()
+
+    def _serve_newest(self) -> None:
         self.searcher = self._open_searcher(self.searcher)
+        self.kept.prune()
 
     def _detect_losses(self) -> None:
         """Mark changes as lost if the index has dropped them."""
@@ -154,8 +186,9 @@ class Service:
     def _reload(self) -> None:
         try:
             self.index.refresh()
+            self.kept.prune()
             if self.index.generation != self.generation:
-                self.searcher = self._open_searcher(self.searcher)
+                self._serve_newest()
                 self.reloads += 1
                 _log.info("reloaded", extra={"generation": self.generation})
             self.reload_error = None

@@ -14,10 +14,14 @@ PERMISSIONS = {
     "/v1/search/batch": READ,
     "/v1/explain": READ,
     "/v1/explain/text": READ,
+    "/v1/count": READ,
+    "/v1/facets": READ,
+    "/v1/list": READ,
     "/v1/fields": READ,
     "/v1/stats": READ,
     "/metrics": READ,
     "/v1/delete": WRITE,
+    "/v1/metadata": WRITE,
     "/v1/commit": WRITE,
 }
 

@@ -1,4 +1,4 @@
-"""`/v1/documents`, `/v1/delete` and `/v1/commit`: get, add, delete and commit documents."""
+"""`/v1/documents`, `/v1/delete`, `/v1/metadata` and `/v1/commit`: get, change and commit documents."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from citadel.index.documents import DocumentStore
 from citadel.server.context import server_context
 from citadel.server.errors import json_response
 from citadel.server.json_route import ERRORS, JsonRoute, check_limit
+from citadel.server.listing_schema import MetadataRequest, MetadataResponse
 from citadel.server.pool import PoolJob
 from citadel.server.schema import (
     AddRequest,
@@ -88,10 +89,20 @@ async def add(body: AddRequest, request: Request, commit: Commit = False) -> Res
 
 @router.post("/v1/delete", response_model=DeleteResponse)
 async def delete(body: DeleteRequest, request: Request, commit: Commit = False) -> Response:
-    """Delete documents by id; unknown ids are ignored."""
+    """Delete documents by id or by filter; unknown ids are ignored."""
     context = server_context(request)
-    check_limit(context.config.limits, "documents", len(body.ids), "ids in one request")
-    return json_response(await context.service.delete(body.ids, commit or body.commit, body.changes))
+    check_limit(context.config.limits, "documents", len(body.ids or ()), "ids in one request")
+    change = context.service.delete(body.ids, body.filter, commit or body.commit, body.changes)
+    return json_response(await change)
+
+
+@router.post("/v1/metadata", response_model=MetadataResponse)
+async def update_metadata(body: MetadataRequest, request: Request) -> Response:
+    """Change metadata of documents by id or by filter, and commit. Texts are not encoded again."""
+    context = server_context(request)
+    check_limit(context.config.limits, "documents", len(body.ids or ()), "ids in one request")
+    which: Any = body.ids if body.filter is None else body.filter
+    return json_response(await context.service.update_metadata(which, body.values))
 
 
 @router.post("/v1/commit", response_model=CommitResponse)
