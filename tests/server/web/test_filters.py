@@ -179,6 +179,22 @@ def test_facets_by_keyboard_keep_the_focus(page: Any) -> None:
     assert page.evaluate("document.activeElement.checked")
 
 
+def test_button_shows_the_other_fields(page: Any) -> None:
+    search_for(page, "relativity")
+    first = page.locator("#hits > li").first
+    assert first.locator("dt").all_inner_texts() == ["id", "url", "year", "lang", "tags"]
+    first.get_by_role("button", name="2 more fields").click()
+    assert first.locator("dt").all_inner_texts() == [
+        "id",
+        "url",
+        "year",
+        "lang",
+        "tags",
+        "reviewed",
+        "report",
+    ]
+
+
 # ---- the filter box ----------------------------------------------------------------------------------------
 
 
@@ -292,6 +308,13 @@ def test_index_without_metadata_has_no_panel(browser: Any, serve: Serve, tmp_pat
     with serve(tmp_path / "index") as served, opened(browser, served.url) as page:
         search_for(page, "relativity")
         page.wait_for_selector("#side", state="hidden")
+
+
+def test_empty_index(browser: Any, serve: Serve, tmp_path: Path) -> None:
+    with citadel.Index.create(tmp_path / "index") as index:
+        index.commit()
+    with serve(tmp_path / "index") as served, opened(browser, f"{served.url}/#q=relativity") as page:
+        wait_for_text(page, "#status", "This index has no documents.")
 
 
 def test_panel_folds_in_a_narrow_window(browser: Any, url: str) -> None:

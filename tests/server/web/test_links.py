@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,52 +37,53 @@ TEXTS = [
 ]
 
 
+SCRIPT = """async (url) => {
+    const { allFacts, facts } = await import("/facts.js");
+    const hit = { id: "d1", metadata: { url } };
+    const links = [facts, allFacts].map((render) => render(hit).querySelector("a"));
+    return links.map((link) => link && [link.getAttribute("href"), link.rel, link.target]);
+}"""
+
+
 @pytest.fixture(scope="module")
-def hits(
-    browser: Any, serve: Serve, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[str | None, str | None, str | None]]:
-    """(href, rel, target) of the link in the hit of each address; the panel must show the same."""
+def page(browser: Any, serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("links") / "index"
-    addresses = [*LINKS, *TEXTS]
+    documents: list[dict[str, Any]] = [
+        {"id": "good", "text": "relativity", "year": 1905, "site": "https://a.org", "url": "https://b.org/x"},
+        {"id": "bad", "text": "relativity", "url": "javascript:alert(1)"},
+    ]
     with citadel.Index.create(folder) as index:
-        index.add({"id": f"d{n}", "text": f"word{n}", "url": url} for n, url in enumerate(addresses))
+        index.add(documents)
         index.commit()
-    links: dict[str, tuple[str | None, str | None, str | None]] = {}
     with serve(folder) as served, opened(browser, served.url) as page:
-        for number, address in enumerate(addresses):
-            page.fill("#query", "")
-            page.wait_for_selector("#intro:not([hidden])")
-            search_for(page, f"word{number}")
-            links[address] = attributes(page.locator("#hits .facts"))
-            page.locator("#hits .title").click()
-            page.wait_for_selector("#why .plain")
-            assert attributes(page.locator("#why .plain")) == links[address]
-            page.keyboard.press("Escape")
-    return links
-
-
-def attributes(facts: Any) -> tuple[str | None, str | None, str | None]:
-    link = facts.locator("a")
-    if not link.count():
-        return None, None, None
-    return link.get_attribute("href"), link.get_attribute("rel"), link.get_attribute("target")
+        yield page
 
 
 @pytest.mark.parametrize("address", LINKS)
-def test_web_address(hits: dict[str, Any], address: str) -> None:
-    assert hits[address] == (LINKS[address], "noopener noreferrer", "_blank")
+def test_web_address(page: Any, address: str) -> None:
+    assert page.evaluate(SCRIPT, address) == 2 * [[LINKS[address], "noopener noreferrer", "_blank"]]
 
 
 @pytest.mark.parametrize("address", TEXTS)
-def test_anything_else_stays_text(hits: dict[str, Any], address: str) -> None:
-    assert hits[address] == (None, None, None)
+def test_anything_else_stays_text(page: Any, address: str) -> None:
+    assert page.evaluate(SCRIPT, address) == [None, None]
 
 
 @pytest.mark.parametrize("value", [["https://example.org"], {"a": "https://example.org"}, 7, None, True])
-def test_only_strings_are_links(browser: Any, serve: Serve, tmp_path: Path, value: Any) -> None:
-    with citadel.Index.create(tmp_path / "index") as index:
-        index.add([{"id": "d1", "text": "relativity", "url": value, "site": "https://example.org"}])
-        index.commit()
-    with serve(tmp_path / "index") as served, opened(browser, served.url) as page:
-        search_for(page, "relativity")
-        assert page.locator("#hits a").count() == 0
+def test_only_strings_are_links(page: Any, value: Any) -> None:
+    assert page.evaluate(SCRIPT, value) == [None, None]
+
+
+def test_links_of_hits(page: Any) -> None:
+    """Only the field `url`, labelled, in the list and in the panel; clicking it opens a tab of its own."""
+    search_for(page, "relativity")
+    good, bad = (page.locator(f'#hits li[data-id="{id}"]') for id in ("good", "bad"))
+    assert good.locator("dt").all_inner_texts() == ["id", "url", "year", "site"]
+    assert good.locator("a").all_inner_texts() == ["https://b.org/x"]
+    assert bad.locator("a").count() == 0
+    assert bad.locator("dd").all_inner_texts() == ["bad", "javascript:alert(1)"]
+    page.context.route("https://b.org/**", lambda route: route.fulfill(body="opened"))
+    with page.context.expect_page() as opening:
+        good.locator("a").click()
+    assert opening.value.evaluate("window.opener === null && document.referrer === ''")
+    opening.value.close()

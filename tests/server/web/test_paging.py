@@ -97,7 +97,9 @@ def test_strange_offset_in_a_link(browser: Any, url: str, offset: str) -> None:
 def test_large_offset_in_a_link_is_limited(browser: Any, url: str) -> None:
     bodies: list[Any] = []
     with opened(browser, "about:blank") as page:
-        page.on("request", lambda request: bodies.append(request.post_data_json) if request.post_data else None)
+        page.on(
+            "request", lambda request: bodies.append(request.post_data_json) if request.post_data else None
+        )
         page.goto(f"{url}/#q=relativity&offset=9000")
         wait_for_text(page, "#status", "The best 25 of 25 documents")
     assert max(body.get("k", 0) for body in bodies) == 101

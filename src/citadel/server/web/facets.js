@@ -40,12 +40,12 @@ export function startFilter(changed) {
   }
 
   // Counts the values again if the filter or the index has changed.
-  const refresh = newest(async (signal, query, filter, newGeneration) => {
+  const refresh = newest(async (signal, filter, newGeneration) => {
     const wanted = JSON.stringify([filter, newGeneration]);
     if (wanted === current) return;
-    if (newGeneration !== generation) offered = await offeredFields(signal, query, await readFields(signal));
+    if (newGeneration !== generation) offered = await offeredFields(signal, await readFields(signal));
     generation = newGeneration;
-    shown = await filteredFields(signal, query, offered, filter);
+    shown = await filteredFields(signal, offered, filter);
     current = wanted;
     render();
   });

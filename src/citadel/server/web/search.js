@@ -39,7 +39,7 @@ export function startSearch(state) {
     renderHits(request.query, answer.hits);
     finish();
     // The hits do not need the facets.
-    filter.refresh(request.query, request.condition, answer.generation).catch(() => {});
+    filter.refresh(request.condition, answer.generation).catch(() => {});
     await explainAll(signal, request.query, answer.hits);
   });
 
@@ -179,22 +179,24 @@ function move(event, item, step) {
 }
 
 function renderStatus(state, answer, filter) {
-  const documents = state.stats?.index.documents;
-  filter.summary(answer, documents);
-  byId("status").textContent = answer.hits.length ? hitCount(answer, documents) : noHits(answer);
+  filter.summary(answer, state.stats?.index.documents);
+  byId("status").textContent = answer.hits.length ? hitCount(answer) : noHits(answer);
   show(byId("query-cut"), answer.query_cut);
 }
 
-function hitCount({ hits, matching, request, timings }, documents) {
-  const best = `The best ${hits.length}`, time = milliseconds(timings.total_ms);
-  const among = `${plural(matching, "document")} that match the filter`;
-  if (request.condition) return `${best} of ${among}, in ${time}`;
-  return `${best}${documents == null ? "" : ` of ${plural(documents, "document")}`} in ${time}`;
+// `matching` is the number of all documents where there is no filter.
+function hitCount({ hits, matching, request, timings }) {
+  const among = `The best ${hits.length} of ${plural(matching, "document")}`;
+  const time = milliseconds(timings.total_ms);
+  return request.condition ? `${among} ${matchVerb(matching)}, in ${time}` : `${among} in ${time}`;
 }
 
+const matchVerb = (count) => (count === 1 ? "that matches the filter" : "that match the filter");
+
 function noHits({ matching, request }) {
-  if (request.condition && matching === 0) return "No document matches the filter. Change it or clear it.";
-  const among = request.condition ? ` among the ${plural(matching, "document")} that match the filter` : "";
+  if (!matching && request.condition) return "No document matches the filter. Change it or clear it.";
+  if (!matching) return "This index has no documents.";
+  const among = request.condition ? ` among the ${plural(matching, "document")} ${matchVerb(matching)}` : "";
   return `No document matches this query${among}. Try other words.`;
 }
 
