@@ -267,7 +267,11 @@ def test_deep_link_shows_the_number_of_documents(browser: Any, url: str) -> None
     """Even while the statistics have not arrived."""
     with opened(browser, "about:blank") as page:
         held: list[Any] = []
-        page.route("**/v1/stats", lambda route: held.append(route))
+
+        def hold(route: Any) -> None:
+            held.append(route)
+
+        page.route("**/v1/stats", hold)
         page.goto(f"{url}/#q=relativity")
         wait_for_text(page, "#status", "The best 1 of 4 documents in")
         assert page.locator("#about").inner_text() == ""
