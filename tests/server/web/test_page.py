@@ -264,7 +264,7 @@ def test_segments_fill_the_bar_where_gains_sum_to_less_than_1(page: Any) -> None
 
 
 def test_deep_link_shows_the_number_of_documents(browser: Any, url: str) -> None:
-    """The statistics arrive after the hits."""
+    """Even while the statistics have not arrived."""
     with opened(browser, "about:blank") as page:
         held: list[Any] = []
 
@@ -273,8 +273,10 @@ def test_deep_link_shows_the_number_of_documents(browser: Any, url: str) -> None
 
         page.route("**/v1/stats", hold)
         page.goto(f"{url}/#q=relativity")
-        wait_for_text(page, "#status", "The best 1 in")
+        wait_for_text(page, "#status", "The best 1 of 4 documents in")
+        assert page.locator("#about").inner_text() == ""
         held[0].continue_()
+        wait_for_text(page, "#about", "4 documents")
         wait_for_text(page, "#status", "The best 1 of 4 documents in")
 
 
@@ -399,7 +401,8 @@ def test_id_and_metadata_are_shown_with_labels(page: Any) -> None:
 def test_missing_and_list_values_of_metadata(page: Any) -> None:
     def search(route: Any) -> None:
         answer = route.fetch().json()
-        answer["hits"][0]["metadata"] = {"author": None, "tags": ["physics", None]}
+        for hit in answer["hits"]:  # none for the first letters of the word
+            hit["metadata"] = {"author": None, "tags": ["physics", None]}
         route.fulfill(json=answer)
 
     page.route("**/v1/search", search)

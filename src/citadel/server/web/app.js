@@ -24,13 +24,13 @@ function open(view, focus = false) {
   if (view === "index") loadStats().then(() => showStats(state), (error) => showStats(state, error));
 }
 
-// Deep links: #q=… is a query, #text and #index are the other views.
+// Deep links: #q=…&filter=…&offset=… is a search, #text and #index are the other views.
 function followLink() {
   const hash = location.hash.slice(1);
   if (hash === "text" || hash === "index") open(hash);
   else {
     open("search");
-    search.show(new URLSearchParams(hash).get("q") ?? "");
+    search.show(hash);
   }
 }
 
@@ -67,8 +67,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-addEventListener("popstate", followLink);
-addEventListener("hashchange", followLink);
+addEventListener("popstate", followLink);  // also fired when the fragment changes
 
 function start() {
   followLink();

@@ -34,6 +34,12 @@ export const fixed = (value, digits = 2) => Number(value).toFixed(digits);
 export const percent = (share) => (share == null ? "–" : `${(100 * share).toFixed(1)} %`);
 export const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 
+// A text with at most `limit` letters.
+export function shorten(text, limit = 60) {
+  const letters = Array.from(text.slice(0, 2 * limit + 2));
+  return letters.length > limit ? `${letters.slice(0, limit - 1).join("")}…` : text;
+}
+
 export function bytes(count) {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;

@@ -1,75 +1,126 @@
-// The Search view: hits while you type, then an explanation of each.
+// The Search view: hits while you type, then an explanation of each. The filter lies in facets.js.
 
 import { newest, post } from "./api.js";
-import {
-  byId, el, faint, fixed, highlight, hues, label, largestGain, milliseconds, plural, queryWords, replace, show,
-} from "./dom.js";
-import { facts } from "./facts.js";
-import { closeWhy, openWhy } from "./why.js";
+import { byId, el, milliseconds, plural, show } from "./dom.js";
+import { startFilter } from "./facets.js";
+import { FilterProblem } from "./filter.js";
+import { appendHits, drawAboveCommon, renderExplained, renderHits } from "./hits.js";
+import { INTRO } from "./terms.js";
+import { closeWhy } from "./why.js";
 import { wholeWords } from "./words.js";
 
 const SEARCH_DELAY = 120;   // milliseconds after the last key press
 const EXPLAIN_DELAY = 250;  // more, because each explanation runs the model
 const CONCURRENT = 2;       // explanations requested at a time
-const HITS = 10;
-const PREVIEW = 240;        // letters of a text until its snippet is known
-
-const INTRO = {
-  dynamic: byId("intro-keys").textContent,
-  bm25: "Every word is its own key, reduced to its stem. A word of your query matches the same word in a document. Rare words add more than common ones, and repeated words add more again.",
-  static: "Every word is its own key. A word of your query matches the same word in a document, and the closer the two are in meaning, the more it adds to the document’s score.",
-  all_to_all: "Every word of your query is matched with the word of a document that is nearest in meaning; the nearer it is, the more it adds to the document’s score.",
-  sparse: "Every text is filed under keys: words that say what it is about, each with a weight. A key that your query and a document share adds to the document’s score.",
-  none: "Your query and every document are compared by their overall meaning. Single words are not compared, so this index can say how close two texts are, but not which words made it so.",
-};
+const PAGE = 10;            // hits shown at first, and added by "more"
+const MAX_RESTORED = 100;   // hits that a deep link shows at once
+const MAX_HITS = 1000;      // after which "more" ends
 
 export function startSearch(state) {
   const input = byId("query");
-  let timer = 0, shown = null, answer = null;
+  let timer = 0, shown = null, answer = null, depth = PAGE;  // depth: the number of hits wanted
+  const filter = startFilter(() => submit(true));
 
-  const run = newest(async (signal, query) => {
-    answer = await post("v1/search", { query, k: HITS }, signal);
+  // A request: the query and the filter, as typed and as sent.
+  const typed = () => ({ query: input.value, text: filter.text() });
+  const read = () => ({ ...typed(), condition: filter.read() });
+
+  // One more hit than shown tells whether "more" has any.
+  async function fetchHits(signal, { query, condition }, offset, count) {
+    const body = { query, k: count + 1, ...(offset && { offset }), ...(condition && { filter: condition }) };
+    const result = await post("v1/search", body, signal);
+    const hasMore = result.hits.length > count && offset + count < MAX_HITS;
+    return { ...result, hits: result.hits.slice(0, count), hasMore };
+  }
+
+  const run = newest(async (signal, request) => {
+    answer = { ...await fetchHits(signal, request, 0, depth), request };
     state.lastTimings = answer.timings;
-    shown = query;
-    renderStatus(state, answer);
-    renderHits(query, answer.hits);
-    await explainAll(signal, query, answer.hits);
+    renderHits(request.query, answer.hits);
+    finish();
+    // The hits do not need the facets.
+    filter.refresh(request.condition, answer.generation).catch(() => {});
+    await explainAll(signal, request.query, answer.hits);
   });
 
-  async function search(query) {
+  const extend = newest(async (signal, { request, hits, generation }) => {
+    const next = await fetchHits(signal, request, hits.length, PAGE);
+    if (next.generation !== generation) return search();  // the order may have changed
+    answer = { ...next, request, hits: [...hits, ...next.hits] };
+    appendHits(request.query, next.hits, hits[0].score);
+    finish();
+    byId("hits").children[hits.length]?.querySelector("button").focus();
+    await explainAll(signal, request.query, answer.hits);
+  });
+
+  function finish() {
+    shown = link(answer.request);
+    renderStatus(state, answer, filter);
+    show(byId("more"), answer.hasMore);
+  }
+
+  async function search() {
+    const isEmpty = !input.value.trim();
     closeWhy();
+    for (const id of ["problem", "query-cut"]) show(byId(id), false);
+    show(byId("intro"), isEmpty);
+    filter.setQuery(input.value);
+    if (isEmpty) return clear();
+    await attempt(() => run(read()));
+  }
+
+  // More of the hits that are shown, whatever has been typed since.
+  async function more() {
     show(byId("problem"), false);
-    show(byId("query-cut"), false);
-    const empty = !query.trim();
-    show(byId("intro"), empty);
-    if (empty) return clear();
+    depth += PAGE;
+    history.replaceState(null, "", link(answer.request));
+    await attempt(() => extend(answer));
+  }
+
+  async function attempt(work) {
+    cancel();
     try {
-      await run(query);
+      await work();
     } catch (error) {
-      report(error, () => search(query));
+      const isFilter = error instanceof FilterProblem || error.code === "filter";
+      if (isFilter) filter.problem(error);
+      report(isFilter ? null : error, search);
     }
   }
 
+  function cancel() {
+    for (const job of [run, extend, filter.refresh]) job.cancel();
+  }
+
   function clear() {
-    run.cancel();
+    cancel();
     shown = answer = null;
-    byId("hits").replaceChildren();
-    byId("legend").replaceChildren();
-    byId("status").textContent = "";
+    for (const id of ["hits", "legend", "status"]) byId(id).replaceChildren();
+    show(byId("more"), false);
+  }
+
+  // Hits beyond the first page are part of the link, as the offset of the last page.
+  function link({ query, text } = typed()) {
+    const parts = { q: query.trim() && query, filter: text, offset: depth - PAGE };
+    const kept = Object.entries(parts).filter(([, value]) => value);
+    return kept.length ? `#${new URLSearchParams(kept)}` : "";
+  }
+
+  // Runs what is typed. Typing replaces the entry in the history; a changed filter adds one.
+  function submit(isNewEntry = false) {
+    clearTimeout(timer);
+    depth = PAGE;
+    history[isNewEntry ? "pushState" : "replaceState"](null, "", link() || "#");
+    return search();
   }
 
   input.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => {
-      history.replaceState(null, "", link() || "#");
-      search(input.value);
-    }, SEARCH_DELAY);
+    timer = setTimeout(submit, SEARCH_DELAY);
   });
   byId("ask").addEventListener("submit", (event) => {
     event.preventDefault();
-    clearTimeout(timer);
-    history.replaceState(null, "", link() || "#");
-    if (input.value !== shown) search(input.value);
+    if (link() !== shown) submit();
     else byId("hits").querySelector("button")?.focus();
   });
   input.addEventListener("keydown", (event) => {
@@ -80,36 +131,43 @@ export function startSearch(state) {
     if (step) move(event, event.target.closest("li"), step);
     if (event.key === "Escape") input.focus();
   });
-
-  const link = () => (input.value.trim() ? `#${new URLSearchParams({ q: input.value })}` : "");
+  byId("more").addEventListener("click", more);
 
   function runExample(query) {
     input.value = query;
-    history.pushState(null, "", link());
-    search(query);
+    submit(true);
     input.focus();
   }
 
   return {
-    link,
-    show(query) {
-      if (query === input.value && shown === query) return;
-      input.value = query;
-      search(query);
+    link: () => link(),
+    // Shows what a deep link names.
+    show(hash) {
+      const parts = new URLSearchParams(hash);
+      input.value = parts.get("q") ?? "";
+      filter.setText(parts.get("filter") ?? "");
+      depth = restoredDepth(parts.get("offset"));
+      if (link() !== shown) search();
     },
     // Called whenever the statistics have arrived, which may be after the first answer.
     ready() {
       const { model, example_queries: examples } = state.stats;
-      byId("intro-keys").textContent = INTRO[model.router] ?? INTRO.dynamic;
+      byId("intro-keys").textContent = INTRO[model.router] ?? byId("intro-keys").textContent;
       byId("examples").replaceChildren(...examples.map((query) =>
         el("li", {}, el("button", { type: "button", onclick: () => runExample(query) }, query))));
       show(byId("examples-box"), examples.length > 0);
-      if (answer) renderStatus(state, answer);
-      if (model.has_text) return;
+      if (answer) renderStatus(state, answer, filter);
+      if (model.has_text) return void filter.readFields().catch(() => {});
       input.disabled = true;
       input.placeholder = "Vectors only: search through the API";
     },
   };
+}
+
+// The number of hits that a link's offset stands for: whole pages, and not too many at once.
+function restoredDepth(offset) {
+  const pages = /^\d{1,6}$/.test(offset ?? "") ? Math.floor(offset / PAGE) : 0;
+  return Math.min((pages + 1) * PAGE, MAX_RESTORED);
 }
 
 // Moves the focus between hits; up from the first hit leads to the query.
@@ -120,36 +178,31 @@ function move(event, item, step) {
   (next?.querySelector("button") ?? (step < 0 ? byId("query") : null))?.focus();
 }
 
-function renderStatus(state, { hits, timings, query_cut: isCut }) {
-  const of = state.stats ? ` of ${plural(state.stats.index.documents, "document")}` : "";
-  byId("status").textContent = hits.length
-    ? `The best ${hits.length}${of} in ${milliseconds(timings.total_ms)}`
-    : "No document matches this query. Try other words.";
-  show(byId("query-cut"), isCut);
+function renderStatus(state, answer, filter) {
+  filter.summary(answer, state.stats?.index.documents);
+  byId("status").textContent = answer.hits.length ? hitCount(answer) : noHits(answer);
+  show(byId("query-cut"), answer.query_cut);
 }
 
-function renderHits(query, hits) {
-  const top = hits[0]?.score ?? 0;
-  byId("legend").replaceChildren();
-  for (const id of ["hits", "legend"]) byId(id).classList.remove("stale");
-  byId("hits").replaceChildren(...hits.map((hit) => item(query, hit, top)));
+// `matching` is the number of all documents where there is no filter.
+function hitCount({ hits, matching, request, timings }) {
+  const among = `The best ${hits.length} of ${plural(matching, "document")}`;
+  const time = milliseconds(timings.total_ms);
+  return request.condition ? `${among} ${matchVerb(matching)}, in ${time}` : `${among} in ${time}`;
 }
 
-function item(query, hit, top) {
-  const letters = Array.from(hit.text);
-  const preview = letters.slice(0, PREVIEW).join("") + (letters.length > PREVIEW ? " …" : "");
-  return el("li", { "data-id": hit.id },
-    el("div", { class: "head" },
-      el("button", { class: "title", onclick: (event) => openWhy(query, hit, event.currentTarget) }, hit.title || hit.id),
-      el("span", { class: "score" }, el("span", {}, "score "), fixed(hit.score))),
-    el("div", { class: "bar", "aria-hidden": "true", "--w": top > 0 ? Math.max(hit.score / top, 0) : 0 }),
-    el("p", { class: "snippet" }, preview || el("span", { class: "dim" }, "(no text)")),
-    facts(hit));
+const matchVerb = (count) => (count === 1 ? "that matches the filter" : "that match the filter");
+
+function noHits({ matching, request }) {
+  if (!matching && request.condition) return "No document matches the filter. Change it or clear it.";
+  if (!matching) return "This index has no documents.";
+  const among = request.condition ? ` among the ${plural(matching, "document")} ${matchVerb(matching)}` : "";
+  return `No document matches this query${among}. Try other words.`;
 }
 
 async function explainAll(signal, query, hits) {
   await new Promise((resolve) => setTimeout(resolve, EXPLAIN_DELAY));
-  const waiting = [...hits];
+  const waiting = hits.filter((hit) => !hit.explanation);
   const worker = async () => {
     while (waiting.length && !signal.aborted) {
       const hit = waiting.shift();
@@ -162,76 +215,14 @@ async function explainAll(signal, query, hits) {
   if (!signal.aborted) drawAboveCommon(hits);
 }
 
-// Where the overall meaning makes up most of every score, all bars would be grey and equally long. The part that all
-// hits share does not change their order: bars show what is above it, and the legend gives its amount.
-function drawAboveCommon(hits) {
-  const common = Math.min(...hits.map((hit) => hit.explanation?.semantic?.gain ?? 0)), top = hits[0]?.score;
-  if (hits.length < 2 || !(common > top / 2)) return;
-  for (const hit of hits) {
-    hit.common = common;
-    const bar = listItem(hit)?.querySelector(".bar");
-    bar?.style.setProperty("--w", Math.max((hit.score - common) / (top - common), 0));
-    bar?.replaceChildren(...segments(hit.explanation, common));
-  }
-  const meaning = byId("legend").querySelector(".meaning");
-  if (meaning) meaning.textContent = `overall meaning, above the ${fixed(common)} that all these hits share`;
-}
-
-const listItem = (hit) => [...byId("hits").children].find((item) => item.dataset.id === hit.id);
-
-function renderExplained(hit) {
-  const { explanation } = hit, item = listItem(hit);
-  if (!item || explanation.score == null) return;
-  const largest = largestGain(explanation), { snippet } = explanation;
-  if (hit.title) {
-    const spans = [...explanation.title_spans, ...faint(explanation, "title")];
-    replace(item.querySelector(".title"), highlight(hit.title, spans, explanation, largest));
-  }
-  const shift = (span) => ({ ...span, start: span.start - snippet.start, end: span.end - snippet.start });
-  const body = highlight(snippet.text, [...snippet.spans, ...faint(explanation, "text").map(shift)], explanation, largest);
-  const isCut = explanation.text_cut || snippet.end < Array.from(explanation.text).length;
-  const startsLater = explanation.text_start + snippet.start > 0;
-  if (explanation.text) replace(item.querySelector(".snippet"), startsLater && "… ", body, isCut && " …");
-  replace(item.querySelector(".bar"), segments(explanation));
-  if (!byId("legend").children.length) replace(byId("legend"), legend(explanation));
-}
-
-// The bar of a hit: a segment per query word and a grey one for the overall meaning, in percent of the bar. Sums below
-// 1 would leave a part of a flex container empty, so gains are not used as they are.
-function segments(explanation, common = 0) {
-  const colours = hues(explanation);
-  const parts = explanation.matches.map((match, number) => ({ gain: match.gain, hue: colours[number], name: label(match) }));
-  const { semantic } = explanation;
-  if (semantic) parts.push({ gain: semantic.gain - common, total: semantic.gain, name: "overall meaning" });
-  const positive = parts.filter(({ gain }) => gain > 0);
-  const sum = positive.reduce((total, { gain }) => total + gain, 0);
-  return positive.map(({ gain, hue, name, total = gain }) => el("i", {
-    class: hue === undefined ? "meaning" : null, "--h": hue, "--g": (100 * gain) / sum, title: `${name}: ${fixed(total)}`,
-  }));
-}
-
-// One entry per word and key; a word that is repeated in the query has one entry.
-function legend(explanation) {
-  const colours = hues(explanation), entries = new Map();
-  for (const [number, match] of explanation.matches.entries()) {
-    const key = label(match), word = queryWords(explanation, match) || key, isSame = word === key;
-    entries.set(`${word} ${key}`, el("li", {
-      "--h": colours[number], title: isSame ? null : `“${word}” is looked up under the key “${key}”`,
-    }, isSame ? word : `${word} → ${key}`));
-  }
-  const keys = [...entries.values()];
-  if (keys.length) keys.unshift(el("li", { class: "caption" }, "query word → key"));
-  if (explanation.semantic) keys.push(el("li", { class: "meaning" }, "overall meaning"));
-  if (explanation.matches.some((match) => match.postings.length > 1))
-    keys.push(el("li", { class: "also" }, "matched, but a stronger match counted"));
-  return keys;
-}
-
+// Marks the hits of an older query, and offers to try again.
 function report(error, retry) {
   const box = byId("problem");
-  byId("status").textContent = "";
-  for (const id of ["hits", "legend"]) byId(id).classList.add("stale");  // of an older query
+  byId("status").textContent = error ? "" : "The filter has an error, so nothing was searched.";
+  for (const id of ["hits", "legend"]) byId(id).classList.add("stale");
+  show(byId("more"), false);
+  show(box, Boolean(error));
+  if (!error) return;
   if (error.status === 503) setTimeout(retry, 1000 * error.retryAfter);
   box.replaceChildren(`${error.message} `, el("button", { onclick: retry }, "Try again"));
-  show(box, true);
 }

@@ -2,7 +2,8 @@
 
 import { post, newest } from "./api.js";
 import {
-  byId, el, faint, fixed, highlight, hues, label, largestGain, percent, queryWords, replace, show, strength, svg,
+  byId, el, faint, fixed, highlight, hues, label, largestGain, percent, queryWords, replace, shorten, show,
+  strength, svg,
 } from "./dom.js";
 import { allFacts } from "./facts.js";
 import { keyName, wholeWords } from "./words.js";
@@ -147,9 +148,9 @@ function queryLabel(explanation, number, x, y, hue, pick) {
     class: `word${tone}`, "data-match": number, onpointerenter: () => pick(number), onpointerleave: () => pick(null),
   },
     svg("rect", { x: 0, y: y - ROW / 2, width: x + 6, height: ROW, fill: "transparent" }),
-    svg("text", { x, y: y - 2, "text-anchor": "end" }, short(words, 18)),
+    svg("text", { x, y: y - 2, "text-anchor": "end" }, shorten(words, 18)),
     svg("text", { x, y: y + 13, "text-anchor": "end", class: "key", "--h": hue },
-      match.postings.length ? `${short(label(match), 12)} +${fixed(match.gain)}` : `${short(label(match), 12)} · no match`));
+      match.postings.length ? `${shorten(label(match), 12)} +${fixed(match.gain)}` : `${shorten(label(match), 12)} · no match`));
 }
 
 function documentLabel(explanation, token, x, y) {
@@ -161,14 +162,9 @@ function documentLabel(explanation, token, x, y) {
   const users = explanation.matches.flatMap((match, number) =>
     match.postings.some((posting) => posting.document_tokens.includes(token.position)) ? [number] : []);
   return svg("g", { class: "word", "data-match": users.join(" ") },
-    svg("text", { x, y: y + 4 }, short(word, 20)),
+    svg("text", { x, y: y + 4 }, shorten(word, 20)),
     token.field === "title" ? svg("text", { x, y: y + 17, class: "key" }, "title") : null,
     svg("title", {}, `…${before}${word}${after}…`));
-}
-
-function short(text, limit) {
-  const letters = Array.from(text);
-  return letters.length > limit ? `${letters.slice(0, limit - 1).join("")}…` : text;
 }
 
 // Every word that counted and the strongest of the others, in the order of the text.
