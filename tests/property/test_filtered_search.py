@@ -55,7 +55,7 @@ def filtered(answer: list[tuple[list[str], list[float]]], filter: dict[str, Any]
 
 
 @st.composite
-def scenes(draw: st.DrawFn, **options: Any) -> Scene:
+def scenes(draw: st.DrawFn, /, **options: Any) -> Scene:
     world = draw(worlds(**options))
     deleted = draw(st.sets(st.integers(0, world.count), max_size=3))
     tau = draw(st.sampled_from([None, 0.5, 1.5])) if world.router == "dynamic" else None
@@ -112,7 +112,7 @@ def batch_pairs(scene: Scene, index: citadel.Index, k: int) -> list[Any]:
     if world.router == "bm25":
         texts = {str(n): query["query"] for n, query in enumerate(world.queries())}
         ranking = searcher.search_batch(texts, k, filter=scene.filter)
-        return [list(zip(hits.ids, hits.scores, strict=True)) for _, hits in ranking]
+        return [[(hit.id, hit.score) for hit in hits] for _, hits in ranking]
     queries = {str(number): query for number, query in enumerate(world.queries())}
     modes = [
         [hits for _, hits in searcher.search_vectors_batch(
@@ -121,7 +121,7 @@ def batch_pairs(scene: Scene, index: citadel.Index, k: int) -> list[Any]:
         for mode in world.modes
     ]  # fmt: skip
     by_query = [hits for column in zip(*modes, strict=True) for hits in column]
-    return [list(zip(hits.ids, hits.scores, strict=True)) for hits in by_query]
+    return [[(hit.id, hit.score) for hit in hits] for hits in by_query]
 
 
 def pairs(answer: list[tuple[list[str], list[float]]]) -> list[Any]:
