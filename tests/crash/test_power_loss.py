@@ -76,7 +76,7 @@ class Harness:
         files = dict(state)
         manifests = [name for name in files if name.startswith("gen.") and not name.endswith(".tmp")]
         if not manifests:
-            return any(name.startswith(("seg-", "docs-", "del-")) for name in files)
+            return any(name.startswith(("seg-", "docs-", "cols-", "del-")) for name in files)
         newest = files[max(manifests)]
         return newest, *((name, files.get(name)) for name in self._named(newest))
 
@@ -84,7 +84,8 @@ class Harness:
         if not self.crashes.whole(manifest):
             return []
         data = json.loads(self.crashes.contents[manifest.file].partition(b"\n")[0])
-        files = [segment[part]["name"] for segment in data["segments"] for part in ("file", "documents_file")]
+        parts = ("file", "documents_file", "columns_file")
+        files = [segment[part]["name"] for segment in data["segments"] for part in parts if segment[part]]
         return files + ([data["deletions"]["name"]] if data["deletions"] else [])
 
     def _open(self, disk: MemoryDisk) -> Outcome:

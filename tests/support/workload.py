@@ -25,7 +25,7 @@ class Step:
         if self.delete:
             index.delete(self.delete)
         if self.add and index.settings.router == "bm25":
-            index.add({"id": id, "text": text} for id, text in self.add)
+            index.add({"id": id, "text": text} | metadata(text) for id, text in self.add)
         elif self.add:
             index.add_vectors(vectors(id, text) for id, text in self.add)
         _ = index.merge() if self.merge else index.commit()
@@ -36,6 +36,12 @@ class Step:
         return kept | dict(self.add)
 
 
+def metadata(text: str) -> dict[str, Any]:
+    """Values that become columns of several types."""
+    words = text.split()
+    return {"words": len(words), "last": words[-1], "tags": sorted(set(words[:2]))}
+
+
 def vectors(id: str, text: str) -> dict[str, Any]:
     """A document with vectors derived from its text."""
     numbers = random.Random(text)
@@ -43,7 +49,8 @@ def vectors(id: str, text: str) -> dict[str, Any]:
     weights = [numbers.choice((0.5, 1.0, 1.5)) for _ in rows]
     semantic = [round(numbers.uniform(-1, 1), 2) for _ in range(2)]
     keys = [numbers.randint(1, 4) for _ in rows]
-    return {"id": id, "text": text, "keys": keys, "weights": weights, "vectors": rows, "semantic": semantic}
+    parts = {"keys": keys, "weights": weights, "vectors": rows, "semantic": semantic}
+    return {"id": id, "text": text} | parts | metadata(text)
 
 
 def create_text(storage: Storage | str) -> Index:
