@@ -62,7 +62,7 @@ def test_metadata_is_stored_as_json(given: object, stored: object) -> None:
         {1},
         object(),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_other_values_are_refused_by_field_and_type(given: object) -> None:
     assert plain_value(given) is given
