@@ -220,6 +220,7 @@ void Cursor::prefetch_selected(std::size_t first, std::size_t n) const {
 // Copy the rows of the selected postings.
 void Cursor::gather(std::size_t n) {
   const std::uint64_t width = row_bytes(segment_);
+  if (width == 0) return;  // bm25 has no rows
   const std::uint8_t* rows = row_data(segment_);
   std::uint8_t* out = gathered_.data();
   if (width == 32)  // a constant size is copied in registers

@@ -36,7 +36,7 @@ REFUSED = {
     "no head": "DELETE FROM citadel",
     "two heads": "INSERT INTO citadel SELECT * FROM citadel",
     "another index id": "UPDATE citadel SET index_id = 'x'",
-    "another format": "UPDATE citadel SET format = 2",
+    "another format": "UPDATE citadel SET format = 99",
     "a head of a billion letters": "UPDATE citadel SET index_id = zeroblob(1000000)",
     "no documents": "DELETE FROM documents",
     "one document less": "DELETE FROM documents WHERE number = 17",
