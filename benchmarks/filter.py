@@ -57,7 +57,7 @@ def parts(documents: int) -> Iterator[tuple[VectorBatch, np.ndarray[Any, Any]]]:
         )
 
 
-def queries(count: int) -> list[dict[str, Any]]:
+def random_queries(count: int) -> list[dict[str, Any]]:
     random = np.random.default_rng(7)
     return [
         {
@@ -104,12 +104,12 @@ def below(share: float) -> dict[str, Any] | None:
     return None if share == 1 else {"bucket": {"$lt": round(share * BUCKETS)}}
 
 
-def citadel_searches(folder: Path, documents: int, asked: list[dict[str, Any]]) -> dict[str, Search]:
+def citadel_searches(folder: Path, documents: int, queries: list[dict[str, Any]]) -> dict[str, Search]:
     """Searches of citadel, prepared queries in, hits out."""
     multi = multi_vector_index(folder / "multi", documents).searcher(threads=1)
     dense = dense_index(folder / "dense", documents).searcher(threads=1)
-    prepared = [multi.prepare_vectors(**query) for query in asked]
-    alone = [dense.prepare_vectors(semantic=query["semantic"]) for query in asked]
+    prepared = [multi.prepare_vectors(**query) for query in queries]
+    alone = [dense.prepare_vectors(semantic=query["semantic"]) for query in queries]
 
     def tokens(query: int, share: float) -> Any:
         return multi.search_prepared(prepared[query], K, semantic_mode="off", filter=below(share))
@@ -123,7 +123,7 @@ def citadel_searches(folder: Path, documents: int, asked: list[dict[str, Any]]) 
     return {"tokens": tokens, "both": both, "dense": semantic}
 
 
-def lancedb_search(folder: Path, documents: int, asked: list[dict[str, Any]]) -> Search:
+def lancedb_search(folder: Path, documents: int, queries: list[dict[str, Any]]) -> Search:
     import lancedb
     import pyarrow as pa
 
@@ -144,7 +144,7 @@ def lancedb_search(folder: Path, documents: int, asked: list[dict[str, Any]]) ->
     table = connection.open_table("rows")
 
     def search(query: int, share: float) -> Any:
-        nearest: Any = table.search(asked[query]["semantic"])
+        nearest: Any = table.search(queries[query]["semantic"])
         built = nearest.distance_type("dot").select(["number", "_distance"]).limit(K)
         if share < 1:
             built = built.where(f"bucket < {round(share * BUCKETS)}", prefilter=True)
@@ -153,18 +153,18 @@ def lancedb_search(folder: Path, documents: int, asked: list[dict[str, Any]]) ->
     return search
 
 
-def qdrant_search(folder: Path, documents: int, asked: list[dict[str, Any]]) -> Search:
+def qdrant_search(folder: Path, documents: int, queries: list[dict[str, Any]]) -> Search:
     import qdrant_edge as edge
 
-    place = folder / "qdrant"
+    path = folder / "qdrant"
     vectors = edge.EdgeVectorParams(SEMANTIC, edge.Distance.Dot)
     when = edge.EdgeOptimizersConfig(default_segment_number=1, indexing_threshold=1 << 40)
     config = edge.EdgeConfig(vectors=vectors, max_search_threads=1, optimizers=when)
-    if place.exists():
-        shard = edge.EdgeShard.load(str(place))
+    if path.exists():
+        shard = edge.EdgeShard.load(str(path))
     else:
-        place.mkdir(parents=True)
-        shard = edge.EdgeShard.create(str(place), config)
+        path.mkdir(parents=True)
+        shard = edge.EdgeShard.create(str(path), config)
         shard.update(edge.UpdateOperation.create_field_index("bucket", edge.PayloadSchemaType.Integer))
         for batch, buckets in parts(documents):
             assert batch.semantic is not None
@@ -176,7 +176,7 @@ def qdrant_search(folder: Path, documents: int, asked: list[dict[str, Any]]) -> 
     params = edge.SearchParams(exact=True)
 
     def search(query: int, share: float) -> Any:
-        nearest = edge.Query.Nearest(asked[query]["semantic"].tolist())
+        nearest = edge.Query.Nearest(queries[query]["semantic"].tolist())
         allowed = None
         if share < 1:
             limit = edge.RangeFloat(lt=round(share * BUCKETS))
@@ -227,13 +227,13 @@ def main() -> None:
     options = parser.parse_args()
     one_core()
     options.folder.mkdir(parents=True, exist_ok=True)
-    asked = queries(options.queries)
-    searches = citadel_searches(options.folder, options.documents, asked)
+    queries = random_queries(options.queries)
+    searches = citadel_searches(options.folder, options.documents, queries)
     for name, make in (
         {} if options.no_peers else {"LanceDB": lancedb_search, "Qdrant Edge": qdrant_search}.items()
     ):
         try:
-            searches[name] = make(options.folder, options.documents, asked)
+            searches[name] = make(options.folder, options.documents, queries)
         except ImportError as error:
             print(f"{name} is left out: {error}")
     measured = {

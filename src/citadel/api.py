@@ -483,8 +483,8 @@ def truncation_message(documents: int, limit: int | None) -> str:
     '2 documents are longer than the 512 tokens that the model reads; the rest of their text is not
     searchable: ...'
     """
-    are = "document is" if documents == 1 else "documents are"
+    are, their = ("document is", "its") if documents == 1 else ("documents are", "their")
     return (
-        f"{documents:,} {are} longer than the {limit} tokens that the model reads; "
-        "the rest of their text is not searchable: split it into passages"
+        f"{documents:,} {are} longer than the {limit} tokens that the model reads; the rest of {their} text "
+        'is not searchable: create the index with long="chunk", or split the text'
     )

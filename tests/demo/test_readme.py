@@ -48,7 +48,7 @@ def test_first_screen_states_the_limits_of_the_model(first_screen: str) -> None:
     config = (ROOT / "models" / "small-en" / "config.json").read_text(encoding="utf-8")
     document, query = (re.search(rf'"{side}_length": (\d+)', config) for side in ("document", "query"))
     assert document is not None and query is not None
-    assert f"{document.group(1)} tokens per document and {query.group(1)} per query" in first_screen
+    assert f"{document.group(1)} tokens per text and {query.group(1)} per query" in first_screen
 
 
 def test_quality_table_matches_results() -> None:

@@ -9,7 +9,6 @@ from citadel.index.folder_lock import LOCK
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.storage import TEMPORARY, Storage
 
-KEPT_GENERATIONS = 2  # the newest, and the one before for `check --repair`
 PREFIXES = ("seg-", "docs-", "del-", "codebook-", "cols-")
 _UNFINISHED = (*PREFIXES, "gen.", "scratch-")
 

@@ -23,7 +23,7 @@ from citadel.index.changes import AnalysedDocument, ChangeSet, Item, add_item, c
 from citadel.index.deletion import NumberSet
 from citadel.index.failures import resource_errors
 from citadel.index.folder_lock import fork_message
-from citadel.index.garbage import KEPT_GENERATIONS, collect
+from citadel.index.garbage import collect
 from citadel.index.manifest import Build
 from citadel.index.merge import merge_space
 from citadel.index.metadata_update import write_updated
@@ -87,8 +87,8 @@ class Writer(SpillingWriter):
             self.release()
             raise
 
-    def _collect(self, keep: int = KEPT_GENERATIONS) -> None:
-        """Remove files of old generations while this writer owns the index."""
+    def _collect(self, keep: int = 2) -> None:
+        """Remove files of old generations while this writer owns the index; `check --repair` may use two."""
         if self._lock is not None:
             self._lock.check()
             collect(self._storage, keep, self._uncommitted_files())
