@@ -164,7 +164,7 @@ export function startSearch(state) {
   };
 }
 
-// The number of hits that a link's offset stands for: whole pages, and not too many at once.
+// The number of hits that a link's offset means: whole pages, and not too many at once.
 function restoredDepth(offset) {
   const pages = /^\d{1,6}$/.test(offset ?? "") ? Math.floor(offset / PAGE) : 0;
   return Math.min((pages + 1) * PAGE, MAX_RESTORED);
