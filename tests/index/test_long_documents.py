@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import citadel
+from citadel.cli.bench import latency
 from citadel.encode.encoder import Encoder
 from citadel.encode.passages import PassageSplitter
 from citadel.settings import LongDocuments
@@ -189,3 +191,24 @@ def test_group_by_of_a_list_is_an_error(tiny_model: ModelFolder, tmp_path: Path)
     with pytest.raises(citadel.UsageError, match="name of a field"):
         index.search("rome", group_by=3)
     assert index.search("rome", group_by="nothing").ids == ["d1"]
+
+
+def test_passage_numbers_lead_to_documents(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    index = build(tmp_path / "i", tiny_model())
+    index.add([{"id": "second", "text": LONG}])
+    snapshot = index.commit().searcher().snapshot
+    total = int(snapshot.passage_bases[-1])
+    owners = snapshot.owner_ids(np.arange(total))
+    assert list(dict.fromkeys(owners)) == ["long", "short", "also", "second"]
+    for number, id in enumerate(dict.fromkeys(owners)):
+        assert [owners[passage] for passage in snapshot.passages_of(number)] == [id] * owners.count(id)
+
+
+def test_latency_of_an_index_with_long_documents(
+    tiny_model: ModelFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(tmp_path / "i", tiny_model())
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("q1\tdarwin evolution\n")
+    latency(str(tmp_path / "i"), queries=str(queries), model=str(tiny_model()), k=2)
+    assert "token retrieval" in capsys.readouterr().out

@@ -126,7 +126,7 @@ def _bench(opened: Index, queries: list[Any], k: int, semantic: str, synthetic: 
     encode = None
     if queries and isinstance(queries[0], str):
         encode = opened.encode_query if device == "cpu" else _encode_on(opened, device)
-    options, ids = plan_options(snapshot, k, semantic, None), None if synthetic else snapshot.ids
+    options, ids = plan_options(snapshot, k, semantic, None), None if synthetic else snapshot.owner_ids
     gpu = None if device == "cpu" else _gpu(snapshot, floor, device)
     return Bench(snapshot, engine, options, queries, encode, ids, gpu)
 

@@ -169,6 +169,10 @@ class Snapshot:
             by_number |= dict(zip(part, segment.ids([number - base for number in part]), strict=True))
         return [by_number[number] for number in numbers.tolist()]
 
+    def owner_ids(self, passages: NDArray[np.int64]) -> list[str]:
+        """The ids of the documents of index-wide passage numbers, in this order."""
+        return self.ids(self.owners(passages))
+
     def documents(self, numbers: NDArray[np.int64]) -> list[Document]:
         """The documents with these index-wide numbers, in this order."""
         return self._stored(numbers, DocumentStore.get)

@@ -148,7 +148,7 @@ class EngineSystem:
         engine = CpuEngine(snapshot, get_router(encoder.config.router).floor, (0.0, 0.0), 1)
         options = plan_options(snapshot, k, variant.semantic, None)
         encode = _encode_one(encoder) if self._alone else None
-        bench = Bench(snapshot, engine, options, texts if encode else routed, encode, snapshot.ids)
+        bench = Bench(snapshot, engine, options, texts if encode else routed, encode, snapshot.owner_ids)
         host = machine() | {"encoded_on": encoder.device}
         return described(bench, measure_latency(affordable(bench, LATENCY_SECONDS)), host)
 
