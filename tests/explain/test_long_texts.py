@@ -127,7 +127,7 @@ def test_long_hit_is_rendered_in_bounded_memory() -> None:
     tracemalloc.start()
     try:
         body = _body(hit, "proposed relativity", english)
-        plain = _body(hit, None, None)
+        plain = _body(hit, None, english)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -154,8 +154,9 @@ def _show(results: Iterator[QueryHits], analyser: str | None, named: bool) -> No
     from rich.console import Console
 
     from citadel.cli.support.render_hits import show
+    from citadel.settings import DEFAULT_ANALYSER
     from citadel.text.analyser import get_analyser
 
     console = Console(highlight=False)
     for result in results:
-        show(result, get_analyser(analyser) if analyser else None, console, named)
+        show(result, get_analyser(analyser or DEFAULT_ANALYSER), console, named)

@@ -16,8 +16,8 @@ SNIPPET = 240  # characters
 INDENT = 4
 
 
-def show(result: QueryHits, analyser: Analyser | None, console: Console, named: bool) -> None:
-    """Print the hits of one query; `named` prints the query first."""
+def show(result: QueryHits, analyser: Analyser, console: Console, named: bool) -> None:
+    """Print the hits of one query; `analyser` finds its words in a text, `named` prints the query first."""
     if named:
         query = "" if result.query is None else f": {plain(result.query)}"
         _print(console, Text.assemble("? ", (f"{plain(result.query_id)}{query}", "bold")))
@@ -48,13 +48,13 @@ def _title(hit: Hit) -> Text:
     )
 
 
-def _body(hit: Hit, query: str | None, analyser: Analyser | None) -> Text:
-    whole = hit.text
-    if analyser is None or query is None:
-        passage = hit.passage
-        text = plain(passage.text[:MAX_ANALYSED])
-        shown = text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()} …"
-        return Text(f"… {shown}" if passage.start else shown)
+def _body(hit: Hit, query: str | None, analyser: Analyser) -> Text:
+    """The part of the best passage with most words of the query."""
+    passage = hit.passage
+    whole = passage.text
+    if query is None:
+        text = plain(whole[:MAX_ANALYSED])
+        return Text(text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()} …")
     terms = analyser.terms(query)
     before, after = best_part(whole, terms, analyser)
     text = plain(whole[before:after])
@@ -62,5 +62,5 @@ def _body(hit: Hit, query: str | None, analyser: Analyser | None) -> Text:
     body = Text(part.text)
     for span in part.spans:
         body.stylize("bold yellow", span.start, span.end)
-    is_end = part.end == len(text) and after == len(whole)
-    return Text.assemble("… " if before + part.start else "", body, "" if is_end else " …")
+    is_end = part.end == len(text) and after == len(whole) and passage.end == len(hit.text)
+    return Text.assemble("… " if passage.start + before + part.start else "", body, "" if is_end else " …")
