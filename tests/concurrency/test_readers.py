@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from citadel import Index
+from citadel.index.garbage import PREFIXES
 from citadel.index.storage import FolderStorage
 from tests.concurrency.reader import observe
 from tests.support.children import start
@@ -44,7 +45,7 @@ class Expected(FolderStorage):
         """The ranking of an unpublished generation, read through a folder of links."""
         with tempfile.TemporaryDirectory(dir=self.path.parent) as path:
             for name in self.names():
-                if name.startswith(("seg-", "docs-", "del-")) and not name.endswith(".tmp"):
+                if name.startswith(PREFIXES) and not name.endswith(".tmp"):
                     (Path(path) / name).hardlink_to(self.path / name)
             (Path(path) / manifest.removesuffix(".tmp")).hardlink_to(self.path / manifest)
             return json.loads(observe(Index.open(path)))
