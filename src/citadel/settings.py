@@ -19,6 +19,7 @@ DEFAULT_CODEC = "int8"
 DEFAULT_K1 = 0.9
 DEFAULT_B = 0.4
 DEFAULT_MEMORY = 1 << 30
+GRAPH_FLOOR = 32_768  # documents; scanning a smaller segment is about as fast as searching a graph
 WEIGHT_STEP = 0.02  # of 8-bit weights: 255 steps reach 5.1 = log(1 + 163)
 MAX_WEIGHT = 5.1
 

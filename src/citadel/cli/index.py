@@ -54,6 +54,7 @@ def index(
     threads: Threads = None,
     format: Format = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")] = False,
+    no_graph: Annotated[bool, typer.Option("--no-graph", help="Build no graph for graph search.")] = False,
     commit_bytes: Annotated[
         int | None, typer.Option(hidden=True, min=1, envvar="CITADEL_COMMIT_BYTES")
     ] = None,
@@ -87,7 +88,9 @@ def index(
     options = _options(settings) | ({"format": format} if format else {})
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds)
     job = resumable_build.BuildOptions(
-        corpus, index, settings, options, format, on_error, parse_size(memory), threads, overwrite, **limits
+        *(corpus, index, settings, options, format, on_error, parse_size(memory), threads, overwrite),
+        **limits,
+        graph=not no_graph,
     )
     resumable_build.build(job)
 

@@ -24,6 +24,7 @@ from citadel.cli import (
     measure,
     merge,
     mine,
+    optimize,
     score,
     search,
     serve,
@@ -55,6 +56,7 @@ app.command()(index.index)
 app.command()(add.add)
 app.command()(delete.delete)
 app.command()(merge.merge)
+app.command()(optimize.optimize)
 app.command()(check.check)
 app.command()(stats.stats)
 app.command()(search.search)

@@ -36,8 +36,12 @@ def search(
     tag: Annotated[str, typer.Option(help="The last column of the run.")] = "citadel",
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")] = False,
     semantic: Annotated[
-        str, typer.Option(metavar="auto|exact|rerank|off", help="How semantic vectors are used.")
+        str, typer.Option(metavar="auto|exact|graph|rerank|off", help="How semantic vectors are used.")
     ] = "auto",
+    ef: Annotated[
+        int | None,
+        typer.Option(min=1, help="Graph: documents scored exactly.  [default: 1.6 k, at least 48]"),
+    ] = None,
     tau: Annotated[
         float | None, typer.Option(help="Dynamic router: ignore document weights up to this.")
     ] = None,
@@ -65,7 +69,7 @@ def search(
         searcher = opened.searcher(threads=threads, device=device, gpu_memory=parse_gpu_memory(gpu_memory))
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
-        results = _search(searcher, queries or [], file, vectors, depth, semantic, tau, run is not None)
+        results = _search(searcher, queries or [], file, vectors, depth, semantic, tau, ef, run is not None)
         results = warn_of_cuts(results, searcher)
         if run is not None:
             results = _write_run(list(results), run, tag)
@@ -83,6 +87,7 @@ def _search(
     k: int,
     semantic: str,
     tau: float | None,
+    ef: int | None,
     is_run: bool,
 ) -> Iterator[QueryHits]:
     from citadel.cli.support.batch_search import check_trec_run, search_texts, search_vectors
@@ -92,10 +97,10 @@ def _search(
         from citadel.cli.support.vectors import read_vector_queries
 
         arrays = read_vector_queries(vectors)
-        ids, results = [id for id, _ in arrays], search_vectors(searcher, arrays, k, semantic, tau)
+        ids, results = [id for id, _ in arrays], search_vectors(searcher, arrays, k, semantic, tau, ef)
     else:
         texts = _read_texts(queries, file)
-        ids, results = [id for id, _ in texts], search_texts(searcher, texts, k, semantic, tau)
+        ids, results = [id for id, _ in texts], search_texts(searcher, texts, k, semantic, tau, ef)
     if is_run:
         check_trec_run(searcher, ids)  # before the search: `results` is lazy
     return results

@@ -10,7 +10,7 @@ from citadel.index.manifest import generations, read_manifest
 from citadel.index.storage import TEMPORARY, Storage
 
 KEPT_GENERATIONS = 2  # the newest, and the one before for `check --repair`
-PREFIXES = ("seg-", "docs-", "del-", "codebook-", "cols-")
+PREFIXES = ("seg-", "docs-", "del-", "codebook-", "cols-", "graph-")
 _UNFINISHED = (*PREFIXES, "gen.", "scratch-")
 
 

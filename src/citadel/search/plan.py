@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,10 +17,11 @@ from citadel.settings import Settings
 from citadel.types import Floats, Keys
 
 CANDIDATES, PROBES = 4, 64  # documents per hit that `rerank` considers, by tokens and by centroids
-SEMANTIC_MODES = ("auto", "exact", "rerank", "off")
+SEMANTIC_MODES = ("auto", "exact", "graph", "rerank", "off")
 PROBED_LISTS = 8  # minimum number of centroid lists to probe
 NO_KEYS = np.zeros(0, np.uint32)
-EXACT_BELOW = 1 << 18  # documents; `auto` scans every semantic vector of a smaller index
+EXACT_BELOW = 1 << 18  # documents; `auto` scans every semantic vector of a smaller index without a graph
+MIN_EF, EF_PER_HIT = 48, 1.6  # documents that `graph` scores exactly
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,12 @@ class Options(NamedTuple):
     candidates: int = 1000
     probes: int = 1000
     weight_floor: int = 0
+    ef: int = 0
 
 
-def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None) -> Options:
+def plan_options(
+    snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None, ef: int | None = None
+) -> Options:
     """Check the options and resolve `auto` and τ for this snapshot."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
         raise UsageError(f"k must be a whole number of 0 or more, not {k!r}")
@@ -50,12 +55,22 @@ def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | No
         raise UsageError(
             f"unknown semantic mode {semantic_mode!r}: choose one of {', '.join(SEMANTIC_MODES)}"
         )
+    if ef is not None and (isinstance(ef, bool) or not isinstance(ef, int) or ef < 1):
+        raise UsageError(f"ef must be a whole number of 1 or more, not {ef!r}")
     if semantic_mode == "auto":
-        semantic_mode = "exact" if len(snapshot) < EXACT_BELOW else "rerank"
+        semantic_mode = resolve_auto(snapshot, len(snapshot))
     k = min(k, snapshot.manifest.documents)  # also keeps k within 64 bits
     candidates, probes = (max(times * k, 1000) for times in (CANDIDATES, PROBES))
     mode = semantic_mode if snapshot.settings.semantic else "off"
-    return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau))
+    width = max(MIN_EF, math.ceil(EF_PER_HIT * k)) if ef is None else min(ef, snapshot.manifest.documents)
+    return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau), width)
+
+
+def resolve_auto(snapshot: Snapshot, documents: int) -> str:
+    """The semantic mode that `auto` stands for, if a search may return so many documents."""
+    if any(segment.record.graph_file for segment in snapshot.segments):
+        return "graph"
+    return "exact" if documents < EXACT_BELOW else "rerank"
 
 
 def _steps(settings: Settings, tau: float | None) -> int:

@@ -12,7 +12,7 @@ from citadel.filter.parse import GivenFilter, given_filter
 from citadel.filter.tree import Filter
 from citadel.index.snapshot import Snapshot
 from citadel.search.engine import Engine
-from citadel.search.plan import EXACT_BELOW, Options, plan_options
+from citadel.search.plan import Options, plan_options, resolve_auto
 from citadel.types import Scored
 
 if TYPE_CHECKING:
@@ -63,17 +63,18 @@ class Requests:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        ef: int | None = None,
     ) -> Request:
         """Check the arguments of a search."""
         if offset or min_score is not None:
             _check_page(k, offset, min_score)
             k += offset
         if filter is None:
-            return Request(self._plan(k, semantic_mode, tau), offset, min_score, None, cancel)
+            return Request(self._plan(k, semantic_mode, tau, ef), offset, min_score, None, cancel)
         allowed = self.allowed(filter)
-        if semantic_mode == "auto" and len(allowed) < EXACT_BELOW:
-            semantic_mode = "exact"
-        return Request(self._plan(k, semantic_mode, tau), offset, min_score, allowed, cancel)
+        if semantic_mode == "auto":
+            semantic_mode = resolve_auto(self._snapshot, len(allowed))
+        return Request(self._plan(k, semantic_mode, tau, ef), offset, min_score, allowed, cancel)
 
     def allowed(self, filter: GivenFilter) -> Any:
         """The engine's form of a filter."""
@@ -91,13 +92,13 @@ class Requests:
             self._filters[parsed] = allowed
         return allowed
 
-    def _plan(self, k: int, semantic_mode: str, tau: float | None) -> Options:
+    def _plan(self, k: int, semantic_mode: str, tau: float | None, ef: int | None) -> Options:
         """Cached: planning takes a twentieth of a short query."""
-        key = (k.__class__, k, semantic_mode, tau)  # the class tells True from 1
+        key = (k.__class__, k, semantic_mode, tau, ef.__class__, ef)  # the class tells True from 1
         try:
             return self._options[key]
         except (KeyError, TypeError):  # new, or unhashable
-            options = plan_options(self._snapshot, k, semantic_mode, tau)
+            options = plan_options(self._snapshot, k, semantic_mode, tau, ef)
         if len(self._options) < _MAX_CACHED_OPTIONS:
             self._options[key] = options
         return options

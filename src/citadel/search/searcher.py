@@ -105,13 +105,15 @@ class Searcher:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        ef: int | None = None,
     ) -> Hits:
         """The best k documents for a text, or fewer if fewer have a score.
 
         `filter` keeps documents by their metadata, such as `{"year": {"$gte": 1900}}`; the result is the best
-        k of those. `offset` skips the first hits, `min_score` leaves out hits with a lower score.
+        k of those. `offset` skips the first hits, `min_score` leaves out hits with a lower score. `ef` is the
+        number of documents that the mode `graph` scores exactly: more takes longer and misses fewer.
         """
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, ef)
         return self._search(self._prepare_text(query), request)
 
     def search_vectors(
@@ -128,9 +130,10 @@ class Searcher:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        ef: int | None = None,
     ) -> Hits:
         """The best k documents for query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, ef)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
         if plan.semantic is None:
             request = request.without_semantic()
@@ -145,10 +148,11 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
         filter: GivenFilter | None = None,
+        ef: int | None = None,
     ) -> Ranking:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, ef=ef)
         return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), request)
 
     def search_vectors_batch(
@@ -160,9 +164,10 @@ class Searcher:
         tau: float | None = None,
         cancel: Cancel | None = None,
         filter: GivenFilter | None = None,
+        ef: int | None = None,
     ) -> Ranking:
         """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, ef=ef)
         plans = [plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values()]
         lacks_semantic = {plan.semantic is None for plan in plans}
         if lacks_semantic == {True, False}:
@@ -197,9 +202,10 @@ class Searcher:
         filter: GivenFilter | None = None,
         offset: int = 0,
         min_score: float | None = None,
+        ef: int | None = None,
     ) -> Hits:
         """The best k documents for a query from `prepare`."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, ef)
         return self._search(query, request)
 
     def _search(self, query: PreparedQuery, request: Request) -> Hits:

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from citadel.server.ledger import TOKEN_PATTERN
 
-SemanticMode = Literal["auto", "exact", "rerank", "off"]
+SemanticMode = Literal["auto", "exact", "graph", "rerank", "off"]
 
 
 def _example(**fields: Any) -> dict[str, Any]:

@@ -31,16 +31,17 @@ def search_texts(
     k: int,
     semantic: str = "auto",
     tau: float | None = None,
+    ef: int | None = None,
 ) -> Iterator[QueryHits]:
     """Search (id, text) queries, in order."""
     if len(queries) == 1:  # all threads for the one query
         [(id, text)] = queries
-        yield QueryHits(id, text, searcher.search(text, k, semantic_mode=semantic, tau=tau))
+        yield QueryHits(id, text, searcher.search(text, k, semantic_mode=semantic, tau=tau, ef=ef))
         return
     with Progress("Searching", "queries", len(queries)) as progress:
         for start in range(0, len(queries), _PART):
             part = queries[start : start + _PART]
-            ranking = searcher.search_batch(part, k, semantic_mode=semantic, tau=tau)
+            ranking = searcher.search_batch(part, k, semantic_mode=semantic, tau=tau, ef=ef)
             progress(start + len(part))
             yield from (
                 QueryHits(id, text, hits) for (id, text), hits in zip(part, ranking.hits, strict=True)
@@ -67,11 +68,12 @@ def search_vectors(
     k: int,
     semantic: str = "auto",
     tau: float | None = None,
+    ef: int | None = None,
 ) -> Iterator[QueryHits]:
     """Search queries given as vectors, in order."""
     with Progress("Searching", "queries", len(queries)) as progress:
         for number, (id, arrays) in enumerate(queries, 1):
-            hits = searcher.search_vectors(**arrays, k=k, semantic_mode=semantic, tau=tau)
+            hits = searcher.search_vectors(**arrays, k=k, semantic_mode=semantic, tau=tau, ef=ef)
             progress(number)
             yield QueryHits(id, None, hits)
 
