@@ -14,8 +14,11 @@ namespace {
 // A row is left out if this share of the best token score so far would not lift it above the worst result.
 constexpr float kTokenShare = 0.5f;
 constexpr std::uint64_t kMinWidth = 16;
-constexpr std::uint64_t kDocumentsPerRow = 4;  // a segment with fewer documents per row of the result is scanned
-constexpr std::uint64_t kMinShare = 4;          // scanned if at most one document in so many is allowed
+
+// Nanoseconds, measured by benchmarks/graph.py on an AMD EPYC (Zen 4) with semantic vectors of 384 dimensions.
+constexpr double kPerRow = 2200;       // of the result, of a walk and its token scores
+constexpr double kPerDocument = 1;     // of a scan, and for every 96 dimensions
+constexpr double kPerSelected = 24;    // document of a scan of few allowed documents
 
 // The exact score of one stored posting.
 float posting_score(const GraphTask& task, const Group& group, std::uint64_t posting, std::size_t token) {
@@ -164,9 +167,10 @@ GraphWalk& workspace() {
 std::uint64_t graph_width(std::uint64_t k, std::uint64_t effort) { return std::max({effort, k, kMinWidth}); }
 
 bool graph_pays(const GraphTask& task) {
-  const std::uint64_t documents = task.plan.segment->documents();
-  if (documents / kDocumentsPerRow < graph_width(task.k, task.effort)) return false;
-  return admitted(task.plan) > documents / kMinShare;
+  const auto documents = static_cast<double>(task.plan.segment->documents()), allowed = static_cast<double>(admitted(task.plan));
+  const double dimensions = static_cast<double>(task.graph.dimension());
+  const double scan = task.plan.selected() != nullptr ? kPerSelected * allowed : kPerDocument * (1 + dimensions / 96) * documents;
+  return kPerRow * static_cast<double>(graph_width(task.k, task.effort)) * documents < scan * allowed;
 }
 
 bool search_graph(const GraphTask& task, TopK& best, std::uint64_t& dots) {

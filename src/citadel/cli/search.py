@@ -40,7 +40,7 @@ def search(
     ] = "auto",
     ef: Annotated[
         int | None,
-        typer.Option(min=1, help="Graph: documents scored exactly.  [default: 1.6 k, at least 48]"),
+        typer.Option(min=1, help="Graph: documents scored exactly.  [default: 2 k, at least 48]"),
     ] = None,
     tau: Annotated[
         float | None, typer.Option(help="Dynamic router: ignore document weights up to this.")

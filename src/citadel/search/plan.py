@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ SEMANTIC_MODES = ("auto", "exact", "graph", "rerank", "off")
 PROBED_LISTS = 8  # minimum number of centroid lists to probe
 NO_KEYS = np.zeros(0, np.uint32)
 EXACT_BELOW = 1 << 18  # documents; `auto` scans every semantic vector of a smaller index without a graph
-MIN_EF, EF_PER_HIT = 48, 1.6  # documents that `graph` scores exactly
+MIN_EF, EF_PER_HIT = 48, 2  # documents that `graph` scores exactly
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def plan_options(
     k = min(k, snapshot.manifest.documents)  # also keeps k within 64 bits
     candidates, probes = (max(times * k, 1000) for times in (CANDIDATES, PROBES))
     mode = semantic_mode if snapshot.settings.semantic else "off"
-    width = max(MIN_EF, math.ceil(EF_PER_HIT * k)) if ef is None else min(ef, snapshot.manifest.documents)
+    width = max(MIN_EF, EF_PER_HIT * k) if ef is None else min(ef, snapshot.manifest.documents)
     return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau), width)
 
 
