@@ -5,9 +5,10 @@
 The index holds training passages from CITADEL_DATA (default ../shared/data), encoded with the default model;
 an interrupted run resumes. Queries are those of the training pairs whose passage is in the index, so that no
 evaluation query is touched. *overlap* is the share of the exact top k that the graph search returns. Times
-are the median over queries of the minimum of several rounds; a round searches all queries with the graph, then
-all with a scan, so that no query finds its own data in the caches. Under filters the same share of documents,
-chosen at random, is allowed for both. Random vectors mislead a graph, so there is no synthetic variant.
+are the median over queries of the minimum of several rounds; a round searches all queries with the graph,
+then all with a scan, so that no query finds its own data in the caches. Under filters the same share of
+documents, chosen at random, is allowed for both; a scan takes over where few are. Random vectors mislead a
+graph, so there is no synthetic variant.
 """
 
 from __future__ import annotations

@@ -308,7 +308,8 @@ Semantic parse_semantic(const std::string& mode) {
   if (mode == "rerank") return Semantic::rerank;
   if (mode == "exact") return Semantic::exact;
   if (mode == "graph") return Semantic::graph;
-  throw std::invalid_argument("unknown semantic mode '" + mode + "': off, rerank, exact or graph");
+  if (mode == "auto") return Semantic::automatic;
+  throw std::invalid_argument("unknown semantic mode '" + mode + "': off, rerank, exact, graph or auto");
 }
 
 SearchOptions make_options(std::uint64_t k, const std::string& semantic, std::uint64_t candidates, std::uint64_t probes,

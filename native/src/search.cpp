@@ -24,6 +24,8 @@ struct Task {
   std::uint64_t begin, end;
 };
 
+bool uses_graphs(Semantic semantic) { return semantic == Semantic::graph || semantic == Semantic::automatic; }
+
 std::optional<StageClock> clock_for(Stages* stages) {
   if (stages == nullptr) return std::nullopt;
   return std::optional<StageClock>(std::in_place, *stages);
@@ -43,7 +45,7 @@ class Search {
   Result run() {
     const std::uint64_t k = std::min(options_.k, snapshot_.documents());
     if (options_.semantic == Semantic::off) return token_result(k, false);
-    if (options_.semantic == Semantic::graph) return graph_result(k);
+    if (uses_graphs(options_.semantic)) return graph_result(k);
     if (options_.semantic == Semantic::rerank && has_lists_) {
       Result reranked = rerank(k);
       if (reranked.numbers.size() >= std::min(k, allowed_)) return reranked;
@@ -76,7 +78,8 @@ class Search {
     for (std::size_t i = 0; i < plans_.size(); ++i) {
       if (snapshot_.graph(i) == nullptr) continue;
       const GraphTask task{*snapshot_.graph(i), plans_[i], i, prepared_, rules, options_.cancel, k, options_.effort};
-      plans_[i].is_searched = graph_pays(task) && search_graph(task, best, dots);
+      const bool is_chosen = options_.semantic == Semantic::graph ? plans_[i].selected() == nullptr : graph_pays(task);
+      plans_[i].is_searched = is_chosen && search_graph(task, best, dots);
       if (plans_[i].is_searched) postings_ -= plans_[i].postings;
     }
     mark(Stage::semantic);
@@ -280,7 +283,7 @@ Result Snapshot::search(const Query& query, const SearchOptions& options) const 
   poll(options.cancel);
   check_query(*this, query, options.semantic);
   Result result = Search(*this, query, options).run();
-  if (options.semantic == Semantic::graph) require_whole_graphs();
+  if (uses_graphs(options.semantic)) require_whole_graphs();
   require_whole();
   return result;
 }

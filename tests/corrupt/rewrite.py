@@ -36,6 +36,7 @@ def rewrite(path: Path, changes: Mapping[str, bytes | None]) -> FileRecord:
 def records(data: Any) -> list[dict[str, Any]]:
     """All file records of a manifest."""
     parts = [segment[name] for segment in data["segments"] for name in ("file", "documents_file")]
+    parts += [segment["graph_file"] for segment in data["segments"] if segment.get("graph_file")]
     return parts + [data[name] for name in ("deletions", "codebook") if data[name]]
 
 

@@ -6,7 +6,7 @@
 
 namespace citadel {
 
-// The postings first … first + length − 1.
+// The postings first … first + length − 1, all below 2^32.
 struct PostingRange {
   std::uint32_t first, length;
 };

@@ -14,7 +14,8 @@
 
 namespace citadel {
 
-enum class Semantic { off, rerank, exact, graph };
+// `graph` uses every graph; `automatic` uses those that are likely to be faster than a scan.
+enum class Semantic { off, rerank, exact, graph, automatic };
 
 struct SearchOptions {
   std::uint64_t k = 10;

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from citadel.errors import Cancelled
 from citadel.index.merge import Piece, Source
 from citadel.index.quantize import decode
 from citadel.index.segment import Segment
@@ -66,7 +67,10 @@ class ScratchArrays:
         if size <= self._limit:
             return np.zeros(shape, dtype)
         with self._storage.scratch() as folder, tempfile.TemporaryFile(buffering=0, dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # a write to a mapping cannot report a full disk
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # a write to a mapping cannot report a full disk
+            else:
+                file.truncate(size)
             return np.frombuffer(mmap.mmap(file.fileno(), size), dtype, count).reshape(shape)
 
 
@@ -81,7 +85,7 @@ def build_graph(
     """Link the rows of a segment; `progress` is called with the number of rows done.
 
     The result depends on the segment alone, not on the number of threads."""
-    from citadel._native import BUILD_LINKS, GraphBuilder, nibble_row_bytes
+    from citadel._native import BUILD_LINKS, CancelledError, GraphBuilder, nibble_row_bytes
 
     rows, dimension = segment.documents, segment.meta.semantic_dimension
     arrays = ScratchArrays(storage, memory)
@@ -92,10 +96,13 @@ def build_graph(
     builder = GraphBuilder(dimension, codes, whole, scales, sums, norms, links, LINKS, _WIDTH, _REACH)
     order = np.random.default_rng(rows).permutation(rows).astype(np.uint32)  # build row → segment row
     mean = _put_vectors(builder, segment, order)
-    while builder.inserted < rows:
-        builder.insert_batch(threads, cancel)
-        progress(builder.inserted)
-    builder.finish(threads, cancel)
+    try:
+        while builder.inserted < rows:
+            builder.insert_batch(threads, cancel)
+            progress(builder.inserted)
+        builder.finish(threads, cancel)
+    except CancelledError as error:
+        raise Cancelled("building the graph was cancelled") from error
     layout = builder.layout()
     entries = _inverse(layout)[builder.entries()]
     numbers = order[layout]

@@ -121,18 +121,16 @@ def check_graph(storage: Storage, segment: Segment, index_id: str) -> None:
         raise graph.file["GRAPH_NUMBERS"].corrupt("a row is missing or listed twice")
     _check_rows(graph, "GRAPH_LINKS", rows * graph.meta.links)
     _check_rows(graph, "GRAPH_SEEDS", graph.meta.lists * graph.meta.seeds)
-    entries = graph.file["GRAPH_ENTRIES"]
-    if len(array := entries.array("<u4")) and int(array.max()) >= rows:
-        raise entries.corrupt("a row does not exist")
+    _check_rows(graph, "GRAPH_ENTRIES", len(graph.file["GRAPH_ENTRIES"].data) // 4, padded=False)
     _check_postings(storage, graph, segment, numbers)
 
 
-def _check_rows(graph: GraphFile, name: str, count: int) -> None:
+def _check_rows(graph: GraphFile, name: str, count: int, padded: bool = True) -> None:
     section = graph.file[name]
     values = section.sized("<u4", count)
     for start in range(0, count, _POSTINGS):
         part = values[start : start + _POSTINGS]
-        if ((part >= graph.meta.rows) & (part != NO_ROW)).any():
+        if ((part >= graph.meta.rows) & ((part != NO_ROW) | (not padded))).any():
             raise section.corrupt("a row does not exist")
 
 

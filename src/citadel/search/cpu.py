@@ -16,6 +16,7 @@ from citadel.index.snapshot import Snapshot
 from citadel.search.plan import NO_KEYS, Options, Plan, TermStatistics
 from citadel.types import Scored
 
+GRAPH_MODES = ("graph", "auto")
 STAGES = ("plan", "token retrieval", "accumulate", "semantic", "sort")
 
 
@@ -84,7 +85,7 @@ class CpuEngine:
 
     def _without_graphs(self, options: Options, error: Exception) -> Options | None:
         """The options for an exact search if a graph turned out to be damaged; None for another error."""
-        if options.semantic != "graph" or not str(error).startswith("graph-"):
+        if options.semantic not in GRAPH_MODES or not str(error).startswith("graph-"):
             return None
         if not self._ignores_graphs:
             self._ignores_graphs = True
@@ -125,7 +126,7 @@ class CpuEngine:
         allowed: _native.Filter | None = None,
     ) -> Scored:
         """The best k documents of one query."""
-        if self._ignores_graphs and options.semantic == "graph":
+        if self._ignores_graphs and options.semantic in GRAPH_MODES:
             options = options._replace(semantic="exact")
         try:  # not `with`, which costs half a microsecond on the hot path
             return Scored(*self._native.search(query, *options, self._threads, cancel, allowed))
@@ -155,7 +156,7 @@ class CpuEngine:
         allowed: _native.Filter | None = None,
     ) -> list[Scored]:
         """The best k documents of each query, searched on all threads."""
-        if self._ignores_graphs and options.semantic == "graph":
+        if self._ignores_graphs and options.semantic in GRAPH_MODES:
             options = options._replace(semantic="exact")
         try:
             results = self._native.search_batch(queries, *options, self._threads, cancel, allowed)

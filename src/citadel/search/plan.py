@@ -66,9 +66,11 @@ def plan_options(
 
 
 def resolve_auto(snapshot: Snapshot, documents: int) -> str:
-    """The semantic mode that `auto` stands for, if a search may return so many documents."""
+    """The semantic mode that `auto` stands for, if a search may return so many documents.
+
+    With graphs it stays `auto`: the engine uses those that are likely to be faster than a scan."""
     if any(segment.record.graph_file for segment in snapshot.segments):
-        return "graph"
+        return "auto"
     return "exact" if documents < EXACT_BELOW else "rerank"
 
 

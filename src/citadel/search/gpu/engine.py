@@ -79,7 +79,7 @@ class GpuEngine:
     ) -> list[Scored]:
         """The best k documents of each query; a filtered search scores all allowed documents exactly."""
         engines = self.engines
-        if options.semantic == "graph":  # a GPU has none
+        if options.semantic in ("graph", "auto"):  # a GPU has no graph
             options = options._replace(semantic="exact" if self._documents < EXACT_BELOW else "rerank")
         if allowed is not None:
             engines = allowed.engines
