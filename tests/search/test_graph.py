@@ -75,7 +75,8 @@ def test_batches_and_threads_return_the_same(index: citadel.Index) -> None:
         index.searcher(threads=1).search_vectors(**query, k=10, semantic_mode="graph")
         for query in queries.values()
     ]
-    assert [hits.ids for hits in one.hits] == [hits.ids for hits in two.hits] == [hits.ids for hits in single]
+    ids = [[[hit.id for hit in hits] for hits in part] for part in (one.hits, two.hits, single)]
+    assert ids[0] == ids[1] == ids[2]
 
 
 def test_deleted_documents_are_never_returned(index: citadel.Index) -> None:
