@@ -70,7 +70,8 @@ class QueryView {
   }
 
   std::span<const std::uint32_t> links(std::uint32_t row) const { return graph_.links(row); }
-  bool admits(std::uint32_t row) const { return task_.plan.admits(graph_.number(row)); }
+  bool admits(std::uint32_t row) const { return admits_all_ || task_.plan.admits(graph_.number(row)); }
+  void prefetch_links(std::uint32_t row) const { graph_.prefetch_links(row); }
   void prefetch(std::uint32_t row) const { graph_.prefetch(row); }
 
   std::size_t score(Near* rows, std::size_t n, float worst) {
@@ -140,6 +141,7 @@ class QueryView {
   std::vector<PostingRange> ranges_;  // of the plan's groups
   std::vector<Run> runs_;
   std::vector<std::uint32_t> matches_;
+  bool admits_all_ = task_.plan.allowed == nullptr && task_.plan.segment->live() == task_.plan.segment->documents();
   float best_token_score_ = 0.0f;
   std::uint64_t scored_ = 0;
 };

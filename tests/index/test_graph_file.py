@@ -14,7 +14,7 @@ import pytest
 
 import citadel
 from citadel.errors import Cancelled, CorruptIndexError, ResourceError
-from citadel.index.graph_build import build_graph
+from citadel.index.graph_build import SEEDS, build_graph
 from citadel.index.repair import plan_repair, repair
 from tests.corrupt import indexes, rewrite
 from tests.index.quick import Quick
@@ -121,7 +121,7 @@ def test_seeds_are_the_heaviest_rows_of_a_list(index: citadel.Index) -> None:
     for own in range(segment.lists):
         start, stop = segment.list_starts[own : own + 2].tolist()
         documents = segment.document_numbers(own, own + 1)
-        order = np.lexsort((documents, -weights[start:stop].astype(int)))[:32]
+        order = np.lexsort((documents, -weights[start:stop].astype(int)))[:SEEDS]
         assert graph.numbers[graph.seeds[own][: len(order)]].tolist() == documents[order].tolist()
 
 
@@ -280,7 +280,7 @@ FORGED = {
     "GRAPH_NUMBERS": [bytes(4 * graphs.DOCUMENTS), b"\xff" * 4 * graphs.DOCUMENTS],
     "GRAPH_LINKS": [b"\xfe" * 4 * 32 * graphs.DOCUMENTS, bytes(4 * 32 * graphs.DOCUMENTS), b""],
     "GRAPH_ENTRIES": [b"\xff" * 64, b"", b"\x01"],
-    "GRAPH_SEEDS": [b"\xfe" * 4 * 32 * graphs.KEYS],
+    "GRAPH_SEEDS": [b"\xfe" * 4 * SEEDS * graphs.KEYS],
     "GRAPH_POSTINGS": [bytes(4 * 6 * graphs.DOCUMENTS), b"\xff" * 4 * 6 * graphs.DOCUMENTS],
 }
 

@@ -59,6 +59,11 @@ class Graph {
     for (std::uint64_t at = 0; at < row_bytes_; at += 64) __builtin_prefetch(bytes + at);
   }
 
+  void prefetch_links(std::uint32_t row) const {
+    const std::uint8_t* bytes = links_.data() + 4 * row * links_per_row_;
+    for (std::uint64_t at = 0; at < 4 * links_per_row_; at += 64) __builtin_prefetch(bytes + at);
+  }
+
   void prefetch_postings(std::uint32_t row) const {
     constexpr std::uint32_t kMaxPrefetched = 128;
     const std::uint8_t* header = codes_.data() + row * row_bytes_;

@@ -102,6 +102,7 @@ class GraphWalk {
   template <class Graph>
   void offer(const Graph& graph, Near row, std::size_t width) {
     if (best_.size() >= width && !nearer(row, best_.front())) return;
+    graph.prefetch_links(row.row);
     frontier_.push_back(row);
     std::push_heap(frontier_.begin(), frontier_.end(), farther);
     if (!graph.admits(row.row)) return;

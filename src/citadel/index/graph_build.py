@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from citadel._native import Cancel
 
 LINKS = 32  # per row
-SEEDS = 32  # rows per list at which a search starts
+SEEDS = 48  # rows per list at which a search starts
 NO_ROW = 0xFFFFFFFF  # in links and seeds, after the last
-_WIDTH = 128  # rows that an insertion searches for
-_REACH = 1.2
+_WIDTH = 192  # rows that an insertion searches for
+_REACH = 1.1
 _ROWS = 8_192  # vectors in memory at a time
 _BLOCK = 128  # dimensions per block of 4-bit codes
 _SHARE = 4  # of the memory bound that an array may take before it moves to a file
