@@ -5,18 +5,15 @@ docs/how-it-works/search.md describes how it is searched, docs/reference/file-fo
 
 from __future__ import annotations
 
-import math
-import mmap
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from citadel.errors import Cancelled
+from citadel.index.growable import ScratchArrays
 from citadel.index.merge import Piece, Source
 from citadel.index.quantize import decode
 from citadel.index.segment import Segment
@@ -34,7 +31,6 @@ _WIDTH = 192  # rows that an insertion searches for
 _REACH = 1.1
 _ROWS = 8_192  # vectors in memory at a time
 _BLOCK = 128  # dimensions per block of 4-bit codes
-_SHARE = 4  # of the memory bound that an array may take before it moves to a file
 
 Progress = Callable[[int], Any]
 
@@ -52,26 +48,6 @@ class BuiltGraph:
     seeds: NDArray[np.uint32]  # [K, SEEDS]: graph rows
     starts: NDArray[np.uint64]  # [N + 1]: first posting of each graph row
     postings: NDArray[np.uint32]  # [P], by graph row
-
-
-class ScratchArrays:
-    """Makes arrays in memory or, beyond a share of the memory bound, in anonymous temporary files."""
-
-    def __init__(self, storage: Storage, memory: int) -> None:
-        self._storage, self._limit = storage, memory // _SHARE
-
-    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """A new array of zeros."""
-        count = math.prod(shape)
-        size = count * np.dtype(dtype).itemsize
-        if size <= self._limit:
-            return np.zeros(shape, dtype)
-        with self._storage.scratch() as folder, tempfile.TemporaryFile(buffering=0, dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a write to a mapping cannot report a full disk
-            else:
-                file.truncate(size)
-            return np.frombuffer(mmap.mmap(file.fileno(), size), dtype, count).reshape(shape)
 
 
 def build_graph(
