@@ -236,7 +236,7 @@ def test_tau_can_only_be_raised(tmp_path: Path) -> None:
 
 
 def test_unknown_semantic_mode_is_refused(vectors: citadel.Index) -> None:
-    with pytest.raises(citadel.UsageError, match="choose one of auto, exact, rerank, off"):
+    with pytest.raises(citadel.UsageError, match="choose one of auto, exact, graph, rerank, off"):
         vectors.searcher().search_vectors(semantic=[0, 1], semantic_mode="fast")
 
 

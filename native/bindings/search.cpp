@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "citadel/graph_builder.hpp"
 #include "python.hpp"
 #include "citadel/search.hpp"
 
@@ -31,24 +32,29 @@ struct PySegment {
   std::shared_ptr<const Segment> segment;
 };
 
-SectionBytes section_bytes(PySegment& self, nb::handle data, nb::handle crcs) {
-  self.buffers.push_back(std::make_unique<Buffer>(data));
-  const Buffer& bytes = *self.buffers.back();
-  self.buffers.push_back(std::make_unique<Buffer>(crcs));
-  const Buffer& sums = *self.buffers.back();
+SectionBytes section_bytes(std::vector<std::unique_ptr<Buffer>>& buffers, nb::handle data, nb::handle crcs) {
+  buffers.push_back(std::make_unique<Buffer>(data));
+  const Buffer& bytes = *buffers.back();
+  buffers.push_back(std::make_unique<Buffer>(crcs));
+  const Buffer& sums = *buffers.back();
   return {bytes.data(), bytes.size(), sums.data(), sums.size() / 4};
+}
+
+std::map<std::string, SectionBytes> named_sections(std::vector<std::unique_ptr<Buffer>>& buffers, nb::sequence sections) {
+  std::map<std::string, SectionBytes> by_name;
+  for (nb::handle entry : sections) {
+    const nb::tuple section = nb::cast<nb::tuple>(entry);
+    if (section.size() != 3) throw std::invalid_argument("a section is (name, bytes, checksums)");
+    by_name[nb::cast<std::string>(section[0])] = section_bytes(buffers, section[1], section[2]);
+  }
+  return by_name;
 }
 
 void make_segment(PySegment* self, const std::string& name, std::uint64_t documents, const std::string& kind, std::uint64_t dimension,
                   const std::string& codec, std::uint64_t semantic_dimension, const std::string& semantic_codec,
                   nb::sequence sections, nb::object deleted, std::shared_ptr<Codebook> codebook) {
   PySegment result;
-  std::map<std::string, SectionBytes> by_name;
-  for (nb::handle entry : sections) {
-    const nb::tuple section = nb::cast<nb::tuple>(entry);
-    if (section.size() != 3) throw std::invalid_argument("a section is (name, bytes, checksums)");
-    by_name[nb::cast<std::string>(section[0])] = section_bytes(result, section[1], section[2]);
-  }
+  const std::map<std::string, SectionBytes> by_name = named_sections(result.buffers, sections);
   const std::uint8_t* bitmap = nullptr;
   if (!deleted.is_none()) {
     result.buffers.push_back(std::make_unique<Buffer>(deleted));
@@ -92,14 +98,76 @@ struct PySnapshot {
   Snapshot snapshot;
 };
 
-void make_snapshot(PySnapshot* self, nb::sequence segments, bool floor, float norm_base, float norm_slope) {
+// A graph and the Python buffers it reads.
+struct PyGraph {
+  PyGraph() = default;
+  PyGraph(PyGraph&&) = default;
+
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  std::shared_ptr<const Graph> graph;
+};
+
+void make_graph(PyGraph* self, const std::string& name, std::uint64_t rows, std::uint64_t dimension, std::uint64_t postings, std::uint64_t links,
+                std::uint64_t lists, std::uint64_t seeds, nb::sequence sections) {
+  PyGraph result;
+  std::map<std::string, SectionBytes> by_name = named_sections(result.buffers, sections);
+  result.graph = std::make_shared<const Graph>(GraphShape{name, rows, dimension, postings, links, lists, seeds}, by_name);
+  new (self) PyGraph(std::move(result));
+}
+
+template <typename T, int Dimensions>
+using Output = nb::ndarray<T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+
+// A builder and the arrays it fills.
+struct PyGraphBuilder {
+  std::vector<nb::object> owners;
+  GraphBuilder builder;
+};
+
+void make_graph_builder(PyGraphBuilder* self, std::uint64_t dimension, Output<std::uint8_t, 2> nibbles, Output<std::int8_t, 2> codes,
+                        Output<float, 1> scales, Output<std::int32_t, 1> sums, Output<float, 1> norms, Output<std::uint32_t, 2> links,
+                        std::size_t links_per_row, std::size_t width, float reach) {
+  const std::uint64_t rows = nibbles.shape(0);
+  const bool fits = nibbles.shape(1) == nibble_row_bytes(dimension) && codes.shape(0) == rows && codes.shape(1) == kNibbleBlock * nibble_blocks(dimension) &&
+                    scales.shape(0) == rows && sums.shape(0) == rows && norms.shape(0) == rows && links.shape(0) == rows && links.shape(1) == kBuildLinks;
+  if (!fits) throw std::invalid_argument("the arrays of a graph do not fit each other");
+  const GraphArrays arrays{rows, dimension, nibbles.data(), codes.data(), scales.data(), sums.data(), norms.data(), links.data()};
+  std::vector<nb::object> owners{nb::cast(nibbles), nb::cast(codes), nb::cast(scales), nb::cast(sums), nb::cast(norms), nb::cast(links)};
+  new (self) PyGraphBuilder{std::move(owners), GraphBuilder(arrays, GraphRules{links_per_row, width, reach})};
+}
+
+void put_vectors(PyGraphBuilder& self, Array<std::uint32_t, 1> rows, Array<float, 2> vectors, std::uint64_t dimension) {
+  if (vectors.shape(0) != rows.shape(0) || vectors.shape(1) != dimension) throw std::invalid_argument("rows and vectors do not fit each other");
+  const nb::gil_scoped_release release;
+  self.builder.put(rows.data(), vectors.data(), rows.shape(0));
+}
+
+// Scatter a run of postings to the rows of their documents: cursors [documents] move on, out [postings] receives them.
+void scatter_postings(Array<std::int64_t, 1> documents, std::uint64_t first, Output<std::uint64_t, 1> cursors, Output<std::uint32_t, 1> out) {
+  const std::size_t n = documents.shape(0);
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto document = static_cast<std::uint64_t>(documents.data()[i]);
+    if (document >= cursors.shape(0)) throw std::invalid_argument("document " + std::to_string(document) + " does not exist");
+    const std::uint64_t slot = cursors.data()[document]++;
+    if (slot >= out.shape(0) || first + i > UINT32_MAX) throw std::invalid_argument("a posting lies outside the forward map");
+    out.data()[slot] = static_cast<std::uint32_t>(first + i);
+  }
+}
+
+void make_snapshot(PySnapshot* self, nb::sequence segments, bool floor, float norm_base, float norm_slope, nb::object graphs) {
   std::vector<nb::object> owners;
   std::vector<std::shared_ptr<const Segment>> parts;
   for (nb::handle entry : segments) {
     owners.push_back(nb::borrow(entry));
     parts.push_back(nb::cast<const PySegment&>(entry).segment);
   }
-  new (self) PySnapshot{std::move(owners), Snapshot(std::move(parts), floor, norm_base, norm_slope)};
+  std::vector<std::shared_ptr<const Graph>> own;
+  if (!graphs.is_none())
+    for (nb::handle entry : nb::cast<nb::sequence>(graphs)) {
+      owners.push_back(nb::borrow(entry));
+      own.push_back(entry.is_none() ? nullptr : nb::cast<const PyGraph&>(entry).graph);
+    }
+  new (self) PySnapshot{std::move(owners), Snapshot(std::move(parts), floor, norm_base, norm_slope, std::move(own))};
 }
 
 // The documents a search of this snapshot may return.
@@ -196,13 +264,16 @@ Semantic parse_semantic(const std::string& mode) {
   if (mode == "off") return Semantic::off;
   if (mode == "rerank") return Semantic::rerank;
   if (mode == "exact") return Semantic::exact;
-  throw std::invalid_argument("unknown semantic mode '" + mode + "': off, rerank or exact");
+  if (mode == "graph") return Semantic::graph;
+  if (mode == "auto") return Semantic::automatic;
+  throw std::invalid_argument("unknown semantic mode '" + mode + "': off, rerank, exact, graph or auto");
 }
 
 SearchOptions make_options(std::uint64_t k, const std::string& semantic, std::uint64_t candidates, std::uint64_t probes,
-                      unsigned weight_floor, unsigned threads, const Cancel* cancel, const PySnapshot& snapshot, const PyFilter* filter) {
+                      unsigned weight_floor, std::uint64_t effort, unsigned threads, const Cancel* cancel, const PySnapshot& snapshot,
+                      const PyFilter* filter) {
   if (filter != nullptr && filter->snapshot != &snapshot) throw std::invalid_argument("the filter belongs to another snapshot");
-  return {k, parse_semantic(semantic), candidates, probes, weight_floor, threads, cancel, filter == nullptr ? nullptr : &filter->allowed, nullptr};
+  return {k, parse_semantic(semantic), candidates, probes, weight_floor, threads, cancel, filter == nullptr ? nullptr : &filter->allowed, nullptr, effort};
 }
 
 nb::object to_python(Result&& result) {
@@ -210,8 +281,9 @@ nb::object to_python(Result&& result) {
 }
 
 nb::object search(const PySnapshot& self, const Query& query, std::uint64_t k, const std::string& semantic, std::uint64_t candidates,
-                  std::uint64_t probes, unsigned weight_floor, unsigned threads, const Cancel* cancel, const PyFilter* filter) {
-  const SearchOptions options = make_options(k, semantic, candidates, probes, weight_floor, threads, cancel, self, filter);
+                  std::uint64_t probes, unsigned weight_floor, std::uint64_t effort, unsigned threads, const Cancel* cancel,
+                  const PyFilter* filter) {
+  const SearchOptions options = make_options(k, semantic, candidates, probes, weight_floor, effort, threads, cancel, self, filter);
   Result result;
   {
     const nb::gil_scoped_release release;
@@ -222,8 +294,8 @@ nb::object search(const PySnapshot& self, const Query& query, std::uint64_t k, c
 
 // The result and the nanoseconds spent per stage: planning, token retrieval, accumulation, semantic scoring, sorting.
 nb::object search_timed(const PySnapshot& self, const Query& query, std::uint64_t k, const std::string& semantic, std::uint64_t candidates,
-                        std::uint64_t probes, unsigned weight_floor, const PyFilter* filter) {
-  SearchOptions options = make_options(k, semantic, candidates, probes, weight_floor, 1, nullptr, self, filter);
+                        std::uint64_t probes, unsigned weight_floor, std::uint64_t effort, const PyFilter* filter) {
+  SearchOptions options = make_options(k, semantic, candidates, probes, weight_floor, effort, 1, nullptr, self, filter);
   Stages stages;
   options.stages = &stages;
   Result result;
@@ -236,8 +308,9 @@ nb::object search_timed(const PySnapshot& self, const Query& query, std::uint64_
 }
 
 nb::list search_batch(const PySnapshot& self, nb::sequence queries, std::uint64_t k, const std::string& semantic, std::uint64_t candidates,
-                      std::uint64_t probes, unsigned weight_floor, unsigned threads, const Cancel* cancel, const PyFilter* filter) {
-  const SearchOptions options = make_options(k, semantic, candidates, probes, weight_floor, threads, cancel, self, filter);
+                      std::uint64_t probes, unsigned weight_floor, std::uint64_t effort, unsigned threads, const Cancel* cancel,
+                      const PyFilter* filter) {
+  const SearchOptions options = make_options(k, semantic, candidates, probes, weight_floor, effort, threads, cancel, self, filter);
   std::vector<nb::object> owners;
   std::vector<const Query*> batch;
   for (nb::handle query : queries) owners.push_back(nb::borrow(query)), batch.push_back(&nb::cast<const Query&>(query));
@@ -262,20 +335,36 @@ void bind_search(nb::module_& m) {
            "semantic_codec"_a, "sections"_a, "deleted"_a.none(), "codebook"_a.none());
   nb::class_<Query>(m, "Query")
       .def("__init__", &make_query, "lists"_a, "weights"_a, "vectors"_a.none(), "semantic"_a.none());
+  nb::class_<PyGraph>(m, "Graph")
+      .def("__init__", &make_graph, "name"_a, "rows"_a, "dimension"_a, "postings"_a, "links"_a, "lists"_a, "seeds"_a, "sections"_a);
+  m.attr("BUILD_LINKS") = kBuildLinks;
+  m.def("nibble_row_bytes", &nibble_row_bytes, "dimension"_a);
+  m.def("scatter_postings", &scatter_postings, "documents"_a, "first"_a, "cursors"_a, "out"_a);
+  nb::class_<PyGraphBuilder>(m, "GraphBuilder")
+      .def("__init__", &make_graph_builder, "dimension"_a, "nibbles"_a, "codes"_a, "scales"_a, "sums"_a, "norms"_a, "links"_a,
+           "links_per_row"_a = 32, "width"_a = 64, "reach"_a = 1.2f)
+      .def("put", &put_vectors, "rows"_a, "vectors"_a, "dimension"_a)
+      .def_prop_ro("inserted", [](const PyGraphBuilder& self) { return self.builder.inserted(); })
+      .def("insert_batch", [](PyGraphBuilder& self, std::size_t threads, const Cancel* cancel) { self.builder.insert_batch(threads, cancel); },
+           "threads"_a, "cancel"_a.none() = nb::none(), nb::call_guard<nb::gil_scoped_release>())
+      .def("finish", [](PyGraphBuilder& self, std::size_t threads, const Cancel* cancel) { self.builder.finish(threads, cancel); },
+           "threads"_a, "cancel"_a.none() = nb::none(), nb::call_guard<nb::gil_scoped_release>())
+      .def("entries", [](const PyGraphBuilder& self) { return to_numpy(self.builder.entries()); })
+      .def("layout", [](const PyGraphBuilder& self) { return to_numpy(self.builder.layout()); });
   nb::class_<PyFilter>(m, "Filter").def("__len__", &count_allowed);
   nb::class_<PySnapshot>(m, "Snapshot")
-      .def("__init__", &make_snapshot, "segments"_a, "floor"_a, "norm_base"_a, "norm_slope"_a)
+      .def("__init__", &make_snapshot, "segments"_a, "floor"_a, "norm_base"_a, "norm_slope"_a, "graphs"_a.none() = nb::none())
       .def("filter", &make_filter, "bitmaps"_a, nb::keep_alive<0, 1>())
       .def("find_keys", &find_keys, "keys"_a)
       .def("find_terms", &find_terms, "terms"_a)
       .def("plan_terms", &plan_terms, "terms"_a, "repeats"_a, "documents"_a)
       .def("list_lengths", &list_lengths, "lists"_a)
       .def("search", &search, "query"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
-           "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none(), "filter"_a.none() = nb::none())
+           "weight_floor"_a = 0, "effort"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none(), "filter"_a.none() = nb::none())
       .def("search_timed", &search_timed, "query"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
-           "weight_floor"_a = 0, "filter"_a.none() = nb::none())
+           "weight_floor"_a = 0, "effort"_a = 0, "filter"_a.none() = nb::none())
       .def("search_batch", &search_batch, "queries"_a, "k"_a, "semantic"_a = "off", "candidates"_a = 1000, "probes"_a = 1000,
-           "weight_floor"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none(), "filter"_a.none() = nb::none());
+           "weight_floor"_a = 0, "effort"_a = 0, "threads"_a = 1, "cancel"_a.none() = nb::none(), "filter"_a.none() = nb::none());
 }
 
 }  // namespace citadel::python

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "citadel/dispatch.hpp"
+#include "citadel/graph_search.hpp"
 #include "citadel/parallel.hpp"
 #include "citadel/plan.hpp"
 #include "citadel/semantic.hpp"
@@ -22,6 +23,8 @@ struct Task {
   SegmentPlan* segment;
   std::uint64_t begin, end;
 };
+
+bool uses_graphs(Semantic semantic) { return semantic == Semantic::graph || semantic == Semantic::automatic; }
 
 std::optional<StageClock> clock_for(Stages* stages) {
   if (stages == nullptr) return std::nullopt;
@@ -42,6 +45,7 @@ class Search {
   Result run() {
     const std::uint64_t k = std::min(options_.k, snapshot_.documents());
     if (options_.semantic == Semantic::off) return token_result(k, false);
+    if (uses_graphs(options_.semantic)) return graph_result(k);
     if (options_.semantic == Semantic::rerank && has_lists_) {
       Result reranked = rerank(k);
       if (reranked.numbers.size() >= std::min(k, allowed_)) return reranked;
@@ -66,10 +70,30 @@ class Search {
     return timed_result(std::move(best), scored_ + (semantic ? semantic_products() : 0));
   }
 
+  // Search the segments that have a graph through it and scan the others.
+  Result graph_result(std::uint64_t k) {
+    TopK best(k);
+    std::uint64_t dots = 0;
+    const ScoringRules rules = scoring_rules();
+    for (std::size_t i = 0; i < plans_.size(); ++i) {
+      if (snapshot_.graph(i) == nullptr) continue;
+      const GraphTask task{*snapshot_.graph(i), plans_[i], i, prepared_, rules, options_.cancel, k, options_.effort};
+      const bool is_chosen = options_.semantic == Semantic::graph ? plans_[i].selected() == nullptr : graph_pays(task);
+      plans_[i].is_searched = is_chosen && search_graph(task, best, dots);
+      if (plans_[i].is_searched) postings_ -= plans_[i].postings;
+    }
+    mark(Stage::semantic);
+    if (std::all_of(plans_.begin(), plans_.end(), [](const SegmentPlan& plan) { return plan.is_searched; })) return timed_result(std::move(best), dots);
+    best.merge(token_stage(k, true));
+    return timed_result(std::move(best), dots + scored_ + semantic_products());
+  }
+
+  ScoringRules scoring_rules() const { return {snapshot_.floor(), snapshot_.norm_base(), snapshot_.norm_slope(), options_.weight_floor}; }
+
   // Semantic products of an exhaustive scan.
   std::uint64_t semantic_products() const {
     std::uint64_t products = 0;
-    for (const SegmentPlan& plan : plans_) products += plan.selected() != nullptr ? plan.selected()->count() : plan.segment->documents();
+    for (const SegmentPlan& plan : plans_) products += plan.is_searched ? 0 : plan.selected() != nullptr ? plan.selected()->count() : plan.segment->documents();
     return products;
   }
 
@@ -102,7 +126,7 @@ class Search {
     const std::uint64_t step = threads <= 1 ? UINT64_MAX : divide_up(divide_up(snapshot_.documents(), pieces), kRange) * kRange;
     std::vector<Task> out;
     for (SegmentPlan& plan : plans_) {
-      const std::uint64_t documents = plan.segment->documents();
+      const std::uint64_t documents = plan.is_searched ? 0 : plan.segment->documents();
       for (std::uint64_t begin = 0; begin < documents; begin += std::min(step, documents - begin))
         out.push_back({&plan, begin, begin + std::min(step, documents - begin)});
     }
@@ -112,8 +136,7 @@ class Search {
   TopK token_stage(std::uint64_t k, bool semantic) {
     const std::size_t threads = use_threads(semantic) ? std::max(1u, options_.threads) : 1;
     const std::vector<Task> tasks = split(threads);
-    const ScanPlan plan{prepared_, {snapshot_.floor(), snapshot_.norm_base(), snapshot_.norm_slope(), options_.weight_floor},
-                        semantic, options_.cancel, clock_ ? &*clock_ : nullptr};
+    const ScanPlan plan{prepared_, scoring_rules(), semantic, options_.cancel, clock_ ? &*clock_ : nullptr};
     std::vector<TopK> best(std::max<std::size_t>(1, std::min(threads, tasks.size())), TopK(k));
     std::atomic<std::uint64_t> scored = 0;
     parallel(tasks.size(), threads, [&](std::size_t worker, std::size_t task) {
@@ -231,8 +254,12 @@ class Search {
 
 }  // namespace
 
-Snapshot::Snapshot(std::vector<std::shared_ptr<const Segment>> segments, bool floor, float norm_base, float norm_slope)
-    : segments_(std::move(segments)), bases_{0}, floor_(floor), norm_base_(norm_base), norm_slope_(norm_slope) {
+Snapshot::Snapshot(std::vector<std::shared_ptr<const Segment>> segments, bool floor, float norm_base, float norm_slope,
+                   std::vector<std::shared_ptr<const Graph>> graphs)
+    : segments_(std::move(segments)), graphs_(std::move(graphs)), bases_{0}, floor_(floor), norm_base_(norm_base), norm_slope_(norm_slope) {
+  if (!graphs_.empty() && graphs_.size() != segments_.size()) throw std::invalid_argument("a snapshot needs one graph, or none, per segment");
+  for (std::size_t i = 0; i < graphs_.size(); ++i)
+    if (graphs_[i] != nullptr) graphs_[i]->require_fit(*segments_[i]);
   for (const auto& segment : segments_) bases_.push_back(bases_.back() + segment->documents());
 }
 
@@ -247,10 +274,17 @@ void Snapshot::require_whole() const {
   for (const auto& segment : segments_) segment->require_whole(now);
 }
 
+void Snapshot::require_whole_graphs() const {
+  const std::int64_t now = mapping_clock();
+  for (const auto& graph : graphs_)
+    if (graph != nullptr) graph->require_whole(now);
+}
+
 Result Snapshot::search(const Query& query, const SearchOptions& options) const {
   poll(options.cancel);
   check_query(*this, query, options.semantic);
   Result result = Search(*this, query, options).run();
+  if (uses_graphs(options.semantic)) require_whole_graphs();
   require_whole();
   return result;
 }

@@ -102,6 +102,60 @@ class Segment:
 
         `deleted` is a bitmap, bit n & 7 of byte n >> 3. Sizes are checked here, contents on first access."""
 
+BUILD_LINKS: int
+"""Links of a row while a graph is built."""
+
+def nibble_row_bytes(dimension: int) -> int:
+    """Bytes of a graph's row: a header of 12 bytes and 4-bit codes."""
+
+def scatter_postings(documents: I64, first: int, cursors: U64, out: U32) -> None:
+    """Write posting first + i to out[cursors[documents[i]]++] for each i."""
+
+class Graph:
+    def __init__(
+        self,
+        name: str,
+        rows: int,
+        dimension: int,
+        postings: int,
+        links: int,
+        lists: int,
+        seeds: int,
+        sections: Sequence[tuple[str, U8, U32]],
+    ) -> None:
+        """The graph of a segment. Sizes are checked here, contents on access."""
+
+class GraphBuilder:
+    """Inserts rows in batches, in their order; the result does not depend on the number of threads."""
+
+    def __init__(
+        self,
+        dimension: int,
+        nibbles: U8,
+        codes: NDArray[np.int8],
+        scales: F32,
+        sums: NDArray[np.int32],
+        norms: F32,
+        links: U32,
+        links_per_row: int = 32,
+        width: int = 64,
+        reach: float = 1.2,
+    ) -> None:
+        """Fills nibbles [N, bytes per row], codes [N, d rounded up to 128], links [N, BUILD_LINKS]."""
+
+    def put(self, rows: U32, vectors: F32, dimension: int) -> None:
+        """Store the centred vectors of some rows [n, d]."""
+
+    @property
+    def inserted(self) -> int: ...
+    def insert_batch(self, threads: int, cancel: Cancel | None = None) -> None: ...
+    def finish(self, threads: int, cancel: Cancel | None = None) -> None:
+        """Prune the links of all rows to their final number."""
+
+    def entries(self) -> U32: ...
+    def layout(self) -> U32:
+        """All rows in the order of a breadth-first search from the entries."""
+
 class Query:
     def __init__(self, lists: I64, weights: F32, vectors: F32 | None, semantic: F32 | None) -> None:
         """lists [segments, n]: the list that each query token reads in each segment, or -1.
@@ -117,7 +171,12 @@ class Filter:
 
 class Snapshot:
     def __init__(
-        self, segments: Sequence[Segment], floor: bool, norm_base: float, norm_slope: float
+        self,
+        segments: Sequence[Segment],
+        floor: bool,
+        norm_base: float,
+        norm_slope: float,
+        graphs: Sequence[Graph | None] | None = None,
     ) -> None: ...
     def filter(self, bitmaps: Sequence[U8]) -> Filter:
         """Allow the documents of these bitmaps, one per segment, unless deleted; bit n & 7 of byte n >> 3."""
@@ -142,6 +201,7 @@ class Snapshot:
         candidates: int = 1000,
         probes: int = 1000,
         weight_floor: int = 0,
+        effort: int = 0,
         threads: int = 1,
         cancel: Cancel | None = None,
         filter: Filter | None = None,
@@ -156,6 +216,7 @@ class Snapshot:
         candidates: int = 1000,
         probes: int = 1000,
         weight_floor: int = 0,
+        effort: int = 0,
         filter: Filter | None = None,
     ) -> tuple[tuple[I64, F32, int], NDArray[np.float64]]:
         """The result of `search` on one thread, and the nanoseconds spent per stage.
@@ -171,6 +232,7 @@ class Snapshot:
         candidates: int = 1000,
         probes: int = 1000,
         weight_floor: int = 0,
+        effort: int = 0,
         threads: int = 1,
         cancel: Cancel | None = None,
         filter: Filter | None = None,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,12 +38,13 @@ from citadel.index_reader import IndexReader
 from citadel.progress import document_progress
 from citadel.search.hits import Hits
 from citadel.search.searcher import QueryEncoder, Searcher
-from citadel.settings import DEFAULT_MEMORY, Field
+from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR, Field
 from citadel.text.new_ids import NewIds
 from citadel.text.parse import AnyId, known_ids
 from citadel.types import AddedCount, Document, VectorBatch
 
 if TYPE_CHECKING:
+    from citadel._native import Cancel
     from citadel.encode.encoder import Encoder
 
 
@@ -312,18 +314,56 @@ class Index(IndexReader):
             return self._writer.update_metadata(_conditions(which), values)
         return self._writer.update_metadata(known_ids(which), values)
 
-    def commit(self, build: Build | None = None) -> Self:
-        """Make all changes durable and visible; when this returns they survive a power loss."""
+    def commit(self, build: Build | None = None, *, graph: bool | None = None) -> Self:
+        """Make all changes durable and visible; when this returns they survive a power loss.
+
+        With `graph`, a large new segment gets a graph for the semantic mode `graph`; by default only if the
+        index has graphs (`optimize`)."""
         self._require_open()
         if build is not None or isinstance(self._view, Writer):
-            self._writer.commit(build)
+            with self._graphs(graph):
+                self._writer.commit(build)
         return self
 
-    def merge(self, *, retrain: bool = False) -> Self:
-        """Merge all segments into one, without deleted documents; `retrain` renews a pq codebook."""
+    def merge(self, *, retrain: bool = False, graph: bool | None = None) -> Self:
+        """Merge all segments into one, without deleted documents; `retrain` renews a pq codebook.
+
+        With `graph`, a large segment gets a graph for the semantic mode `graph`; by default only if the
+        index has graphs (`optimize`)."""
         self._require_open()
-        self._writer.merge(retrain)
+        with self._graphs(graph):
+            self._writer.merge(retrain)
         return self
+
+    def optimize(
+        self,
+        *,
+        min_documents: int = GRAPH_FLOOR,
+        progress: Callable[[str, int], Any] | None = None,
+        cancel: Cancel | None = None,
+    ) -> int:
+        """Commit, then build the graphs that segments of at least `min_documents` lack; return their number.
+
+        `progress` is called with the name of a segment and the number of its documents done. Interrupted?
+        Call it again: finished graphs are kept.
+
+        >>> import tempfile
+        >>> with Index.create(tempfile.mkdtemp(), fields={"semantic": 2}, fingerprint="by hand") as index:
+        ...     added = index.add_vectors([{"id": "d1", "semantic": [1, 0]}])
+        ...     index.optimize(min_documents=1)
+        1
+        """
+        self._require_open()
+        return self._writer.optimize(min_documents, progress, cancel)
+
+    @contextlib.contextmanager
+    def _graphs(self, build: bool | None) -> Iterator[None]:
+        """Build graphs after the commits and merges in this context, or leave them to `optimize`."""
+        before, self._writer.builds_graphs = self._writer.builds_graphs, build
+        try:
+            yield
+        finally:
+            self._writer.builds_graphs = before
 
     def merge_space(self, *, retrain: bool = False) -> int:
         """Bytes of disk space that `merge` may need; 0 if there is nothing to merge."""

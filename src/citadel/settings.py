@@ -23,6 +23,7 @@ LONG_MODES = ("chunk", "cut", "fail")
 DEFAULT_CHUNK_TOKENS = 256
 DEFAULT_CHUNK_OVERLAP = 32
 MIN_CHUNK_TOKENS = 8
+GRAPH_FLOOR = 32_768  # passages; scanning a smaller segment is about as fast as searching a graph
 WEIGHT_STEP = 0.02  # of 8-bit weights: 255 steps reach 5.1 = log(1 + 163)
 MAX_WEIGHT = 5.1
 

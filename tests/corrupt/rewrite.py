@@ -35,8 +35,8 @@ def rewrite(path: Path, changes: Mapping[str, bytes | None]) -> FileRecord:
 
 def records(data: Any) -> list[dict[str, Any]]:
     """All file records of a manifest."""
-    names = ("file", "documents_file", "columns_file")
-    parts = [segment[name] for segment in data["segments"] for name in names if segment[name]]
+    names = ("file", "documents_file", "columns_file", "graph_file")
+    parts = [segment[name] for segment in data["segments"] for name in names if segment.get(name)]
     return parts + [data[name] for name in ("deletions", "codebook") if data[name]]
 
 

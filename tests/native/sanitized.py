@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 MEMORY, RACES = "address,undefined", "thread"
 BUILD_TIMEOUT = 1800  # seconds; a busy machine may need more than ten minutes
-TARGETS = ("parts_test", "search_test", "replay", "_native")
+TARGETS = ("parts_test", "search_test", "graph_test", "replay", "_native")
 
 
 def run(*command: str | Path, timeout: int = 600) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return sanitized_build(tmp_path_factory, request.param)
 
 
-@pytest.mark.parametrize("name", ["parts_test", "search_test"])
+@pytest.mark.parametrize("name", ["parts_test", "search_test", "graph_test"])
 def test_cpp_tests_are_clean(build: Path, name: str) -> None:
     done = run(build / name)
     assert done.returncode == 0, done.stderr[-4000:]

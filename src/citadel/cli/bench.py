@@ -39,7 +39,9 @@ def latency(
     limit: Annotated[int, typer.Option(min=1, help="Time the first N queries.")] = 200,
     tokens: Annotated[int, typer.Option(min=1, help="Without --queries: tokens per random query.")] = 16,
     k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 10,
-    semantic: Annotated[str, typer.Option(metavar="auto|exact|rerank|off", help="As in search.")] = "auto",
+    semantic: Annotated[
+        str, typer.Option(metavar="auto|exact|graph|rerank|off", help="As in search.")
+    ] = "auto",
     trials: Annotated[
         int, typer.Option(min=1, help="Number of trials; the one with the lowest mean counts.")
     ] = 3,

@@ -31,7 +31,7 @@ def explain(
         float | None, typer.Option(help="Dynamic router: leave out document weights up to this.")
     ] = None,
     semantic: Annotated[
-        str, typer.Option(metavar="auto|exact|rerank|off", help="How semantic vectors are used.")
+        str, typer.Option(metavar="auto|exact|graph|rerank|off", help="How semantic vectors are used.")
     ] = "auto",
     model: Annotated[
         str | None,

@@ -86,6 +86,7 @@ def index(
     format: Format = None,
     generate_ids: GenerateIds = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")] = False,
+    graph: Annotated[bool, typer.Option("--graph", help="Build graphs, as `citadel optimize` does.")] = False,
     commit_bytes: Annotated[
         int | None, typer.Option(hidden=True, min=1, envvar="CITADEL_COMMIT_BYTES")
     ] = None,
@@ -105,7 +106,9 @@ def index(
     options |= {"generate-ids": "on"} if generate_ids else {}
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds, generate_ids=generate_ids)
     job = resumable_build.BuildOptions(
-        corpus, index, settings, options, format, on_error, parse_size(memory), threads, overwrite, **limits
+        *(corpus, index, settings, options, format, on_error, parse_size(memory), threads, overwrite),
+        **limits,
+        graph=graph,
     )
     resumable_build.build(job)
 

@@ -26,6 +26,7 @@ from citadel.cli import (
     measure,
     merge,
     mine,
+    optimize,
     score,
     search,
     serve,
@@ -60,6 +61,7 @@ app.command()(add.add)
 app.command()(delete.delete)
 app.command()(update.update)
 app.command()(merge.merge)
+app.command()(optimize.optimize)
 app.command()(check.check)
 app.command()(stats.stats)
 app.command("list")(listing.list_documents)

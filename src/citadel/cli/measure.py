@@ -27,7 +27,7 @@ def measure(
     tau: Annotated[list[float] | None, typer.Option(help="Prune document keys at τ; repeatable.")] = None,
     codec: Annotated[list[str] | None, typer.Option(help="fp16, int8, pq2 or pq1; repeatable.")] = None,
     semantic: Annotated[
-        list[str] | None, typer.Option(help="auto, exact, rerank or off; repeatable.")
+        list[str] | None, typer.Option(help="auto, exact, graph, rerank or off; repeatable.")
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Hits per query, at most 1000.")] = 100,
     engine: Annotated[

@@ -13,6 +13,10 @@ from citadel.cli.support.output import plural, say
 def merge(
     index: IndexFolder,
     retrain: Annotated[bool, typer.Option("--retrain", help="pq2, pq1: train a new codebook first.")] = False,
+    graph: Annotated[
+        bool | None,
+        typer.Option("--graph/--no-graph", help="Build graphs.  [default: if the index has graphs]"),
+    ] = None,
     memory: Memory = "1GiB",
 ) -> None:
     """Merge all segments into one and drop deleted documents. Rankings stay the same."""
@@ -23,5 +27,5 @@ def merge(
         if needed := opened.merge_space(retrain=retrain):
             say(f"{index}: merging needs up to {needed / 1e6:,.1f} MB of free disk space while it runs")
         with Progress("Merging"):
-            opened.merge(retrain=retrain)
+            opened.merge(retrain=retrain, graph=graph)
         print(f"{index}: merged, {plural(len(opened), 'document')}")

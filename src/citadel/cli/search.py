@@ -49,8 +49,12 @@ def search(
     tag: Annotated[str, typer.Option(help="The last column of the run.")] = "citadel",
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")] = False,
     semantic: Annotated[
-        str, typer.Option(metavar="auto|exact|rerank|off", help="How semantic vectors are used.")
+        str, typer.Option(metavar="auto|exact|graph|rerank|off", help="How semantic vectors are used.")
     ] = "auto",
+    ef: Annotated[
+        int | None,
+        typer.Option(min=1, help="Graph: documents scored exactly.  [default: 2 k, at least 48]"),
+    ] = None,
     tau: Annotated[
         float | None, typer.Option(help="Dynamic router: ignore document weights up to this.")
     ] = None,
@@ -78,6 +82,7 @@ def search(
         "offset": offset,
         "min_score": min_score,
         "group_by": group_by,
+        "ef": ef,
     }
     if run is not None:
         Ranking((), ()).trec(tag)  # refuses a bad tag before the search

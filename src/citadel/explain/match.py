@@ -82,6 +82,8 @@ def _explain(
             raise Cancelled("the explanation was cancelled")
 
     options = plan_options(context.snapshot, 1, semantic_mode, tau)
+    if options.semantic == "auto":  # the score is the same with and without a graph
+        options = options._replace(semantic="exact")
     segment, number = _locate(context, id)
     query = make_query(segment)
     if query.plan.semantic is None:

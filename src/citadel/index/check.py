@@ -11,6 +11,7 @@ from citadel.filter.columns import ColumnsBuilder
 from citadel.index.checksum import crc32c
 from citadel.index.container import CitFile, FileRecord
 from citadel.index.failures import resource_errors
+from citadel.index.graph_file import check_graph
 from citadel.index.join import join_names
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.mapping import require_whole, whole_files
@@ -46,6 +47,7 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
             check_columns(segment, storage)
             check_passages(segment)
             check_lists(segment, storage)
+            check_graph(storage, segment, manifest.index_id)
             _check_deletions(snapshot, segment)
     for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
         if record:
@@ -60,7 +62,7 @@ def check_new_files(snapshot: Snapshot, before: Snapshot) -> None:
         for segment in snapshot.segments:
             if segment.record not in known:
                 segment.file.check()
-                for record in segment.record.files()[1:]:
+                for record in segment.record.needed_files()[1:]:  # without its graph it is scanned
                     check_file(snapshot.storage, record)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from citadel.errors import OwnershipError, ResourceError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
 from citadel.index.deletion import NumberSet, extend_deleted, union_of
+from citadel.index.graph_build import build_graph, can_have_graph, graph_space
+from citadel.index.graph_file import write_graph
 from citadel.index.manifest import Build, Manifest, newest_manifest, write_manifest
 from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents, choose_merge, merge_space
@@ -22,8 +24,17 @@ from citadel.index.segment_writer import write_contents
 from citadel.index.snapshot import Snapshot, matching_analyser, open_snapshot
 from citadel.index.storage import Lock, Storage
 from citadel.index.tombstones import Deleted, write_tombstones
-from citadel.settings import SUBVECTOR, Settings
+from citadel.settings import SUBVECTOR, Settings, available_threads
 from citadel.text.analyser import Analyser
+
+if TYPE_CHECKING:
+    from citadel._native import Cancel
+
+GraphProgress = Callable[[str, int], Any]  # the name of a segment and the number of its documents done
+
+
+def _ignore(done: int) -> None:
+    """No-op progress."""
 
 
 class Publisher:
@@ -159,6 +170,33 @@ class Publisher:
                 return extend_deleted(self._storage, segment, before, fresh, self._analyser())
         return Deleted(union_of(before.documents, fresh))
 
+    # -- graphs
+
+    def _add_graphs(
+        self, floor: int, progress: GraphProgress | None = None, cancel: Cancel | None = None
+    ) -> int:
+        """Build the graphs that segments of at least `floor` documents lack; return their number.
+
+        Each is published when it is finished, so that an interrupted run resumes with the next one."""
+        built = 0
+        for position, segment in enumerate(self.snapshot.segments):
+            if segment.record.graph_file or segment.passages < floor or not can_have_graph(segment):
+                continue
+            self._require_lock()
+            self._require_bytes(graph_space(segment), "building a graph")
+            report = (lambda done, name=segment.name: progress(name, done)) if progress else _ignore
+            with whole_files([segment.file]):
+                graph = build_graph(self._storage, segment, self._memory, available_threads(), report, cancel)
+                index_id = self.snapshot.manifest.index_id
+                record = replace(
+                    segment.record, graph_file=write_graph(self._storage, index_id, segment, graph)
+                )
+            segments = list(self.snapshot.segments)
+            segments[position] = Segment(self._storage, record, index_id)
+            self._publish(segments)
+            built += 1
+        return built
+
     # -- merging
 
     def _merge_by_tiers(self) -> None:
@@ -180,10 +218,13 @@ class Publisher:
 
     def _require_space(self, old: Sequence[Segment], deleted: Sequence[Deleted]) -> None:
         """Raise ResourceError, before anything is written, when the disk has no room for a merge."""
-        needed, free = merge_space(old, deleted), self._storage.free_space()
+        self._require_bytes(merge_space(old, deleted), "merging")
+
+    def _require_bytes(self, needed: int, what: str) -> None:
+        free = self._storage.free_space()
         if free is not None and free < needed:
             raise ResourceError(
-                f"{self._storage.location}: merging needs up to {needed / 1e6:,.1f} MB of disk space, "
+                f"{self._storage.location}: {what} needs up to {needed / 1e6:,.1f} MB of disk space, "
                 f"{free / 1e6:,.1f} MB are free; what was committed before is intact; make room"
             )
 

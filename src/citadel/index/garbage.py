@@ -9,7 +9,7 @@ from citadel.index.folder_lock import LOCK
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.storage import TEMPORARY, Storage
 
-PREFIXES = ("seg-", "docs-", "del-", "codebook-", "cols-")
+PREFIXES = ("seg-", "docs-", "del-", "codebook-", "cols-", "graph-")
 _UNFINISHED = (*PREFIXES, "gen.", "scratch-")
 
 

@@ -1,10 +1,11 @@
-"""Growable arrays: a `Column` in memory and a `Spool` on disk."""
+"""Growable arrays, a `Column` in memory and a `Spool` on disk, and large arrays of a fixed size."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import mmap
+import os
 import tempfile
 from typing import IO, Any
 
@@ -15,6 +16,7 @@ from citadel.index.storage import Storage
 
 _GROWTH = 8  # a full column grows by 1/8
 _SPOOL_BYTES = 1 << 18  # kept in memory before a spool uses a file
+_ARRAY_SHARE = 4  # of the memory bound that an array may take before it moves to a file
 
 
 class Column:
@@ -119,3 +121,29 @@ class Spool:
         """Close the file; mappings stay readable."""
         if self._file is not None:
             self._file.close()
+
+
+class ScratchArrays:
+    """Makes arrays in memory or, beyond a share of the memory bound, in anonymous temporary files.
+
+    >>> import tempfile
+    >>> from citadel.index.storage import FolderStorage
+    >>> ScratchArrays(FolderStorage(tempfile.mkdtemp()), memory=1 << 20).zeros((2, 3), np.uint8).sum()
+    np.uint64(0)
+    """
+
+    def __init__(self, storage: Storage, memory: int) -> None:
+        self._storage, self._limit = storage, memory // _ARRAY_SHARE
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """A new, writable array."""
+        count = math.prod(shape)
+        size = count * np.dtype(dtype).itemsize
+        if size <= self._limit:
+            return np.zeros(shape, dtype)
+        with self._storage.scratch() as folder, tempfile.TemporaryFile(buffering=0, dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # a write to a mapping cannot report a full disk
+            else:
+                file.truncate(size)
+            return np.frombuffer(mmap.mmap(file.fileno(), size), dtype, count).reshape(shape)

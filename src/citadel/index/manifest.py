@@ -33,6 +33,7 @@ _FILES = {
     "tombstones": re.compile(r"del-[0-9a-f]{32}\.cit"),
     "codebook": re.compile(r"codebook-[0-9a-f]{32}\.cit"),
     "columns": re.compile(r"cols-[0-9a-f]{32}\.cit"),
+    "graph": re.compile(r"graph-[0-9a-f]{32}\.cit"),
 }
 
 
@@ -47,9 +48,14 @@ class SegmentRecord:
     total_length: int = 0
     columns_file: FileRecord | None = None  # None: no document has metadata, or `has_columns` is false
     has_columns: bool = False  # false in segments of format 1
+    graph_file: FileRecord | None = None  # optional; without it the segment is scanned
 
     def files(self) -> list[FileRecord]:
         """The files of the segment."""
+        return [*self.needed_files(), *([self.graph_file] if self.graph_file else [])]
+
+    def needed_files(self) -> list[FileRecord]:
+        """The files without which the segment cannot be searched."""
         return [self.file, self.documents_file, *([self.columns_file] if self.columns_file else [])]
 
 
@@ -152,7 +158,9 @@ def newest_manifest(storage: Storage) -> Manifest:
 
 
 def _absent(storage: Storage) -> Exception:
-    if any(name.startswith(("seg-", "docs-", "del-", "codebook-", "cols-")) for name in storage.names()):
+    if any(
+        name.startswith(("seg-", "docs-", "del-", "codebook-", "cols-", "graph-")) for name in storage.names()
+    ):
         return CorruptIndexError(storage.location, "manifest", "the folder holds index files but no manifest")
     return IndexNotFoundError(
         f"{storage.location}: there is no index; create one with `citadel index CORPUS {storage.location}`"
@@ -190,6 +198,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
             "total_length": record.total_length,
             "columns_file": record.columns_file and record.columns_file._asdict(),
             "has_columns": record.has_columns,
+            "graph_file": record.graph_file and record.graph_file._asdict(),
         }
         for record in manifest.segments
     ]
@@ -289,6 +298,7 @@ def _segment(data: dict[str, Any]) -> SegmentRecord:
         _count(data["total_length"]),
         _optional(data.get("columns_file"), lambda record: _record(record, "columns")),  # format 1 has none
         _truth(data.get("has_columns", False)),
+        _optional(data.get("graph_file"), lambda record: _record(record, "graph")),
     )
 
 

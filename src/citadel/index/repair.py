@@ -24,6 +24,7 @@ from citadel.index.deletion import union_of
 from citadel.index.documents import DocumentStore
 from citadel.index.failures import resource_errors
 from citadel.index.garbage import collect
+from citadel.index.graph_file import check_graph
 from citadel.index.manifest import Manifest, SegmentRecord, generations, read_manifest, write_manifest
 from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents
@@ -164,7 +165,17 @@ def _states(storage: Storage, manifest: Manifest) -> Iterator[SegmentState]:
     tombstones = _tombstones(storage, manifest)
     _codebook(storage, manifest)  # vectors cannot be decoded without it
     for record in manifest.segments:
-        yield _state(storage, manifest.index_id, record, tombstones.get(_file_id(record), NOTHING_DELETED))
+        state = _state(storage, manifest.index_id, record, tombstones.get(_file_id(record), NOTHING_DELETED))
+        yield _without_damaged_graph(storage, manifest.index_id, state)
+
+
+def _without_damaged_graph(storage: Storage, index_id: str, state: SegmentState) -> SegmentState:
+    """Drop a graph that is missing or damaged: `citadel optimize` builds it again."""
+    if state.record.graph_file is None or not state.is_whole or state.segment is None:
+        return state
+    if _attempt(lambda: _is_graph_whole(storage, state.segment, index_id)):
+        return state
+    return replace(state, record=replace(state.record, graph_file=None))
 
 
 def _state(storage: Storage, index_id: str, record: SegmentRecord, deleted: Deleted) -> SegmentState:
@@ -186,6 +197,12 @@ def _state(storage: Storage, index_id: str, record: SegmentRecord, deleted: Dele
 def _without_columns(storage: Storage, record: SegmentRecord, index_id: str) -> Segment:
     """A segment whose columns file is damaged; the columns are written again from the documents."""
     return Segment(storage, replace(record, columns_file=None, has_columns=False), index_id)
+
+
+def _is_graph_whole(storage: Storage, segment: Segment | None, index_id: str) -> bool:
+    assert segment is not None  # the caller has it
+    check_graph(storage, segment, index_id)
+    return True
 
 
 def _check_segment(segment: Segment, storage: Storage) -> bool:

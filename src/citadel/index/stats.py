@@ -27,6 +27,7 @@ def statistics(snapshot: Snapshot) -> dict[str, Any]:
     lexical = sum(size for name, size in sections.items() if not name.startswith(_NOT_LEXICAL))
     columns = sum(record.columns_file.length for record in manifest.segments if record.columns_file)
     sections["METADATA_COLUMNS"] = columns
+    sections["GRAPHS"] = sum(record.graph_file.length for record in manifest.segments if record.graph_file)
     sections["DOCUMENT_STORE"] = sum(record.documents_file.length for record in manifest.segments)
     return {
         "format": FORMAT,

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from citadel.errors import CorruptIndexError, InputError, OwnershipError, Resour
 from citadel.filter.tree import Filter
 from citadel.index.buffer import expected_bytes, stored_codec
 from citadel.index.changes import AnalysedDocument, ChangeSet, Item, add_item, check_item, is_long, item_bytes
+from citadel.index.commit import GraphProgress
 from citadel.index.deletion import NumberSet
 from citadel.index.failures import resource_errors
 from citadel.index.folder_lock import fork_message
@@ -32,8 +33,11 @@ from citadel.index.snapshot import Snapshot, open_snapshot
 from citadel.index.spill import SpillingWriter, file_names
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
-from citadel.settings import DEFAULT_MEMORY
+from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR
 from citadel.types import Document, VectorBatch
+
+if TYPE_CHECKING:
+    from citadel._native import Cancel
 
 _ITEMS_SHARE, _ITEMS_LIMIT = 32, 4 << 20  # a call with more than memory / 32 uses its own buffer
 _IDS_PER_LOOKUP = 10_000
@@ -46,6 +50,7 @@ class Writer(SpillingWriter):
         self, storage: Storage, memory: int = DEFAULT_MEMORY, snapshot: Snapshot | None = None
     ) -> None:
         self._process, self._mutex = os.getpid(), threading.RLock()
+        self.builds_graphs: bool | None = None  # after commits and merges; None: if the index has graphs
         self._small = min(memory // _ITEMS_SHARE, _ITEMS_LIMIT)
         super().__init__(storage, memory, snapshot)
         _WRITERS.add(self)
@@ -302,7 +307,10 @@ class Writer(SpillingWriter):
         """Merge and collect garbage after a commit; failures are logged, because the commit is durable."""
         try:
             with self._all_or_nothing():
+                keeps_graphs = self._keeps_graphs
                 self._merge_by_tiers()
+                if keeps_graphs:
+                    self._add_graphs(GRAPH_FLOOR)
                 self._collect()
                 self._release_if_idle()
         except (ResourceError, OwnershipError) as error:
@@ -323,15 +331,37 @@ class Writer(SpillingWriter):
             self.commit()
             self.begin()
             with self._all_or_nothing():
-                segments = self.snapshot.segments
+                segments, keeps_graphs = self.snapshot.segments, self._keeps_graphs
                 if retrain:
                     self._require_space(segments, [self.snapshot.deleted(segment) for segment in segments])
                 old_codebook = self._retrain() if retrain else None
                 if not self._is_merged or old_codebook:
                     self._merge(slice(0, len(segments)), old_codebook)
+                if keeps_graphs:
+                    self._add_graphs(GRAPH_FLOOR)
                 self._collect(keep=1)
                 self._release_if_idle()
             return self.snapshot
+
+    def optimize(
+        self, floor: int = GRAPH_FLOOR, progress: GraphProgress | None = None, cancel: Cancel | None = None
+    ) -> int:
+        """Commit, then build the graphs that segments of at least `floor` documents lack."""
+        with self._mutex:
+            self.commit()
+            self.begin()
+            with self._all_or_nothing():
+                built = self._add_graphs(floor, progress, cancel)
+                self._collect()
+                self._release_if_idle()
+            return built
+
+    @property
+    def _keeps_graphs(self) -> bool:
+        """Whether new segments get a graph: as requested, or because others have one."""
+        if self.builds_graphs is None:
+            return any(segment.record.graph_file for segment in self.snapshot.segments)
+        return self.builds_graphs
 
     @property
     def _is_merged(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,11 +10,13 @@ from numpy.typing import NDArray
 
 from citadel import _native
 from citadel.errors import Cancelled, CitadelError, CorruptIndexError
+from citadel.index.graph_file import read_graph
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
 from citadel.search.plan import NO_KEYS, Options, Plan, TermStatistics
 from citadel.types import Scored
 
+GRAPH_MODES = ("graph", "auto")
 STAGES = ("plan", "token retrieval", "accumulate", "semantic", "sort")
 
 
@@ -30,8 +33,12 @@ class CpuEngine:
             )
         with self._typed():
             self._native = _native.Snapshot(
-                [self._segment(segment) for segment in snapshot.segments], floor, *norm
+                [self._segment(segment) for segment in snapshot.segments],
+                floor,
+                *norm,
+                [self._graph(segment) for segment in snapshot.segments],
             )
+        self._ignores_graphs = False
 
     def _typed(self) -> _typed_errors:
         return _typed_errors(self)
@@ -62,6 +69,30 @@ class CpuEngine:
             deleted,
             self._codebook if meta.codec.startswith("pq") else None,
         )
+
+    def _graph(self, segment: Segment) -> _native.Graph | None:
+        """The graph of a segment; None without one, or with a warning if it is damaged."""
+        record, index_id = segment.record.graph_file, self._snapshot.manifest.index_id
+        if record is None:
+            return None
+        try:
+            graph = read_graph(self._snapshot.storage, record, index_id, segment)
+            meta, sections = graph.meta, graph.file.sections.values()
+            counts = (meta.rows, meta.dimension, meta.postings, meta.links, meta.lists, meta.seeds)
+            parts = [(section.name, section.data, section.crcs) for section in sections]
+            return _native.Graph(graph.file.name, *counts, parts)
+        except (CorruptIndexError, _native.CorruptError) as error:
+            _warn(self._snapshot, error)
+            return None
+
+    def _without_graphs(self, options: Options, error: Exception) -> Options | None:
+        """The options for an exact search if a graph turned out to be damaged; None for another error."""
+        if options.semantic not in GRAPH_MODES or not str(error).startswith("graph-"):
+            return None
+        if not self._ignores_graphs:
+            self._ignores_graphs = True
+            _warn(self._snapshot, error)
+        return options._replace(semantic="exact")
 
     def prepare(self, plan: Plan) -> _native.Query:
         """Look up the list of each query token in each segment."""
@@ -97,9 +128,13 @@ class CpuEngine:
         allowed: _native.Filter | None = None,
     ) -> Scored:
         """The best k documents of one query."""
+        if self._ignores_graphs and options.semantic in GRAPH_MODES:
+            options = options._replace(semantic="exact")
         try:  # not `with`, which costs half a microsecond on the hot path
             return Scored(*self._native.search(query, *options, self._threads, cancel, allowed))
         except (_native.CorruptError, _native.ReadError) as error:
+            if exact := self._without_graphs(options, error):
+                return self.search(query, exact, cancel, allowed)
             raise self._corrupt(error) from error
         except _native.CancelledError as error:
             raise Cancelled("the search was cancelled") from error
@@ -123,9 +158,27 @@ class CpuEngine:
         allowed: _native.Filter | None = None,
     ) -> list[Scored]:
         """The best k documents of each query, searched on all threads."""
-        with self._typed():
+        if self._ignores_graphs and options.semantic in GRAPH_MODES:
+            options = options._replace(semantic="exact")
+        try:
             results = self._native.search_batch(queries, *options, self._threads, cancel, allowed)
+        except (_native.CorruptError, _native.ReadError) as error:
+            if exact := self._without_graphs(options, error):
+                return self.search_batch(queries, exact, cancel, allowed)
+            raise self._corrupt(error) from error
+        except _native.CancelledError as error:
+            raise Cancelled("the search was cancelled") from error
         return [Scored(*parts) for parts in results]
+
+
+def _warn(snapshot: Snapshot, error: Exception) -> None:
+    """Log that a graph is not used."""
+    where, reason = snapshot.storage.location, " ".join(str(error).split())
+    logging.getLogger("citadel").warning(
+        "%s: a graph is damaged, so its segment is searched exactly (%s); "
+        "repair it with `citadel check %s --repair` and `citadel optimize %s`",
+        *(where, reason, where, where),
+    )
 
 
 class _typed_errors:  # noqa: N801 - used like a function

@@ -17,11 +17,12 @@ from citadel.text.values import unwrapped
 from citadel.types import Floats, Keys
 
 CANDIDATES, PROBES = 4, 64  # documents per hit that `rerank` considers, by tokens and by centroids
-SEMANTIC_MODES = ("auto", "exact", "rerank", "off")
+SEMANTIC_MODES = ("auto", "exact", "graph", "rerank", "off")
 PROBED_LISTS = 8  # minimum number of centroid lists to probe
 NO_KEYS = np.zeros(0, np.uint32)
-EXACT_BELOW = 1 << 18  # passages; `auto` scans every semantic vector of a smaller index
+EXACT_BELOW = 1 << 18  # passages; `auto` scans every semantic vector of a smaller index without a graph
 EXACT_ALLOWED = 1 << 15  # passages; `auto` scores all of them where a filter allows fewer, in any index
+MIN_EF, EF_PER_HIT = 48, 2  # passages that `graph` scores exactly
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,12 @@ class Options(NamedTuple):
     candidates: int = 1000
     probes: int = 1000
     weight_floor: int = 0
+    ef: int = 0
 
 
-def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None) -> Options:
+def plan_options(
+    snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None, ef: int | None = None
+) -> Options:
     """Check the options and resolve `auto` and τ for this snapshot."""
     k = unwrapped(k)
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
@@ -53,12 +57,24 @@ def plan_options(snapshot: Snapshot, k: int, semantic_mode: str, tau: float | No
         raise UsageError(
             f"unknown semantic mode {semantic_mode!r}: choose one of {', '.join(SEMANTIC_MODES)}"
         )
+    if ef is not None and (isinstance(ef, bool) or not isinstance(ef, int) or ef < 1):
+        raise UsageError(f"ef must be a whole number of 1 or more, not {ef!r}")
     if semantic_mode == "auto":
-        semantic_mode = "exact" if snapshot.live_passages < EXACT_BELOW else "rerank"
+        semantic_mode = resolve_auto(snapshot)
     k = min(k, snapshot.live_passages)  # also keeps k within 64 bits
     candidates, probes = (max(times * k, 1000) for times in (CANDIDATES, PROBES))
     mode = semantic_mode if snapshot.settings.semantic else "off"
-    return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau))
+    width = max(MIN_EF, EF_PER_HIT * k) if ef is None else min(ef, snapshot.live_passages)
+    return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau), width)
+
+
+def resolve_auto(snapshot: Snapshot) -> str:
+    """The semantic mode that `auto` means for this snapshot.
+
+    With graphs it stays `auto`: the engine uses those that are likely to be faster than a scan."""
+    if any(segment.record.graph_file for segment in snapshot.segments):
+        return "auto"
+    return "exact" if snapshot.live_passages < EXACT_BELOW else "rerank"
 
 
 def _steps(settings: Settings, tau: float | None) -> int:

@@ -195,7 +195,8 @@ class ReferenceEngine:
 
     def _ranked(self, query: Prepared, options: Options, allowed: AllowedDocuments | None) -> Scored:
         plan, lists = query
-        exact = options.semantic == "exact" or (options.semantic == "rerank" and (lists < 0).all())
+        has_no_lists = options.semantic == "rerank" and (lists < 0).all()
+        exact = has_no_lists or options.semantic in ("exact", "graph", "auto")
         mode = "off" if plan.semantic is None else "exact" if exact else options.semantic
         scored = self._search(plan, lists, options, mode, allowed)
         available = self._snapshot.live_passages if allowed is None else len(allowed)

@@ -73,6 +73,7 @@ class Requests:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
+        ef: int | None = None,
     ) -> Request:
         """Check the arguments of a search."""
         if offset.__class__ is not int or offset or min_score is not None:
@@ -84,9 +85,9 @@ class Requests:
             if semantic_mode == "auto" and len(allowed) < EXACT_ALLOWED:
                 semantic_mode = "exact"
         groups = self._documents if group_by is None else ByField(self._snapshot, group_by)
-        options = self._plan(k, semantic_mode, tau)
+        options = self._plan(k, semantic_mode, tau, ef)
         if groups is not None:
-            options = self._plan(_PASSAGES_PER_GROUP * k, semantic_mode, tau)
+            options = self._plan(_PASSAGES_PER_GROUP * k, semantic_mode, tau, ef)
         return Request(options, offset, min_score, allowed, cancel, k, parsed, groups)
 
     def more(self, request: Request, k: int, masks: Sequence[NDArray[np.bool_]]) -> tuple[Options, Any]:
@@ -94,7 +95,7 @@ class Requests:
         if request.filter is not None:
             allowed = self._snapshot.allowed_passages(request.filter, request.cancel)
             masks = [mask & own for mask, own in zip(masks, allowed, strict=True)]
-        options = self._plan(k, request.options.semantic, None)
+        options = self._plan(k, request.options.semantic, None, request.options.ef or None)
         return options._replace(weight_floor=request.options.weight_floor), self._engine.prepare_filter(masks)
 
     def allowed(self, parsed: Filter, cancel: Cancel | None = None) -> Any:
@@ -111,13 +112,13 @@ class Requests:
             self._filters[parsed] = allowed
         return allowed
 
-    def _plan(self, k: int, semantic_mode: str, tau: float | None) -> Options:
+    def _plan(self, k: int, semantic_mode: str, tau: float | None, ef: int | None) -> Options:
         """Cached: planning takes a twentieth of a short query."""
-        key = (k.__class__, k, semantic_mode, tau)  # the class tells True from 1
+        key = (k.__class__, k, semantic_mode, tau, ef.__class__, ef)  # the class tells True from 1
         try:
             return self._options[key]
         except (KeyError, TypeError):  # new, or unhashable
-            options = plan_options(self._snapshot, k, semantic_mode, tau)
+            options = plan_options(self._snapshot, k, semantic_mode, tau, ef)
         if len(self._options) < _MAX_CACHED_OPTIONS:
             self._options[key] = options
         return options

@@ -117,15 +117,17 @@ class Searcher:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
+        ef: int | None = None,
     ) -> Hits:
         """The best k documents for a text, or fewer if fewer have a score.
 
         `filter` keeps documents by their metadata, such as `{"year": {"$gte": 1900}}`; the result is the best
         k of those. `offset` skips the first hits, `min_score` leaves out hits with a lower score. With
         `group_by`, only the best document of each value of a metadata field is a hit; documents without the
-        field are groups of their own.
+        field are groups of their own. `ef` is the number of documents that the mode `graph` scores exactly:
+        more takes longer and misses fewer.
         """
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
         return self._search(self._prepare_text(query), request)
 
     def search_vectors(
@@ -143,9 +145,10 @@ class Searcher:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
+        ef: int | None = None,
     ) -> Hits:
         """The best k documents for query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
         if plan.semantic is None:
             request = request.without_semantic()
@@ -163,10 +166,11 @@ class Searcher:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
+        ef: int | None = None,
     ) -> Ranking:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
         return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), request)
 
     def search_vectors_batch(
@@ -181,9 +185,10 @@ class Searcher:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
+        ef: int | None = None,
     ) -> Ranking:
         """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
         plans = [plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values()]
         lacks_semantic = {plan.semantic is None for plan in plans}
         if lacks_semantic == {True, False}:
@@ -219,9 +224,10 @@ class Searcher:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
+        ef: int | None = None,
     ) -> Hits:
         """The best k documents for a query from `prepare`."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
         return self._search(query, request)
 
     def _search(self, query: PreparedQuery, request: Request) -> Hits:
@@ -267,7 +273,7 @@ class Searcher:
         base = int(self.snapshot.passage_bases[part])
         masks[part][passages.start - base : passages.stop - base] = True
         options = request.options._replace(k=len(passages))
-        if options.semantic == "rerank":
+        if options.semantic != "off":
             options = options._replace(semantic="exact")
         return self._engine.search(query.query, options, None, self._engine.prepare_filter(masks))
 

@@ -114,6 +114,7 @@ class Client:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
+        ef: int | None = None,
         passages: bool = False,
         facets: Sequence[str] = (),
     ) -> RemoteHits:
@@ -123,7 +124,7 @@ class Client:
         documents that match the filter, and `hits.matching` is the number of these documents. `passages` also
         returns the other passages of long documents, for `hit.passages`.
         """
-        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by)
+        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
         options["passages"] = passages
         return self._search({"query": query, "facets": list(facets)} | options)
 
@@ -142,12 +143,13 @@ class Client:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
+        ef: int | None = None,
         passages: bool = False,
         facets: Sequence[str] = (),
     ) -> RemoteHits:
         """Return the best k documents for given query vectors."""
         query = {"vectors": _as_lists(keys=keys, weights=weights, vectors=vectors, semantic=semantic)}
-        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by)
+        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
         options["passages"] = passages
         return self._search(query | {"facets": list(facets)} | options)
 
@@ -163,10 +165,11 @@ class Client:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
+        ef: int | None = None,
     ) -> Ranking:
         """Return the hits of many queries in their order, in as many requests as the server's limits need."""
         named = [{"id": id, "query": text} for id, text in named_queries(queries)]
-        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by)
+        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
         return self._batch(named, options)
 
     def search_vectors_batch(
@@ -181,10 +184,11 @@ class Client:
         offset: int = 0,
         min_score: float | None = None,
         group_by: str | None = None,
+        ef: int | None = None,
     ) -> Ranking:
         """Return the hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
         named = [{"id": query_id(id), "vectors": _as_lists(**query)} for id, query in queries.items()]
-        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by)
+        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
         return self._batch(named, options)
 
     def explain(
@@ -431,10 +435,11 @@ def _options(
     offset: int,
     min_score: float | None,
     group_by: str | None,
+    ef: int | None,
 ) -> dict[str, Any]:
     """The options of a search as JSON."""
     page = {"k": k, "offset": offset, "min_score": min_score, "group_by": group_by}
-    options = {"semantic_mode": mode, "tau": tau, "documents": documents}
+    options = {"semantic_mode": mode, "ef": ef, "tau": tau, "documents": documents}
     return page | options | {"filter": filter_json(filter)}
 
 

@@ -10,7 +10,7 @@ from citadel.server.base_schema import RequestModel, ResponseModel, example
 from citadel.server.filter_schema import MAX_FACETS, FacetValue, FieldName, FilterObject
 from citadel.server.ledger import TOKEN_PATTERN
 
-SemanticMode = Literal["auto", "exact", "rerank", "off"]
+SemanticMode = Literal["auto", "exact", "graph", "rerank", "off"]
 
 
 def _not_blank(text: str) -> str:
@@ -50,6 +50,9 @@ class SearchOptions(RequestModel):
         None, description="return only the best document of each value of this metadata field"
     )
     semantic_mode: SemanticMode = Field("auto", description="how semantic vectors are used")
+    ef: int | None = Field(
+        None, ge=1, le=100_000, description="documents that the mode graph scores exactly; 2 k by default"
+    )
     tau: float | None = Field(
         None, ge=0, description="ignore document weights up to this threshold; at least the index's own τ"
     )

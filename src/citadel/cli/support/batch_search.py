@@ -35,6 +35,7 @@ class SearchOptions(TypedDict, total=False):
     offset: int
     min_score: float | None
     group_by: str | None
+    ef: int | None
 
 
 def search_texts(

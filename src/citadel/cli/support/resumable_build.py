@@ -16,6 +16,7 @@ from citadel.cli.support.corpus_feed import (
     report_skipped,
     report_truncated,
 )
+from citadel.cli.support.graphs import build_graphs
 from citadel.cli.support.output import plural, say
 from citadel.errors import IndexNotFoundError, InputError, LockHeldError
 from citadel.index.manifest import Build
@@ -46,6 +47,7 @@ class BuildOptions:
     generate_ids: bool = False
     commit_bytes: int = COMMIT_BYTES
     commit_seconds: float = COMMIT_SECONDS
+    graph: bool = False
 
 
 def build(job: BuildOptions) -> None:
@@ -161,7 +163,9 @@ def _add_rest(job: BuildOptions, index: Index, feed: Feed) -> None:
                 report_skipped(feed)
                 feed.require_documents(len(index))
             known = replace(feed.state(), finished=ended, options=job.options)
-            index.commit(known)
+            index.commit(known, graph=False)  # built once, at the end
+    if job.graph:
+        build_graphs(index)
 
 
 def _enough(job: BuildOptions) -> Callable[[int], bool]:

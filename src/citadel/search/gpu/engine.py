@@ -14,7 +14,7 @@ from citadel.index.snapshot import Snapshot
 from citadel.search.gpu.device import device_errors, parse_device
 from citadel.search.gpu.device_engine import DeviceEngine
 from citadel.search.gpu.device_index import load_device_index, shard_borders
-from citadel.search.plan import Options, Plan, TermStatistics
+from citadel.search.plan import EXACT_BELOW, Options, Plan, TermStatistics
 from citadel.search.topk import best
 from citadel.types import Scored
 
@@ -43,7 +43,7 @@ class GpuEngine:
             raise UsageError(_NO_BM25)
         where, devices = snapshot.storage.location, [parse_device(name) for name in device.split(",")]
         self.engines: list[DeviceEngine] = []
-        self._where = where
+        self._where, self._passages = where, snapshot.live_passages
         borders = shard_borders(int(snapshot.passage_bases[-1]), len(devices))
         for shard, target in enumerate(devices):
             with device_errors(where):
@@ -79,6 +79,8 @@ class GpuEngine:
     ) -> list[Scored]:
         """The best k documents of each query; a filtered search scores all allowed documents exactly."""
         engines = self.engines
+        if options.semantic in ("graph", "auto"):  # a GPU has no graph
+            options = options._replace(semantic="exact" if self._passages < EXACT_BELOW else "rerank")
         if allowed is not None:
             engines = allowed.engines
             options = options._replace(semantic="exact" if options.semantic == "rerank" else options.semantic)

@@ -148,6 +148,7 @@ class SearchTask:
                 offset=request.offset,
                 min_score=request.min_score,
                 group_by=request.group_by,
+                ef=request.ef,
             )
             if query.vectors is not None and not all(map(math.isfinite, hits.scores)):
                 raise ServerError(422, "fields", "a score is infinite: scale the query's vectors down")

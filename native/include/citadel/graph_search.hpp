@@ -1,0 +1,30 @@
+// Searches one segment through its graph: a walk steered by 4-bit codes, then exact scores of the rows it found.
+#pragma once
+
+#include "citadel/graph.hpp"
+#include "citadel/scan.hpp"
+
+namespace citadel {
+
+struct GraphTask {
+  const Graph& graph;
+  const SegmentPlan& plan;
+  std::size_t segment;   // its number in the snapshot
+  const PreparedQuery& query;
+  const ScoringRules& rules;
+  const Cancel* cancel;
+  std::uint64_t k;       // at most the documents of the snapshot
+  std::uint64_t effort;  // rows that are scored exactly; at least k are
+};
+
+// Rows that a graph search scores exactly for a result of k documents.
+std::uint64_t graph_width(std::uint64_t k, std::uint64_t effort);
+
+// Whether the graph is likely to be faster than a scan: not for a large k nor if few documents are allowed.
+bool graph_pays(const GraphTask& task);
+
+// Push the segment's best documents. Returns false, and pushes none, if the graph led to fewer than k and the segment has
+// more. Adds the vectors that were scored to `dots`.
+bool search_graph(const GraphTask& task, TopK& best, std::uint64_t& dots);
+
+}  // namespace citadel

@@ -1,0 +1,122 @@
+// Best-first search of a proximity graph. Deterministic: ties go to the lower row.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "citadel/cancel.hpp"
+
+namespace citadel {
+
+constexpr std::size_t kMaxLinks = 64;
+
+// A row of the graph and its score; a higher score is nearer.
+struct Near {
+  float score;
+  std::uint32_t row;
+  float token_score = 0.0f;  // of a search: the part of the score that is exact
+};
+
+inline constexpr auto nearer = [](const Near& a, const Near& b) { return a.score > b.score || (a.score == b.score && a.row < b.row); };
+inline constexpr auto farther = [](const Near& a, const Near& b) { return nearer(b, a); };
+
+// Rows that were scored already: a hash table, because a bitmap of the whole graph would miss the cache.
+class VisitedRows {
+ public:
+  void clear() {
+    std::fill(slots_.begin(), slots_.end(), 0u);
+    count_ = 0;
+  }
+
+  // Whether the row is new.
+  bool insert(std::uint32_t row) {
+    if (2 * (count_ + 1) > slots_.size()) grow();
+    if (!place(row + 1)) return false;
+    ++count_;
+    return true;
+  }
+
+ private:
+  bool place(std::uint32_t entry) {
+    const std::size_t mask = slots_.size() - 1;
+    for (std::size_t at = (entry * 2654435769u >> 7) & mask;; at = (at + 1) & mask) {
+      if (slots_[at] == entry) return false;
+      if (slots_[at] == 0) return slots_[at] = entry, true;
+    }
+  }
+
+  void grow() {
+    std::vector<std::uint32_t> old = std::move(slots_);
+    slots_.assign(std::max<std::size_t>(4096, 2 * old.size()), 0u);
+    for (const std::uint32_t entry : old)
+      if (entry != 0) place(entry);
+  }
+
+  std::vector<std::uint32_t> slots_;
+  std::size_t count_ = 0;
+};
+
+class GraphWalk {
+ public:
+  // The `width` nearest rows that `graph.admits`, in heap order in `best()`. `graph` gives the links of a row, checked
+  // to be rows. It scores up to kMaxLinks rows in place and returns their number, without those that cannot reach `worst`.
+  // Returns the number of rows scored.
+  template <class Graph>
+  std::uint64_t run(Graph& graph, std::span<const std::uint32_t> entries, std::size_t width, const Cancel* cancel) {
+    visited_.clear(), frontier_.clear(), best_.clear();
+    scored_ = 0;
+    while (!entries.empty()) {
+      const std::size_t n = std::min(entries.size(), kMaxLinks);
+      visit(graph, entries.first(n), width);
+      entries = entries.subspan(n);
+    }
+    while (!frontier_.empty()) {
+      poll(cancel);
+      const Near next = frontier_.front();
+      if (best_.size() >= width && nearer(best_.front(), next)) break;
+      std::pop_heap(frontier_.begin(), frontier_.end(), farther);
+      frontier_.pop_back();
+      visit(graph, graph.links(next.row), width);
+    }
+    return scored_;
+  }
+
+  std::vector<Near>& best() { return best_; }
+
+ private:
+  template <class Graph>
+  void visit(Graph& graph, std::span<const std::uint32_t> rows, std::size_t width) {
+    Near fresh[kMaxLinks];
+    std::size_t n = 0;
+    for (const std::uint32_t row : rows)
+      if (visited_.insert(row)) graph.prefetch(row), fresh[n++].row = row;
+    scored_ += n;
+    const bool is_full = best_.size() >= width;
+    n = graph.score(fresh, n, is_full ? best_.front().score : -std::numeric_limits<float>::infinity());
+    for (std::size_t i = 0; i < n; ++i) offer(graph, fresh[i], width);
+  }
+
+  template <class Graph>
+  void offer(const Graph& graph, Near row, std::size_t width) {
+    if (best_.size() >= width && !nearer(row, best_.front())) return;
+    graph.prefetch_links(row.row);
+    frontier_.push_back(row);
+    std::push_heap(frontier_.begin(), frontier_.end(), farther);
+    if (!graph.admits(row.row)) return;
+    best_.push_back(row);
+    std::push_heap(best_.begin(), best_.end(), nearer);
+    if (best_.size() <= width) return;
+    std::pop_heap(best_.begin(), best_.end(), nearer);
+    best_.pop_back();
+  }
+
+  VisitedRows visited_;
+  std::vector<Near> frontier_;  // heap, nearest first
+  std::vector<Near> best_;      // heap, farthest first
+  std::uint64_t scored_ = 0;
+};
+
+}  // namespace citadel

@@ -1,0 +1,13 @@
+"""Build missing graphs with a progress bar."""
+
+from __future__ import annotations
+
+from citadel.api import Index
+from citadel.progress import Progress
+from citadel.settings import GRAPH_FLOOR
+
+
+def build_graphs(index: Index, min_documents: int = GRAPH_FLOOR) -> int:
+    """Build the graphs that large segments lack; return their number."""
+    with Progress("Linking documents", "documents") as bar:
+        return index.optimize(min_documents=min_documents, progress=lambda _, done: bar(done))
