@@ -93,9 +93,12 @@ def gains(index: citadel.Index, relevant: dict[str, str], k: int = 10) -> np.nda
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("build/long"))
     parser.add_argument("--documents", type=int, default=400)
     options = parser.parse_args()
+    if not (DATA / "train" / "passages.jsonl.xz").exists():
+        print("long_documents.py: CITADEL_DATA has no train/passages.jsonl.xz: skipped")
+        return
     documents, halves = collection(options.documents)
     rows, cut = [], np.zeros(0)
     for name, settings in VARIANTS.items():
