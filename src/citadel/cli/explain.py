@@ -134,7 +134,7 @@ def _view(explanation: Explanation | TextExplanation) -> Any:
 def _write_html(explanation: Explanation | TextExplanation, file: str) -> None:
     from citadel.explain.html import match_html, text_html
     from citadel.explain.result import Explanation
-    from citadel.types import write_whole
+    from citadel.files import write_whole
 
     page = match_html(explanation) if isinstance(explanation, Explanation) else text_html(explanation)
     if file == "-":

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 from citadel.errors import InputError
+from citadel.files import write_whole, write_whole_bytes
 from citadel.text.files import open_lines
-from citadel.types import Hit, Ranking, write_whole, write_whole_bytes
+from citadel.types import Hit, Ranking
 
 MAX_LINE = 1 << 20  # bytes
 MAX_RANK = 999_999_999

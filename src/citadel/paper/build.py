@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from citadel.errors import UsageError
+from citadel.files import write_whole
 from citadel.paper import tables
 from citadel.paper.attribution import attribution, read_passages
 from citadel.paper.family import BASELINE, family_tables
 from citadel.paper.measured import Measured, read_folder
 from citadel.paper.parts import Picture, ReportSection, Table
-from citadel.types import write_whole
 
 FIGURES = "figures"
 DPI = 160

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from citadel.errors import InputError
-from citadel.types import write_whole
+from citadel.files import write_whole
 
 FORMAT = 1
 QUERIES, RUN = ".queries.json", ".run.xz"

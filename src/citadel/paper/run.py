@@ -14,6 +14,7 @@ from citadel.encode.batches import groups
 from citadel.errors import InputError, UsageError
 from citadel.eval.datasets import Dataset, drop_same_id
 from citadel.eval.runs import write_run
+from citadel.files import write_whole
 from citadel.paper.counts import TAUS, ActiveKeys
 from citadel.paper.engine import EngineSystem, IndexLists
 from citadel.paper.record import (
@@ -34,7 +35,7 @@ from citadel.paper.system import (
     load_system,
 )
 from citadel.progress import Meter, silent
-from citadel.types import Document, Ranking, RoutedTokens, check_trec_ids, write_whole
+from citadel.types import Document, Ranking, RoutedTokens, check_trec_ids
 
 CHARACTERS_PER_GROUP = 1 << 18
 MAX_DEPTH = 1000

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from citadel.errors import InputError, UsageError
+from citadel.files import write_whole
 from citadel.progress import Meter, silent
 from citadel.text.parse import find_id, parse_object
 from citadel.train.config import expand
@@ -20,7 +21,6 @@ from citadel.train.ragged import RaggedBuilder, Rows
 from citadel.train.source import ErrorLocation, Passages, numbered_lines
 from citadel.train.texts import TextStore, rows_or_fail
 from citadel.train.tokens import load_tokenizer, tokenize
-from citadel.types import write_whole
 
 if TYPE_CHECKING:
     import torch

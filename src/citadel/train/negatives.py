@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.files import write_whole
 from citadel.progress import Meter, silent
 from citadel.train.config_tables import DataPart
 from citadel.train.data import known_positives, split
@@ -19,7 +20,6 @@ from citadel.train.rankers import RankedPassages, Ranker, find_ranker
 from citadel.train.readers import read_source
 from citadel.train.source import SourceData
 from citadel.train.texts import TextsInMemory, TextStore
-from citadel.types import write_whole
 
 SPARE = 32  # passages ranked beyond k, to replace known positives and false negatives
 DIGITS = 6

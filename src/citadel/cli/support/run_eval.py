@@ -175,7 +175,7 @@ def _check_same_collection(index: Index, dataset: Dataset, path: str) -> None:
 def save(result: EvalResult, run: str, qrels: str, queries: str) -> None:
     """Write run, judgements and values per query to the named files."""
     from citadel.eval import write_qrels, write_run
-    from citadel.types import write_whole
+    from citadel.files import write_whole
 
     if run:
         write_run(run, result.ranking)
