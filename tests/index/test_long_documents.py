@@ -212,3 +212,17 @@ def test_latency_of_an_index_with_long_documents(
     queries.write_text("q1\tdarwin evolution\n")
     latency(str(tmp_path / "i"), queries=str(queries), model=str(tiny_model()), k=2)
     assert "token retrieval" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"min_score": 1.0}, {"offset": 3}, {"group_by": "kind", "min_score": -9.0}]
+)
+@pytest.mark.parametrize("k", [0, 1, 99])
+def test_pages_of_long_documents(
+    k: int, options: dict[str, Any], tiny_model: ModelFolder, tmp_path: Path
+) -> None:
+    index = build(tmp_path / "i", tiny_model())
+    whole = index.search("darwin", k=99, group_by=options.get("group_by"))
+    least, offset = options.get("min_score", -np.inf), options.get("offset", 0)
+    expected = [hit.id for hit in whole if hit.score >= least][offset : offset + k]
+    assert index.search("darwin", k=k, **options).ids == expected

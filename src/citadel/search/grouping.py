@@ -146,8 +146,8 @@ def best_of_groups(
     scored, k = first, first_k
     while True:
         ranking.add(scored)
-        is_last = len(scored.numbers) < k or (min_score is not None and scored.scores[-1] < min_score)
-        if len(ranking) >= wanted or is_last:
+        is_last = len(scored.numbers) < k or not len(scored.numbers)
+        if len(ranking) >= wanted or is_last or (min_score is not None and scored.scores[-1] < min_score):
             return ranking.scored(wanted)
         k *= _GROWTH
         scored = search_more(k, ranking.others())
