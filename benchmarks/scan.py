@@ -22,7 +22,8 @@ from common import alternate, one_core, report
 from numpy.typing import NDArray
 
 from citadel.index import codebook as codebooks
-from citadel.index.container import CitFile
+from citadel.index.container import CitFile, FileRecord
+from citadel.index.manifest import SegmentRecord
 from citadel.index.quantize import encode
 from citadel.index.segment import Meta, Segment
 from citadel.index.segment_writer import write_segment
@@ -96,6 +97,8 @@ class BareSegment(Segment):
         self.file, self.meta, self.name = file, meta, file.name
         self.documents, self.passages = meta.documents, meta.passages
         self.lists = len(file["KEYS"].data) // 4
+        nothing = FileRecord("", 0, 0)
+        self.record = SegmentRecord(nothing, nothing, meta.documents, meta.postings)
 
 
 class BareSnapshot(Snapshot):

@@ -18,7 +18,7 @@ def context(searcher: citadel.Searcher, question: str, k: int = 2) -> str:
         explanation = searcher.explain(question, hit.id)
         strongest = sorted(explanation.matches, key=lambda match: -match.gain)[:3]
         keys = ", ".join(match.name for match in strongest if match.gain > 0 and match.name)
-        lines.append(f"[{hit.rank}] {hit.text} (matched: {keys or 'overall meaning'})")
+        lines.append(f"[{hit.rank}] {hit.passage.text} (matched: {keys or 'overall meaning'})")
     return "\n".join(lines)
 
 

@@ -286,7 +286,7 @@ class Index(IndexReader):
         if (ids is None) == (filter is None):
             raise UsageError("delete takes either ids or a filter")
         if filter is not None:
-            return self._writer.delete(self.ids(_conditions(filter)))
+            return self._writer.delete_matching(_conditions(filter))
         return self._writer.delete(known_ids(ids))
 
     def update_metadata(

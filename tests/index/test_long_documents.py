@@ -186,7 +186,7 @@ def test_progress_counts_documents(tiny_model: ModelFolder, tmp_path: Path) -> N
 
 def test_group_by_of_a_list_is_an_error(tiny_model: ModelFolder, tmp_path: Path) -> None:
     index = build(tmp_path / "i", tiny_model(), [{"id": "d1", "text": "rome", "tags": ["a"]}])
-    with pytest.raises(citadel.FilterError, match="'tags' of document 'd1' is a list"):
+    with pytest.raises(citadel.FilterError, match="'tags' holds lists"):
         index.search("rome", group_by="tags")
     with pytest.raises(citadel.UsageError, match="name of a field"):
         index.search("rome", group_by=3)
@@ -226,3 +226,41 @@ def test_pages_of_long_documents(
     least, offset = options.get("min_score", -np.inf), options.get("offset", 0)
     expected = [hit.id for hit in whole if hit.score >= least][offset : offset + k]
     assert index.search("darwin", k=k, **options).ids == expected
+
+
+def test_text_below_a_long_title_is_searchable(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    documents = [
+        {"id": "d1", "title": "rome " * 40, "text": "newton"},
+        {"id": "d2", "title": "rome " * 40, "text": ""},
+    ]
+    index = build(tmp_path / "i", tiny_model("static"), documents)
+    assert index.counts == {"cut": 1} and index.stats()["passages"] == 2
+    assert index.search("newton", semantic_mode="off").ids[0] == "d1"
+    explanation = index.searcher().explain("newton", "d1")
+    [match] = [match for match in explanation.matches if match.name == "newton"]
+    assert match.postings and match.postings[0].document_tokens
+
+
+def test_merge_of_a_segment_without_live_documents(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    index = citadel.Index.create(Quick(tmp_path / "i"), model=tiny_model())
+    for number in range(10):  # one long document is replaced every other commit
+        index.add([{"id": "x" if number % 2 else f"y{number}", "text": LONG if number % 2 else "rome"}])
+        index.commit()
+    index.merge().check(deep=True)
+    assert len(index) == 6 and len(index.search("darwin evolution", k=99)) == 6
+
+
+def test_group_by_of_mixed_types_does_not_depend_on_k(tiny_model: ModelFolder, tmp_path: Path) -> None:
+    documents: list[dict[str, Any]] = [{"id": f"d{m}", "text": "rome", "m": m} for m in (1, "s")]
+    index = build(tmp_path / "i", tiny_model(), documents)
+    for k in (1, 10):
+        with pytest.raises(citadel.FilterError, match="m"):
+            index.search("rome", k=k, group_by="m")
+
+
+@pytest.mark.parametrize("k", [0, 1, np.uint8(128)])
+def test_groups_of_an_empty_index(k: Any, tmp_path: Path) -> None:
+    index = citadel.Index.create(Quick(tmp_path / "i"), model="bm25")
+    assert index.search("rome", k=k, group_by="x").ids == []
+    index.add([{"id": "d1", "text": "rome"}])
+    assert index.commit().search("rome", k=k, group_by="x").ids == (["d1"] if k else [])

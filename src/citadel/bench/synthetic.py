@@ -141,6 +141,7 @@ class SyntheticSegment(Segment):
     def __init__(self, file: CitFile, meta: Meta, lists: int) -> None:
         self.file, self.meta, self.name = file, meta, file.name
         self.documents, self.passages, self.lists = meta.documents, meta.passages, lists
+        self.record = _record(self)
 
 
 class SyntheticSnapshot(Snapshot):
@@ -150,7 +151,7 @@ class SyntheticSnapshot(Snapshot):
         self.segments, self.codebook, self.tombstones = [segment], like.codebook, {}
         self._number()
         self.settings, self.storage = like.settings, like.storage
-        self.manifest = replace(like.manifest, segments=(_record(segment),), deletions=None, deleted=0)
+        self.manifest = replace(like.manifest, segments=(segment.record,), deletions=None, deleted=0)
 
     def __len__(self) -> int:
         return self.segments[0].documents

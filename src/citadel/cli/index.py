@@ -180,7 +180,6 @@ def _options(settings: dict[str, Any]) -> dict[str, str]:
         "semantic_codec": DEFAULT_CODEC,
         "long": "chunk",
         "chunk_tokens": DEFAULT_CHUNK_TOKENS,
-        "chunk_overlap": DEFAULT_CHUNK_OVERLAP,
     }
     named = {name: value for name, value in settings.items() if name != "model"}
     model = text_model(settings.get("model"))

@@ -62,8 +62,12 @@ def encoded_batches(
                 yield join(group[:first], encoder.route_documents(texts[:first], advance))
             raise InputError(_too_long(group[first].id, encoder.tokenizer.window))
         else:
-            yield _encode_passages(group, texts, encoder, splitter, memory, advance)
-            tally("split", sum(is_long))
+            batch = _encode_passages(group, texts, encoder, splitter, memory, advance)
+            yield batch
+            assert batch.passages is not None
+            tally("split", int((batch.passages.counts > 1).sum()))
+            pairs = zip(texts, group, strict=True)
+            tally("cut", sum(text.cut and not document.text.strip() for text, document in pairs))
 
 
 def _too_long(id: str, limit: int) -> str:
@@ -89,13 +93,13 @@ def _encode_passages(
         own = []
         if text.cut:
             own = _bounded(splitter.spans(document.title, document.text), document, memory, splitter.tokens)
-        if len(own) > 1:
+        if own:
             spans += own
             pieces += encoder.tokenizer.documents(
                 [splitter.text(document.title, document.text, span) for span in own]
             )
         else:
-            spans.append((0, len(document.text)))  # short, or long because of its title alone
+            spans.append((0, len(document.text)))  # short, or a long title without text
             pieces.append(text)
         starts.append(len(pieces))
     share = None if advance is None else _shared(advance, len(group), len(pieces))

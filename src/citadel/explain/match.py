@@ -189,9 +189,11 @@ def _document_tokens(context: SearchContext, part: AnalysedPart, query: Explaine
         return term_document(document, context.analyser.tokens(document.encoded_text))
     if query.text is None:
         return DocumentTokens()
-    if part.is_passage:
-        splitter = PassageSplitter(context.encoder.tokenizer, context.settings.long)
-        document = replace(document, title=splitter.title(document.title))
+    tokenizer, long = context.encoder.tokenizer, context.settings.long
+    if part.is_passage or (
+        long.mode == "chunk" and document.text.strip() and tokenizer.documents([document.encoded_text])[0].cut
+    ):
+        document = replace(document, title=PassageSplitter(tokenizer, long).title(document.title))
     return model_document(context.encoder, document)
 
 

@@ -164,9 +164,10 @@ def _starts(lengths: Iterable[NDArray[Any]]) -> Iterator[NDArray[np.int64]]:
     total = 0
     yield np.zeros(1, "<i8")
     for part in lengths:
-        ends = total + np.cumsum(part, dtype="<i8")
-        total = int(ends[-1])
-        yield ends
+        if len(part):
+            ends = total + np.cumsum(part, dtype="<i8")
+            total = int(ends[-1])
+            yield ends
 
 
 def _write_lists(writer: CitWriter, contents: Contents, storage: Storage) -> None:

@@ -227,6 +227,23 @@ class Writer(SpillingWriter):
             waiting = {id for id in unique if self._buffer.discard(id)}
             return len(waiting | self._mark_deleted(unique))
 
+    def delete_matching(self, filter: Filter) -> int:
+        """Delete the committed documents that match a filter, by the newest generation; return their number.
+
+        Documents that were added since are not chosen, also if they replace one that matches."""
+        with self._mutex:
+            self.begin()
+            for call in self._own_calls():
+                self._finish_call(call)
+            deleted = 0
+            for segment, mask in self._choose(filter):
+                gone = self._gone.get(segment.file_id, NumberSet())
+                mask[gone.values] = False
+                if numbers := np.flatnonzero(mask).tolist():
+                    self._gone[segment.file_id] = gone.union(numbers)
+                    deleted += len(numbers)
+            return deleted
+
     def update_metadata(self, which: Filter | Sequence[str], values: Mapping[str, Any]) -> int:
         """Change metadata of committed documents, as a commit of its own; return their number."""
         with self._mutex:

@@ -72,9 +72,10 @@ class CpuEngine:
 
     def _graph(self, segment: Segment) -> _native.Graph | None:
         """The graph of a segment; None without one, or with a warning if it is damaged."""
-        record, index_id = segment.record.graph_file, self._snapshot.manifest.index_id
+        record = segment.record.graph_file
         if record is None:
             return None
+        index_id = self._snapshot.manifest.index_id
         try:
             graph = read_graph(self._snapshot.storage, record, index_id, segment)
             meta, sections = graph.meta, graph.file.sections.values()

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import FilterError, UsageError
+from citadel.filter.columns import common_kind
+from citadel.filter.kinds import OTHER, STRINGS
 from citadel.filter.tree import Compare
 from citadel.index.snapshot import Snapshot
 from citadel.types import Scored
@@ -56,27 +58,25 @@ class ByField:
         if not isinstance(field, str):
             raise UsageError(f"group_by takes the name of a field, not {type(field).__name__}")
         self._snapshot, self._field = snapshot, field
+        kind = common_kind(field, [segment.columns for segment in snapshot.segments])
+        if kind in (STRINGS, OTHER):
+            held = "lists" if kind == STRINGS else "nested values"
+            raise FilterError(
+                f"group_by needs a field of strings, numbers or booleans: {field!r} holds {held}"
+            )
 
     def of(self, passages: NDArray[np.int64]) -> list[Group]:
         documents = self._snapshot.owners(passages)
         fields = self._snapshot.fields(documents, 0)
         return [
-            self._group(number, id, metadata.get(self._field))
-            for number, (id, _, _, metadata) in zip(documents.tolist(), fields, strict=True)
+            self._group(number, metadata.get(self._field))
+            for number, (_, _, _, metadata) in zip(documents.tolist(), fields, strict=True)
         ]
 
-    def _group(self, number: int, id: str, value: object) -> Group:
+    def _group(self, number: int, value: Any) -> Group:
         if value is None:
             return "document", number
-        if isinstance(value, bool):  # before numbers: Python calls True and 1 equal
-            return "boolean", value
-        if isinstance(value, str | int | float):
-            return "value", value
-        kind = "list" if isinstance(value, list) else "nested object"
-        raise FilterError(
-            f"group_by needs a field of strings, numbers or booleans: "
-            f"{self._field!r} of document {id!r} is a {kind}"
-        )
+        return ("boolean" if isinstance(value, bool) else "value"), value  # Python calls True and 1 equal
 
     def others(self, groups: Iterable[Group]) -> list[Mask]:
         seen = list(groups)

@@ -60,12 +60,17 @@ class HitPassages:
         return self._read(numbers, [(scores | ranked)[number] for number in numbers])
 
     def _read(self, numbers: Sequence[int], scores: Sequence[float]) -> tuple[Passage, ...]:
-        passages = []
-        for number, score in zip(numbers, scores, strict=True):
-            start, end = self._snapshot.span(number) or (0, 0)
-            text = self._snapshot.text(number, start, end)
-            passages.append(Passage(text, start, start + len(text), score))
-        return tuple(passages)
+        """Passages of one document; its text is read once."""
+        spans = [self._snapshot.span(number) or (0, 0) for number in numbers]
+        if not spans:
+            return ()
+        first, last = min(start for start, _ in spans), max(end for _, end in spans)
+        text = self._snapshot.text(numbers[0], first, last)
+        parts = (text[start - first : end - first] for start, end in spans)
+        return tuple(
+            Passage(part, start, start + len(part), score)
+            for part, (start, _), score in zip(parts, spans, scores, strict=True)
+        )
 
 
 class Hits(Sequence[Hit]):

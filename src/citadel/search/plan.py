@@ -57,6 +57,7 @@ def plan_options(
         raise UsageError(
             f"unknown semantic mode {semantic_mode!r}: choose one of {', '.join(SEMANTIC_MODES)}"
         )
+    ef = unwrapped(ef)
     if ef is not None and (isinstance(ef, bool) or not isinstance(ef, int) or ef < 1):
         raise UsageError(f"ef must be a whole number of 1 or more, not {ef!r}")
     if semantic_mode == "auto":

@@ -87,7 +87,7 @@ class Requests:
         groups = self._documents if group_by is None else ByField(self._snapshot, group_by)
         options = self._plan(k, semantic_mode, tau, ef)
         if groups is not None:
-            options = self._plan(_PASSAGES_PER_GROUP * k, semantic_mode, tau, ef)
+            options = self._plan(_PASSAGES_PER_GROUP * int(k), semantic_mode, tau, ef)
         return Request(options, offset, min_score, allowed, cancel, k, parsed, groups)
 
     def more(self, request: Request, k: int, masks: Sequence[NDArray[np.bool_]]) -> tuple[Options, Any]:

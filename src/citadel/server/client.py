@@ -31,6 +31,8 @@ from citadel.text.queries import named_queries, query_id
 from citadel.text.values import json_default
 from citadel.types import AddedCount, Document, Ranking
 
+_DOCUMENTS_PER_REQUEST = 500
+_CHARACTERS_PER_REQUEST = 500_000  # some hundred passages: seconds for the default model
 _EXCEPTIONS = {code: kind for kind, _, code in ERROR_CODES}
 # An idle connection was closed.
 _CLOSED = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
@@ -79,7 +81,7 @@ class Client:
     'http://127.0.0.1:8080'
     """
 
-    def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
+    def __init__(self, url: str, *, token: str | None = None, timeout: float = 130.0) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise UsageError(f"{url!r} is not the address of a server: write it as http://127.0.0.1:8080")
@@ -220,21 +222,26 @@ class Client:
         return Document(fields["id"], fields["text"], fields["title"], fields["metadata"])
 
     def add(self, documents: Iterable[Mapping[str, Any]], *, commit: bool = False) -> AddedCount:
-        """Add documents, all or none; return how many were added.
+        """Add documents and return how many were added.
 
-        A document without `id` gets one here, so that a repeated request does not add it twice. Texts longer
-        than the model reads are split, or cut with one `TruncatedDocumentsWarning` per call, by the index.
+        Many documents are sent in several requests; each adds all of its documents or none. A document
+        without `id` gets one here, so that a repeated request does not add it twice. Texts longer than the
+        model reads are split, or cut with one `TruncatedDocumentsWarning` per call, by the index.
         """
         new_ids = NewIds()
         sent = [_with_id(fields, new_ids) for fields in documents]
-        answer = self._change("/v1/documents", {"documents": sent}, commit)
-        cut = answer.get("cut") or {}
-        added = AddedCount(answer["added"], cut.get("documents", 0), cut.get("limit"), new_ids.made)
-        if added.cut:
+        parts, added, cut, limit = list(_parts(sent)), 0, 0, None
+        for number, part in enumerate(parts, 1):
+            is_last = number == len(parts)
+            answer = self._change("/v1/documents", {"documents": part}, commit and is_last)
+            added += answer["added"]
+            own = answer.get("cut") or {}
+            cut, limit = cut + own.get("documents", 0), own.get("limit")
+        if cut:
             from citadel.api import truncation_message
 
-            warnings.warn(truncation_message(added.cut, added.limit), TruncatedDocumentsWarning, stacklevel=2)
-        return added
+            warnings.warn(truncation_message(cut, limit), TruncatedDocumentsWarning, stacklevel=2)
+        return AddedCount(added, cut, limit, new_ids.made)
 
     def delete(
         self,
@@ -388,6 +395,11 @@ class Client:
         return connection
 
     def _unreachable(self, error: Exception) -> ResourceError:
+        if isinstance(error, TimeoutError):
+            return ResourceError(
+                f"{self.url}: no answer within {self._timeout:g} s: raise the client's timeout; "
+                "if this was a change it may still be made, so look before you send it again"
+            )
         return ResourceError(
             f"{self.url}: no response ({type(error).__name__}: {error}): is the server running?"
         )
@@ -419,6 +431,20 @@ class Client:
         if self._limits is None:
             self._limits = self.stats()["server"]["limits"]
         return self._limits[name]
+
+
+def _parts(documents: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Documents in parts that a server encodes well within its deadline; at least one part."""
+    part: list[Mapping[str, Any]] = []
+    size = 0
+    for document in documents:
+        part.append(document)
+        size += len(str(document.get("text", ""))) + len(str(document.get("title", "")))
+        if size >= _CHARACTERS_PER_REQUEST or len(part) == _DOCUMENTS_PER_REQUEST:
+            yield part
+            part, size = [], 0
+    if part or not documents:
+        yield part
 
 
 def _restore(kind: type[Client], url: str, token: str | None, timeout: float) -> Client:
