@@ -34,13 +34,13 @@ class VisitedRows {
   // Whether the row is new.
   bool insert(std::uint32_t row) {
     if (2 * (count_ + 1) > slots_.size()) grow();
-    if (!place(row + 1)) return false;
+    if (!put(row + 1)) return false;
     ++count_;
     return true;
   }
 
  private:
-  bool place(std::uint32_t entry) {
+  bool put(std::uint32_t entry) {
     const std::size_t mask = slots_.size() - 1;
     for (std::size_t at = (entry * 2654435769u >> 7) & mask;; at = (at + 1) & mask) {
       if (slots_[at] == entry) return false;
@@ -52,7 +52,7 @@ class VisitedRows {
     std::vector<std::uint32_t> old = std::move(slots_);
     slots_.assign(std::max<std::size_t>(4096, 2 * old.size()), 0u);
     for (const std::uint32_t entry : old)
-      if (entry != 0) place(entry);
+      if (entry != 0) put(entry);
   }
 
   std::vector<std::uint32_t> slots_;
