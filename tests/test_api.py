@@ -249,3 +249,8 @@ def test_query_without_words_is_refused(query: str, tmp_path: Path) -> None:
 
 def test_query_of_stop_words_matches_nothing(tmp_path: Path) -> None:
     assert len(citadel.Index.create(tmp_path, model="bm25").searcher().search("the")) == 0
+
+
+def test_index_of_a_path_names_the_constructors(tmp_path: Path) -> None:
+    with pytest.raises(citadel.UsageError, match=r"use Index\.open or Index\.create"):
+        citadel.Index(str(tmp_path))  # type: ignore[arg-type]

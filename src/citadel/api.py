@@ -69,6 +69,8 @@ class Index(IndexReader):
         threads: int | None = None,
         encoder: Encoder | None = None,
     ) -> None:
+        if isinstance(storage, str | os.PathLike):
+            raise UsageError(f"Index({str(storage)!r}): use Index.open or Index.create")
         self._process = os.getpid()
         self._view: Snapshot | Writer = open_snapshot(storage)  # a Writer after the first change
         super().__init__(storage, memory, model, threads, encoder)

@@ -222,3 +222,25 @@ def test_update_by_id_and_by_filter(books: Path, citadel: Citadel) -> None:
 def test_wrong_update_is_exit_2(books: Path, citadel: Citadel, arguments: list[str], message: str) -> None:
     done = citadel("update", books, *arguments, code=2)
     assert message in done.err and len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("search", "theory", "--filter", '{"yaer": 1905}'),
+        ("search", "theory", "--group-by", "yaer"),
+        ("count", "--filter", '{"$not": {"yaer": 1}}'),
+        ("list", "--filter", '{"yaer": {"$ne": 1}}'),
+        ("facets", "yaer"),
+    ],
+    ids=" ".join,
+)
+def test_field_that_no_document_has_is_named(command: tuple[str, ...], books: Path, citadel: Citadel) -> None:
+    name, *rest = command
+    err = citadel(name, books, *rest).err
+    assert err.startswith('citadel: no document has a field "yaer"; fields: ') and "year" in err
+
+
+def test_presence_of_an_unknown_field_is_no_mistake(books: Path, citadel: Citadel) -> None:
+    assert citadel("count", books, "--filter", '{"yaer": {"$exists": false}}').err == ""
+    assert citadel("count", books, "--filter", '{"yaer": null}').err == ""

@@ -72,3 +72,11 @@ def test_group_by_of_a_list_is_refused(tmp_path: Path) -> None:
     with running(index.commit()) as server:
         status, answer = post(server, "/v1/search", {"query": "rome", "group_by": "tags"})
         assert status == 422 and "'tags' holds lists" in answer["error"]["message"]
+
+
+def test_passages_without_documents(server: Running) -> None:
+    body = {"query": "evolution", "documents": False, "passages": True}
+    _, answer = post(server, "/v1/search", body)
+    by_id = {hit["id"]: hit for hit in answer["hits"]}
+    assert "text" not in by_id["d1"] and "passage" not in by_id["d2"]
+    assert by_id["d1"]["passage"]["text"] in TEXT and by_id["d1"]["passages"]

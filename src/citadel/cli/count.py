@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from citadel.cli.support.options import FilterText, IndexFolder, parse_filter_option
+from citadel.cli.support.unknown_fields import report_unknown_fields
 
 
 def count(index: IndexFolder, filter: FilterText = None) -> None:
@@ -11,4 +12,5 @@ def count(index: IndexFolder, filter: FilterText = None) -> None:
 
     chosen = parse_filter_option(filter)
     with Index.open(index) as opened:
+        report_unknown_fields(opened, chosen)
         print(opened.count(chosen))

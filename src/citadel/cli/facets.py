@@ -9,6 +9,7 @@ import typer
 
 from citadel.cli.support.options import FilterText, IndexFolder, Json, parse_filter_option
 from citadel.cli.support.output import one_line, print_json
+from citadel.cli.support.unknown_fields import report_unknown_fields
 
 
 def facets(
@@ -23,6 +24,7 @@ def facets(
 
     chosen = parse_filter_option(filter)
     with Index.open(index) as opened:
+        report_unknown_fields(opened, chosen, [field])
         counts = opened.facets(field, chosen, limit)
         matching = opened.count(chosen)
     if json:

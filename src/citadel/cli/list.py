@@ -8,6 +8,7 @@ import typer
 
 from citadel.cli.support.options import FilterText, IndexFolder, parse_filter_option
 from citadel.cli.support.output import print_json
+from citadel.cli.support.unknown_fields import report_unknown_fields
 
 if TYPE_CHECKING:
     from citadel.types import Document
@@ -23,6 +24,7 @@ def list_documents(
 
     chosen = parse_filter_option(filter)
     with Index.open(index) as opened:
+        report_unknown_fields(opened, chosen)
         if ids:
             for id in opened.ids(chosen):
                 print(id)

@@ -18,6 +18,7 @@ from citadel.cli.support.options import (
     parse_gpu_memory,
 )
 from citadel.cli.support.output import print_json
+from citadel.cli.support.unknown_fields import report_unknown_fields
 from citadel.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def search(
         searcher = opened.searcher(threads=threads, device=device, gpu_memory=parse_gpu_memory(gpu_memory))
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
+        report_unknown_fields(opened, options["filter"], [] if group_by is None else [group_by])
         results = _search(searcher, queries or [], file, vectors, k, options, run is not None)
         results = warn_of_cuts(results, searcher)
         if run is not None:

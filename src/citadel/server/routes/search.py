@@ -124,7 +124,8 @@ class SearchTask:
 
     def _rows(self, hits: Hits, job: PoolJob) -> list[dict[str, Any]]:
         if not self._request.documents:
-            return id_rows(hits)
+            rows = id_rows(hits)
+            return self._reader.with_passages(rows, hits) if self._request.passages else rows
         return self._reader.rows(hits, job, self._request.passages)
 
     def _scan(self, job: PoolJob, encoded: list[Any], filter: Filter | None) -> list[Hits]:
@@ -220,6 +221,13 @@ class HitReader:
             if self._remaining < 0:
                 raise ServerError(422, "limit", self._too_long)
         return rows
+
+    def with_passages(self, rows: list[dict[str, Any]], hits: Hits) -> list[dict[str, Any]]:
+        """Rows with the passages of long documents and without their texts."""
+        complete = [row | self._passages(hits, index, others=True) for index, row in enumerate(rows)]
+        if self._remaining < 0:
+            raise ServerError(422, "limit", self._too_long)
+        return complete
 
     def _passages(self, hits: Hits, index: int, others: bool) -> dict[str, Any]:
         """The best passage of a long document, and its other passages."""
