@@ -46,9 +46,9 @@ def same_weights(out: Path, reference: Path) -> None:
             third = len(tensor) // 3
             result[name][third : 2 * third] = tensor[third : 2 * third]
         # Adam's steps do not depend on the size of a gradient: a wrong one would move a tensor by 1e-3. A few
-        # values with a gradient near 0 may differ by more than rounding, hence the mean.
+        # values with a gradient near 0 may differ by a step of that size, hence the mean.
         difference = (result[name] - tensor).abs()
-        assert difference.mean() < 2e-6 and difference.max() < 5e-4, name
+        assert difference.mean() < 2e-6 and difference.max() < 2e-3, name
 
 
 @pytest.mark.parametrize(
