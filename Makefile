@@ -33,7 +33,7 @@ help:
 	@echo "make test-slow   crash states, kills, fuzzing, sanitizers and soaks"
 	@echo "make lint        style, types and layers"
 	@echo "make format      format the code and fix what ruff can fix"
-	@echo "make night       long runs of the crash, fuzz and load tests, about 25 minutes on two cores"
+	@echo "make night       long runs of the crash, fuzz and load tests"
 	@echo "make bench       every benchmark that needs no GPU, one table each"
 	@echo "make reproduce   the paper's tables and figures for CITADEL_DATA; TRAIN=1 trains missing models"
 	@echo "make setup       build the package into .venv"

@@ -4,9 +4,9 @@
 
 A document is a section of a textbook: the passages of the training data below $CITADEL_DATA that share the
 first part of their title, in order, without titles; the default model was not trained on them. Queries are
-headings that belong to one passage only, and the section with that passage is relevant. Half of the queries
-(*choose*) serve to choose chunk_tokens and chunk_overlap, the others (*test*) are reported. Indexes are
-built once, in the given folder.
+headings that belong to one passage only, and the section with that passage is relevant. The queries are
+split into two halves, so that a choice made on one can be checked on the other. Indexes are built once, in
+the given folder.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def collection(count: int) -> tuple[list[dict[str, Any]], dict[str, dict[str, st
     pairs = read("pairs")
     times = Counter(pair["query"] for pair in pairs)
     taken: Counter[str] = Counter()
-    halves: dict[str, dict[str, str]] = {"choose": {}, "test": {}}
+    halves: dict[str, dict[str, str]] = {"first": {}, "second": {}}
     for pair in pairs:
         section = owner.get(pair["positive"])
         if section is None or times[pair["query"]] > 1 or taken[section] == QUERIES_PER_DOCUMENT:
             continue
         taken[section] += 1
-        half = "choose" if zlib.crc32(pair["query"].encode()) % 2 else "test"
+        half = "first" if zlib.crc32(pair["query"].encode()) % 2 else "second"
         halves[half][pair["query"]] = section
     return documents, halves
 
@@ -104,22 +104,22 @@ def main() -> None:
     for name, settings in VARIANTS.items():
         index = build(options.folder / name.replace(", ", "-").replace(" ", "-"), documents, settings)
         scores = {half: gains(index, relevant) for half, relevant in halves.items()}
-        cut = scores["test"] if name == "cut" else cut
-        better, worse = int((scores["test"] > cut).sum()), int((scores["test"] < cut).sum())
+        cut = scores["second"] if name == "cut" else cut
+        better, worse = int((scores["second"] > cut).sum()), int((scores["second"] < cut).sum())
         stats = index.stats()
         rows.append(
             [
                 name,
-                float(scores["choose"].mean()),
-                float(scores["test"].mean()),
+                float(scores["first"].mean()),
+                float(scores["second"].mean()),
                 better,
                 worse,
                 stats["passages"],
                 round(stats["bytes"] / 1e6, 1),
             ]
         )
-    columns = ["variant", "choose", "test", "better than cut", "worse", "passages", "MB"]
-    counts = f"{len(documents)} documents, {len(halves['choose'])} + {len(halves['test'])} queries"
+    columns = ["variant", "first half", "second half", "better than cut", "worse", "passages", "MB"]
+    counts = f"{len(documents)} documents, {len(halves['first'])} + {len(halves['second'])} queries"
     report("long_documents", f"nDCG@10 on sections of textbooks, {counts}", columns, rows, collection=counts)
 
 
