@@ -1,4 +1,4 @@
-"""A full or failing disk while graphs are built or merged: the index stays as it was, and the next run succeeds."""
+"""A full or failing disk while graphs are built or merged leaves the index as it was."""
 
 from __future__ import annotations
 

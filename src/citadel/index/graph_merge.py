@@ -1,4 +1,4 @@
-"""Keep the largest graph of the segments that are merged: the documents of the others are inserted into it."""
+"""Keep the largest graph of merged segments; the other documents are inserted into it."""
 
 from __future__ import annotations
 
