@@ -308,6 +308,7 @@ class Writer(SpillingWriter):
                 if self._pending or self._gone or self._counts or build is not None:
                     self._publish([*self.snapshot.segments, *self._pending], build)
             self._tidy()
+            logging.getLogger("citadel").info("committed generation %d", self.snapshot.manifest.generation)
             return self.snapshot
 
     @contextlib.contextmanager
