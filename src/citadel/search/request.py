@@ -110,6 +110,7 @@ class Requests:
                 self._filters[key] = known  # now the most recent one
                 return known
         parsed = given_filter(given)
+        assert parsed is not None
         with self._snapshot.whole():
             allowed = self._engine.prepare_filter(self._snapshot.allowed_passages(parsed, cancel))
         if key is not None:
