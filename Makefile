@@ -24,7 +24,7 @@ export CITADEL_DATA ?= $(dir $(CURDIR))shared/data
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV \
          PIP_REQUIREMENT PIP_CONSTRAINT PIP_BUILD_CONSTRAINT PIP_NO_DEPS PIP_REQUIRE_HASHES
 
-.PHONY: help demo test test-slow lint format docs night bench reproduce lock clean setup
+.PHONY: help demo test test-slow lint format docs wheel night bench reproduce lock clean setup
 .DELETE_ON_ERROR:
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make lint        style, types and layers"
 	@echo "make format      format the code and fix what ruff can fix"
 	@echo "make docs        build the documentation site in build/docs/site, offline"
+	@echo "make wheel       build the wheel in dist and test it in an empty environment"
 	@echo "make night       long runs of the crash, fuzz and load tests"
 	@echo "make bench       every benchmark that needs no GPU, one table each"
 	@echo "make reproduce   the paper's tables and figures for CITADEL_DATA; TRAIN=1 trains missing models"
@@ -64,6 +65,9 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m scripts.docs_site
+
+wheel:
+	$(PYTHON) scripts/wheel.py
 
 night: $(VENV)/.dev
 	@sh scripts/night.sh $(BIN)/pytest $(JOBS) $(NIGHT)

@@ -12,7 +12,7 @@ DOCUMENTS = [
     {
         "id": "relativity",
         "title": "Relativity",
-        "text": "Einstein proposed that time depends on motion: a moving clock ticks more slowly than one at rest.",
+        "text": "Einstein proposed that time depends on motion: a moving clock ticks more slowly.",
     },
     {
         "id": "evolution",
@@ -22,7 +22,7 @@ DOCUMENTS = [
     {
         "id": "heart",
         "title": "Heart attack",
-        "text": "A blocked coronary artery starves the heart muscle of oxygen. Surgeons open it with a balloon.",
+        "text": "A blocked coronary artery starves the heart muscle of oxygen. Surgeons reopen it.",
     },
     {
         "id": "bread",
@@ -39,14 +39,14 @@ STEPS = [
     (
         "who proposed relativity",
         "The same words",
-        "Two texts contain *proposed*, one is about relativity. The bar is the score, one colour per key; the "
-        "table lists what each query token added, and the token of the document it matched.",
+        "Two texts contain *proposed*, one is about relativity. The bar is the score, one colour per key; "
+        "the table lists what each query token added, and the token of the document it matched.",
     ),
     (
         "myocardial infarction",
         "Other words",
-        "No word of the query occurs in the document. Word pieces are routed to keys of related words, and most "
-        "of the score is the product of the two semantic vectors.",
+        "No word of the query occurs in the document. Word pieces are routed to keys of related words, "
+        "and most of the score is the product of the two semantic vectors.",
     ),
     (
         "how long must dough rest before baking",

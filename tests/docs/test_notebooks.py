@@ -67,6 +67,7 @@ def test_runs_in_jupyter(path: Path, tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program, path.name],
-        cwd=tmp_path, env=environment() | {"IPYTHONDIR": str(tmp_path / "ipython")}, capture_output=True, text=True, check=False, timeout=900,
+        cwd=tmp_path, env=environment() | {"IPYTHONDIR": str(tmp_path / "ipython")},
+        capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
