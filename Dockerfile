@@ -7,6 +7,8 @@ COPY . .
 RUN python -m pip wheel --no-cache-dir --wheel-dir /wheels ".[server]"
 
 FROM python:3.12-slim-bookworm
+# Only the wheels of the first stage are installed, so there is nothing to pin.
+# hadolint ignore=DL3013
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir --no-index --find-links /wheels "citadel-ir[server]" \
     && useradd --uid 10001 --no-create-home citadel

@@ -30,7 +30,8 @@ from citadel.index.changes import check_added, count_documents
 from citadel.index.create import NewIndexOptions, create_index, new_index_settings
 from citadel.index.folder_lock import fork_message
 from citadel.index.manifest import Build
-from citadel.index.snapshot import Snapshot, open_snapshot
+from citadel.index.sharded import ShardedSnapshot, open_newest
+from citadel.index.snapshot import Snapshot
 from citadel.index.storage import AnyPath, Storage, as_storage
 from citadel.index.vectors import batches
 from citadel.index.writer import Writer
@@ -72,7 +73,7 @@ class Index(IndexReader):
         if isinstance(storage, str | os.PathLike):
             raise UsageError(f"Index({str(storage)!r}): use Index.open or Index.create")
         self._process = os.getpid()
-        self._view: Snapshot | Writer = open_snapshot(storage)  # a Writer after the first change
+        self._view: Snapshot | Writer = open_newest(storage)  # a Writer after the first change
         super().__init__(storage, memory, model, threads, encoder)
         self._closed = False
         self._newest: tuple[Any, Searcher] | None = None  # of `search`
@@ -389,6 +390,11 @@ class Index(IndexReader):
         """The writer of this index, created at the first change."""
         if isinstance(view := self._view, Writer):
             return view
+        if isinstance(view, ShardedSnapshot):
+            raise UsageError(
+                f"{self._storage.location}: a sharded index cannot be changed in place; change the original "
+                "and run `citadel shard` again"
+            )
         with no_fork, self._loading:
             if not isinstance(self._view, Writer):
                 if os.getpid() != self._process:
@@ -438,7 +444,9 @@ class Index(IndexReader):
     ) -> Searcher:
         encoder = self._encode if self.settings.model else None
         on_device = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
-        searcher = Searcher(snapshot, threads, engine, encoder, device, on_device, gpu_memory)
+        calibration = self._calibration if encoder and self.settings.semantic else None
+        options = (threads, engine, encoder, device, on_device, gpu_memory)
+        searcher = Searcher(snapshot, *options, calibration=calibration)
         searcher.recipe = (
             _restore_searcher,
             (self._memory, self._model, self._threads, threads, engine, device, gpu_memory),
@@ -450,7 +458,7 @@ class Index(IndexReader):
         with no_fork, self._loading:
             if not isinstance(self._view, Writer):
                 self._storage.reopen()
-                self._view = open_snapshot(self._storage, self._view)
+                self._view = open_newest(self._storage, self._view)
                 return self
         self._writer.refresh()
         return self

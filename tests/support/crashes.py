@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tests.support.disk import Operation
+from tests.support.disk import Operation, folder_of
 
 
 class Piece(NamedTuple):
@@ -82,8 +83,9 @@ class Crashes:
         elif kind == "fsync":
             self._synced[file] = self._written[file]
         elif kind == "sync":
-            self._names = self._named(self._pending)
-            self._pending = []
+            mine = [folder_of(next(iter(effect))) == operation.name for effect in self._pending]
+            self._names = self._named(list(itertools.compress(self._pending, mine)))
+            self._pending = list(itertools.compress(self._pending, [not is_synced for is_synced in mine]))
         elif kind == "create":
             self._written[file] = self._synced[file] = 0
             self._pending.append({operation.name: file})

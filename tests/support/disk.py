@@ -34,6 +34,11 @@ class File:
     synced: int = 0
 
 
+def folder_of(name: str) -> str:
+    """The folder of a file; empty for the top folder."""
+    return name.rpartition("/")[0]
+
+
 class MemoryDisk:
     """A storage in memory. Its initial files are durable; `log` has every change since."""
 
@@ -56,8 +61,11 @@ class MemoryDisk:
     def reopen(self) -> None:
         pass
 
+    def inside(self, name: str) -> InnerDisk:
+        return InnerDisk(self, name)
+
     def names(self) -> list[str]:
-        return sorted(self.files)
+        return sorted({name.partition("/")[0] for name in self.files})
 
     def _file(self, name: str) -> File:
         if name not in self.files:
@@ -88,12 +96,20 @@ class MemoryDisk:
         self.log.append(Operation("rename", file.number, old, new))
 
     def remove(self, name: str) -> None:
-        if self.files.pop(name, None):
-            self.log.append(Operation("remove", name=name))
+        for each in [each for each in self.files if each == name or each.startswith(f"{name}/")]:
+            del self.files[each]
+            self.log.append(Operation("remove", name=each))
 
     def sync(self) -> None:
-        self._synced_names = dict(self.files)
-        self.log.append(Operation("sync"))
+        self.sync_folder("")
+
+    def sync_folder(self, folder: str) -> None:
+        """Make the names of one folder durable; the top folder has no name."""
+        kept = {name: file for name, file in self._synced_names.items() if folder_of(name) != folder}
+        self._synced_names = kept | {
+            name: file for name, file in self.files.items() if folder_of(name) == folder
+        }
+        self.log.append(Operation("sync", name=folder))
 
     def lock(self) -> Lock:
         if self.locked:
@@ -118,6 +134,42 @@ class MemoryDisk:
         return MemoryDisk(
             {name: bytes(file.data[: file.synced]) for name, file in self._synced_names.items()}
         )
+
+
+class InnerDisk(MemoryDisk):
+    """A folder on a disk. Creating it is durable, as FolderStorage.make is."""
+
+    def __init__(self, disk: MemoryDisk, folder: str) -> None:
+        self._disk, self._folder, self.locked = disk, folder, False
+        self.location = f"{disk.location}/{folder}"
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def names(self) -> list[str]:
+        start = self._path("")
+        return sorted(name.removeprefix(start) for name in self._disk.files if name.startswith(start))
+
+    def map(self, name: str) -> memoryview:
+        return self._disk.map(self._path(name))
+
+    def database(self, name: str) -> sqlite3.Connection:
+        return self._disk.database(self._path(name))
+
+    def create(self, name: str) -> Output:
+        return self._disk.create(self._path(name))
+
+    def rename(self, old: str, new: str) -> None:
+        self._disk.rename(self._path(old), self._path(new))
+
+    def remove(self, name: str) -> None:
+        self._disk.remove(self._path(name))
+
+    def sync(self) -> None:
+        self._disk.sync_folder(self._folder)
+
+    def free_space(self) -> int | None:
+        return self._disk.free
 
 
 class MemoryOutput:

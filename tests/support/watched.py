@@ -30,6 +30,9 @@ class WatchedStorage:
     def reopen(self) -> None:
         self._inner.reopen()
 
+    def inside(self, name: str) -> Storage:
+        return WatchedStorage(self._inner.inside(name), self._watcher)
+
     def names(self) -> list[str]:
         self._watcher("names")
         return self._inner.names()

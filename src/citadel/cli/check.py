@@ -8,7 +8,7 @@ import typer
 
 from citadel.cli.support.options import IndexFolder, Model
 from citadel.cli.support.output import plural, say
-from citadel.errors import CorruptIndexError, FingerprintError, InputError
+from citadel.errors import CorruptIndexError, FingerprintError, InputError, UsageError
 
 if TYPE_CHECKING:
     from citadel.index.repair import EncodeDocuments
@@ -27,9 +27,15 @@ def check(
     model: Model = None,
 ) -> None:
     """Verify an index and report damage."""
+    from citadel.index.root_manifest import is_root
     from citadel.index.storage import FolderStorage
 
     storage = FolderStorage(index)
+    if repair and is_root(storage):
+        raise UsageError(
+            f"{index}: a sharded index is not repaired in place; repair the original "
+            "and run `citadel shard` again"
+        )
     try:
         snapshot = _check(storage, deep or repair)
     except CorruptIndexError as error:
@@ -42,7 +48,8 @@ def check(
         f"{index}: generation {snapshot.manifest.generation} {state}: {_contents(snapshot, deep or repair)}"
     )
     if deep:
-        _check_older(storage, snapshot.manifest.generation)
+        older = _check_older_roots if is_root(storage) else _check_older
+        older(storage, snapshot.manifest.generation)
 
 
 def _reported(error: CorruptIndexError) -> typer.Exit:
@@ -67,6 +74,19 @@ def _check_older(storage: FolderStorage, newest: int) -> None:
     for number in generations(storage):
         if number < newest and not is_whole(storage, number):
             say(f"{storage.location}: generation {number}, which a repair could return to, is damaged")
+
+
+def _check_older_roots(storage: FolderStorage, newest: int) -> None:
+    """Report older generations of a sharded index that cannot be opened."""
+    from citadel.index.root_manifest import read_root, root_generations
+    from citadel.index.sharded import ShardedSnapshot
+
+    for number in root_generations(storage):
+        if number < newest:
+            try:
+                ShardedSnapshot(storage, read_root(storage, number))
+            except (CorruptIndexError, FileNotFoundError):
+                say(f"{storage.location}: generation {number}, which is not used any more, is damaged")
 
 
 def _contents(snapshot: Snapshot, deep: bool) -> str:

@@ -31,6 +31,7 @@ from citadel.cli import (
     score,
     search,
     serve,
+    shard,
     stats,
     train,
     update,
@@ -64,6 +65,7 @@ app.command()(delete.delete)
 app.command()(update.update)
 app.command()(merge.merge)
 app.command()(optimize.optimize)
+app.command()(shard.shard)
 app.command()(check.check)
 app.command()(stats.stats)
 app.command("list")(listing.list_documents)

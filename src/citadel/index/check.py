@@ -18,7 +18,8 @@ from citadel.index.mapping import require_whole, whole_files
 from citadel.index.merge import Source
 from citadel.index.packing import WINDOW
 from citadel.index.segment import WHOLE_TEXT, Segment, id_hashes
-from citadel.index.snapshot import NOTHING_DELETED, Snapshot, open_snapshot
+from citadel.index.sharded import ShardedSnapshot, open_newest, shard_of
+from citadel.index.snapshot import NOTHING_DELETED, Snapshot
 from citadel.index.storage import Storage
 
 _CHUNK = 1 << 16  # postings in memory at a time
@@ -28,11 +29,29 @@ def check(storage: Storage, deep: bool = False, progress: Callable[[str], None] 
     """Open the newest generation and return it; raises CorruptIndexError at the first damage.
 
     `deep` also reads every byte."""
-    snapshot = open_snapshot(storage)
+    snapshot = open_newest(storage)
     if deep:
         with resource_errors(storage.location):
-            _read_all(snapshot, progress)
+            for part in snapshot.parts:
+                _read_all(part, progress)
+            if isinstance(snapshot, ShardedSnapshot):
+                _check_shards(snapshot)
     return snapshot
+
+
+def _check_shards(snapshot: ShardedSnapshot) -> None:
+    """Check that every document is in the shard of its id, and that no position is taken twice."""
+    count = len(snapshot.shards)
+    for number, shard in enumerate(snapshot.shards):
+        shard.order.check()
+        if (shard.positions[1:] <= shard.positions[:-1]).any():
+            raise shard.order["ORDER"].corrupt("the positions do not ascend")
+        for segment in shard.snapshot.segments:
+            if (shard_of(segment.file["ID_HASHES"].array("<u8"), count) != number).any():
+                raise CorruptIndexError(segment.name, "ID_HASHES", "a document belongs to another shard")
+    positions = np.sort(np.concatenate([shard.positions for shard in snapshot.shards]))
+    if (positions[1:] == positions[:-1]).any():
+        raise CorruptIndexError(snapshot.root.name, "root manifest", "two documents have the same position")
 
 
 def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: None) -> None:
@@ -63,7 +82,7 @@ def check_new_files(snapshot: Snapshot, before: Snapshot) -> None:
             if segment.record not in known:
                 segment.file.check()
                 for record in segment.record.needed_files()[1:]:  # without its graph it is scanned
-                    check_file(snapshot.storage, record)
+                    check_file(segment.storage, record)
 
 
 def check_file(storage: Storage, record: FileRecord) -> None:

@@ -22,13 +22,14 @@ from citadel.index.storage import TEMPORARY, Storage
 
 FORMAT = 2  # written; all formats from 1 on are read
 MAGIC, END_MAGIC = b"CITADEL\0", b"LEDATIC\0"
-KINDS = {"segment": 1, "tombstones": 2, "codebook": 3, "columns": 4, "graph": 5}
+KINDS = {"segment": 1, "tombstones": 2, "codebook": 3, "columns": 4, "graph": 5, "order": 6}
 PREFIXES = {
     "segment": "seg",
     "tombstones": "del",
     "codebook": "codebook",
     "columns": "cols",
     "graph": "graph",
+    "order": "order",
 }
 SECTIONS = {
     "META": 1, "ID_OFFSETS": 2, "ID_BYTES": 3, "ID_HASHES": 4, "ID_NUMBERS": 5,
@@ -44,6 +45,7 @@ SECTIONS = {
     "COLUMN_FIELDS": 48, "COLUMN_DATA": 49,
     "GRAPH_MEAN": 56, "GRAPH_NUMBERS": 57, "GRAPH_ROWS": 58, "GRAPH_LINKS": 59, "GRAPH_ENTRIES": 60,
     "GRAPH_SEEDS": 61, "GRAPH_POSTINGS": 62,
+    "ORDER": 64,
 }  # fmt: skip
 NAMES = {number: name for name, number in SECTIONS.items()}
 MAX_SECTIONS = 32

@@ -26,7 +26,7 @@ MAX_SEGMENTS = 200  # 130 kB of memory each; merging by tiers leaves about 32
 MAX_DOCUMENTS = (1 << 32) - 1
 _NAME = re.compile(r"gen\.([0-9]{8,12})")
 Read = TypeVar("Read")
-_HEX = re.compile(r"[0-9a-f]{32}")
+HEX_ID = re.compile(r"[0-9a-f]{32}")
 _FILES = {
     "segment": re.compile(r"seg-[0-9a-f]{32}\.cit"),
     "documents": re.compile(r"docs-[0-9a-f]{32}\.sqlite"),
@@ -34,6 +34,7 @@ _FILES = {
     "codebook": re.compile(r"codebook-[0-9a-f]{32}\.cit"),
     "columns": re.compile(r"cols-[0-9a-f]{32}\.cit"),
     "graph": re.compile(r"graph-[0-9a-f]{32}\.cit"),
+    "order": re.compile(r"order-[0-9a-f]{32}\.cit"),
 }
 
 
@@ -160,6 +161,11 @@ def newest_manifest(storage: Storage) -> Manifest:
 
 
 def _absent(storage: Storage) -> Exception:
+    if any(name.startswith("root.") for name in storage.names()):
+        return UsageError(
+            f"{storage.location}: this is a sharded index, which cannot be changed or repaired in place; "
+            "change the original and run `citadel shard` again"
+        )
     if any(
         name.startswith(("seg-", "docs-", "del-", "codebook-", "cols-", "graph-")) for name in storage.names()
     ):
@@ -223,37 +229,38 @@ def _from_json(data: dict[str, Any], generation: int) -> Manifest:
     if type(data["format"]) is not int or not 1 <= data["format"] <= FORMAT:
         problem = f"format {repr(data['format'])[:40]}, this citadel reads formats up to format {FORMAT}"
         raise UnknownFormatError(f"gen.{generation:08d}", "manifest", problem)
-    _known(data, _MANIFEST)
+    known_fields(data, _MANIFEST)
     if len(data["segments"]) > MAX_SEGMENTS:
         raise ValueError(f"{len(data['segments'])} segments, at most {MAX_SEGMENTS} are allowed")
-    if data["generation"] != generation or not _HEX.fullmatch(data["index"]):
+    if data["generation"] != generation or not HEX_ID.fullmatch(data["index"]):
         raise ValueError("generation or index id")
     segments = tuple(_segment(item) for item in data["segments"])
     total = sum(segment.documents for segment in segments)
-    deleted = _count(data["deleted"])
+    deleted = count_of(data["deleted"])
     if total > MAX_DOCUMENTS or deleted > total:
         raise ValueError("document counts")
     return Manifest(
         data["index"],
         generation,
-        _settings(data["settings"]),
+        settings_of(data["settings"]),
         segments,
-        _optional(data["deletions"], lambda record: _record(record, "tombstones")),
+        _optional(data["deletions"], lambda record: record_of(record, "tombstones")),
         deleted,
-        _optional(data["codebook"], lambda record: _record(record, "codebook")),
-        {str(name): _count(value) for name, value in data["counts"].items()},
+        _optional(data["codebook"], lambda record: record_of(record, "codebook")),
+        {str(name): count_of(value) for name, value in data["counts"].items()},
         _optional(data["build"], _build),
         _optional(data.get("graphs"), _truth),  # absent in indexes from before graphs
     )
 
 
-def _known(data: dict[str, Any], names: frozenset[str]) -> None:
+def known_fields(data: dict[str, Any], names: frozenset[str]) -> None:
     """Raise on a field that the format does not have."""
     if unknown := data.keys() - names:
         raise ValueError(f"unknown field {min(unknown)[:40]!r}")
 
 
-def _count(value: object) -> int:
+def count_of(value: object) -> int:
+    """A count read from JSON."""
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError(f"{str(value)[:40]} is not a count")
     return value
@@ -265,7 +272,8 @@ def _truth(value: object) -> bool:
     return value
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """A text read from JSON."""
     if not isinstance(value, str):
         raise ValueError(f"{str(value)[:40]} is not text")
     return value
@@ -281,42 +289,44 @@ def _optional(value: Any, read: Callable[[Any], Read]) -> Read | None:
     return None if value is None else read(value)
 
 
-def _record(data: dict[str, Any], kind: str) -> FileRecord:
-    _known(data, _RECORD)
-    name = _text(data["name"])
+def record_of(data: dict[str, Any], kind: str) -> FileRecord:
+    """The record of a file of this kind, read from JSON."""
+    known_fields(data, _RECORD)
+    name = text_of(data["name"])
     if not _FILES[kind].fullmatch(name):
         raise ValueError(f"{name[:60]!r} is not the name of a {kind} file")
-    return FileRecord(name, _count(data["length"]), _count(data["crc"]))
+    return FileRecord(name, count_of(data["length"]), count_of(data["crc"]))
 
 
 def _segment(data: dict[str, Any]) -> SegmentRecord:
-    _known(data, _SEGMENT)
-    documents = _count(data["documents"])
+    known_fields(data, _SEGMENT)
+    documents = count_of(data["documents"])
     if documents > MAX_DOCUMENTS:
         raise ValueError("document counts")
     return SegmentRecord(
-        _record(data["file"], "segment"),
-        _record(data["documents_file"], "documents"),
+        record_of(data["file"], "segment"),
+        record_of(data["documents_file"], "documents"),
         documents,
-        _count(data["postings"]),
-        _count(data["total_length"]),
-        _optional(data.get("columns_file"), lambda record: _record(record, "columns")),  # format 1 has none
+        count_of(data["postings"]),
+        count_of(data["total_length"]),
+        _optional(data.get("columns_file"), lambda record: record_of(record, "columns")),  # format 1 has none
         _truth(data.get("has_columns", False)),
-        _optional(data.get("graph_file"), lambda record: _record(record, "graph")),
+        _optional(data.get("graph_file"), lambda record: record_of(record, "graph")),
     )
 
 
-def _settings(data: dict[str, Any]) -> Settings:
-    _known(data, _SETTINGS)
+def settings_of(data: dict[str, Any]) -> Settings:
+    """Settings read from JSON."""
+    known_fields(data, _SETTINGS)
     settings = Settings(
-        router=_text(data["router"]),
-        fingerprint=_text(data["fingerprint"]),
+        router=text_of(data["router"]),
+        fingerprint=text_of(data["fingerprint"]),
         lexical=_optional(data["lexical"], _field),
         semantic=_optional(data["semantic"], _field),
         tau=_number(data["tau"]),
         weight_step=_number(data["weight_step"]),
-        analyser=_optional(data["analyser"], _text),
-        model=_optional(data.get("model"), _text),  # absent in indexes from before models
+        analyser=_optional(data["analyser"], text_of),
+        model=_optional(data.get("model"), text_of),  # absent in indexes from before models
         k1=_number(data["k1"]),
         b=_number(data["b"]),
         long=_long(data["long"]) if "long" in data else LongDocuments(),  # format 1 has none
@@ -330,22 +340,24 @@ def _settings(data: dict[str, Any]) -> Settings:
 
 
 def _long(data: dict[str, Any]) -> LongDocuments:
-    _known(data, _LONG)
-    return LongDocuments(_text(data["mode"]), _count(data["chunk_tokens"]), _count(data["chunk_overlap"]))
+    known_fields(data, _LONG)
+    return LongDocuments(
+        text_of(data["mode"]), count_of(data["chunk_tokens"]), count_of(data["chunk_overlap"])
+    )
 
 
 def _field(data: dict[str, Any]) -> Field:
-    _known(data, _FIELD)
-    return Field(_count(data["dimension"]), _text(data["codec"]))
+    known_fields(data, _FIELD)
+    return Field(count_of(data["dimension"]), text_of(data["codec"]))
 
 
 def _build(data: dict[str, Any]) -> Build:
-    _known(data, _BUILD)
+    known_fields(data, _BUILD)
     return Build(
-        source=_text(data["source"]),
-        position=_count(data["position"]),
-        crc=_count(data["crc"]),
-        line=_count(data["line"]),
+        source=text_of(data["source"]),
+        position=count_of(data["position"]),
+        crc=count_of(data["crc"]),
+        line=count_of(data["line"]),
         finished=data["finished"] is True,
-        options={_text(name): _text(value) for name, value in data["options"].items()},
+        options={text_of(name): text_of(value) for name, value in data["options"].items()},
     )

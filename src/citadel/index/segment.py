@@ -71,6 +71,7 @@ class Segment:
 
     def __init__(self, storage: Storage, record: SegmentRecord, index_id: str) -> None:
         self.record, self.name = record, record.file.name
+        self.storage, self.index_id = storage, index_id
         self._id_views: tuple[memoryview, memoryview] | None = None
         self.file = CitFile(storage, record.file, "segment", index_id)
         self.meta = self._meta(self.file["META"].json())

@@ -39,6 +39,8 @@ NOTHING_DELETED = Deleted(np.zeros(0, np.uint32))
 class Snapshot:
     """An immutable view of an index, shared between threads."""
 
+    is_ordered = True  # document numbers are in the order of the collection; false for a sharded index
+
     def __init__(
         self,
         storage: Storage,
@@ -50,6 +52,7 @@ class Snapshot:
         self._open_segments([*(previous.segments if previous else ()), *fresh])
         self.codebook = self._read_codebook(previous)
         self.tombstones = self._read_tombstones()
+        self.parts: list[Snapshot] = [self]  # of a sharded index: its shards
         self._number()
 
     def _number(self) -> None:
@@ -126,6 +129,10 @@ class Snapshot:
             local = self.segments[part].owners(passages[mine] - self.passage_bases[part])
             owners[mine] = local + self.bases[part]
         return owners
+
+    def positions(self, passages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers that order passages by their documents' positions in the collection."""
+        return passages
 
     def passages_of(self, document: int) -> range:
         """The index-wide passage numbers of an index-wide document number."""

@@ -12,6 +12,7 @@ import numpy as np
 from citadel.index.container import FORMAT
 from citadel.index.join import join_names
 from citadel.index.segment import Segment
+from citadel.index.sharded import ShardedSnapshot
 from citadel.index.snapshot import Snapshot
 
 _LARGEST = 10  # lists reported by name
@@ -40,6 +41,7 @@ def statistics(snapshot: Snapshot) -> dict[str, Any]:
         "documents": len(snapshot),
         "passages": snapshot.live_passages,
         "deleted": manifest.deleted,
+        **_shard_figures(snapshot),
         "segments": len(snapshot.segments),
         "postings": postings,
         "postings_per_document": round(postings / max(len(snapshot) + manifest.deleted, 1), 3),
@@ -50,6 +52,13 @@ def statistics(snapshot: Snapshot) -> dict[str, Any]:
         "sections": dict(sections.most_common()),
         "counts": dict(manifest.counts),
     }
+
+
+def _shard_figures(snapshot: Snapshot) -> dict[str, Any]:
+    if not isinstance(snapshot, ShardedSnapshot):
+        return {}
+    sizes = [len(part) for part in snapshot.parts]
+    return {"shards": len(sizes), "smallest_shard": min(sizes), "largest_shard": max(sizes)}
 
 
 def _codec(segment: Segment) -> str:

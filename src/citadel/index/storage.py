@@ -17,7 +17,7 @@ import uuid
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from citadel.errors import CorruptIndexError, IndexNotFoundError, OwnershipError, UsageError
 from citadel.index.folder_lock import FolderLock
@@ -54,6 +54,10 @@ class Storage(Protocol):
 
     def make(self) -> None: ...
     def reopen(self) -> None: ...
+    def inside(self, name: str) -> Storage:
+        """The storage of a folder in this one, such as a shard of a sharded index."""
+        ...
+
     def names(self) -> list[str]: ...
     def map(self, name: str) -> memoryview: ...
     def database(self, name: str) -> sqlite3.Connection: ...
@@ -84,7 +88,7 @@ class FolderStorage:
         self._opening = threading.Lock()
         _STORAGES.add(self)
 
-    def __reduce__(self) -> tuple[type[FolderStorage], tuple[str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self.path),)
 
     def folder(self) -> int:
@@ -92,8 +96,15 @@ class FolderStorage:
         if self._descriptor < 0:
             with self._opening:
                 if self._descriptor < 0:
-                    self._descriptor = os.open(self.path, _DIRECTORY)
+                    self._descriptor = self._open()
         return self._descriptor
+
+    def _open(self) -> int:
+        return os.open(self.path, _DIRECTORY)
+
+    def inside(self, name: str) -> FolderStorage:
+        """The storage of a folder in this one; a link in its place raises."""
+        return InnerFolder(self, name)
 
     def make(self) -> None:
         """Create the folder and its missing parents, durably."""
@@ -107,7 +118,7 @@ class FolderStorage:
         """Open the folder that is at the path now, if it was replaced."""
         if self._descriptor >= 0 and not self._is_in_place():
             try:
-                fresh = os.open(self.path, _DIRECTORY)
+                fresh = self._open()
             except (FileNotFoundError, NotADirectoryError):
                 raise IndexNotFoundError(f"{self.location}: the folder was moved or removed") from None
             try:
@@ -240,6 +251,26 @@ class FolderStorage:
         finally:
             if os.getpid() == process:  # the parent removes it, not a forked child
                 shutil.rmtree(name, ignore_errors=True, dir_fd=self.folder())
+
+
+class InnerFolder(FolderStorage):
+    """A folder in the folder of an index. Links are not followed, so nothing outside is opened."""
+
+    def __init__(self, parent: FolderStorage, name: str) -> None:
+        super().__init__(parent.path / name)
+        self._parent, self._name = parent, name
+        self.location = f"{parent.location}/{name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InnerFolder, (self._parent, self._name)
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._parent.folder())
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise CorruptIndexError(self._name, "folder", "it is not a plain folder") from error
+            raise
 
 
 def as_storage(path: AnyPath | Storage) -> Storage:

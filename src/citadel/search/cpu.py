@@ -75,9 +75,8 @@ class CpuEngine:
         record = segment.record.graph_file
         if record is None:
             return None
-        index_id = self._snapshot.manifest.index_id
         try:
-            graph = read_graph(self._snapshot.storage, record, index_id, segment)
+            graph = read_graph(segment.storage, record, segment.index_id, segment)
             meta, sections = graph.meta, graph.file.sections.values()
             counts = (meta.rows, meta.dimension, meta.postings, meta.links, meta.lists, meta.seeds)
             parts = [(section.name, section.data, section.crcs) for section in sections]

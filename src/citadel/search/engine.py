@@ -73,6 +73,15 @@ def open_engine(
     snapshot: Snapshot, floor: bool, norm: tuple[float, float], options: EngineOptions
 ) -> Engine[Any]:
     """Open an engine over a snapshot; `floor` and `norm` come from its router."""
+    engine = _open(snapshot, floor, norm, options)
+    if snapshot.is_ordered:
+        return engine
+    from citadel.search.position_order import PositionOrder
+
+    return PositionOrder(engine, snapshot)
+
+
+def _open(snapshot: Snapshot, floor: bool, norm: tuple[float, float], options: EngineOptions) -> Engine[Any]:
     if options.name == "gpu":
         return _gpu_engine(snapshot, floor, options.device, options.gpu_memory)
     if options.name == "reference":

@@ -129,9 +129,10 @@ class GroupRanking:
 
     def scored(self, k: int) -> Scored:
         """The best passages of the best k groups."""
-        best = sorted(self._best.values(), key=lambda one: (-one[0], one[1]))[:k]
-        numbers = np.array([number for _, number in best], np.int64)
-        return Scored(numbers, np.array([score for score, _ in best], np.float32), self._dot_products)
+        numbers = np.array([number for _, number in self._best.values()], np.int64)
+        scores = np.array([score for score, _ in self._best.values()], np.float32)
+        order = np.lexsort((numbers, self._snapshot.positions(numbers), -scores))[:k]
+        return Scored(numbers[order], scores[order], self._dot_products)
 
 
 def best_of_groups(

@@ -38,6 +38,7 @@ class Request(NamedTuple):
     k: int = 0  # documents or groups, those before the offset included
     filter: Filter | None = None
     groups: Groups | None = None  # None: each passage is a hit
+    min_relevance: float | None = None
 
     def without_semantic(self) -> Request:
         """The same search by tokens alone."""
@@ -74,6 +75,7 @@ class Requests:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        min_relevance: float | None = None,
     ) -> Request:
         """Check the arguments of a search."""
         if offset.__class__ is not int or offset or min_score is not None:
@@ -88,7 +90,8 @@ class Requests:
         options = self._plan(k, semantic_mode, tau, ef)
         if groups is not None:
             options = self._plan(_PASSAGES_PER_GROUP * int(k), semantic_mode, tau, ef)
-        return Request(options, offset, min_score, allowed, cancel, k, parsed, groups)
+        least = None if min_relevance is None else _check_relevance(unwrapped(min_relevance))
+        return Request(options, offset, min_score, allowed, cancel, k, parsed, groups, least)
 
     def more(self, request: Request, k: int, masks: Sequence[NDArray[np.bool_]]) -> tuple[Options, Any]:
         """The engine's options and filter to search on for k passages of those in the masks."""
@@ -130,6 +133,13 @@ class Requests:
         if len(self._options) < _MAX_CACHED_OPTIONS:
             self._options[key] = options
         return options
+
+
+def _check_relevance(least: float) -> float:
+    """Check the smallest relevance of a hit and return it."""
+    if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least <= 1:
+        raise UsageError(f"min_relevance must be a number from 0 to 1, not {least!r}")
+    return float(least)
 
 
 def _check_page(k: int, offset: int, min_score: float | None) -> tuple[int, int, float | None]:

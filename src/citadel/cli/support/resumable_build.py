@@ -20,6 +20,8 @@ from citadel.cli.support.graphs import build_graphs, lacks_graphs
 from citadel.cli.support.output import plural, say
 from citadel.errors import IndexNotFoundError, InputError, LockHeldError
 from citadel.index.manifest import Build
+from citadel.index.root_manifest import is_root
+from citadel.index.storage import FolderStorage
 from citadel.progress import Progress
 from citadel.text.files import STDIN
 
@@ -78,6 +80,8 @@ def build(job: BuildOptions) -> None:
 
 def _existing(job: BuildOptions) -> Index | None:
     """Open the index of an earlier run of the same command; None if there is nothing to keep."""
+    if is_root(FolderStorage(job.path)):
+        raise InputError("it holds a sharded index: give another folder", job.path)
     try:
         index = Index.open(job.path, memory=job.memory)
         if index.settings.model is not None:  # the index does not store its path
