@@ -24,7 +24,7 @@ export CITADEL_DATA ?= $(dir $(CURDIR))shared/data
 unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV \
          PIP_REQUIREMENT PIP_CONSTRAINT PIP_BUILD_CONSTRAINT PIP_NO_DEPS PIP_REQUIRE_HASHES
 
-.PHONY: help demo test test-slow lint format night bench reproduce lock clean setup
+.PHONY: help demo test test-slow lint format docs wheel night bench reproduce lock clean setup
 .DELETE_ON_ERROR:
 
 help:
@@ -33,6 +33,8 @@ help:
 	@echo "make test-slow   crash states, kills, fuzzing, sanitizers and soaks"
 	@echo "make lint        style, types and layers"
 	@echo "make format      format the code and fix what ruff can fix"
+	@echo "make docs        build the documentation site in build/docs/site, offline"
+	@echo "make wheel       build the wheel in dist and test it in an empty environment"
 	@echo "make night       long runs of the crash, fuzz and load tests"
 	@echo "make bench       every benchmark that needs no GPU, one table each"
 	@echo "make reproduce   the paper's tables and figures for CITADEL_DATA; TRAIN=1 trains missing models"
@@ -60,6 +62,12 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	! command -v clang-format >/dev/null || clang-format -i $(filter %.cpp %.hpp,$(NATIVE))
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m scripts.docs_site
+
+wheel:
+	$(PYTHON) scripts/wheel.py
 
 night: $(VENV)/.dev
 	@sh scripts/night.sh $(BIN)/pytest $(JOBS) $(NIGHT)
@@ -102,6 +110,11 @@ $(VENV)/.dev: $(VENV)/.built
 $(VENV)/.bench: $(VENV)/.built
 	@echo "Installing what the benchmarks compare with ..."
 	@$(PIP) install -c $(LOCK) 'citadel-ir[bench]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.built
+	@echo "Installing the site generator ..."
+	@$(PIP) install -c $(LOCK) 'citadel-ir[docs]'
 	@touch $@
 
 clean:

@@ -7,8 +7,11 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#elif defined(__aarch64__) && (defined(__ARM_FEATURE_CRC32) || !defined(__clang__))
 #include <arm_acle.h>
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
 #endif
 
 namespace citadel {
@@ -75,12 +78,20 @@ CITADEL_CRC_TARGET inline std::uint64_t step(std::uint64_t crc, std::uint64_t wo
   return _mm_crc32_u64(crc, word);
 }
 bool has_instruction() { return __builtin_cpu_supports("sse4.2") != 0; }
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#elif defined(__aarch64__) && (defined(__ARM_FEATURE_CRC32) || !defined(__clang__))
+#if defined(__clang__)
 #define CITADEL_CRC_TARGET
-inline std::uint64_t step(std::uint64_t crc, std::uint64_t word) {
+#else
+#define CITADEL_CRC_TARGET __attribute__((target("+crc")))
+#endif
+CITADEL_CRC_TARGET inline std::uint64_t step(std::uint64_t crc, std::uint64_t word) {
   return __crc32cd(static_cast<std::uint32_t>(crc), word);
 }
+#if defined(__linux__)
+bool has_instruction() { return (getauxval(AT_HWCAP) & 1ul << 7) != 0; }  // HWCAP_CRC32
+#else
 bool has_instruction() { return true; }
+#endif
 #endif
 
 #if defined(CITADEL_CRC_TARGET)

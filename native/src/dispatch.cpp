@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace citadel {
@@ -15,6 +17,17 @@ namespace {
 bool has_f16c() {  // clang's __builtin_cpu_supports does not know it
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+}
+#elif defined(__aarch64__)
+bool has_byte_dots() {
+#if defined(__linux__)
+  constexpr unsigned long kDotProd = 1ul << 20;  // HWCAP_ASIMDDP
+  return (getauxval(AT_HWCAP) & kDotProd) != 0;
+#elif defined(__APPLE__)
+  return true;  // since the M1
+#else
+  return false;
+#endif
 }
 #endif
 
@@ -26,6 +39,9 @@ std::vector<const Kernels*> available() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
   if (avx2) sets.push_back(&kAvx2Kernels);
   if (avx2 && avx512) sets.push_back(__builtin_cpu_supports("avx512vbmi") ? &kAvx512VbmiKernels : &kAvx512Kernels);
+#elif defined(__aarch64__)
+  sets.push_back(&kNeonKernels);
+  if (has_byte_dots()) sets.push_back(&kNeonDotKernels);
 #endif
   return sets;
 }

@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace citadel {
@@ -41,6 +43,18 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) std::uint64_t matc
   }
   return matches;
 }
+#elif defined(__aarch64__)
+std::uint64_t match_neon(const std::uint32_t* postings, std::size_t n, PostingRange range) {
+  const std::uint32_t powers[4] = {1, 2, 4, 8};
+  const uint32x4_t first = vdupq_n_u32(range.first), length = vdupq_n_u32(range.length), bits = vld1q_u32(powers);
+  std::uint64_t matches = 0;
+  std::size_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    const uint32x4_t inside = vcltq_u32(vsubq_u32(vld1q_u32(postings + i), first), length);
+    matches |= std::uint64_t{vaddvq_u32(vandq_u32(inside, bits))} << i;
+  }
+  return i == n ? matches : matches | match_portable(postings + i, n - i, range) << i;
+}
 #endif
 
 }  // namespace
@@ -50,6 +64,8 @@ MatchPostings match_postings() {
   const std::string_view set = kernels().name;
   if (set == "avx512vnni") return match_avx512;
   if (set == "avx2") return match_avx2;
+#elif defined(__aarch64__)
+  if (std::string_view(kernels().name) != "portable") return match_neon;
 #endif
   return match_portable;
 }

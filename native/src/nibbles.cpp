@@ -11,6 +11,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace citadel {
@@ -67,6 +69,22 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"))) void do
     out[i] = 2 * _mm512_reduce_add_epi32(_mm512_add_epi32(low, high)) - 15 * q.sum;
   }
 }
+#elif defined(__aarch64__)
+void dots_neon(const std::uint8_t* const* codes, std::size_t n, std::size_t blocks, const NibbleQuery& q, std::int32_t* out) {
+  for (std::size_t i = 0; i < n; ++i) {
+    int32x4_t sums = vdupq_n_s32(0);
+    for (std::size_t at = 0; at < kHalf * blocks; at += 16) {  // at most 15 · 127 · 4 per 16-bit lane
+      const std::int8_t* own = q.codes + at / kHalf * kNibbleBlock + at % kHalf;
+      const uint8x16_t pairs = vld1q_u8(codes[i] + at);
+      const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(pairs, vdupq_n_u8(15))), high = vreinterpretq_s8_u8(vshrq_n_u8(pairs, 4));
+      const int8x16_t first = vld1q_s8(own), second = vld1q_s8(own + kHalf);
+      int16x8_t products = vmlal_high_s8(vmull_s8(vget_low_s8(low), vget_low_s8(first)), low, first);
+      products = vmlal_high_s8(vmlal_s8(products, vget_low_s8(high), vget_low_s8(second)), high, second);
+      sums = vpadalq_s16(sums, products);
+    }
+    out[i] = 2 * vaddvq_s32(sums) - 15 * q.sum;
+  }
+}
 #endif
 
 }  // namespace
@@ -106,6 +124,8 @@ NibbleDots nibble_dots() {
   const std::string_view set = kernels().name;
   if (set == "avx512vnni") return dots_avx512;
   if (set == "avx2") return dots_avx2;
+#elif defined(__aarch64__)
+  if (std::string_view(kernels().name) != "portable") return dots_neon;
 #endif
   return dots_portable;
 }

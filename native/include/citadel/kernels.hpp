@@ -84,6 +84,9 @@ extern const Kernels kPortableKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512VbmiKernels;  // same name: most machines with VNNI also have VBMI
+#elif defined(__aarch64__)
+extern const Kernels kNeonKernels;
+extern const Kernels kNeonDotKernels;
 #endif
 
 }  // namespace citadel

@@ -1,0 +1,145 @@
+// Prints a checksum of the output of each kernel, one line per instruction set: equal lines mean equal bits, also between
+// processors of different kinds.
+#include <cstdio>
+
+#include "citadel/crc32c.hpp"
+#include "citadel/dispatch.hpp"
+#include "citadel/match_postings.hpp"
+#include "citadel/nibbles.hpp"
+#include "citadel/quantize.hpp"
+#include "citadel/router.hpp"
+#include "fixture.hpp"
+
+using namespace citadel;
+using fixture::next_random;
+
+namespace {
+
+class Digest {
+ public:
+  template <typename T>
+  void add(const std::vector<T>& values) {
+    value_ = crc32c(reinterpret_cast<const std::uint8_t*>(values.data()), sizeof(T) * values.size(), value_);
+  }
+  void print(const char* name) {
+    std::printf(" %s=%08x", name, value_);
+    value_ = 0;
+  }
+
+ private:
+  std::uint32_t value_ = 0;
+};
+
+std::vector<float> random_floats(std::size_t n, std::uint32_t seed) {
+  std::vector<float> values(n);
+  for (float& value : values) value = static_cast<float>(static_cast<std::int32_t>(next_random(seed)) >> 8) * 1.1920929e-7f;
+  return values;
+}
+
+void dot_products(Digest& digest) {
+  for (const std::size_t d : {1, 16, 31, 32, 100, 384}) {
+    const std::size_t n = 131;
+    const fixture::Bytes codes = fixture::random_bytes(n * d, 5), halves = fixture::halves(n * d), scales = fixture::halves(n);
+    std::vector<float> query = random_floats(d, 7), out(n);
+    std::vector<std::int8_t> quantized((d + 63) / 64 * 64);
+    const float scale = quantize_query(query.data(), d, quantized.data());
+    std::int32_t sum = 0;
+    for (const std::int8_t code : quantized) sum += code;
+    query.resize((d + 15) / 16 * 16);
+    kernels().int8(codes.data(), scales.data(), n, d, {quantized.data(), sum, scale}, out.data());
+    digest.add(out);
+    kernels().fp16(halves.data(), n, d, query.data(), out.data());
+    digest.add(out);
+    const std::vector<float> rows = random_floats(n * d, 11);
+    kernels().fp32(reinterpret_cast<const std::uint8_t*>(rows.data()), n, d, query.data(), out.data());
+    digest.add(out);
+    kernels().sparse(halves.data(), n, 1.1f, out.data());
+    digest.add(out);
+    std::vector<std::uint8_t> nibbles(nibble_row_bytes(d));
+    encode_nibbles(rows.data(), d, nibbles.data());
+    const NibbleVector vector(query.data(), d);
+    const std::uint8_t* row = nibbles.data();
+    std::vector<float> score(1);
+    score_nibbles(nibble_dots(), &row, 1, nibble_blocks(d), vector.query(), score.data());
+    digest.add(score);
+  }
+  digest.print("dots");
+}
+
+void product_quantization(Digest& digest) {
+  for (const std::size_t sub : {1, 4, 8}) {
+    const std::size_t subvectors = 9, n = 37;
+    const std::vector<float> centroids = random_floats(subvectors * sub * kCentroids, 3), rows = random_floats(n * subvectors * sub, 4);
+    std::vector<std::uint8_t> codes(n * subvectors);
+    kernels().pq_assign(rows.data(), n, centroids.data(), subvectors, sub, codes.data());
+    digest.add(codes);
+    std::vector<float> scratch(subvectors * kCentroids), out(n);
+    std::vector<std::int16_t> entries(2 * subvectors * kCentroids);
+    const float step = kernels().pq_table(centroids.data(), subvectors, sub, rows.data(), scratch.data(), entries.data());
+    kernels().pq(codes.data(), n, subvectors, {entries.data(), step}, 0.7f, out.data());
+    digest.add(out);
+  }
+  digest.print("pq");
+}
+
+void scan(Digest& digest) {
+  std::uint32_t seed = 17;
+  for (const std::uint32_t gap : {1u, 2u, 9u}) {
+    std::vector<std::uint32_t> documents(128), lengths(128 * 9 + 1), counts(128), positions(128 + 16);
+    std::uint32_t at = 0;
+    for (std::uint32_t& document : documents) document = at, at += next_random(seed) % gap;
+    for (std::uint32_t& length : lengths) length = next_random(seed) % 1000;
+    for (std::uint32_t& count : counts) count = 1 + next_random(seed) % 30;
+    std::vector<float> values(128);
+    kernels().bm25(documents.data(), reinterpret_cast<const std::uint8_t*>(lengths.data()), counts.data(), 128, 0.9f, 0.01f, 2.3f, values.data());
+    for (std::size_t i = 0; i < values.size(); i += 3) values[i] = -values[i];
+    for (const bool floor : {true, false}) {
+      std::vector<float> finished = values, kept(128 + kLanes);
+      std::vector<std::uint32_t> offsets(128 + kLanes);
+      kernels().finish(documents.data(), finished.data(), 128, floor);
+      digest.add(finished);
+      offsets.resize(kernels().collect(finished.data(), 128, 0.5f, offsets.data(), kept.data()));
+      kept.resize(offsets.size());
+      digest.add(offsets), digest.add(kept), digest.add(finished);
+    }
+    std::vector<std::uint64_t> set(128 * 9 / 64 + 9);
+    for (std::uint64_t& word : set) word = std::uint64_t{next_random(seed)} << 32 | next_random(seed);
+    positions.resize(kernels().select(documents.data(), 128, set.data(), positions.data()));
+    digest.add(positions);
+    digest.add(std::vector<std::uint64_t>{match_postings()(documents.data(), 63, {3, 50})});
+  }
+  digest.print("scan");
+}
+
+void router(Digest& digest) {
+  for (const std::size_t width : {6, 64, 384}) {
+    const std::size_t keys = 100;
+    const fixture::Bytes codes = fixture::random_bytes(keys * width, 2);
+    const std::vector<float> scales = random_floats(keys, 5), biases = random_floats(keys, 6);
+    const Router table(reinterpret_cast<const std::int8_t*>(codes.data()), scales.data(), biases.data(), keys, width, 0.01f, 121);
+    for (const std::size_t n : {1, 2, 13, 14, 15, 30}) {
+      const fixture::Bytes states = fixture::random_bytes(n * width, 8);
+      const BestKeys best = table.best(states.data(), n, 5);
+      digest.add(best.keys), digest.add(best.weights);
+    }
+  }
+  digest.print("router");
+}
+
+void checksums(Digest& digest) {
+  const fixture::Bytes data = fixture::random_bytes(20'000, 9);
+  for (const std::size_t size : {0, 7, 3072, 20'000}) digest.add(std::vector<std::uint32_t>{crc32c(data.data(), size)});
+  digest.print("crc32c");
+}
+
+}  // namespace
+
+int main() {
+  for (const std::string& name : instruction_sets()) {
+    use_instruction_set(name);
+    std::printf("%s", name.c_str());
+    Digest digest;
+    dot_products(digest), product_quantization(digest), scan(digest), router(digest), checksums(digest);
+    std::printf("\n");
+  }
+}
