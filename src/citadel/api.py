@@ -444,7 +444,9 @@ class Index(IndexReader):
     ) -> Searcher:
         encoder = self._encode if self.settings.model else None
         on_device = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
-        searcher = Searcher(snapshot, threads, engine, encoder, device, on_device, gpu_memory)
+        calibration = self._calibration if encoder and self.settings.semantic else None
+        options = (threads, engine, encoder, device, on_device, gpu_memory)
+        searcher = Searcher(snapshot, *options, calibration=calibration)
         searcher.recipe = (
             _restore_searcher,
             (self._memory, self._model, self._threads, threads, engine, device, gpu_memory),

@@ -26,6 +26,7 @@ from citadel.text.values import plain_value
 from citadel.types import Document, RoutedTokens
 
 if TYPE_CHECKING:
+    from citadel.encode.calibration import Calibration
     from citadel.encode.encoder import Encoder
 
 
@@ -198,6 +199,15 @@ class IndexReader(ABC):
         encoder = load_encoder(self._find_model(), settings.tau, self._threads)
         require_fingerprint(encoder.fingerprint, settings.fingerprint, encoder.folder)
         return encoder
+
+    def _calibration(self) -> Calibration | None:
+        """The calibration of the index's model, if its folder has one."""
+        from citadel.encode.calibration import load_calibration
+
+        settings = self.settings
+        assert settings.semantic is not None
+        folder = self._find_model() if self._encoder is None else self._encoder.folder
+        return load_calibration(folder, settings.fingerprint, settings.semantic.dimension)
 
     def require_model(self) -> None:
         """Raise InputError if the model of the index is neither given nor installed."""

@@ -235,6 +235,7 @@ class Hit:
     _passages: Callable[[int, bool], Sequence[Passage]] | None = field(
         repr=False, compare=False, default=None
     )
+    relevance: float | None = field(default=None, compare=False)  # 0 … 1; None without a calibration
 
     @property
     def document(self) -> Document:
@@ -264,7 +265,7 @@ class Hit:
         return () if self._passages is None else self._passages(self.rank, True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Id, score, rank, title, text and metadata in JSON's types, and a long document's best passage.
+        """The hit in JSON's types: with `relevance` if it is known, and a long document's best passage.
 
         >>> Hit("d1", 2.5, 1, lambda rank: Document("d1", "E = mc²")).to_dict()
         {'id': 'd1', 'score': 2.5, 'rank': 1, 'title': '', 'text': 'E = mc²', 'metadata': {}}
@@ -278,6 +279,8 @@ class Hit:
             "text": document.text,
             "metadata": dict(document.metadata),
         }
+        if self.relevance is not None:
+            fields["relevance"] = self.relevance
         own = () if self._passages is None else self._passages(self.rank, False)
         return fields | ({"passage": asdict(own[0])} if own else {})
 

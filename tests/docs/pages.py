@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -12,6 +13,7 @@ RUN = ("sh", "python")  # languages whose blocks are run
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.M | re.S)
 _SKIP = re.compile(r"<!-- skip: (.+?) -->\s*\Z")
+_NEEDS = re.compile(r"^<!-- needs: ([\w.]+) -->$", re.M)
 _LINK = re.compile(r"(?<!!)\[[^\]\[]*\]\(([^)\s]+)\)")
 _IMAGE = re.compile(r"!\[[^\]\[]*\]\(([^)\s]+)\)")
 
@@ -44,6 +46,15 @@ def blocks(page: str) -> Iterator[Block]:
         reason = _SKIP.search(page[: match.start()])
         line = page.count("\n", 0, match.start()) + 1
         yield Block(match.group(1), match.group(2), line, reason.group(1) if reason else "")
+
+
+def missing_package(page: str) -> str:
+    """The first module that a page needs (`<!-- needs: NAME -->`) and that is not installed, or nothing.
+
+    >>> missing_package("<!-- needs: json -->"), missing_package("<!-- needs: no_such_module -->")
+    ('', 'no_such_module')
+    """
+    return next((name for name in _NEEDS.findall(page) if find_spec(name) is None), "")
 
 
 def prose(page: str) -> str:

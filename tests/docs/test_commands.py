@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, RUN, Block, blocks, prose, user_pages
+from tests.docs.pages import ROOT, RUN, Block, blocks, missing_package, prose, user_pages
 
 PAGES = [
     page for page in user_pages() if any(b.language in RUN for b in blocks(page.read_text(encoding="utf-8")))
@@ -58,7 +58,10 @@ def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_blocks_run(page: Path, user_folder: Path) -> None:
-    runnable = [block for block in blocks(page.read_text(encoding="utf-8")) if block.language in RUN]
+    text = page.read_text(encoding="utf-8")
+    if name := missing_package(text):
+        pytest.skip(f"{name} is not installed: the page names the extra")
+    runnable = [block for block in blocks(text) if block.language in RUN]
     num_run = 0
     for block in runnable:
         if not block.skip:

@@ -15,7 +15,9 @@ import pytest
 from tests.style.calls import ROOT, SOURCE, calls
 
 HEAVY = ("torch", "onnxruntime")
+FRAMEWORKS = ("haystack", "langchain_core", "llama_index", "mcp", "mteb", "pyterrier")
 LAZY = (
+    "citadel.integrations.",
     "citadel.search.gpu.",
     "citadel.bench.exact",
     "citadel.bench.gpu_stages",
@@ -48,9 +50,9 @@ print("imported:", *Watch.seen)
 """
 
 
-def heavy_imports(what: str, source: Path) -> list[str]:
+def heavy_imports(what: str, source: Path, libraries: tuple[str, ...] = HEAVY) -> list[str]:
     program = PROBE if source == SOURCE.parent else PLANTED + PROBE
-    command = [sys.executable, "-c", program, ",".join(HEAVY), what, ",".join(LAZY)]
+    command = [sys.executable, "-c", program, ",".join(libraries), what, ",".join(LAZY)]
     environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert process.returncode == 0, process.stderr
@@ -63,6 +65,12 @@ def test_import_citadel_needs_no_heavy_library() -> None:
 
 def test_no_module_of_the_core_imports_a_heavy_library() -> None:
     assert heavy_imports("all", SOURCE.parent) == []
+
+
+@pytest.mark.parametrize("what", ["citadel", "all"])
+def test_only_the_integrations_import_frameworks(what: str) -> None:
+    """With `all`, every module is imported, among them those of the command line."""
+    assert heavy_imports(what, SOURCE.parent, FRAMEWORKS) == []
 
 
 @pytest.mark.parametrize("line", ["import torch", "from onnxruntime import InferenceSession"])

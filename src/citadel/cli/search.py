@@ -42,6 +42,9 @@ def search(
     min_score: Annotated[
         float | None, typer.Option("--min-score", help="Leave out hits with a lower score.")
     ] = None,
+    min_relevance: Annotated[
+        float | None, typer.Option("--min-relevance", help="Leave out hits with a lower relevance (0 to 1).")
+    ] = None,
     group_by: Annotated[
         str | None,
         typer.Option(metavar="FIELD", help="Only the best document of each value of a metadata field."),
@@ -85,6 +88,8 @@ def search(
         "group_by": group_by,
         "ef": ef,
     }
+    if min_relevance is not None and vectors is not None:
+        raise UsageError("--min-relevance is for text queries: leave it out, or use --min-score")
     if run is not None:
         Ranking((), ()).trec(tag)  # refuses a bad tag before the search
     with Index.open(index, model=model, threads=threads) as opened:
@@ -92,7 +97,7 @@ def search(
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
         report_unknown_fields(opened, options["filter"], [] if group_by is None else [group_by])
-        results = _search(searcher, queries or [], file, vectors, k, options, run is not None)
+        results = _search(searcher, queries or [], file, vectors, k, min_relevance, options, run is not None)
         results = warn_of_cuts(results, searcher)
         if run is not None:
             results = _write_run(list(results), run, tag)
@@ -108,6 +113,7 @@ def _search(
     file: str | None,
     vectors: str | None,
     k: int,
+    min_relevance: float | None,
     options: SearchOptions,
     is_run: bool,
 ) -> Iterator[QueryHits]:
@@ -121,7 +127,7 @@ def _search(
         ids, results = [id for id, _ in arrays], search_vectors(searcher, arrays, k, **options)
     else:
         texts = _read_texts(queries, file)
-        ids, results = [id for id, _ in texts], search_texts(searcher, texts, k, **options)
+        ids, results = [id for id, _ in texts], search_texts(searcher, texts, k, min_relevance, **options)
     if is_run:
         check_trec_run(searcher, ids)  # before the search: `results` is lazy
     return results

@@ -69,6 +69,7 @@ class EncoderPool:
 
     def _send(self, unit: Unit, tries: int) -> None:
         actor = self._free()
+        assert actor is not None  # callers wait for it
         self._sent[actor.encode.remote(unit)] = _Sent(actor, unit, tries)
 
     def _wait(self) -> Iterator[Unit]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from citadel.index.documents import Fields
 from citadel.index.snapshot import Snapshot
@@ -81,6 +82,7 @@ class Hits(Sequence[Hit]):
         "_ids",
         "_last_long",
         "_passages",
+        "_relevance",
         "_scored",
         "_snapshot",
         "offset",
@@ -96,9 +98,11 @@ class Hits(Sequence[Hit]):
         query_cut: bool = False,
         offset: int = 0,
         passages: HitPassages | None = None,
+        relevance: NDArray[np.float64] | None = None,
     ) -> None:
         self._snapshot, self._scored, self.tau = snapshot, scored, tau
         self.offset = offset  # better hits that were left out
+        self._relevance = relevance  # [k]
         self._passages = passages  # None if no document of the index has several
         self.query_cut = query_cut  # the query was longer than the model reads
         self._ids: list[str] | None = None
@@ -119,7 +123,9 @@ class Hits(Sequence[Hit]):
             raise IndexError(f"hit {index} of {len(self)}")
         rank = self.offset + index % len(self) + 1
         passages = None if self._passages is None else self._hit_passages
-        return Hit(self.ids[index], float(self._scored.scores[index]), rank, self._document, passages)
+        relevance = self.relevance(index)
+        score = float(self._scored.scores[index])
+        return Hit(self.ids[index], score, rank, self._document, passages, relevance)
 
     def __repr__(self) -> str:
         return f"Hits({list(self)!r})"
@@ -136,6 +142,10 @@ class Hits(Sequence[Hit]):
         """The scores of all hits."""
         scores: list[float] = self._scored.scores.tolist()
         return scores
+
+    def relevance(self, index: int) -> float | None:
+        """The relevance of hit `index`, from 0 to 1; None without a calibration."""
+        return None if self._relevance is None else float(self._relevance[index])
 
     @property
     def dot_products(self) -> int:

@@ -27,6 +27,7 @@ from citadel.types import Ranking, RoutedTokens, Scored
 
 if TYPE_CHECKING:
     from citadel._native import Cancel
+    from citadel.encode.calibration import Calibration
     from citadel.encode.encoder import Encoder
     from citadel.explain.result import Explanation
     from citadel.explain.text import TextExplanation
@@ -40,6 +41,7 @@ class PreparedQuery(NamedTuple):
 
     query: Any
     is_cut: bool = False
+    logit: float | None = None  # the calibration's part of the query; None without a calibration
 
 
 class QueryEncoder(Protocol):
@@ -70,9 +72,10 @@ class Searcher:
         query_encoder: Callable[[], QueryEncoder] | None = None,
         gpu_memory: int | None = None,
         *,
+        calibration: Callable[[], Calibration | None] | None = None,
         card_memory: int | None = None,  # former name of gpu_memory
     ) -> None:
-        self._query_encoder = query_encoder
+        self._query_encoder, self._load_calibration = query_encoder, calibration
         self.recipe: tuple[Callable[..., Searcher], tuple[Any, ...]] | None = None  # for pickling
         self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
         self.statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
@@ -118,6 +121,7 @@ class Searcher:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        min_relevance: float | None = None,
     ) -> Hits:
         """The best k documents for a text, or fewer if fewer have a score.
 
@@ -125,9 +129,11 @@ class Searcher:
         k of those. `offset` skips the first hits, `min_score` leaves out hits with a lower score. With
         `group_by`, only the best document of each value of a metadata field is a hit; documents without the
         field are groups of their own. `ef` is the number of documents that the mode `graph` scores exactly:
-        more takes longer and misses fewer.
+        more takes longer and misses fewer. `min_relevance` leaves out hits with a lower `hit.relevance`, for
+        models with a calibration.
         """
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
+        page = (offset, min_score, group_by, ef, min_relevance)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
         return self._search(self._prepare_text(query), request)
 
     def search_vectors(
@@ -167,10 +173,12 @@ class Searcher:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        min_relevance: float | None = None,
     ) -> Ranking:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
+        page = (offset, min_score, group_by, ef, min_relevance)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
         return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), request)
 
     def search_vectors_batch(
@@ -225,9 +233,11 @@ class Searcher:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        min_relevance: float | None = None,
     ) -> Hits:
         """The best k documents for a query from `prepare`."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
+        page = (offset, min_score, group_by, ef, min_relevance)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
         return self._search(query, request)
 
     def _search(self, query: PreparedQuery, request: Request) -> Hits:
@@ -250,11 +260,31 @@ class Searcher:
         if request.groups is not None or (drop_zero and not scored.scores.all()):
             scored = self._best_of_groups(scored, request, query, drop_zero)
         page, tau = request.page(scored), tau_used(self.settings, request.options)
+        page, relevance = self._relevant(page, request, query)
         passages = None
         if self.snapshot.has_long_documents:
             passages = HitPassages(self.snapshot, page, lambda chosen: self._rescore(query, request, chosen))
             page = page._replace(numbers=self.snapshot.owners(page.numbers))
-        return Hits(self.snapshot, page, tau, query.is_cut, request.offset, passages)
+        return Hits(self.snapshot, page, tau, query.is_cut, request.offset, passages, relevance)
+
+    def _relevant(
+        self, page: Scored, request: Request, query: PreparedQuery
+    ) -> tuple[Scored, NDArray[np.float64] | None]:
+        """The hits of at least the requested relevance, and the relevance of each."""
+        calibration, least = self.calibration, request.min_relevance
+        if calibration is None or query.logit is None or request.options.semantic == "off":
+            if least is not None:
+                raise UsageError(
+                    "min_relevance needs a text query, semantic vectors and a model with a calibration.json: "
+                    "leave it out, or use min_score"
+                )
+            return page, None
+        relevance = calibration.relevance(page.scores, query.logit)
+        if least is not None:
+            kept = int((relevance >= least).sum())  # relevance falls with the score
+            relevance = relevance[:kept]
+            page = page._replace(numbers=page.numbers[:kept], scores=page.scores[:kept])
+        return page, relevance
 
     def _best_of_groups(
         self, first: Scored, request: Request, query: PreparedQuery, drop_zero: bool
@@ -308,7 +338,13 @@ class Searcher:
                 if routed.is_blank:
                     raise _empty_query(query)
                 rows = (routed.keys, routed.weights, routed.vectors, routed.semantic)
-                yield PreparedQuery(self._engine.prepare(plan_vectors(self.settings, *rows)), routed.is_cut)
+                plan = plan_vectors(self.settings, *rows)
+                yield PreparedQuery(self._engine.prepare(plan), routed.is_cut, self._logit(plan))
+
+    def _logit(self, plan: Plan) -> float | None:
+        if self.calibration is None or plan.semantic is None:
+            return None
+        return self.calibration.query_part(plan.weights, plan.semantic)
 
     def explain(
         self,
@@ -361,6 +397,11 @@ class Searcher:
                 "use search_vectors or --vectors F.npz"
             )
         return self._encoder()
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """Turns scores into `hit.relevance`; None for bm25 and for models without a `calibration.json`."""
+        return None if self._load_calibration is None else self._load_calibration()
 
     @cached_property
     def analyser(self) -> Analyser:

@@ -119,6 +119,7 @@ class Client:
         ef: int | None = None,
         passages: bool = False,
         facets: Sequence[str] = (),
+        min_relevance: float | None = None,
     ) -> RemoteHits:
         """Return the best k documents for a text.
 
@@ -127,7 +128,7 @@ class Client:
         returns the other passages of long documents, for `hit.passages`.
         """
         options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
-        options["passages"] = passages
+        options |= {"passages": passages, "min_relevance": min_relevance}
         return self._search({"query": query, "facets": list(facets)} | options)
 
     def search_vectors(

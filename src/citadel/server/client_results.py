@@ -31,7 +31,8 @@ class RemoteHits(Sequence[Hit]):
         self.matching: int | None = answer.get("matching")  # documents that match the filter
         self.facets = facet_pairs(answer.get("facets", {}))
         self._hits = [
-            Hit(row["id"], row["score"], row["rank"], self._document, self._passages) for row in self._rows
+            Hit(row["id"], row["score"], row["rank"], self._document, self._passages, row.get("relevance"))
+            for row in self._rows
         ]
 
     def __len__(self) -> int:

@@ -46,6 +46,9 @@ class SearchOptions(RequestModel):
     filter: FilterObject | None = None
     offset: int = Field(0, ge=0, description="leave out this many of the first hits")
     min_score: float | None = Field(None, description="leave out hits with a lower score")
+    min_relevance: float | None = Field(
+        None, ge=0, le=1, description="leave out hits with a lower relevance; for text queries"
+    )
     group_by: FieldName | None = Field(
         None, description="return only the best document of each value of this metadata field"
     )
@@ -130,6 +133,7 @@ class HitModel(ResponseModel):
     rank: int
     id: str
     score: float
+    relevance: float | None = Field(None, description="from 0 to 1, of models with a calibration")
     title: str | None = None
     text: str | None = None
     text_cut: bool | None = Field(

@@ -39,17 +39,21 @@ class SearchOptions(TypedDict, total=False):
 
 
 def search_texts(
-    searcher: Searcher, queries: Sequence[tuple[str, str]], k: int, **options: Unpack[SearchOptions]
+    searcher: Searcher,
+    queries: Sequence[tuple[str, str]],
+    k: int,
+    min_relevance: float | None = None,
+    **options: Unpack[SearchOptions],
 ) -> Iterator[QueryHits]:
     """Search (id, text) queries, in order."""
     if len(queries) == 1:  # all threads for the one query
         [(id, text)] = queries
-        yield QueryHits(id, text, searcher.search(text, k, **options))
+        yield QueryHits(id, text, searcher.search(text, k, min_relevance=min_relevance, **options))
         return
     with Progress("Searching", "queries", len(queries)) as progress:
         for start in range(0, len(queries), _PART):
             part = queries[start : start + _PART]
-            ranking = searcher.search_batch(part, k, **options)
+            ranking = searcher.search_batch(part, k, min_relevance=min_relevance, **options)
             progress(start + len(part))
             yield from (
                 QueryHits(id, text, hits) for (id, text), hits in zip(part, ranking.hits, strict=True)

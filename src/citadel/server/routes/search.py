@@ -150,6 +150,7 @@ class SearchTask:
                 min_score=request.min_score,
                 group_by=request.group_by,
                 ef=request.ef,
+                min_relevance=request.min_relevance,
             )
             if query.vectors is not None and not all(map(math.isfinite, hits.scores)):
                 raise ServerError(422, "fields", "a score is infinite: scale the query's vectors down")
@@ -191,9 +192,15 @@ class _Stopwatch:
 def id_rows(hits: Hits) -> list[dict[str, Any]]:
     """Convert hits to JSON objects with rank, id and score."""
     pairs = zip(hits.ids, hits.scores, strict=True)
-    return [
+    rows = [
         {"rank": rank, "id": id, "score": score} for rank, (id, score) in enumerate(pairs, hits.offset + 1)
     ]
+    return [row | _relevance(hits, index) for index, row in enumerate(rows)]
+
+
+def _relevance(hits: Hits, index: int) -> dict[str, float]:
+    value = hits.relevance(index)
+    return {} if value is None else {"relevance": value}
 
 
 class HitReader:
@@ -217,6 +224,7 @@ class HitReader:
             for id, title, text, metadata in hits.fields(len(rows), len(rows) + step, limit):
                 rank = hits.offset + len(rows) + 1
                 row = self._row(rank, id, scores[len(rows)], title, text) | {"metadata": metadata}
+                row |= _relevance(hits, len(rows))
                 rows.append(row | self._passages(hits, len(rows), passages))
             if self._remaining < 0:
                 raise ServerError(422, "limit", self._too_long)

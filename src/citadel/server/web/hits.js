@@ -6,6 +6,7 @@ import {
 import { facts } from "./facts.js";
 import { openWhy } from "./why.js";
 
+const POOR = 0.05;    // relevance below which a hit is faded
 const PREVIEW = 240;  // letters of a text until its snippet is known
 
 export function renderHits(query, hits) {
@@ -22,7 +23,7 @@ export function appendHits(query, hits, top) {
 
 function item(query, hit, top) {
   const explain = (event) => openWhy(query, hit, event.currentTarget);
-  return el("li", { "data-id": hit.id },
+  return el("li", { "data-id": hit.id, class: isPoor(hit) ? "poor" : null },
     el("div", { class: "head" },
       el("button", { class: "title", onclick: explain }, hit.title || hit.id),
       el("span", { class: "score" }, el("span", {}, "score "), fixed(hit.score))),
@@ -31,6 +32,9 @@ function item(query, hit, top) {
     hit.passage && el("p", { class: "passage" }, passageAt(hit.passage)),
     facts(hit));
 }
+
+// Relevance is a probability; hits without one, such as those of BM25, are never faded.
+export const isPoor = (hit) => hit?.relevance != null && hit.relevance < POOR;
 
 const passageAt = ({ start }) => `passage at character ${whole(start)} of the document`;
 

@@ -4,7 +4,7 @@ import { newest, post } from "./api.js";
 import { byId, el, milliseconds, plural, show } from "./dom.js";
 import { startFilter } from "./facets.js";
 import { FilterProblem } from "./filter.js";
-import { appendHits, drawAboveCommon, renderExplained, renderHits } from "./hits.js";
+import { appendHits, drawAboveCommon, isPoor, renderExplained, renderHits } from "./hits.js";
 import { INTRO } from "./terms.js";
 import { closeWhy } from "./why.js";
 import { wholeWords } from "./words.js";
@@ -180,7 +180,8 @@ function move(event, item, step) {
 
 function renderStatus(state, answer, filter) {
   filter.summary(answer, state.stats?.index.documents);
-  byId("status").textContent = answer.hits.length ? hitCount(answer) : noHits(answer);
+  const poor = isPoor(answer.hits[0]) ? "No good match. " : "";
+  byId("status").textContent = answer.hits.length ? poor + hitCount(answer) : noHits(answer);
   show(byId("query-cut"), answer.query_cut);
 }
 
