@@ -89,6 +89,14 @@ def index(
     graph: Annotated[
         bool, typer.Option("--graph/--no-graph", help="Build graphs of large segments, for faster searches.")
     ] = True,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="auto|ADDRESS|local", help="Build a sharded index on a Ray cluster."),
+    ] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="With --cluster: number of shards.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="With --cluster: encoders.  [default: its cores]")
+    ] = None,
     commit_bytes: Annotated[
         int | None, typer.Option(hidden=True, min=1, envvar="CITADEL_COMMIT_BYTES")
     ] = None,
@@ -106,6 +114,15 @@ def index(
     settings = _settings(corpus, given)
     options = _options(settings) | ({"format": format} if format else {})
     options |= {"generate-ids": "on"} if generate_ids else {}
+    if cluster is not None or shards is not None or workers is not None:
+        from citadel.cli.support import cluster_build
+
+        given_build = cluster_build.ClusterBuild(
+            *(corpus, index, settings, options, format, on_error, parse_size(memory), overwrite, graph),
+            *(cluster, shards, workers, generate_ids),
+        )
+        cluster_build.build(given_build)
+        return
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds, generate_ids=generate_ids)
     job = resumable_build.BuildOptions(
         *(corpus, index, settings, options, format, on_error, parse_size(memory), threads, overwrite),

@@ -33,7 +33,7 @@ MAX_SHARDS = 1024
 PREFIX, SHARD_PREFIX = "root.", "shard-"
 _NAME = re.compile(r"root\.([0-9]{8,12})")
 _SHARD_NAME = re.compile(r"shard-[0-9a-f]{32}")
-_ROOT = frozenset(("format", "root", "generation", "settings", "shards", "counts"))
+_ROOT = frozenset(("format", "root", "generation", "settings", "shards", "counts", "build"))
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class RootManifest:
     settings: Settings
     shards: tuple[ShardRecord, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
+    build: str | None = None  # of a build on a cluster: identifies corpus and options
 
     @property
     def name(self) -> str:
@@ -136,6 +137,7 @@ def _to_json(root: RootManifest) -> dict[str, Any]:
         "settings": dataclasses.asdict(root.settings),
         "shards": shards,
         "counts": dict(root.counts),
+        "build": root.build,
     }
 
 
@@ -152,7 +154,8 @@ def _from_json(data: dict[str, Any], generation: int) -> RootManifest:
     if len({shard.name for shard in shards}) < len(shards):
         raise ValueError("a shard is named twice")
     counts = {str(name): count_of(value) for name, value in data["counts"].items()}
-    return RootManifest(data["root"], generation, settings_of(data["settings"]), shards, counts)
+    build = None if data["build"] is None else text_of(data["build"])
+    return RootManifest(data["root"], generation, settings_of(data["settings"]), shards, counts, build)
 
 
 def _shard(data: dict[str, Any]) -> ShardRecord:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError, ResourceError, UsageError
-from citadel.index.codebook import write_codebook
+from citadel.index.codebook import Codebook, write_codebook
 from citadel.index.container import CitWriter, FileRecord
 from citadel.index.failures import resource_errors
 from citadel.index.folder_lock import LOCK
@@ -33,7 +33,7 @@ from citadel.index.snapshot import Snapshot
 from citadel.index.storage import TEMPORARY, Storage
 from citadel.index.tombstones import Deleted
 from citadel.index.writer import Writer
-from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR
+from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR, Settings
 from citadel.text.parse import shorten
 
 Owners = dict[str, NDArray[np.int16]]  # by segment: the shard of each document, -1 for a deleted one
@@ -78,16 +78,21 @@ def _check(source: Snapshot, target: Storage, shards: int, overwrite: bool) -> N
         raise UsageError(f"an index is split into 1 to {MAX_SHARDS} shards, not {shards!r}")
     if isinstance(source, ShardedSnapshot):
         raise UsageError(f"{source.storage.location}: the index is sharded already; split the original")
+    refuse_foreign(target)
+    if root_generations(target) and not overwrite:
+        raise UsageError(
+            f"{target.location}: there is a sharded index already; name another folder, or pass --overwrite"
+        )
+
+
+def refuse_foreign(target: Storage) -> None:
+    """Raise InputError when a folder holds something other than a sharded index."""
     names = target.names()
     own = (PREFIX, SHARD_PREFIX, ".")
     foreign = [name for name in names if not name.startswith(own) and name != LOCK]
     if foreign:
         what = "an index" if generations(target) else shorten(foreign[0])
         raise InputError(f"the folder holds {what}: name a new or an empty folder", target.location)
-    if root_generations(target) and not overwrite:
-        raise UsageError(
-            f"{target.location}: there is a sharded index already; name another folder, or pass --overwrite"
-        )
 
 
 def _require_space(source: Snapshot, target: Storage) -> None:
@@ -139,19 +144,34 @@ def _write_shard(
     storage = target.inside(name)
     storage.make()
     segments = tuple(_segments(source, storage, index_id, owners, number, memory))
-    codebook = None
-    if source.codebook is not None:
-        codebook = write_codebook(storage, index_id, uuid.uuid4().hex, source.codebook)
-    order = write_order(storage, index_id, _positions(source, owners, number))
+    positions = _positions(source, owners, number)
+    generation, order = publish_shard(
+        storage, index_id, source.settings, segments, source.codebook, positions, memory, builds_graphs
+    )
+    documents = sum(segment.documents for segment in segments)
+    return ShardRecord(name, index_id, generation, documents, order)
+
+
+def publish_shard(
+    storage: Storage,
+    index_id: str,
+    settings: Settings,
+    segments: tuple[SegmentRecord, ...],
+    codebook: Codebook | None,
+    positions: Iterator[NDArray[np.uint64]] | Sequence[NDArray[np.uint64]],
+    memory: int,
+    builds_graphs: bool,
+) -> tuple[int, FileRecord]:
+    """Write codebook, order and manifest of a shard and its graphs; return its generation and order file."""
+    book = None if codebook is None else write_codebook(storage, index_id, uuid.uuid4().hex, codebook)
+    order = write_order(storage, index_id, positions)
     storage.sync()  # file names must be durable before a manifest refers to them
-    manifest = Manifest(index_id, 1, source.settings, segments, codebook=codebook)
-    write_manifest(storage, manifest)
-    generation = 1
-    if builds_graphs:
-        writer = Writer(storage, memory)
-        writer.optimize(GRAPH_FLOOR)
-        generation = writer.snapshot.manifest.generation
-    return ShardRecord(name, index_id, generation, manifest.documents, order)
+    write_manifest(storage, Manifest(index_id, 1, settings, segments, codebook=book))
+    if not builds_graphs:
+        return 1, order
+    writer = Writer(storage, memory)
+    writer.optimize(GRAPH_FLOOR)
+    return writer.snapshot.manifest.generation, order
 
 
 def _segments(

@@ -14,7 +14,7 @@ from citadel.errors import DocumentTooLargeError, InputError, UsageError
 from citadel.index.manifest import Build
 from citadel.progress import Progress
 from citadel.settings import DEFAULT_MEMORY
-from citadel.text.corpus import KEPT_REASONS, OnError, find_file, read_corpus
+from citadel.text.corpus import KEPT_REASONS, Corpus, OnError, find_file, read_corpus
 from citadel.text.files import STDIN
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def real_source(corpus: str) -> str:
     return os.fsencode(os.path.realpath(file)).decode(errors="backslashreplace")  # a name need not be UTF-8
 
 
-def report_skipped(feed: Feed) -> None:
+def report_skipped(feed: Feed | Corpus) -> None:
     """Print the first reasons for skipped documents on standard error."""
     for reason in feed.reasons:
         say(f"skipped: {reason}")

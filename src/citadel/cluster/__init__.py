@@ -1,0 +1,1 @@
+"""Collections beyond one machine: builds on a Ray cluster."""

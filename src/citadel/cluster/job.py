@@ -1,0 +1,61 @@
+"""A build on a cluster: what decides the contents and the names of its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from citadel.index.container import FORMAT
+from citadel.index.storage import FolderStorage
+
+WORK_PREFIX = ".build-"
+UNIT_DOCUMENTS, UNIT_BYTES = 2_000, 4 << 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """A sharded index to be built.
+
+    `settings` are arguments of `Index.create`; `options` describe them as texts, with the fingerprint of the
+    model instead of its path. Everything but memory and graphs decides names, so a rerun finds its files.
+    """
+
+    root: str
+    source: str
+    shards: int
+    settings: Mapping[str, Any]
+    options: Mapping[str, str] = field(default_factory=dict)
+    generation: int = 1
+    unit_documents: int = UNIT_DOCUMENTS
+    unit_bytes: int = UNIT_BYTES
+    memory: int = 1 << 30
+    graph: bool = True
+
+    @cached_property
+    def key(self) -> str:
+        """32 hex digits that identify the job."""
+        parts = (FORMAT, self.source, self.shards, self.generation, self.unit_documents, self.unit_bytes)
+        return digest(json.dumps([*parts, sorted(self.options.items())]))
+
+    @property
+    def target(self) -> FolderStorage:
+        """The folder of the sharded index."""
+        return FolderStorage(self.root)
+
+    @property
+    def work(self) -> FolderStorage:
+        """The folder of finished and unfinished units."""
+        return self.target.inside(f"{WORK_PREFIX}{self.key}")
+
+
+def digest(*parts: str) -> str:
+    """32 hex digits of a hash of texts.
+
+    >>> digest("a", "b") == digest("ab")
+    False
+    """
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,45 @@
+"""Connect to a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from citadel.errors import ResourceError, UsageError
+from citadel.settings import available_threads
+
+LOCAL = "local"
+_OBJECT_STORE = 256 << 20  # texts of waiting units
+
+
+@contextlib.contextmanager
+def ray_session(address: str) -> Iterator[Any]:
+    """Connect to a cluster and yield the module `ray`; `local` starts one for this process.
+
+    A connection that exists already is used and kept."""
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("--cluster needs Ray: install it with pip install 'citadel-ir[ray]'") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address == LOCAL:
+            size: dict[str, Any] = {"num_cpus": available_threads(), "object_store_memory": _OBJECT_STORE}
+            ray.init(address=LOCAL, include_dashboard=False, **size, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ResourceError(
+            f"cannot connect to the Ray cluster {address!r} ({reason}); start one with `ray start --head`, "
+            "or use --cluster local"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
