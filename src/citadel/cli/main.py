@@ -22,6 +22,7 @@ from citadel.cli import (
     demo,
     export,
     facets,
+    import_model,
     index,
     measure,
     merge,
@@ -78,6 +79,7 @@ app.command()(train.train)
 app.command()(mine.mine)
 app.command()(score.score)
 app.command()(export.export)
+app.command("import")(import_model.import_model)
 app.command()(demo.demo)
 
 
