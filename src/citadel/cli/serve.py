@@ -7,10 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from citadel.cli.support.options import IndexFolder, Model, parse_gpu_memory
+from citadel.cli.support.options import IndexFolder, LogLevel, Model, parse_gpu_memory, parse_log_level
 from citadel.errors import InputError, UsageError
-
-_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _option(name: str, help: str, **more: Any) -> Any:
@@ -54,7 +52,6 @@ GpuMemory = Annotated[
         help="GPU memory limit; the rest of the index stays in RAM.",
     ),
 ]
-LogLevel = Annotated[str, _option("LOG_LEVEL", "Log level.", metavar="debug|info|warning|error")]
 AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
 
 
@@ -82,8 +79,7 @@ def serve(
     access_log: AccessLog = True,
 ) -> None:
     """Serve an index over HTTP, with a web page at /. Variables CITADEL_… set the same options."""
-    if log_level not in _LEVELS:
-        raise UsageError(f"unknown log level {log_level!r}: choose one of {', '.join(_LEVELS)}")
+    parse_log_level(log_level)
     tokens = {
         "write_token": _token("CITADEL_WRITE_TOKEN", write_token_file),
         "read_token": _token("CITADEL_READ_TOKEN", read_token_file),

@@ -313,6 +313,7 @@ class Writer(SpillingWriter):
                 if self._pending or self._gone or self._counts or build is not None or graphs:
                     self._publish([*self.snapshot.segments, *self._pending], build, **graphs)
             self._tidy(self._graph_floor if build is None else None)
+            logging.getLogger("citadel").info("committed generation %d", self.snapshot.manifest.generation)
             return self.snapshot
 
     @contextlib.contextmanager
