@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 from tokenizers import processors
 
-from scripts.smoke_data import write_backbone
+from scripts.smoke_data import HIDDEN, write_backbone
 from tests.support.models import VOCABULARY, tiny_tokenizer
 
 _PACKAGE = "sentence_transformers.models."
@@ -23,8 +24,19 @@ def write_bi_encoder(folder: Path) -> Path:
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
-    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
+    pooling = {"word_embedding_dimension": HIDDEN, "pooling_mode_mean_tokens": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return folder
+
+
+def write_colbert(folder: Path) -> Path:
+    """Stanford's layout: `artifact.metadata`, and the projection among the weights."""
+    write_files(folder)
+    file = folder / "model.safetensors"
+    projection = np.random.default_rng(1).normal(size=(16, HIDDEN)).astype(np.float32)
+    save_file({**load_file(file), "linear.weight": projection}, file, metadata={"format": "pt"})
+    metadata = {"query_maxlen": 16, "doc_maxlen": 24, "dim": 16, "mask_punctuation": True}
+    (folder / "artifact.metadata").write_text(json.dumps(metadata))
     return folder
 
 

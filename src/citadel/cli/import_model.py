@@ -9,7 +9,7 @@ import typer
 
 def import_model(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A folder of sentence-transformers, or a hub id.")
+        str, typer.Argument(metavar="SOURCE", help="A folder of another library, or a hub id.")
     ],
     out: Annotated[str, typer.Option(metavar="DIR", help="The model folder to write.")],
     precision: Annotated[
@@ -17,7 +17,7 @@ def import_model(
     ] = "int8",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
 ) -> None:
-    """Convert a sentence-transformers model to a model folder. The result is verified first."""
+    """Convert a model of sentence-transformers, PyLate or ColBERT. The result is verified first."""
     from citadel.errors import UsageError
     from citadel.progress import Progress
 

@@ -19,6 +19,7 @@ from citadel.errors import InputError
 from citadel.model.export import CARD, WEIGHTS, Report, export
 from citadel.model.hub import MODEL_FILES, pinned
 from citadel.model.importer.bi_encoder import bi_encoder
+from citadel.model.importer.colbert import colbert, is_stanford, stanford
 from citadel.model.importer.source import (
     SETTINGS,
     Module,
@@ -33,7 +34,13 @@ from citadel.model.load import Pretrained, find_folder, load_pretrained
 Reader = Callable[
     [list[Module], dict[str, Any], Pretrained, ForeignTokenizer], tuple[dict[str, Any], dict[str, Tensor]]
 ]
-READERS: dict[str, tuple[str, Reader]] = {"SentenceTransformer": ("none", bi_encoder)}
+_STANFORD = "Stanford ColBERT"
+READERS: dict[str, tuple[str, Reader]] = {
+    "SentenceTransformer": ("none", bi_encoder),
+    "MultiVectorEncoder": ("all_to_all", colbert),
+    "ColBERT": ("all_to_all", colbert),  # PyLate
+    _STANFORD: ("all_to_all", stanford),
+}
 
 
 def import_model(
@@ -80,16 +87,19 @@ def read_source(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
 
 
 def _kind(modules: list[Module], settings: dict[str, Any], folder: Path) -> str:
-    """The class of sentence-transformers that loads a folder."""
+    """The kind of a model: the class that loads it, or Stanford's layout."""
+    if not modules and is_stanford(folder):
+        return _STANFORD
     if not modules:
         raise InputError(
-            "there is no modules.json: a folder of sentence-transformers has one; "
+            "there is neither modules.json nor artifact.metadata, so it is no sentence encoder or ColBERT; "
             "a plain backbone is trained with `citadel train`",
             str(folder),
         )
     if modules[0].kind != "Transformer":
         raise InputError(f"the module {modules[0].kind[:60]!r} is not supported", str(folder))
-    kind = str(settings.get("model_type") or "SentenceTransformer")
+    unnamed = "ColBERT" if "query_prefix" in settings else "SentenceTransformer"  # older versions
+    kind = str(settings.get("model_type") or unnamed)
     if kind not in READERS:
         raise InputError(
             f"a model of type {kind[:40]!r} is not supported: known are {', '.join(READERS)}", str(folder)

@@ -72,12 +72,18 @@ class ForeignTokenizer:
         return tuple(own)
 
     def marker(self, text: str) -> tuple[int, ...]:
-        """Ids of a ColBERT marker such as "[Q] " with a prompt behind it; an unknown one is plain text."""
-        words = text.split(None, 1)
-        for known in (text, *words[:1]):
+        """Ids of a ColBERT marker such as "[Q] "; one that is no token is plain text."""
+        for known in (text, *text.split(None, 1)[:1]):
             if known in self.vocabulary:
                 return (self.vocabulary[known], *self.prompt(text[len(known) :].lstrip()))
         return self.prompt(text)
+
+    def expansion(self, token: str | None) -> int:
+        """Id of the token that pads queries, [MASK] by default."""
+        for known in _MASKS if token is None else (token,):
+            if known in self.vocabulary:
+                return self.vocabulary[known]
+        raise InputError(f"the tokenizer has no token {token or '[MASK]'!r} to pad queries", str(self.path))
 
     def known(self, words: list[str]) -> tuple[int, ...]:
         """Ids of the words that are tokens, in order."""
