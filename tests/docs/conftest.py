@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.docs.pages import ROOT
+from tests.support.foreign_files import write_bi_encoder, write_colbert
 
 DOCUMENTS = [
     {"id": "d1", "title": "Relativity", "text": "Einstein proposed relativity.", "year": 1905},
@@ -43,6 +44,8 @@ def user_folder(tmp_path: Path) -> Path:
     (tmp_path / "big.tsv.gz").write_bytes(gzip.compress(b"d1\tRelativity\tEinstein proposed relativity.\n"))
     _write_vectors(tmp_path)
     (tmp_path / "my-model").symlink_to(ROOT / "models" / "small-en")
+    write_bi_encoder(tmp_path / "my-encoder")
+    write_colbert(tmp_path / "my-colbert")
     return tmp_path
 
 

@@ -23,6 +23,7 @@ from citadel.cli import (
     doctor,
     export,
     facets,
+    import_model,
     index,
     measure,
     merge,
@@ -82,6 +83,7 @@ app.command()(train.train)
 app.command()(mine.mine)
 app.command()(score.score)
 app.command()(export.export)
+app.command("import")(import_model.import_model)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 

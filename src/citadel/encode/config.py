@@ -14,9 +14,20 @@ from citadel.settings import MAX_DIMENSION, ROUTERS
 
 FORMAT = 1
 CONFIG_FILE = "config.json"
-POOLINGS = ("cls", "mean")
+POOLINGS = ("cls", "mean", "max")
+ACTIVATIONS = ("", "tanh")  # of the semantic vector
 WITH_TOKEN_VECTORS = ("all_to_all", "dynamic", "static")
 WITH_ROUTER_HEAD = ("dynamic", "sparse")
+# Written only where they differ from the default: the fingerprint of older models must not change.
+ADDED_LATER = (
+    "semantic_activation",
+    "normalize_semantic",
+    "query_prompt",
+    "document_prompt",
+    "route_cls",
+    "skipped_tokens",
+    "attend_padding",
+)
 
 MAX_SIZES = {
     "vocabulary": 1 << 20,
@@ -88,6 +99,13 @@ class ModelConfig:
     sep_id: int = 102
     pad_id: int = 0
     mask_id: int = 103
+    semantic_activation: str = ""  # after the projection of the pooled state
+    normalize_semantic: bool = False  # scale the semantic vector to length 1
+    query_prompt: tuple[int, ...] = ()  # ids between [CLS] and the text: ColBERT's [Q], "query: "
+    document_prompt: tuple[int, ...] = ()
+    route_cls: bool = False  # [CLS] is scored
+    skipped_tokens: tuple[int, ...] = ()  # ids that are not scored in documents: ColBERT's skip list
+    attend_padding: bool = True  # text attends to the [MASK] tokens of query_padding
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -108,7 +126,13 @@ class ModelConfig:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write `config.json` into a model folder."""
-        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
+        defaults = {field.name: field.default for field in fields(self)}
+        values = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ADDED_LATER or value != defaults[name]
+        }
+        text = json.dumps({"format": FORMAT, **values}, indent=1) + "\n"
         with open(os.path.join(folder, CONFIG_FILE), "w", encoding="utf-8") as file:
             file.write(text)
 
@@ -160,12 +184,14 @@ def make(kind: type[Part], given: Any, prefix: str = "") -> Part:
             raise InputError(f"unknown key {(prefix + name)[:60]!r}: known are {', '.join(known)}")
         wanted = str(known[name].type)
         if not _fits(value, wanted):
-            raise InputError(f"{prefix + name} is {value!r}, not of type {wanted}")
-    return kind(**given)
+            raise InputError(f"{prefix + name} is {str(value)[:60]!r}, not of type {wanted}")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 def _fits(value: object, wanted: str) -> bool:
     """Whether a value from JSON or TOML has the annotated type."""
+    if wanted == "tuple[int, ...]":
+        return isinstance(value, list | tuple) and all(_fits(number, "int") for number in value)
     if wanted in ("int", "float", "str", "bool"):
         number = isinstance(value, int) and not isinstance(value, bool)
         return {
@@ -187,6 +213,10 @@ def _require_bounded(config: ModelConfig) -> None:
         raise InputError(
             f"the special tokens must be from 0 to the vocabulary's {config.backbone.vocabulary}"
         )
+    for name in ("query_prompt", "document_prompt", "skipped_tokens"):
+        ids = getattr(config, name)
+        if ids and not 0 <= min(ids) <= max(ids) < config.backbone.vocabulary:
+            raise InputError(f"{name} has ids beyond the vocabulary's {config.backbone.vocabulary}")
     for name, limit in MAX_SIZES.items():
         if not 0 < getattr(config.backbone, name) <= limit:
             raise InputError(f"backbone.{name} is {getattr(config.backbone, name)}, not from 1 to {limit:,}")
@@ -198,7 +228,10 @@ def _problem(config: ModelConfig) -> str:
     checks = {
         f"the router {config.router!r} is not for models": config.router not in ROUTERS
         or config.router == "bm25",
-        f"the pooling {config.pooling!r} is not cls or mean": config.pooling not in POOLINGS,
+        f"the pooling {config.pooling!r} is not one of {', '.join(POOLINGS)}": config.pooling not in POOLINGS,
+        f"semantic_activation {config.semantic_activation!r} is not tanh or empty": (
+            config.semantic_activation not in ACTIVATIONS
+        ),
         f"the router {config.router} needs token_dimension from 1 to {MAX_DIMENSION}, others have 0": (
             (config.router in WITH_TOKEN_VECTORS) != (0 < config.token_dimension <= MAX_DIMENSION)
         ),
@@ -212,8 +245,8 @@ def _problem(config: ModelConfig) -> str:
         f"the activation {backbone.activation!r} is not gelu or relu": backbone.activation
         not in ("gelu", "relu"),
         f"a length is not from 3 to the backbone's {backbone.longest} tokens": not (
-            3 <= config.query_length <= backbone.longest
-            and 3 <= config.document_length <= backbone.longest
+            3 + len(config.query_prompt) <= config.query_length <= backbone.longest
+            and 3 + len(config.document_prompt) <= config.document_length <= backbone.longest
             and 0 <= config.query_padding <= backbone.longest
         ),
         f"query_keys and document_keys must be from 1 to the vocabulary's {backbone.vocabulary}": not (
@@ -222,6 +255,12 @@ def _problem(config: ModelConfig) -> str:
         f"tau {config.tau} is not from 0 to 5.1": not 0 <= config.tau < 5.1,
         "key_postings must be 0 or more, and is for the dynamic router": (
             config.key_postings < 0 or (config.key_postings > 0 and config.router != "dynamic")
+        ),
+        f"route_cls is for the routers all_to_all and sparse, not {config.router}": (
+            config.route_cls and config.router not in ("all_to_all", "sparse")
+        ),
+        "attend_padding = false is for the router all_to_all without a semantic vector": (
+            not config.attend_padding and (config.router != "all_to_all" or config.has_semantic)
         ),
     }
     return next((problem for problem, failed in checks.items() if failed), "")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from citadel.encode.config import load_config
 from citadel.encode.locate import find_model, fingerprint
 from citadel.encode.pruning import best_of_keys, taken, with_lengths, without_blanks
-from citadel.encode.session import ONNX_FILE, Session, read_model
-from citadel.encode.tokenizer import Encoding, Tokenizer
+from citadel.encode.session import MASK, ONNX_FILE, Session, read_model
+from citadel.encode.tokenizer import Encoding, Tokenizer, attended_tokens
 from citadel.errors import InputError, UsageError
 from citadel.routing import get_router
 from citadel.settings import DEFAULT_CODEC, Field, Settings, available_threads, check_tau
@@ -127,6 +127,8 @@ class Encoder:
         inputs = {"input_ids": np.stack([text.ids for text in texts])}  # [n, T]
         if self.config.router == "sparse":
             inputs["routed_mask"] = np.stack([text.routed for text in texts]).astype(np.int64)
+        if not self.config.attend_padding:
+            inputs[MASK] = attended_tokens(self.config, inputs["input_ids"]).astype(np.int64)
         return inputs
 
     def _route(

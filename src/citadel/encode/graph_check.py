@@ -288,7 +288,7 @@ _ATTENTION = "com.microsoft.MultiHeadAttention"
 _NEEDED = {_ATTENTION: 3, "com.microsoft.MatMulIntegerToFloat": 5}  # number of required inputs
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        ("Abs", "Cast", "Gelu", "LayerNormalization", "Log", "QuantizeLinear", "Relu", "Slice"), _same
+        ("Abs", "Cast", "Gelu", "LayerNormalization", "Log", "QuantizeLinear", "Relu", "Slice", "Tanh"), _same
     ),
     **dict.fromkeys(("Add", "Div", "Max", "Mul", "Sub", "Where"), _broadcast),
     **dict.fromkeys(("ReduceL2", "ReduceMax", "ReduceMean", "ReduceSum"), _reduce),

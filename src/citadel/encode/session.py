@@ -18,7 +18,7 @@ from citadel.forks import no_fork
 
 ONNX_FILE = "model.onnx"
 _NO_MEMORY = ("bad_alloc", "bad allocation", "failed to allocate", "out of memory", "cannot allocate memory")
-MASK = "attention_mask"  # an input of older graphs, from before all texts of a batch had one length
+MASK = "attention_mask"  # an input if padding is not attended to, and of older graphs, which padded batches
 
 
 class Session:
@@ -46,14 +46,15 @@ class Session:
         results = set(self._names)
         if self._router:
             results = results - {self._router.states} | CHOSEN
-        if self._inputs - {MASK} != input_names(config) or results != output_names(config):
+        wanted = input_names(config)
+        if not wanted <= self._inputs <= wanted | {MASK} or results != output_names(config):
             raise InputError("this is not the graph that config.json describes: export the model again", path)
         prefer_large_pages()
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run a batch of texts of one length; return the outputs by name."""
         given = dict(inputs)
-        if MASK in self._inputs:
+        if MASK in self._inputs and MASK not in given:
             given[MASK] = np.ones_like(inputs["input_ids"])
         try:
             with no_fork:
@@ -74,7 +75,8 @@ def input_names(config: ModelConfig) -> set[str]:
     >>> sorted(input_names(ModelConfig("sparse", token_dimension=0, semantic_dimension=0)))
     ['input_ids', 'routed_mask']
     """
-    return {"input_ids"} | ({"routed_mask"} if config.router == "sparse" else set())
+    names = {"routed_mask": config.router == "sparse", MASK: not config.attend_padding}
+    return {"input_ids"} | {name for name, has in names.items() if has}
 
 
 def output_names(config: ModelConfig) -> set[str]:

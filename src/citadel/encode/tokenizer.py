@@ -58,6 +58,14 @@ class TokenOffsets(NamedTuple):
     begins_word: NDArray[np.bool_]
 
 
+class _Tokenised(NamedTuple):
+    """The tokens of a text that a model reads, without special ones."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    cut: bool
+
+
 class Tokenizer:
     """The tokenizer of a model folder.
 
@@ -88,20 +96,29 @@ class Tokenizer:
         self._config = config
         vocabulary = self._library.get_vocab(with_added_tokens=True)
         _check_vocabulary(vocabulary, config, path)
-        self._is_unrouted = self._unrouted(vocabulary)
+        self._is_unrouted = self._unrouted(vocabulary)  # in queries
+        self._is_skipped = self._is_unrouted.copy()  # in documents
+        self._is_skipped[list(config.skipped_tokens)] = True
 
     @property
     def window(self) -> int:
         """Tokens of a document that the model reads, without special tokens."""
-        return self._config.document_length - 2
+        return self._config.document_length - 2 - len(self._config.document_prompt)
 
     def documents(self, texts: Sequence[str]) -> list[Encoding]:
         """Tokenise documents, truncated to `document_length`."""
-        return self._encode(texts, self._config.document_length, 0)
+        with no_fork:
+            encoded = self._encoded(texts, self.window)
+        return [self._wrap(text, self._config.document_prompt, 0, self._is_skipped) for text in encoded]
 
     def queries(self, texts: Sequence[str]) -> list[Encoding]:
         """Tokenise queries, truncated to `query_length` and padded with [MASK] if the model needs it."""
-        return self._encode(texts, self._config.query_length, self._config.query_padding)
+        config = self._config
+        with no_fork:
+            encoded = self._encoded(texts, config.query_length - 2 - len(config.query_prompt))
+        return [
+            self._wrap(text, config.query_prompt, config.query_padding, self._is_unrouted) for text in encoded
+        ]
 
     def offsets(self, text: str) -> TokenOffsets:
         """The tokens of a whole text, however long, without special tokens."""
@@ -115,12 +132,8 @@ class Tokenizer:
         """The token of an id, as in the vocabulary."""
         return str(self._library.id_to_token(id) or "")
 
-    def _encode(self, texts: Sequence[str], length: int, padding: int) -> list[Encoding]:
-        with no_fork:
-            return self._encoded(texts, length, padding)
-
-    def _encoded(self, texts: Sequence[str], length: int, padding: int) -> list[Encoding]:
-        limit = length - 2
+    def _encoded(self, texts: Sequence[str], limit: int) -> list[_Tokenised]:
+        """The first `limit` tokens of each text."""
         enough = limit * _LETTERS_PER_TOKEN
         encoded = self._tokenise([whole[:enough] for whole in texts])
         for position, whole in enumerate(texts):
@@ -129,9 +142,7 @@ class Tokenizer:
         cuts = [len(text) > limit for text in encoded]
         for text in encoded:
             text.truncate(limit)  # first: the lists of a book would take hundreds of megabytes
-        return [
-            self._wrap(text.ids, text.offsets, padding, cut) for text, cut in zip(encoded, cuts, strict=True)
-        ]
+        return [_Tokenised(text.ids, text.offsets, cut) for text, cut in zip(encoded, cuts, strict=True)]
 
     def _tokenise(self, texts: list[str]) -> list[Any]:
         if len(texts) == 1:  # on this thread: waking the library's threads takes a sixth longer
@@ -139,11 +150,15 @@ class Tokenizer:
         encoded: list[Any] = self._library.encode_batch(texts, add_special_tokens=False)
         return encoded
 
-    def _wrap(self, ids: list[int], offsets: list[tuple[int, int]], padding: int, cut: bool) -> Encoding:
-        """Add special tokens: [CLS] text [SEP] [MASK]…"""
-        config, masks = self._config, max(padding - len(ids) - 2, 0)
-        whole = np.array([config.cls_id, *ids, config.sep_id, *[config.mask_id] * masks], np.int64)
-        return Encoding(whole, ((0, 0), *offsets, *[(0, 0)] * (masks + 1)), ~self._is_unrouted[whole], cut)
+    def _wrap(
+        self, text: _Tokenised, prompt: tuple[int, ...], padding: int, unrouted: NDArray[np.bool_]
+    ) -> Encoding:
+        """Add special tokens: [CLS] prompt text [SEP] [MASK]…"""
+        config, before = self._config, (self._config.cls_id, *prompt)
+        masks = max(padding - len(before) - len(text.ids) - 1, 0)
+        whole = np.array([*before, *text.ids, config.sep_id, *[config.mask_id] * masks], np.int64)
+        offsets = (*[(0, 0)] * len(before), *text.offsets, *[(0, 0)] * (masks + 1))
+        return Encoding(whole, offsets, ~unrouted[whole], text.cut)
 
     def _unrouted(self, vocabulary: dict[str, int]) -> NDArray[np.bool_]:
         """Mask [V] of the ids that have no keys."""
@@ -152,8 +167,17 @@ class Tokenizer:
         if not config.route_punctuation:
             unrouted[[id for token, id in vocabulary.items() if is_punctuation(token)]] = True
         unrouted[config.sep_id] = not config.route_separator
-        unrouted[config.cls_id] = True
+        unrouted[config.cls_id] = not config.route_cls
         return unrouted
+
+
+def attended_tokens(config: ModelConfig, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Mask of the tokens that others attend to: all of them, or all but the [MASK] tokens of a query.
+
+    >>> attended_tokens(ModelConfig("dynamic"), np.array([101, 103])).tolist()
+    [True, True]
+    """
+    return np.ones(ids.shape, np.bool_) if config.attend_padding else ids != config.mask_id
 
 
 def _settled(beginning: Any, limit: int) -> bool:

@@ -21,9 +21,15 @@ CLOSE = 0.2  # int8 against float64
 
 def check_agreement(encoder: Encoder, state: Mapping[str, Floats], exact: bool) -> None:
     """Raise if the outputs of a graph differ from the numpy forward pass."""
-    for text in encoder.tokenizer.documents(TEXTS):
+    for text in checked_texts(encoder):
         for what, difference in differences(encoder, state, text):
             refuse_beyond(limit(exact), what, difference, "the model's")
+
+
+def checked_texts(encoder: Encoder) -> list[Encoding]:
+    """The texts that are compared: documents, and queries with padding that is not attended to."""
+    queries = [] if encoder.config.attend_padding else encoder.tokenizer.queries(TEXTS)
+    return [*encoder.tokenizer.documents(TEXTS), *queries]
 
 
 def limit(exact: bool) -> float:

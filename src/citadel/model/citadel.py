@@ -175,12 +175,18 @@ class Citadel(Backbone):
         pooled = _wide(self.pool(hidden, mask))  # [n, h]
         if self.config.normalize_pooled:
             pooled = F.normalize(pooled, dim=-1)
-        return F.linear(pooled, self.semantic.weight.to(pooled.dtype), self.semantic.bias.to(pooled.dtype))
+        weight, bias = self.semantic.weight.to(pooled.dtype), self.semantic.bias.to(pooled.dtype)
+        vector = F.linear(pooled, weight, bias)
+        if self.config.semantic_activation == "tanh":
+            vector = torch.tanh(vector)
+        return F.normalize(vector, dim=-1) if self.config.normalize_semantic else vector
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """One state per text: that of [CLS], or the mean over its tokens."""
+        """One state per text: that of [CLS], or the mean or maximum over its tokens."""
         if self.config.pooling == "cls":
             return hidden[:, 0]
+        if self.config.pooling == "max":
+            return hidden.masked_fill(mask[..., None] == 0, -torch.inf).amax(1)
         valid = mask[..., None].to(hidden.dtype)
         total = (hidden * valid).sum(1, dtype=torch.promote_types(hidden.dtype, torch.float32))
         return total / mask.sum(1, keepdim=True)

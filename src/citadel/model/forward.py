@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
+from citadel.encode.tokenizer import attended_tokens
 from citadel.types import Floats, TokenVectors
 
 State = Mapping[str, Floats]
@@ -23,7 +24,7 @@ def forward(
 ) -> TokenVectors:
     """Vectors and φ of the routed tokens of one text, and its semantic vector.
 
-    Computed in float64; every token is attended to.
+    Computed in float64; every token is attended to, unless the config excepts padding.
     """
     net = _Numpy(config, state)
     hidden = net.backbone(ids)  # [T, h]
@@ -51,6 +52,7 @@ class _Numpy:
         x = self.norm(
             self._get("embeddings.word")[ids] + self._get("embeddings.position")[positions], "embeddings.norm"
         )
+        self._attended = attended_tokens(self._config, ids)
         for layer in range(shape.layers):
             x = self._layer(x, f"layers.{layer}.")
         return x  # [T, h]
@@ -68,15 +70,21 @@ class _Numpy:
         joined = self.linear(x, name + "attention.qkv").reshape(len(x), 3, shape.heads, shape.head_dimension)
         query, key, value = joined.transpose(1, 2, 0, 3)  # each [heads, T, h/heads]
         logits = query @ key.transpose(0, 2, 1) / math.sqrt(shape.head_dimension)  # [heads, T, T]
+        logits = np.where(self._attended, logits, -np.inf)
         exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
         mixed: Wide = (exponentials / exponentials.sum(axis=-1, keepdims=True)) @ value
         return mixed.transpose(1, 0, 2).reshape(len(x), shape.hidden)
 
     def semantic(self, hidden: Wide) -> Wide:
-        pooled = hidden[0] if self._config.pooling == "cls" else hidden.mean(axis=0)  # [h]
+        pooled = {"cls": hidden[0], "max": hidden.max(axis=0), "mean": hidden.mean(axis=0)}[
+            self._config.pooling
+        ]
         if self._config.normalize_pooled:
-            pooled = pooled / max(float(np.linalg.norm(pooled)), 1e-12)
-        return self.linear(pooled, "semantic")
+            pooled = _unit(pooled)
+        vector = self.linear(pooled, "semantic")
+        if self._config.semantic_activation == "tanh":
+            vector = np.tanh(vector)
+        return _unit(vector) if self._config.normalize_semantic else vector
 
     def activations(self, hidden: Wide) -> Wide:
         """φ = log(1 + relu(z)) (Eq. 9), [T, V]."""
@@ -100,6 +108,10 @@ class _Numpy:
 
     def _get(self, name: str) -> Any:
         return self._state[name].astype(np.float64)
+
+
+def _unit(vector: Wide) -> Wide:
+    return vector / max(float(np.linalg.norm(vector)), 1e-12)
 
 
 def gelu(x: Wide) -> Wide:

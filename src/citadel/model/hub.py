@@ -11,7 +11,12 @@ from citadel.model.safety import refuse_pickled
 FILES = ["*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.json", "vocab.txt"]
 
 
-def fetch(name: str) -> Path:
+# Of a model to import. `*` also matches folders.
+MODEL_FILES = [*FILES, "*config.json", "modules.json", "config_sentence_transformers.json"]
+MODEL_FILES += ["sentence_*_config.json", "artifact.metadata", "router_config.json", "*/tokenizer.json"]
+
+
+def fetch(name: str, files: list[str] = FILES) -> Path:
     """The local copy of a repository, downloaded if needed; `org/name@REVISION` selects a revision."""
     repository, _, revision = name.partition("@")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or not repository:
@@ -22,7 +27,7 @@ def fetch(name: str) -> Path:
     except ImportError:
         raise InputError("no such folder, and the hub needs `pip install citadel-ir[train]`", name) from None
     try:
-        folder = Path(snapshot_download(repository, revision=revision or None, allow_patterns=FILES))
+        folder = Path(snapshot_download(repository, revision=revision or None, allow_patterns=files))
         if not any(folder.glob("*.safetensors")):  # pickled files are named in the error, never downloaded
             refuse_pickled(list_repo_files(repository, revision=folder.name), name)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:

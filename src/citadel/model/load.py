@@ -15,7 +15,7 @@ from torch import Tensor
 
 from citadel.encode.config import BackboneConfig, make
 from citadel.errors import InputError
-from citadel.model.hub import fetch
+from citadel.model.hub import FILES, fetch
 from citadel.model.names import FAMILIES, Family
 from citadel.model.safety import refuse_pickles
 
@@ -43,7 +43,7 @@ def load_pretrained(name: str) -> Pretrained:
         known = ", ".join(sorted(FAMILIES))
         raise InputError(f"a backbone of type {kind!r} is not supported: choose one of {known}", str(folder))
     family = FAMILIES[kind]
-    tensors = _renamed(family, _read_tensors(folder), str(folder))
+    tensors = _renamed(family, read_folder(folder), str(folder))
     config = _shape(family, data, tensors, str(folder))
     if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
         raise InputError(
@@ -52,9 +52,9 @@ def load_pretrained(name: str) -> Pretrained:
     return Pretrained(config, tensors, folder)
 
 
-def find_folder(name: str) -> Path:
+def find_folder(name: str, files: list[str] = FILES) -> Path:
     """The local folder of a backbone or teacher, downloaded from the hub if there is no such folder."""
-    folder = Path(name) if os.path.isdir(name) else fetch(name)
+    folder = Path(name) if os.path.isdir(name) else fetch(name, files)
     refuse_pickles(folder)
     return folder
 
@@ -73,7 +73,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
+def read_folder(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder, sharded or not."""
     return {name: tensor for file in _weight_files(folder) for name, tensor in _read_file(file)}
 

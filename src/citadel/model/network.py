@@ -35,13 +35,14 @@ class Network:
         """Build the graph."""
         graph, config = self._graph, self._config
         x = self._embed(graph.input("input_ids", ["n", "T"]))  # [n, T, h]
+        self._attended = () if config.attend_padding else (self._mask(),)
         for layer in range(config.backbone.layers):
             x = self._layer(x, f"layers.{layer}.")
         if config.has_token_vectors:
             graph.node("Identity", self._head(x, "token"), name="vectors")
             graph.output("vectors", ["n", "T", config.token_dimension])
         if config.has_semantic:
-            graph.node("Identity", self._head(self._pool(x), "semantic"), name="semantic")
+            graph.node("Identity", self._semantic(self._pool(x)), name="semantic")
             graph.output("semantic", ["n", config.semantic_dimension])
         if config.has_router_head:
             self._route(x)
@@ -72,21 +73,36 @@ class Network:
         graph, backbone = self._graph, self._config.backbone
         joined = self._product(x, name + "attention.qkv")  # [n, T, 3h]
         query, key, value = graph.nodes("Split", joined, axis=-1, num_outputs=3, count=3)
-        inputs = (query, key, value, self._tensor(name + "attention.qkv.bias"))
+        inputs = (query, key, value, self._tensor(name + "attention.qkv.bias"), *self._attended)
         scale = 1 / math.sqrt(backbone.head_dimension)
         return graph.node("ms.MultiHeadAttention", *inputs, num_heads=backbone.heads, scale=scale)
 
+    def _mask(self) -> str:
+        """The tokens that others attend to [n, T], as attention reads them."""
+        return self._graph.node("Cast", self._graph.input("attention_mask", ["n", "T"]), to=TensorProto.INT32)
+
+    def _semantic(self, pooled: str) -> str:
+        """The semantic vector [n, s]."""
+        x = self._head(pooled, "semantic")
+        if self._config.semantic_activation == "tanh":
+            x = self._graph.node("Tanh", x)
+        return self._unit(x) if self._config.normalize_semantic else x
+
+    def _unit(self, x: str) -> str:
+        """Scale rows to length 1; a row of zeros stays."""
+        length = self._graph.node("ReduceL2", x, self._graph.shape(-1), keepdims=1)
+        return self._graph.node("Div", x, self._graph.node("Max", length, self._graph.number(1e-12)))
+
     def _pool(self, x: str) -> str:
-        """The state of [CLS], or the mean over the text [n, h]."""
+        """The state of [CLS], or the mean or maximum over the text [n, h]."""
         graph = self._graph
         if self._config.pooling == "cls":
             pooled = graph.node("Gather", x, graph.initialiser("first", np.array(0, np.int64)), axis=1)
+        elif self._config.pooling == "max":
+            pooled = graph.node("ReduceMax", x, graph.shape(1), keepdims=0)
         else:
             pooled = graph.node("Div", self._sum(x), graph.node("Cast", self._length, to=TensorProto.FLOAT))
-        if not self._config.normalize_pooled:
-            return pooled
-        length = graph.node("ReduceL2", pooled, graph.shape(-1), keepdims=1)
-        return graph.node("Div", pooled, graph.node("Max", length, graph.number(1e-12)))
+        return self._unit(pooled) if self._config.normalize_pooled else pooled
 
     def _sum(self, x: str) -> str:
         """[n, T, h] → [n, h] as a product: the summation order of ReduceMean depends on the batch size."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from citadel.encode.encoder import chosen_keys, whole_text
 from citadel.encode.pruning import best_of_keys, taken, with_lengths, without_blanks
-from citadel.encode.tokenizer import Encoding, Tokenizer
+from citadel.encode.tokenizer import Encoding, Tokenizer, attended_tokens
 from citadel.model.checkpoint import ONNX, WEIGHTS, load_model
 from citadel.model.citadel import EncodedTexts
 from citadel.model.encoder import TOKENS_PER_BATCH, batches, find_device
@@ -39,8 +39,9 @@ class TorchTexts:
         self._dtype = dtype or (torch.bfloat16 if self._device.type == "cuda" else torch.float32)
         self._model = load_model(folder).to(self._device).eval()
         self._model.prepare_router(self._dtype)
-        self._single = SingleQueries(self._model, self._dtype, str(folder)) if singly else None
         self.config = self._model.config
+        singly = singly and self.config.attend_padding  # recorded queries attend to every token
+        self._single = SingleQueries(self._model, self._dtype, str(folder)) if singly else None
         self.tau = self.config.tau if tau is None else tau
         self.tokenizer = Tokenizer(folder, self.config)
         self.fingerprint = _fingerprint(Path(folder))
@@ -83,7 +84,7 @@ class TorchTexts:
         for indices in batches(lengths, TOKENS_PER_BATCH.get(self._device.type, 1 << 14)):
             some = [texts[index] for index in indices.tolist()]
             ids, mask, marked = (torch.from_numpy(part).to(self._device) for part in self._padded(some))
-            padded = int(lengths[indices].min()) < ids.shape[1]
+            padded = int(lengths[indices].min()) < ids.shape[1] or not self.config.attend_padding
             how: dict[str, Any] = {"query": query, "learning": False, "dtype": self._dtype, "padded": padded}
             yield indices, self._model.encode(ids, mask, marked, **how)
 
@@ -95,7 +96,8 @@ class TorchTexts:
         ids = np.full((len(texts), width), self.config.pad_id, np.int64)
         mask, marked = np.zeros_like(ids), np.zeros(ids.shape, np.bool_)
         for row, text in enumerate(texts):
-            ids[row, : len(text)], mask[row, : len(text)], marked[row, : len(text)] = text.ids, 1, text.routed
+            ids[row, : len(text)], marked[row, : len(text)] = text.ids, text.routed
+            mask[row, : len(text)] = attended_tokens(self.config, text.ids)
         return ids, mask, marked
 
     def _route(self, text: Encoding, outputs: dict[str, NDArray[np.float32]], tau: float) -> RoutedTokens:

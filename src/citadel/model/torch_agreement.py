@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from citadel.encode.encoder import Encoder
-from citadel.encode.tokenizer import Encoding
-from citadel.model.agreement import TEXTS, limit, refuse_beyond, share
+from citadel.encode.tokenizer import Encoding, attended_tokens
+from citadel.model.agreement import checked_texts, limit, refuse_beyond, share
 from citadel.model.citadel import Citadel
 
 Outputs = dict[str, NDArray[Any]]
@@ -28,7 +28,7 @@ class Compared(NamedTuple):
 
 def check_torch(encoder: Encoder, model: Citadel, exact: bool) -> str:
     """Raise if the outputs of a graph differ from torch; return a line on what was compared."""
-    texts = encoder.tokenizer.documents(TEXTS)
+    texts = checked_texts(encoder)
     compared = [compare(encoder, model, text) for text in texts]
     for one in compared:
         for what, difference in one.differences.items():
@@ -82,6 +82,7 @@ def _torch(model: Citadel, text: Encoding) -> Outputs:
     ids = torch.from_numpy(text.ids)[None]  # [1, T]
     routed = torch.from_numpy(text.routed)[None]
     query = model.config.query_keys > model.config.document_keys  # the graph has the larger number of keys
-    encoded = model.encode(ids, torch.ones_like(ids), routed, query=query, learning=False)
+    attended = torch.from_numpy(attended_tokens(model.config, text.ids).astype(np.int64))[None]
+    encoded = model.encode(ids, attended, routed, query=query, learning=False)
     outputs = {name: part[0].numpy() for name, part in encoded.tensors().items() if name in _OUTPUTS}
     return {name: values if name in _PER_TEXT else values[text.routed] for name, values in outputs.items()}

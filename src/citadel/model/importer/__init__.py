@@ -1,0 +1,1 @@
+"""Import models of other libraries: sentence-transformers, PyLate, Stanford ColBERT, SPLADE."""

@@ -1,0 +1,145 @@
+"""Convert the model of another library to a model folder of citadel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from citadel.encode.config import ModelConfig
+from citadel.encode.tokenizer import TOKENIZER_FILE
+from citadel.errors import InputError
+from citadel.model.export import CARD, WEIGHTS, Report, export
+from citadel.model.hub import MODEL_FILES, pinned
+from citadel.model.importer.bi_encoder import bi_encoder
+from citadel.model.importer.colbert import colbert, is_stanford, stanford
+from citadel.model.importer.source import (
+    SETTINGS,
+    Module,
+    read_modules,
+    read_object,
+    require_regular,
+    transformer_settings,
+)
+from citadel.model.importer.tokens import ForeignTokenizer
+from citadel.model.load import Pretrained, find_folder, load_pretrained
+
+Reader = Callable[
+    [list[Module], dict[str, Any], Pretrained, ForeignTokenizer], tuple[dict[str, Any], dict[str, Tensor]]
+]
+_STANFORD = "Stanford ColBERT"
+READERS: dict[str, tuple[str, Reader]] = {
+    "SentenceTransformer": ("none", bi_encoder),
+    "MultiVectorEncoder": ("all_to_all", colbert),
+    "ColBERT": ("all_to_all", colbert),  # PyLate
+    _STANFORD: ("all_to_all", stanford),
+}
+
+
+def import_model(
+    source: str,
+    out: str | os.PathLike[str],
+    precision: str = "int8",
+    overwrite: bool = False,
+    report: Report = lambda line: None,
+) -> list[Path]:
+    """Write the model of a folder or hub id as a model folder; "both" writes one folder per precision.
+
+    The graph is compared with the numpy forward pass and with torch before the folder gets its name.
+    """
+    folder = find_folder(source, MODEL_FILES)
+    config, tensors = read_source(folder)
+    name = (
+        Path(source).resolve().name if os.path.isdir(source) else source.partition("@")[0].rpartition("/")[2]
+    )
+    with tempfile.TemporaryDirectory(prefix="citadel-import-") as checkpoint:
+        _write_checkpoint(Path(checkpoint), replace(config, name=name), tensors, folder)
+        Path(checkpoint, CARD).write_text(_note(pinned(source, folder)), encoding="utf-8")
+        return export(checkpoint, out, precision, overwrite, report)
+
+
+def read_source(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Config and tensors of a foreign model under our names."""
+    modules, settings = read_modules(folder), read_object(folder / SETTINGS)
+    backbone = modules[0].folder if modules else folder
+    _refuse_code(backbone)
+    kind = _kind(modules, settings, folder)
+    for file in sorted(backbone.glob("*.safetensors")):
+        require_regular(file)
+    tokenizer = ForeignTokenizer(backbone)
+    pretrained = load_pretrained(str(backbone))
+    router, reader = READERS[kind]
+    fields, heads = reader(modules, settings, pretrained, tokenizer)
+    own = transformer_settings(backbone)
+    if own.get("do_lower_case"):
+        tokenizer.require_lower_case()
+    lengths = _lengths(own, read_object(backbone / "tokenizer_config.json"), pretrained)
+    tensors = {name: part for name, part in pretrained.tensors.items() if not name.startswith("router.")}
+    given = {**lengths, **tokenizer.special(), **fields}
+    return ModelConfig(router, pretrained.config, **given), tensors | heads
+
+
+def _kind(modules: list[Module], settings: dict[str, Any], folder: Path) -> str:
+    """The kind of a model: the class that loads it, or Stanford's layout."""
+    if not modules and is_stanford(folder):
+        return _STANFORD
+    if not modules:
+        raise InputError(
+            "there is neither modules.json nor artifact.metadata, so it is no sentence encoder or ColBERT; "
+            "a plain backbone is trained with `citadel train`",
+            str(folder),
+        )
+    if modules[0].kind != "Transformer":
+        raise InputError(f"the module {modules[0].kind[:60]!r} is not supported", str(folder))
+    unnamed = "ColBERT" if "query_prefix" in settings else "SentenceTransformer"  # older versions
+    kind = str(settings.get("model_type") or unnamed)
+    if kind not in READERS:
+        raise InputError(
+            f"a model of type {kind[:40]!r} is not supported: known are {', '.join(READERS)}", str(folder)
+        )
+    return kind
+
+
+def _refuse_code(folder: Path) -> None:
+    if "auto_map" in read_object(folder / "config.json"):
+        raise InputError(
+            "the model needs its own code (trust_remote_code), which is never run: choose a model of a "
+            "standard architecture",
+            str(folder / "config.json"),
+        )
+
+
+def _lengths(own: dict[str, Any], tokenizer: dict[str, Any], pretrained: Pretrained) -> dict[str, int]:
+    """Maximum lengths of queries and documents."""
+    longest = pretrained.config.longest
+    general = own.get("max_seq_length") or tokenizer.get("model_max_length") or longest
+    lengths = {}
+    for side in ("query_length", "document_length"):
+        length = own.get(side) or general
+        if not isinstance(length, int | float) or length < 3:
+            raise InputError(f"the length {length!r} is not supported", str(pretrained.folder))
+        lengths[side] = int(min(length, longest))
+    return lengths
+
+
+def _write_checkpoint(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], source: Path) -> None:
+    save_file({name: tensor.float().contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+    config.save(folder)
+    modules = read_modules(source)
+    backbone = modules[0].folder if modules else source
+    shutil.copyfile(backbone / TOKENIZER_FILE, folder / TOKENIZER_FILE)
+
+
+def _note(source: str) -> str:
+    name = os.path.basename(source.rstrip("/")) if os.path.isdir(source) else source
+    return (
+        f"Imported from `{name}` with `citadel import`. The license and the training data of that model "
+        "apply; its own card describes them."
+    )
