@@ -10,7 +10,9 @@ from citadel.cli.support.options import IndexFolder
 from citadel.cli.support.output import plural
 
 NewFolder = Annotated[str, typer.Argument(metavar="TARGET", help="A new folder.")]
-Copy = Annotated[bool, typer.Option("--copy", help="Copy every byte; by default files are linked if possible.")]
+Copy = Annotated[
+    bool, typer.Option("--copy", help="Copy every byte; by default files are linked if possible.")
+]
 
 
 def backup(index: IndexFolder, target: NewFolder, copy: Copy = False) -> None:

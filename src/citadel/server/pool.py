@@ -182,7 +182,10 @@ class Pool:
     def _run_all(self, jobs: list[PoolJob]) -> None:
         finished: list[PoolJob] = []
         delivered = time.perf_counter()
-        for _, group in groupby(jobs, key=lambda job: id(job.searcher)):  # two searchers during a reload
+        jobs = sorted(
+            jobs, key=lambda job: id(job.searcher)
+        )  # of several indexes, or before and after a reload
+        for _, group in groupby(jobs, key=lambda job: id(job.searcher)):
             for job, queries in encode_queries(list(group)):
                 _run(job, queries)
                 finished.append(job)

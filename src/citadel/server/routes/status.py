@@ -17,7 +17,7 @@ from citadel.server.index_stats import model_bytes, resident_bytes
 from citadel.server.json_route import ERRORS
 from citadel.server.metrics import CONTENT_TYPE
 from citadel.server.pool import PoolJob
-from citadel.server.status_schema import FieldsResponse, HealthResponse, StatsResponse
+from citadel.server.status_schema import FieldsResponse, HealthResponse, IndexesResponse, StatsResponse
 
 router = APIRouter(responses=ERRORS, tags=["server"])
 
@@ -53,6 +53,24 @@ def _server_stats(context: ServerContext) -> dict[str, Any]:
         "queued": context.pool.waiting,
         "reload_error": service.reload_error,
         "limits": asdict(context.config.limits),
+    }
+
+
+@router.get("/v1/indexes", response_model=IndexesResponse)
+async def indexes(request: Request) -> Response:
+    """List the indexes that this request's token may read."""
+    every = request.app.state.context.indexes
+    return json_response({"indexes": [_about(name, every[name]) for name in request.scope["readable"]]})
+
+
+def _about(name: str, context: ServerContext) -> dict[str, Any]:
+    service = context.service
+    return {
+        "name": name,
+        "documents": len(service.searcher),
+        "generation": service.generation,
+        "router": service.searcher.settings.router,
+        "read_only": context.config.read_only,
     }
 
 
