@@ -136,6 +136,12 @@ void make_graph_builder(PyGraphBuilder* self, std::uint64_t dimension, Output<st
   new (self) PyGraphBuilder{std::move(owners), GraphBuilder(arrays, GraphRules{links_per_row, width, reach})};
 }
 
+void adopt_links(PyGraphBuilder& self, Array<std::uint32_t, 2> links, Array<std::uint32_t, 1> new_rows, std::size_t threads, const Cancel* cancel) {
+  if (links.shape(0) != new_rows.shape(0)) throw std::invalid_argument("links and new_rows have different lengths");
+  const nb::gil_scoped_release release;
+  self.builder.adopt(links.data(), new_rows.data(), links.shape(0), links.shape(1), threads, cancel);
+}
+
 void put_vectors(PyGraphBuilder& self, Array<std::uint32_t, 1> rows, Array<float, 2> vectors, std::uint64_t dimension) {
   if (vectors.shape(0) != rows.shape(0) || vectors.shape(1) != dimension) throw std::invalid_argument("rows and vectors do not fit each other");
   const nb::gil_scoped_release release;
@@ -344,6 +350,7 @@ void bind_search(nb::module_& m) {
       .def("__init__", &make_graph_builder, "dimension"_a, "nibbles"_a, "codes"_a, "scales"_a, "sums"_a, "norms"_a, "links"_a,
            "links_per_row"_a = 32, "width"_a = 64, "reach"_a = 1.2f)
       .def("put", &put_vectors, "rows"_a, "vectors"_a, "dimension"_a)
+      .def("adopt", &adopt_links, "links"_a, "new_rows"_a, "threads"_a, "cancel"_a.none() = nb::none())
       .def_prop_ro("inserted", [](const PyGraphBuilder& self) { return self.builder.inserted(); })
       .def("insert_batch", [](PyGraphBuilder& self, std::size_t threads, const Cancel* cancel) { self.builder.insert_batch(threads, cancel); },
            "threads"_a, "cancel"_a.none() = nb::none(), nb::call_guard<nb::gil_scoped_release>())

@@ -89,6 +89,79 @@ void GraphBuilder::set_links(std::uint32_t row, const std::vector<std::uint32_t>
   std::fill(own + targets.size(), own + kBuildLinks, kNoLink);
 }
 
+// The links of a finished graph and what becomes of its rows.
+struct GraphBuilder::OldGraph {
+  const std::uint32_t* all;
+  const std::uint32_t* new_rows;
+  std::uint64_t n;
+  std::size_t per_row;
+
+  std::span<const std::uint32_t> links(std::uint32_t row) const {
+    const std::uint32_t* own = all + row * per_row;
+    const std::span<const std::uint32_t> listed(own, static_cast<std::size_t>(std::find(own, own + per_row, kNoLink) - own));
+    if (std::any_of(listed.begin(), listed.end(), [&](std::uint32_t target) { return target >= n; }))
+      throw std::invalid_argument("row " + std::to_string(row) + " of the old graph links to a row that does not exist");
+    return listed;
+  }
+
+  // The number of rows that are kept.
+  std::uint64_t kept(std::uint64_t limit) const {
+    std::vector<bool> is_used(std::min(n, limit));
+    std::uint64_t count = 0;
+    for (std::uint64_t i = 0; i < n; ++i) {
+      if (new_rows[i] == kNoLink) continue;
+      if (new_rows[i] >= is_used.size() || is_used[new_rows[i]]) throw std::invalid_argument("two rows of the old graph become one, or one does not exist");
+      is_used[new_rows[i]] = true, ++count;
+    }
+    if (std::find(is_used.begin(), is_used.begin() + static_cast<std::ptrdiff_t>(count), false) != is_used.begin() + static_cast<std::ptrdiff_t>(count))
+      throw std::invalid_argument("the kept rows of the old graph do not become the first rows");
+    return count;
+  }
+};
+
+void GraphBuilder::adopt(const std::uint32_t* links, const std::uint32_t* new_rows, std::uint64_t n, std::size_t per_row, std::size_t threads, const Cancel* cancel) {
+  if (inserted_ != 0) throw std::logic_error("the graph has rows already");
+  const OldGraph old{links, new_rows, n, per_row};
+  const std::uint64_t kept = old.kept(arrays_.rows);
+  scratch_.resize(std::max<std::size_t>(1, threads));
+  for_each(n, threads, cancel, [&](std::size_t worker, std::uint64_t item) {
+    adopt_row(static_cast<std::uint32_t>(item), old, scratch_[worker].candidates);
+  });
+  inserted_ = kept;
+  relink_isolated_rows(cancel);
+}
+
+void GraphBuilder::adopt_row(std::uint32_t old_row, const OldGraph& old, std::vector<Near>& candidates) {
+  const std::uint32_t row = old.new_rows[old_row];
+  const std::span<const std::uint32_t> own = old.links(old_row);
+  if (row == kNoLink) return;
+  std::vector<std::uint32_t> targets;
+  bool has_dropped = false;
+  const auto add = [&](std::uint32_t target) {
+    if (target != kNoLink && target != row && std::find(targets.begin(), targets.end(), target) == targets.end()) targets.push_back(target);
+  };
+  for (const std::uint32_t target : own) {
+    add(old.new_rows[target]);
+    if (old.new_rows[target] != kNoLink) continue;
+    has_dropped = true;
+    for (const std::uint32_t next : old.links(target)) add(old.new_rows[next]);
+  }
+  if (!has_dropped && targets.size() <= kBuildLinks) return set_links(row, targets);
+  candidates.resize(targets.size());
+  near_of(row, targets, candidates.data());
+  prune(row, candidates, rules_.links);
+}
+
+// Insert rows anew whose links and their links were all dropped.
+void GraphBuilder::relink_isolated_rows(const Cancel* cancel) {
+  for (std::uint32_t row = 0; row < inserted_; ++row) {
+    if (!links(row).empty()) continue;
+    poll(cancel);
+    link_row(row, scratch_[0], cancel);
+    for (const Link& link : reverse_links(row, row + 1)) add_reverse_links(link.row, {&link, 1}, scratch_[0]);
+  }
+}
+
 std::vector<std::uint32_t> GraphBuilder::entries() const {
   std::vector<std::uint32_t> rows(std::min(kEntries, arrays_.rows));
   for (std::uint32_t i = 0; i < rows.size(); ++i) rows[i] = i;

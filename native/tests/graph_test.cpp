@@ -113,6 +113,66 @@ void test_every_row_is_reached_and_has_few_links() {
   }
 }
 
+// Keep a graph without some of its rows and insert others, as a merge does.
+std::vector<std::uint32_t> merged(const Built& old, const std::vector<float>& vectors, const std::vector<std::uint32_t>& new_rows, std::uint64_t rows, std::size_t threads) {
+  const std::size_t d = kDimension;
+  fixture::Bytes nibbles(rows * nibble_row_bytes(d));
+  std::vector<std::int8_t> codes(rows * kNibbleBlock * nibble_blocks(d));
+  std::vector<float> scales(rows), norms(rows);
+  std::vector<std::int32_t> sums(rows);
+  std::vector<std::uint32_t> links(rows * kBuildLinks), numbers(rows);
+  for (std::uint32_t row = 0; row < rows; ++row) numbers[row] = row;
+  GraphBuilder builder({rows, d, nibbles.data(), codes.data(), scales.data(), sums.data(), norms.data(), links.data()}, {});
+  builder.put(numbers.data(), vectors.data(), rows);
+  builder.adopt(old.links.data(), new_rows.data(), new_rows.size(), kBuildLinks, threads, nullptr);
+  while (builder.inserted() < rows) builder.insert_batch(threads, nullptr);
+  builder.finish(threads, nullptr);
+  return links;
+}
+
+void test_a_kept_graph_loses_dropped_rows_and_takes_new_ones() {
+  const std::vector<float> vectors = clustered(900, kDimension);
+  const Built old(vectors, 600, kDimension, 1);
+  std::vector<std::uint32_t> new_rows(600), kept;
+  std::vector<float> now;
+  for (std::uint32_t row = 0; row < 900; ++row) {
+    if (row < 600) new_rows[row] = row % 4 == 1 ? kNoLink : static_cast<std::uint32_t>(now.size() / kDimension);
+    if (row < 600 && row % 4 == 1) continue;
+    now.insert(now.end(), vectors.begin() + row * kDimension, vectors.begin() + (row + 1) * kDimension);
+  }
+  const std::uint64_t rows = now.size() / kDimension;
+  use_instruction_set("portable");
+  const std::vector<std::uint32_t> first = merged(old, now, new_rows, rows, 1);
+  for (const std::string& name : instruction_sets()) {
+    use_instruction_set(name);
+    CHECK(merged(old, now, new_rows, rows, 3) == first);
+  }
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    const std::uint32_t* own = first.data() + row * kBuildLinks;
+    const auto count = std::find(own, own + kBuildLinks, kNoLink) - own;
+    CHECK(count > 0 && count <= 32 && std::all_of(own, own + count, [&](std::uint32_t target) { return target < rows && target != row; }));
+    CHECK(std::set<std::uint32_t>(own, own + count).size() == static_cast<std::size_t>(count));
+  }
+  std::vector<std::uint32_t> alone(600, kNoLink);  // of a row all of whose neighbours were dropped
+  alone[5] = 0, alone[590] = 1;
+  CHECK(merged(old, now, alone, rows, 2).size() == rows * kBuildLinks);
+}
+
+void test_a_kept_graph_is_checked() {
+  const std::vector<float> vectors = clustered(100, kDimension);
+  Built old(vectors, 100, kDimension, 1);
+  std::vector<std::uint32_t> same(100);
+  for (std::uint32_t row = 0; row < 100; ++row) same[row] = row;
+  for (const auto& [at, value] : {std::pair{3u, 4u}, {3u, 100u}, {0u, 99u}}) {  // twice, outside, a gap after dropping 99
+    std::vector<std::uint32_t> wrong = same;
+    wrong[at] = value;
+    if (value == 99u) wrong[99] = kNoLink;
+    CHECK_THROWS(std::invalid_argument, merged(old, vectors, wrong, 100, 2));
+  }
+  old.links[7 * kBuildLinks] = 100;
+  CHECK_THROWS(std::invalid_argument, merged(old, vectors, same, 100, 2));
+}
+
 void test_a_cancelled_build_stops() {
   const std::vector<float> vectors = clustered(300, kDimension);
   fixture::Bytes nibbles(300 * nibble_row_bytes(kDimension));
@@ -335,6 +395,8 @@ int main() {
   test_posting_matches_are_the_same_everywhere();
   test_a_build_does_not_depend_on_threads_or_instruction_sets();
   test_every_row_is_reached_and_has_few_links();
+  test_a_kept_graph_loses_dropped_rows_and_takes_new_ones();
+  test_a_kept_graph_is_checked();
   test_a_cancelled_build_stops();
   test_scores_are_those_of_a_scan();
   test_deleted_and_other_documents_are_only_passed_through();

@@ -146,6 +146,9 @@ class GraphBuilder:
     def put(self, rows: U32, vectors: F32, dimension: int) -> None:
         """Store the centred vectors of some rows [n, d]."""
 
+    def adopt(self, links: U32, new_rows: U32, threads: int, cancel: Cancel | None = None) -> None:
+        """Begin with the links [n, l] of another graph, whose row i becomes new_rows[i] or is dropped."""
+
     @property
     def inserted(self) -> int: ...
     def insert_batch(self, threads: int, cancel: Cancel | None = None) -> None: ...

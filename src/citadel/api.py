@@ -106,6 +106,7 @@ class Index(IndexReader):
         threads: int | None = None,
         overwrite: bool = False,
         build: Build | None = None,
+        graph: bool = True,
     ) -> Self:
         """Create an empty index, for text or, with `fields`, for given vectors.
 
@@ -119,6 +120,8 @@ class Index(IndexReader):
 
         `fields` has a `lexical` field, a `semantic` field or both, each a dimension or a `Field`. Such an
         index needs a `fingerprint` that identifies the model that made the vectors.
+
+        Commits and merges build graphs of large segments, for faster searches, unless `graph` is false.
         """
         options = NewIndexOptions(
             model=model,
@@ -138,7 +141,7 @@ class Index(IndexReader):
         )
         settings, named, encoder = new_index_settings(options)
         storage = as_storage(path)
-        create_index(storage, settings, overwrite, build)
+        create_index(storage, settings, overwrite, build, graph)
         return cls(storage, memory, named, threads, encoder)
 
     @classmethod
@@ -320,10 +323,10 @@ class Index(IndexReader):
     def commit(self, build: Build | None = None, *, graph: bool | None = None) -> Self:
         """Make all changes durable and visible; when this returns they survive a power loss.
 
-        With `graph`, a large new segment gets a graph for the semantic mode `graph`; by default only if the
-        index has graphs (`optimize`)."""
+        A large new segment gets a graph for the semantic mode `graph`. `graph=False` builds none, also in
+        later commits and merges; `graph=True` builds them again."""
         self._require_open()
-        if build is not None or isinstance(self._view, Writer):
+        if build is not None or graph is not None or isinstance(self._view, Writer):
             with self._graphs(graph):
                 self._writer.commit(build)
         return self
@@ -331,8 +334,8 @@ class Index(IndexReader):
     def merge(self, *, retrain: bool = False, graph: bool | None = None) -> Self:
         """Merge all segments into one, without deleted documents; `retrain` renews a pq codebook.
 
-        With `graph`, a large segment gets a graph for the semantic mode `graph`; by default only if the
-        index has graphs (`optimize`)."""
+        A large segment gets a graph for the semantic mode `graph`, unless an earlier `commit` or `merge`
+        had `graph=False`."""
         self._require_open()
         with self._graphs(graph):
             self._writer.merge(retrain)
@@ -361,7 +364,7 @@ class Index(IndexReader):
 
     @contextlib.contextmanager
     def _graphs(self, build: bool | None) -> Iterator[None]:
-        """Build graphs after the commits and merges in this context, or leave them to `optimize`."""
+        """Remember with the commit in this context whether to build graphs; None: no change."""
         before, self._writer.builds_graphs = self._writer.builds_graphs, build
         try:
             yield

@@ -42,6 +42,7 @@ COMMANDS = (
     "explain",
     "eval",
     "demo",
+    "doctor",
 )
 
 

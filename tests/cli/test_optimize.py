@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,9 +26,9 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def low_floor(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("citadel.index.writer", "citadel.cli.support.graphs"):
-        monkeypatch.setattr(f"{module}.GRAPH_FLOOR", 100)
-    monkeypatch.setattr("citadel.cli.support.graphs.build_graphs.__defaults__", (100,))
+    monkeypatch.setattr("citadel.index.writer.Writer.graph_floor", 100)
+    for function in ("build_graphs", "lacks_graphs"):
+        monkeypatch.setattr(f"citadel.cli.support.graphs.{function}.__defaults__", (100,))
 
 
 def graphs_of(folder: Path) -> list[bool]:
@@ -55,19 +56,29 @@ def test_optimize_builds_and_says_so(corpus: Path, tmp_path: Path, citadel: Cita
 
 
 @pytest.mark.usefixtures("low_floor")
-def test_graphs_are_built_on_request_and_kept(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
-    assert graphs_of(index_of(corpus, tmp_path / "with", citadel, "--graph")) == [True]
-    folder = index_of(corpus, tmp_path / "without", citadel)
+def test_graphs_are_built_unless_told_not_to(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    assert graphs_of(index_of(corpus, tmp_path / "with", citadel)) == [True]
+    folder = index_of(corpus, tmp_path / "without", citadel, "--no-graph")
     assert graphs_of(folder) == [False]
     for id, option, expected in (
-        ("d1", (), [False]),
+        ("d1", (), [False]),  # the index remembers
         ("d2", ("--graph",), [True]),
-        ("d3", (), [True]),  # an index with graphs keeps having them
+        ("d3", (), [True]),
         ("d4", ("--no-graph",), [False]),
+        ("d5", (), [False]),
     ):
         citadel("delete", folder, id)
         citadel("merge", folder, *option)
         assert graphs_of(folder) == expected
+
+
+@pytest.mark.usefixtures("low_floor")
+def test_a_build_that_died_before_its_graphs_resumes(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:
+    with mock.patch("citadel.cli.support.resumable_build.build_graphs"):
+        folder = index_of(corpus, tmp_path / "index", citadel)
+    assert graphs_of(folder) == [False]
+    index_of(corpus, folder, citadel)
+    assert graphs_of(folder) == [True]
 
 
 def test_search_takes_the_mode_and_ef(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:

@@ -76,7 +76,7 @@ class Harness:
         files = dict(state)
         manifests = [name for name in files if name.startswith("gen.") and not name.endswith(".tmp")]
         if not manifests:
-            return any(name.startswith(("seg-", "docs-", "cols-", "del-")) for name in files)
+            return any(name.startswith(("seg-", "docs-", "cols-", "del-", "graph-")) for name in files)
         newest = files[max(manifests)]
         return newest, *((name, files.get(name)) for name in self._named(newest))
 
@@ -84,7 +84,7 @@ class Harness:
         if not self.crashes.whole(manifest):
             return []
         data = json.loads(self.crashes.contents[manifest.file].partition(b"\n")[0])
-        parts = ("file", "documents_file", "columns_file")
+        parts = ("file", "documents_file", "columns_file", "graph_file")
         files = [segment[part]["name"] for segment in data["segments"] for part in parts if segment[part]]
         return files + ([data["deletions"]["name"]] if data["deletions"] else [])
 
@@ -132,11 +132,12 @@ def _add(index: Index, added: tuple[str, str]) -> None:
     Step(add=(added,)).apply(index)
 
 
-@pytest.mark.parametrize("kind", ["text", "vectors"])
+@pytest.mark.parametrize("kind", ["text", "vectors", "graphs"])
 def test_power_loss_never_loses_or_mixes_commits(kind: str) -> None:
     disk = MemoryDisk()
     expected = recorded(disk, kind)
     harness = Harness(disk, kind, expected, f"power loss, {kind}")
+    assert any("graph-" in operation.name for operation in disk.log) is (kind == "graphs")
     failures = list(harness.failures(STATES, WRITERS))
     opened = f"{harness.states} states, {harness.opened} opened"
     print(f"{opened}, {harness.writers} next writers, {len(disk.log)} operations")

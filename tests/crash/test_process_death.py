@@ -62,7 +62,7 @@ def next_writer(folder: Path, kind: str, contents: Contents | None) -> None:
     Step(delete=("next",)).apply(index)
 
 
-@pytest.mark.parametrize("kind", ["text", pytest.param("vectors", marks=pytest.mark.night)])
+@pytest.mark.parametrize("kind", ["text", "graphs", pytest.param("vectors", marks=pytest.mark.night)])
 def test_kill_at_every_storage_call(kind: str, nursery: Nursery) -> None:
     expected = list(never_killed(kind, brief()))
     order = {"kind": kind, "brief": True, "first": 0, "last": len(expected) - 1}
@@ -80,7 +80,7 @@ def test_kill_at_every_storage_call(kind: str, nursery: Nursery) -> None:
             next_writer(Path(path) / "index", kind, contents)
 
 
-@pytest.mark.parametrize("kind", ["text", "vectors"])
+@pytest.mark.parametrize("kind", ["text", "vectors", "graphs"])
 def test_repeated_kills_in_one_folder(kind: str, nursery: Nursery) -> None:
     expected = list(never_killed(kind, itertools.islice(endless(), REFERENCE)))
     generator, cycles = seeded(f"process death, {kind}"), CYCLES // 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 
 import citadel
 from citadel.errors import Cancelled, CorruptIndexError, ResourceError
-from citadel.index.graph_build import SEEDS, build_graph
+from citadel.index.graph_build import NO_ROW, SEEDS, build_graph
+from citadel.index.graph_merge import kept_graph
 from citadel.index.repair import plan_repair, repair
 from tests.corrupt import indexes, rewrite
 from tests.index.quick import Quick
@@ -37,7 +39,7 @@ def records(index: citadel.Index) -> list[Any]:
 
 
 def small_graphs(floor: int) -> Any:
-    return mock.patch("citadel.index.writer.GRAPH_FLOOR", floor)
+    return mock.patch("citadel.index.writer.Writer.graph_floor", floor)
 
 
 def exact_and_graph(folder: Path, number: int = 5) -> list[tuple[list[str], list[float]]]:
@@ -205,8 +207,163 @@ def test_old_manifests_have_no_graph(index: citadel.Index, folder: Path) -> None
     data = indexes.manifest(folder)
     for segment in data["segments"]:
         del segment["graph_file"]
+    del data["graphs"]
     indexes.write_manifest(folder, data)
     assert records(citadel.Index.open(folder))[0].graph_file is None
+
+
+def test_an_index_from_before_graphs_gets_none_until_it_is_optimized(tmp_path: Path) -> None:
+    index = graphs.create(tmp_path / "index")
+    index.add_vectors([graphs.document(number) for number in range(50)])
+    index.commit().close()
+    data = indexes.manifest(tmp_path / "index")
+    del data["graphs"]
+    indexes.write_manifest(tmp_path / "index", data)
+    with small_graphs(40):
+        index = citadel.Index.open(Quick(tmp_path / "index"))
+        for number in (50, 51):
+            index.add_vectors([graphs.document(number)])
+            index.merge()
+            assert [record.graph_file is not None for record in records(index)] == [number == 51]
+            index.optimize(min_documents=1)
+
+
+def test_the_choice_is_remembered(tmp_path: Path) -> None:
+    with small_graphs(10):
+        for created, chosen in ((True, False), (False, True)):
+            index = graphs.create(tmp_path / str(created), graph=created)
+            index.add_vectors([graphs.document(number) for number in range(20)])
+            index.commit()
+            assert [record.graph_file is not None for record in records(index)] == [created]
+            index.commit(graph=chosen)
+            index = citadel.Index.open(Quick(tmp_path / str(created)))
+            index.add_vectors([graphs.document(number) for number in range(20, 40)])
+            index.commit()
+            assert (records(index)[-1].graph_file is not None) is chosen
+
+
+# ---- merging -----------------------------------------------------------------------------------------------
+
+
+def merged_from(folder: Path, sizes: list[int], deleted: range, kind: str = "vectors") -> citadel.Index:
+    """Segments of these sizes with graphs, merged into one after deletions."""
+    index, first = graphs.create(folder, kind), 0
+    for size in sizes:
+        index.add_vectors([graphs.document(number, kind) for number in range(first, first + size)])
+        index.commit()
+        first += size
+    index.delete([f"d{number}" for number in deleted])
+    index.commit()
+    return index.merge()
+
+
+def overlap(index: citadel.Index, kind: str) -> float:
+    """The share of the exact top 10 that `graph` returns; checks scores."""
+    searcher, shares = index.searcher(threads=1), []
+    for number in range(30):
+        query = graphs.query(number, kind)
+        exact = searcher.search_vectors(**query, k=len(index), semantic_mode="exact")
+        graph = searcher.search_vectors(**query, k=10, semantic_mode="graph")
+        known = dict(zip(exact.ids, exact.scores, strict=True))
+        assert [known[id] for id in graph.ids] == list(graph.scores)
+        shares.append(len({*exact.ids[:10]} & {*graph.ids}) / 10)
+    return float(np.mean(shares))
+
+
+@pytest.mark.parametrize("kind", ["vectors", "none", "sparse"])
+@pytest.mark.parametrize("sizes", [[400, 200], [100, 400, 100], [30, 570]], ids=str)
+def test_a_merge_keeps_the_largest_graph(tmp_path: Path, kind: str, sizes: list[int]) -> None:
+    with small_graphs(50), mock.patch("citadel.index.commit.build_graph", wraps=build_graph) as builds:
+        index = merged_from(tmp_path / "kept", sizes, range(0, 600, 7), kind)
+    kept = builds.call_args.args[-1]
+    alive = [int(id[1:]) for id in index.searcher().snapshot.segments[0].ids(range(len(index)))]
+    first = sum(sizes[: sizes.index(max(sizes))])
+    of_largest = [number for number in alive if first <= number < first + max(sizes)]
+    rows = kept.numbers[kept.numbers != NO_ROW]
+    assert sorted(alive[row] for row in rows.tolist()) == of_largest
+    index.check(deep=True)
+    with mock.patch("citadel.index.commit.kept_graph", return_value=None), small_graphs(50):
+        anew = merged_from(tmp_path / "anew", sizes, range(0, 600, 7), kind)
+    assert overlap(index, kind) > overlap(anew, kind) - 0.03
+
+
+def test_a_merged_graph_does_not_depend_on_threads_and_memory(tmp_path: Path) -> None:
+    index = graphs.build(tmp_path / "index")
+    index.delete([f"d{number}" for number in range(0, graphs.DOCUMENTS, 4)])
+    index.commit()
+    snapshot = index.searcher().snapshot
+    gone = [snapshot.deleted(snapshot.segments[0])]
+    kept = kept_graph(snapshot.storage, snapshot.manifest.index_id, snapshot.segments, gone)
+    assert kept is not None
+    (segment,) = index.merge(graph=False).searcher().snapshot.segments
+    built = [
+        build_graph(snapshot.storage, segment, memory, threads, kept=kept)
+        for memory, threads in ((1 << 30, 1), (1 << 30, 3), (1 << 12, 2))
+    ]
+    for name in ("numbers", "codes", "links", "layout", "entries"):
+        first, *others = (getattr(graph, name) for graph in built)
+        assert all(np.array_equal(first, other) for other in others), name
+
+
+def test_a_graph_of_mostly_deleted_documents_is_built_anew(tmp_path: Path) -> None:
+    with small_graphs(50), mock.patch("citadel.index.commit.build_graph", wraps=build_graph) as builds:
+        index = merged_from(tmp_path / "index", [400], range(250))
+    assert builds.call_args.args[-1] is None
+    assert records(index)[0].graph_file is not None
+
+
+@pytest.mark.parametrize("section", ["GRAPH_LINKS", "GRAPH_NUMBERS", None])
+def test_a_damaged_graph_is_not_kept(
+    folder: Path, section: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = graphs.graph_path(folder)
+    if section:
+        forged = b"\xfe" * len(rewrite.sections(path)[section])
+        rewrite.enter(folder, rewrite.rewrite(path, {section: forged}))
+    else:
+        path.write_bytes(path.read_bytes()[:-1000])
+    index = citadel.Index.open(Quick(folder))
+    index.delete(["d1"])
+    with small_graphs(50), caplog.at_level(logging.WARNING, "citadel"):
+        index.merge()
+    assert "is built anew" in caplog.text
+    assert records(index)[0].graph_file is not None
+    index.check(deep=True)
+
+
+def test_searches_go_on_while_graphs_are_merged_and_built(tmp_path: Path) -> None:
+    """Each ranking is that of its generation, whatever the writer does meanwhile."""
+    index, stop, failures = graphs.build(tmp_path / "index"), threading.Event(), list[object]()
+
+    def search() -> None:
+        reader = citadel.Index.open(Quick(tmp_path / "index"))
+        try:
+            while not stop.is_set():
+                searcher = reader.refresh().searcher(threads=1)
+                for number in range(3):
+                    exact, graph = (
+                        searcher.search_vectors(**graphs.query(number), k=10, semantic_mode=mode, ef=2000)
+                        for mode in ("exact", "graph")
+                    )
+                    if (exact.ids, list(exact.scores)) != (graph.ids, list(graph.scores)):
+                        failures.append((exact, graph))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    with small_graphs(50):
+        for turn in range(8):
+            index.delete([f"d{number}" for number in range(turn, graphs.DOCUMENTS, 9)])
+            index.add_vectors([graphs.document(1000 * turn + number) for number in range(60)])
+            index.commit()
+            index.optimize(min_documents=1)
+            index.merge()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
 
 
 # ---- damage ------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_manifest(vectors: Path) -> None:
     data = json.loads(line)
     assert set(data) == {
         "format", "index", "generation", "settings", "segments",
-        "deletions", "deleted", "codebook", "counts", "build",
+        "deletions", "deleted", "codebook", "counts", "build", "graphs",
     }  # fmt: skip
     (record,) = data["segments"]
     assert (record["documents"], record["postings"]) == (300, 257 + 200)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import citadel
-from citadel.filter.parse import parse_filter
+from citadel.filter.parse import filter_key, parse_filter
 from citadel.index import segment_columns
 from citadel.search import request
 from tests.index.quick import Quick
@@ -115,3 +115,11 @@ def test_columns_built_from_documents_are_bounded(
     for name in ("a", "b", "c", "n", "n"):
         assert (columns.column(name) is None) == (name != "n")
     assert set(columns._built) == {"b", "c", "n"}
+
+
+def test_equal_numbers_of_other_types_are_other_filters() -> None:
+    values = [1, True, 1.0, "1", None, [1], [True], {"$eq": 1}, {"$eq": True}, {"$in": [1]}]
+    assert len({filter_key({"x": value}) for value in values}) == len(values)
+    assert filter_key({"x": np.int64(1)}) is None and filter_key({"x": (1,)}) is None
+    parsed = parse_filter({"x": 1})
+    assert filter_key(parsed) is parsed

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -136,17 +137,18 @@ def load(url: str, connections: int, seconds: float, body: bytes, pause: float =
 
 @pytest.mark.night
 def test_goodput_at_eight_times_saturation(tmp_path: Path) -> None:
-    """Goodput stays at its peak under overload; excess requests get 503 with Retry-After."""
-    totals = goodput(tmp_path, seconds=5, rounds=6)
-    print(totals)
-    peak = max(counts["ok"] for counts in totals.values())
-    assert totals[8]["busy"] > 0
-    assert all(counts["other"] == 0 for counts in totals.values())
-    assert min(totals[2]["ok"], totals[8]["ok"]) >= 0.9 * peak, totals
+    """Under overload goodput stays what it is at saturation; excess requests get 503 with Retry-After."""
+    rounds = goodput(tmp_path, seconds=5, rounds=6)
+    print(rounds)
+    assert sum(counts[8]["busy"] for counts in rounds) > 0
+    assert all(counts["other"] == 0 for loads in rounds for counts in loads.values())
+    for times in (2, 8):
+        kept = median(loads[times]["ok"] / loads[1]["ok"] for loads in rounds)
+        assert kept >= 0.9, (times, kept, rounds)
 
 
-def goodput(folder: Path, seconds: float, rounds: int) -> dict[int, Counter[str]]:
-    """Counts at 1, 2 and 8 times saturation: the fewest connections that reach the best rate.
+def goodput(folder: Path, seconds: float, rounds: int) -> list[dict[int, Counter[str]]]:
+    """Rounds of counts at 1, 2 and 8 times saturation: the fewest connections that reach the best rate.
 
     The loads alternate, so that other work on the machine affects all of them.
     """
@@ -154,11 +156,10 @@ def goodput(folder: Path, seconds: float, rounds: int) -> dict[int, Counter[str]
     with command(folder / "i", "--no-access-log", "--queue", "4") as (_, client):
         rates = {count: load(client.url, count, seconds, QUERY)["ok"] for count in (1, 2, 4, 8)}
         enough = next(count for count, rate in rates.items() if rate >= 0.95 * max(rates.values()))
-        totals = {times: Counter[str]() for times in (1, 2, 8)}
-        for _ in range(rounds):
-            for times, counts in totals.items():
-                counts.update(load(client.url, times * enough, seconds, QUERY))
-    return totals
+        return [
+            {times: load(client.url, times * enough, seconds, QUERY) for times in (1, 2, 8)}
+            for _ in range(rounds)
+        ]
 
 
 @pytest.mark.night

@@ -152,6 +152,7 @@ def test_connections_beyond_the_limit_are_refused_except_health_checks(tmp_path:
 
 # 135 kB for each of 300 clients that do not read: more than a socket buffers.
 LONG = {"id": "long", "text": "elephant " * 15_000}
+A_TIME_SLICE = 0.01  # seconds that another program may delay a request
 OPENING = 3.0  # seconds in which slowhttptest opens its 300 connections
 KINDS = {
     "H": ("-H", "/"),
@@ -163,10 +164,13 @@ KINDS = {
 @pytest.mark.night
 @pytest.mark.parametrize("kind", KINDS)
 def test_slowhttptest(tmp_path: Path, kind: str) -> None:
-    """Half-open connections live at most 10 seconds, and other requests stay about as fast."""
+    """Half-open connections live at most 10 seconds, and other requests stay about as fast.
+
+    A few milliseconds are not counted: other programs on the machine cause them, too.
+    """
     before, during, after, seconds = attack(tmp_path, *KINDS[kind])
     assert seconds <= OPENING + 10.0
-    assert during <= 3 * max(before, after), (before, during, after)
+    assert during <= max(3 * before, 3 * after, A_TIME_SLICE), (before, during, after)
 
 
 def attack(folder: Path, *kind: str) -> tuple[float, float, float, float]:

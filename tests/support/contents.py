@@ -14,6 +14,7 @@ from citadel.errors import IndexNotFoundError
 from citadel.index.folder_lock import LOCK
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.storage import Storage
+from tests.support.workload import WITH_GRAPHS
 
 QUERY = "rome apple w1 w2"
 QUERY_VECTORS: dict[str, Any] = {
@@ -46,8 +47,11 @@ class Contents:
 def ranking_of(index: Index) -> tuple[tuple[str, float], ...]:
     """The full ranking of the query that all these tests use."""
     searcher = index.searcher(threads=1)
-    text = index.settings.router == "bm25"
-    hits = searcher.search(QUERY, k=10_000) if text else searcher.search_vectors(**QUERY_VECTORS, k=10_000)
+    if index.settings.router == "bm25":
+        hits = searcher.search(QUERY, k=10_000)
+    else:
+        mode = "graph" if index.settings.fingerprint == WITH_GRAPHS else "auto"
+        hits = searcher.search_vectors(**QUERY_VECTORS, k=10_000, semantic_mode=mode)
     return tuple((hit.id, hit.score) for hit in hits)
 
 

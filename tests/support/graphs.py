@@ -37,13 +37,16 @@ def document(number: int, kind: str = "vectors") -> dict[str, Any]:
     return {"id": f"d{number}", "text": f"text {number}", "parity": number % 2, **given(number, kind)}
 
 
-def create(folder: Path, kind: str = "vectors", codec: str = "int8") -> citadel.Index:
+def create(folder: Path, kind: str = "vectors", codec: str = "int8", graph: bool = True) -> citadel.Index:
     fields: dict[str, Any] = {"semantic": {"dimension": SEMANTIC, "codec": "int8"}}
     if kind == "vectors":
         fields["lexical"] = {"dimension": DIMENSION, "codec": codec}
     elif kind == "sparse":
         fields["lexical"] = {"dimension": 0, "codec": "fp16"}
-    return citadel.Index.create(Quick(folder), fields=fields, router=_ROUTERS[kind], fingerprint="by hand")
+    router = _ROUTERS[kind]
+    return citadel.Index.create(
+        Quick(folder), fields=fields, router=router, fingerprint="by hand", graph=graph
+    )
 
 
 def build(folder: Path, kind: str = "vectors", codec: str = "int8") -> citadel.Index:

@@ -10,6 +10,8 @@ from typing import Any
 from citadel import Index
 from citadel.index.storage import Storage
 
+WITH_GRAPHS = "test with graphs"  # a fingerprint
+GRAPH_FLOOR = 3  # documents
 MEMORY = 4096  # bytes, about three documents, so that larger steps spill
 
 
@@ -22,6 +24,8 @@ class Step:
     merge: bool = False
 
     def apply(self, index: Index) -> None:
+        if index.settings.fingerprint == WITH_GRAPHS:
+            index._writer.graph_floor = GRAPH_FLOOR
         if self.delete:
             index.delete(self.delete)
         if self.add and index.settings.router == "bm25":
@@ -63,7 +67,16 @@ def create_vectors(storage: Storage | str) -> Index:
     return Index.create(storage, fields={"lexical": 4, "semantic": 2}, fingerprint="test", memory=MEMORY)
 
 
-CREATE: dict[str, Callable[[Storage | str], Index]] = {"text": create_text, "vectors": create_vectors}
+def create_with_graphs(storage: Storage | str) -> Index:
+    """Create an empty index for vectors whose segments get graphs."""
+    return Index.create(storage, fields={"lexical": 4, "semantic": 2}, fingerprint=WITH_GRAPHS, memory=MEMORY)
+
+
+CREATE: dict[str, Callable[[Storage | str], Index]] = {
+    "text": create_text,
+    "vectors": create_vectors,
+    "graphs": create_with_graphs,
+}
 
 
 def document(number: int, version: int = 0) -> tuple[str, str]:

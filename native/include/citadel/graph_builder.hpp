@@ -40,6 +40,12 @@ class GraphBuilder {
   // Store the centred vectors of some rows. Throws std::invalid_argument if a row does not exist.
   void put(const std::uint32_t* rows, const float* vectors, std::size_t n);
 
+  // Begin with the links of a finished graph instead of an empty one, before any batch. `links` is [n, per_row] in the
+  // old graph's rows, kNoLink after the last; new_rows[i] is the row that old row i becomes, kNoLink if it is dropped.
+  // A row that linked to a dropped one chooses anew among its links and those of the dropped one. Throws
+  // std::invalid_argument unless the kept rows become 0 … kept − 1, each once, and links lead to old rows.
+  void adopt(const std::uint32_t* links, const std::uint32_t* new_rows, std::uint64_t n, std::size_t per_row, std::size_t threads, const Cancel* cancel);
+
   std::uint64_t inserted() const { return inserted_; }
 
   // Insert the next batch of rows. After CancelledError the graph holds the batches before.
@@ -65,6 +71,9 @@ class GraphBuilder {
     std::vector<Near> candidates;
   };
 
+  struct OldGraph;
+  void adopt_row(std::uint32_t old_row, const OldGraph& old, std::vector<Near>& candidates);
+  void relink_isolated_rows(const Cancel* cancel);
   void link_row(std::uint32_t row, Scratch& scratch, const Cancel* cancel);
   void add_reverse_links(std::uint32_t row, std::span<const Link> added, Scratch& scratch);
   void prune(std::uint32_t row, std::vector<Near>& candidates, std::size_t limit);

@@ -86,7 +86,9 @@ def index(
     format: Format = None,
     generate_ids: GenerateIds = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")] = False,
-    graph: Annotated[bool, typer.Option("--graph", help="Build graphs, as `citadel optimize` does.")] = False,
+    graph: Annotated[
+        bool, typer.Option("--graph/--no-graph", help="Build graphs of large segments, for faster searches.")
+    ] = True,
     commit_bytes: Annotated[
         int | None, typer.Option(hidden=True, min=1, envvar="CITADEL_COMMIT_BYTES")
     ] = None,

@@ -21,6 +21,7 @@ from citadel.cli import (
     count,
     delete,
     demo,
+    doctor,
     export,
     facets,
     index,
@@ -39,6 +40,7 @@ from citadel.cli import eval as evaluation
 from citadel.cli import explain as explaining
 from citadel.cli import list as listing
 from citadel.cli import report as reporting
+from citadel.cli.support.options import LogLevel, parse_log_level
 from citadel.cli.support.output import one_line, say
 from citadel.errors import CitadelError, UsageError
 
@@ -82,6 +84,7 @@ app.command()(mine.mine)
 app.command()(score.score)
 app.command()(export.export)
 app.command()(demo.demo)
+app.command()(doctor.doctor)
 
 
 @app.callback(invoke_without_command=True)
@@ -90,8 +93,10 @@ def start(
     version: Annotated[
         bool, typer.Option("--version", help="Print version, format and instruction set.")
     ] = False,
+    log_level: LogLevel = "warning",
 ) -> None:
     """Multi-vector retrieval with dynamic lexical routing: build, change, check and search an index."""
+    logging.getLogger("citadel").setLevel(parse_log_level(log_level).upper())
     if os.environ.get("CITADEL_ISA"):
         _check_instruction_set()
     if version:

@@ -15,7 +15,7 @@ def merge(
     retrain: Annotated[bool, typer.Option("--retrain", help="pq2, pq1: train a new codebook first.")] = False,
     graph: Annotated[
         bool | None,
-        typer.Option("--graph/--no-graph", help="Build graphs.  [default: if the index has graphs]"),
+        typer.Option("--graph/--no-graph", help="Build graphs from now on.  [default: as before]"),
     ] = None,
     memory: Memory = "1GiB",
 ) -> None:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from citadel.cli.support.options import Model, parse_gpu_memory
+from citadel.cli.support.options import LogLevel, Model, parse_gpu_memory, parse_log_level
 from citadel.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from citadel.api import Index
 
 _TOKENS_HELP = 'write {"NAME": {"read": "TOKEN", "write": "TOKEN"}}'
-_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _option(name: str, help: str, **more: Any) -> Any:
@@ -69,7 +68,6 @@ GpuMemory = Annotated[
         help="GPU memory limit; the rest of the index stays in RAM.",
     ),
 ]
-LogLevel = Annotated[str, _option("LOG_LEVEL", "Log level.", metavar="debug|info|warning|error")]
 AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
 
 
@@ -99,8 +97,7 @@ def serve(
     access_log: AccessLog = True,
 ) -> None:
     """Serve indexes over HTTP, with a web page at /. Variables CITADEL_… set the same options."""
-    if log_level not in _LEVELS:
-        raise UsageError(f"unknown log level {log_level!r}: choose one of {', '.join(_LEVELS)}")
+    parse_log_level(log_level)
     tokens = {
         "write_token": _token("CITADEL_WRITE_TOKEN", write_token_file),
         "read_token": _token("CITADEL_READ_TOKEN", read_token_file),
@@ -152,19 +149,18 @@ def _run(
 
     config, named = ServerConfig(limits=Limits(**limits), **settings), named_folders(folders)
     memory = max(DEFAULT_MEMORY // len(named), MIN_MEMORY)  # the indexes share one bound
-    opened = {name: _open(folder, model, memory) for name, folder in named.items()}
+    opened = {name: _open(folder, model, memory, len(named) == 1) for name, folder in named.items()}
     logs.set_up(log_level)
     run.serve(opened, config, tokens)
 
 
-def _open(folder: str, model: str | None, memory: int) -> Index:
+def _open(folder: str, model: str | None, memory: int, is_only: bool) -> Index:
+    """Open an index; of several, those without a model ignore the one that is given."""
     from citadel.api import Index
-    from citadel.encode.locate import text_model
 
-    has_model = Index.open(folder).settings.model is not None
-    index = Index.open(
-        folder, model=model if has_model or text_model(model) is None else None, threads=1, memory=memory
-    )
+    if not is_only and Index.open(folder).settings.model is None:
+        model = None
+    index = Index.open(folder, model=model, threads=1, memory=memory)
     index.require_model()
     return index
 

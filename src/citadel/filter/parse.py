@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from citadel.errors import FilterError
@@ -19,6 +19,7 @@ __all__ = [
     "Instant",
     "Not",
     "Or",
+    "filter_key",
     "given_filter",
     "parse_filter",
     "parse_filter_json",
@@ -53,6 +54,20 @@ def given_filter(value: GivenFilter | None) -> Filter | None:
     return value if value is None or isinstance(value, And | Or | Not | Compare) else parse_filter(value)
 
 
+def filter_key(value: object) -> Hashable | None:
+    """What to remember a filter by, parsed or not: equal keys mean equal filters; None for other types.
+
+    >>> filter_key({"year": 1}) == filter_key({"year": 1})
+    True
+    >>> filter_key({"year": 1}) == filter_key({"year": True})
+    False
+    """
+    try:
+        return value if isinstance(value, And | Or | Not | Compare) else _key(value)
+    except (TypeError, RecursionError):
+        return None
+
+
 def parse_filter_json(text: str) -> Filter:
     """A filter from JSON text; a key that occurs twice, NaN and Infinity are refused.
 
@@ -70,6 +85,19 @@ def parse_filter_json(text: str) -> Filter:
     except ValueError:  # an integer of thousands of digits
         raise FilterError("not valid JSON: a number is too long") from None
     return parse_filter(value)
+
+
+def _key(value: object) -> Hashable:
+    kind = value.__class__  # a subclass may compare as it likes, so only these are remembered
+    if kind is str:
+        return value
+    if kind is int or kind is float or kind is bool or value is None:
+        return kind, value
+    if kind is dict:
+        return dict, *[(_key(name), _key(inner)) for name, inner in value.items()]  # type: ignore[attr-defined]
+    if kind is list:
+        return list, *[_key(inner) for inner in value]  # type: ignore[attr-defined]
+    raise TypeError
 
 
 class _Parser:

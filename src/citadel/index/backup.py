@@ -36,7 +36,7 @@ def backup(source: Storage, target: AnyPath, *, links: bool = True) -> Snapshot:
         manifest, files = _hold(source)
         storage = FolderStorage(folder)
         for name, view in files.items():  # the manifest is last
-            if not (links and _link(source, storage, name, view)):
+            if not (links and _link(source, storage, name)):
                 _copy(storage, name, view)
         storage.sync()
         snapshot = check(storage, deep=True)
@@ -82,7 +82,7 @@ def _hold(source: Storage) -> tuple[Manifest, dict[str, memoryview]]:
                 raise
 
 
-def _link(source: Storage, target: FolderStorage, name: str, view: memoryview) -> bool:
+def _link(source: Storage, target: FolderStorage, name: str) -> bool:
     """Link a file into the target; False if it must be copied."""
     if not isinstance(source, FolderStorage):
         return False

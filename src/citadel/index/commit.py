@@ -14,8 +14,9 @@ from citadel.errors import OwnershipError, ResourceError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
 from citadel.index.deletion import NumberSet, extend_deleted, union_of
-from citadel.index.graph_build import build_graph, can_have_graph, graph_space
+from citadel.index.graph_build import KeptGraph, build_graph, can_have_graph, graph_space
 from citadel.index.graph_file import write_graph
+from citadel.index.graph_merge import kept_graph
 from citadel.index.manifest import Build, Manifest, newest_manifest, write_manifest
 from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents, choose_merge, merge_space
@@ -182,24 +183,32 @@ class Publisher:
         for position, segment in enumerate(self.snapshot.segments):
             if segment.record.graph_file or segment.passages < floor or not can_have_graph(segment):
                 continue
-            self._require_lock()
-            self._require_bytes(graph_space(segment), "building a graph")
             report = (lambda done, name=segment.name: progress(name, done)) if progress else _ignore
-            with whole_files([segment.file]):
-                graph = build_graph(self._storage, segment, self._memory, available_threads(), report, cancel)
-                index_id = self.snapshot.manifest.index_id
-                record = replace(
-                    segment.record, graph_file=write_graph(self._storage, index_id, segment, graph)
-                )
             segments = list(self.snapshot.segments)
-            segments[position] = Segment(self._storage, record, index_id)
+            segments[position] = self._with_graph(segment, None, report, cancel)
             self._publish(segments)
             built += 1
         return built
 
+    def _with_graph(
+        self,
+        segment: Segment,
+        kept: KeptGraph | None,
+        report: Callable[[int], Any] = _ignore,
+        cancel: Cancel | None = None,
+    ) -> Segment:
+        """Build and write the graph of a segment, without publishing it."""
+        self._require_lock()
+        self._require_bytes(graph_space(segment), "building a graph")
+        threads, index_id = available_threads(), self.snapshot.manifest.index_id
+        with whole_files([segment.file]):
+            graph = build_graph(self._storage, segment, self._memory, threads, report, cancel, kept)
+            file = write_graph(self._storage, index_id, segment, graph)
+        return Segment(self._storage, replace(segment.record, graph_file=file), index_id)
+
     # -- merging
 
-    def _merge_by_tiers(self) -> None:
+    def _merge_by_tiers(self, graph_floor: int | None) -> None:
         while True:
             segments = self.snapshot.segments
             chosen = choose_merge(
@@ -207,13 +216,21 @@ class Publisher:
             )
             if chosen.start == chosen.stop:
                 return
-            self._merge(chosen)
+            self._merge(chosen, graph_floor)
 
-    def _merge(self, chosen: slice, old_codebook: Codebook | None = None) -> None:
+    def _merge(self, chosen: slice, graph_floor: int | None, old_codebook: Codebook | None = None) -> None:
+        """Merge adjacent segments.
+
+        With a floor, the largest of their graphs is kept and completed before the merged segment is
+        published, so that searches do not lose it meanwhile."""
         segments, old = self.snapshot.segments, self.snapshot.segments[chosen]
         deleted = [self.snapshot.deleted(segment) for segment in old]
         self._require_space(old, deleted)
         merged = self._joined(old, deleted, old_codebook)
+        if graph_floor is not None and merged and merged[0].passages >= graph_floor:
+            kept = kept_graph(self._storage, self.snapshot.manifest.index_id, old, deleted)
+            if kept is not None and can_have_graph(merged[0]):
+                merged = [self._with_graph(merged[0], kept)]
         self._publish([*segments[: chosen.start], *merged, *segments[chosen.stop :]])
 
     def _require_space(self, old: Sequence[Segment], deleted: Sequence[Deleted]) -> None:

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 
 def create_index(
-    storage: Storage, settings: Settings, overwrite: bool = False, build: Build | None = None
+    storage: Storage,
+    settings: Settings,
+    overwrite: bool = False,
+    build: Build | None = None,
+    graphs: bool = True,
 ) -> None:
     """Write the first, empty generation; `overwrite` replaces an existing index."""
     with resource_errors(storage.location), contextlib.ExitStack() as stack:
@@ -44,7 +48,8 @@ def create_index(
             raise UsageError(
                 f"{storage.location}: there is an index already; open it, or pass overwrite to replace it"
             )
-        manifest = Manifest(uuid.uuid4().hex, (numbers[-1] if numbers else 0) + 1, settings, build=build)
+        number = (numbers[-1] if numbers else 0) + 1
+        manifest = Manifest(uuid.uuid4().hex, number, settings, build=build, graphs=graphs)
         storage.remove(manifest.name + TEMPORARY)  # left by a writer that died or ran out of space
         write_manifest(storage, manifest)
 

@@ -50,6 +50,14 @@ class BuiltGraph:
     postings: NDArray[np.uint32]  # [P], by graph row
 
 
+@dataclass(frozen=True)
+class KeptGraph:
+    """The finished graph of a segment that becomes part of a merged one."""
+
+    links: NDArray[np.uint32]  # [n, l]: rows of this graph, NO_ROW after the last
+    numbers: NDArray[np.uint32]  # [n]: passage number in the merged segment; NO_ROW if deleted
+
+
 def build_graph(
     storage: Storage,
     segment: Segment,
@@ -57,10 +65,12 @@ def build_graph(
     threads: int,
     progress: Progress = lambda done: None,
     cancel: Cancel | None = None,
+    kept: KeptGraph | None = None,
 ) -> BuiltGraph:
     """Link the rows of a segment; `progress` is called with the number of rows done.
 
-    The result depends on the segment alone, not on the number of threads."""
+    With `kept`, rows of another graph keep their links and the other rows are inserted. The result depends
+    on the segment and on `kept`, not on the number of threads."""
     from citadel._native import BUILD_LINKS, CancelledError, GraphBuilder, nibble_row_bytes
 
     rows, dimension = segment.passages, segment.meta.semantic_dimension
@@ -70,9 +80,12 @@ def build_graph(
     whole = arrays.zeros((rows, -(-dimension // _BLOCK) * _BLOCK), np.int8)
     scales, sums, norms = (arrays.zeros((rows,), dtype) for dtype in (np.float32, np.int32, np.float32))
     builder = GraphBuilder(dimension, codes, whole, scales, sums, norms, links, LINKS, _WIDTH, _REACH)
-    order = np.random.default_rng(rows).permutation(rows).astype(np.uint32)  # build row → segment row
+    order = _build_order(rows, kept)
     mean = _put_vectors(builder, segment, order)
     try:
+        if kept is not None:
+            builder.adopt(kept.links, _new_rows(kept), threads, cancel)
+            progress(builder.inserted)
         while builder.inserted < rows:
             builder.insert_batch(threads, cancel)
             progress(builder.inserted)
@@ -85,6 +98,23 @@ def build_graph(
     starts, postings = _postings_by_row(storage, segment, numbers, arrays)
     seeds = _seeds(storage, segment, _inverse(numbers))
     return BuiltGraph(mean, numbers, codes, links, layout, entries, seeds, starts, postings)
+
+
+def _build_order(rows: int, kept: KeptGraph | None) -> NDArray[np.uint32]:
+    """Build row → segment row: kept rows in the order of their graph, then a pseudo-random order."""
+    order = np.random.default_rng(rows).permutation(rows).astype(np.uint32)
+    if kept is None:
+        return order
+    first = kept.numbers[kept.numbers != NO_ROW]
+    is_kept = np.zeros(rows, np.bool_)
+    is_kept[first] = True
+    return np.concatenate([first, order[~is_kept[order]]])
+
+
+def _new_rows(kept: KeptGraph) -> NDArray[np.uint32]:
+    """Row of the kept graph → build row, or NO_ROW."""
+    is_alive = kept.numbers != NO_ROW
+    return np.where(is_alive, np.cumsum(is_alive) - 1, NO_ROW).astype(np.uint32)
 
 
 def can_have_graph(segment: Segment) -> bool:

@@ -87,6 +87,7 @@ _MANIFEST = frozenset(
         "codebook",
         "counts",
         "build",
+        "graphs",
     )
 )
 _RECORD = frozenset(FileRecord._fields)
@@ -109,6 +110,7 @@ class Manifest:
     codebook: FileRecord | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     build: Build | None = None
+    graphs: bool | None = None  # whether large segments get graphs; None: if another segment has one
 
     @property
     def name(self) -> str:
@@ -213,6 +215,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "codebook": manifest.codebook and manifest.codebook._asdict(),
         "counts": dict(manifest.counts),
         "build": manifest.build and dataclasses.asdict(manifest.build),
+        "graphs": manifest.graphs,
     }
 
 
@@ -240,6 +243,7 @@ def _from_json(data: dict[str, Any], generation: int) -> Manifest:
         _optional(data["codebook"], lambda record: _record(record, "codebook")),
         {str(name): _count(value) for name, value in data["counts"].items()},
         _optional(data["build"], _build),
+        _optional(data.get("graphs"), _truth),  # absent in indexes from before graphs
     )
 
 

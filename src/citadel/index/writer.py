@@ -46,11 +46,13 @@ _IDS_PER_LOOKUP = 10_000
 class Writer(SpillingWriter):
     """Uncommitted changes to an index. Holds the lock from the first change to the commit."""
 
+    graph_floor = GRAPH_FLOOR  # passages of a segment that gets a graph
+
     def __init__(
         self, storage: Storage, memory: int = DEFAULT_MEMORY, snapshot: Snapshot | None = None
     ) -> None:
         self._process, self._mutex = os.getpid(), threading.RLock()
-        self.builds_graphs: bool | None = None  # after commits and merges; None: if the index has graphs
+        self.builds_graphs: bool | None = None  # remembered by the next commit; None: as the index remembers
         self._small = min(memory // _ITEMS_SHARE, _ITEMS_LIMIT)
         super().__init__(storage, memory, snapshot)
         _WRITERS.add(self)
@@ -261,7 +263,7 @@ class Writer(SpillingWriter):
                         self._with_metadata(segment, mask, values, index_id) for segment, mask in chosen
                     ]
                     self._publish(segments)
-            self._tidy()
+            self._tidy(self._graph_floor)
             return count
 
     def _choose(self, which: Filter | Sequence[str]) -> list[tuple[Segment, NDArray[np.bool_]]]:
@@ -296,18 +298,22 @@ class Writer(SpillingWriter):
     # -- commit
 
     def commit(self, build: Build | None = None) -> Snapshot:
-        """Make all changes durable as the next generation, then merge by tiers and collect garbage."""
+        """Make all changes durable as the next generation, then merge by tiers and collect garbage.
+
+        With `build`, more commits follow: graphs are left to `optimize`."""
         with self._mutex:
-            if self._lock is None and build is None:
+            if self._lock is None and build is None and not self._changes_graphs:
                 return self.snapshot
             self.begin()
+            graphs = {"graphs": self.builds_graphs} if self._changes_graphs else {}
             with self._all_or_nothing():
                 for call in self._own_calls():
                     self._finish_call(call)
                 self._spill()
-                if self._pending or self._gone or self._counts or build is not None:
-                    self._publish([*self.snapshot.segments, *self._pending], build)
-            self._tidy()
+                if self._pending or self._gone or self._counts or build is not None or graphs:
+                    self._publish([*self.snapshot.segments, *self._pending], build, **graphs)
+            self._tidy(self._graph_floor if build is None else None)
+            logging.getLogger("citadel").info("committed generation %d", self.snapshot.manifest.generation)
             return self.snapshot
 
     @contextlib.contextmanager
@@ -320,14 +326,15 @@ class Writer(SpillingWriter):
             self.rollback()
             raise
 
-    def _tidy(self) -> None:
-        """Merge and collect garbage after a commit; failures are logged, because the commit is durable."""
+    def _tidy(self, floor: int | None) -> None:
+        """Merge, build graphs from `floor` passages on and collect garbage after a commit.
+
+        Failures are logged, because the commit is durable."""
         try:
             with self._all_or_nothing():
-                keeps_graphs = self._keeps_graphs
-                self._merge_by_tiers()
-                if keeps_graphs:
-                    self._add_graphs(GRAPH_FLOOR)
+                self._merge_by_tiers(floor)
+                if floor is not None:
+                    self._add_graphs(floor)
                 self._collect()
                 self._release_if_idle()
         except (ResourceError, OwnershipError) as error:
@@ -348,14 +355,14 @@ class Writer(SpillingWriter):
             self.commit()
             self.begin()
             with self._all_or_nothing():
-                segments, keeps_graphs = self.snapshot.segments, self._keeps_graphs
+                segments, floor = self.snapshot.segments, self._graph_floor
                 if retrain:
                     self._require_space(segments, [self.snapshot.deleted(segment) for segment in segments])
                 old_codebook = self._retrain() if retrain else None
                 if not self._is_merged or old_codebook:
-                    self._merge(slice(0, len(segments)), old_codebook)
-                if keeps_graphs:
-                    self._add_graphs(GRAPH_FLOOR)
+                    self._merge(slice(0, len(segments)), floor, old_codebook)
+                if floor is not None:
+                    self._add_graphs(floor)
                 self._collect(keep=1)
                 self._release_if_idle()
             return self.snapshot
@@ -363,22 +370,32 @@ class Writer(SpillingWriter):
     def optimize(
         self, floor: int = GRAPH_FLOOR, progress: GraphProgress | None = None, cancel: Cancel | None = None
     ) -> int:
-        """Commit, then build the graphs that segments of at least `floor` documents lack."""
+        """Commit, then build the graphs that segments of at least `floor` documents lack.
+
+        From then on, commits and merges build graphs."""
         with self._mutex:
             self.commit()
             self.begin()
             with self._all_or_nothing():
+                if self.snapshot.manifest.graphs is not True:
+                    self._publish(self.snapshot.segments, graphs=True)
                 built = self._add_graphs(floor, progress, cancel)
                 self._collect()
                 self._release_if_idle()
             return built
 
     @property
-    def _keeps_graphs(self) -> bool:
-        """Whether new segments get a graph: as requested, or because others have one."""
-        if self.builds_graphs is None:
-            return any(segment.record.graph_file for segment in self.snapshot.segments)
-        return self.builds_graphs
+    def _changes_graphs(self) -> bool:
+        """Whether the next commit must remember another choice about graphs."""
+        return self.builds_graphs is not None and self.builds_graphs != self.snapshot.manifest.graphs
+
+    @property
+    def _graph_floor(self) -> int | None:
+        """Passages of a segment that gets a graph; None for no graphs."""
+        chosen = self.builds_graphs if self.builds_graphs is not None else self.snapshot.manifest.graphs
+        if chosen is None:
+            chosen = any(segment.record.graph_file for segment in self.snapshot.segments)
+        return self.graph_floor if chosen else None
 
     @property
     def _is_merged(self) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import UsageError
-from citadel.filter.parse import GivenFilter, given_filter
+from citadel.filter.parse import GivenFilter, filter_key, given_filter
 from citadel.filter.tree import Filter
 from citadel.index.snapshot import Snapshot
 from citadel.search.engine import Engine
@@ -60,7 +60,7 @@ class Requests:
         self._snapshot, self._engine = snapshot, engine
         self._documents = ByDocument(snapshot) if snapshot.has_long_documents else None
         self._options: dict[Any, Options] = {}
-        self._filters: dict[Filter, Any] = {}
+        self._filters: dict[Hashable, tuple[Filter, Any]] = {}
         self._lock = threading.Lock()
 
     def make(
@@ -79,9 +79,9 @@ class Requests:
         if offset.__class__ is not int or offset or min_score is not None:
             k, offset, min_score = _check_page(unwrapped(k), unwrapped(offset), unwrapped(min_score))
             k += offset
-        parsed, allowed = None if filter is None else given_filter(filter), None
-        if parsed is not None:
-            allowed = self.allowed(parsed, cancel)
+        parsed, allowed = None, None
+        if filter is not None:
+            parsed, allowed = self._prepared(filter, cancel)
             if semantic_mode == "auto" and len(allowed) < EXACT_ALLOWED:
                 semantic_mode = "exact"
         groups = self._documents if group_by is None else ByField(self._snapshot, group_by)
@@ -100,17 +100,25 @@ class Requests:
 
     def allowed(self, parsed: Filter, cancel: Cancel | None = None) -> Any:
         """The engine's form of a filter; its `len` is the number of passages of live documents that match."""
+        return self._prepared(parsed, cancel)[1]
+
+    def _prepared(self, given: GivenFilter, cancel: Cancel | None) -> tuple[Filter, Any]:
+        """A filter parsed, and the engine's form of it. Cached: parsing takes longer than a short search."""
+        key = filter_key(given)
         with self._lock:
-            if parsed in self._filters:
-                self._filters[parsed] = self._filters.pop(parsed)  # now the most recent one
-                return self._filters[parsed]
+            if key is not None and (known := self._filters.pop(key, None)):
+                self._filters[key] = known  # now the most recent one
+                return known
+        parsed = given_filter(given)
+        assert parsed is not None
         with self._snapshot.whole():
             allowed = self._engine.prepare_filter(self._snapshot.allowed_passages(parsed, cancel))
-        with self._lock:
-            while len(self._filters) >= _MAX_CACHED_FILTERS:
-                del self._filters[next(iter(self._filters))]
-            self._filters[parsed] = allowed
-        return allowed
+        if key is not None:
+            with self._lock:
+                while len(self._filters) >= _MAX_CACHED_FILTERS:
+                    del self._filters[next(iter(self._filters))]
+                self._filters[key] = parsed, allowed
+        return parsed, allowed
 
     def _plan(self, k: int, semantic_mode: str, tau: float | None, ef: int | None) -> Options:
         """Cached: planning takes a twentieth of a short query."""

@@ -61,9 +61,10 @@ def create_context(services: Service | Mapping[str, Service]) -> ServerContext:
 def create_app(context: ServerContext) -> RequestMiddleware:
     """Return the ASGI application; it closes the service when the server stops."""
     app = _fastapi(context)
-    open_names = [name for name, each in context.indexes.items() if each.config.read_token is None]
-    described = describe(app, context.config.limits)
-    schema = name_indexes(described, open_names, len(context.indexes) > 1)
+    described = schema = describe(app, context.config.limits)
+    if len(context.indexes) > 1:
+        open_names = [name for name, each in context.indexes.items() if each.config.read_token is None]
+        schema = name_indexes(described, open_names)
     app.openapi = lambda: schema  # type: ignore[method-assign]
     paths = frozenset(("/openapi.json", *described["paths"], *page_files()))
     handlers = {("POST", route.path): route.get_route_handler() for route in json_routes()}

@@ -36,6 +36,19 @@ def named_folders(arguments: Sequence[str]) -> dict[str, str]:
     return folders
 
 
+def check_name(name: str) -> str:
+    """Return the name of an index; raise UsageError if no index can have it.
+
+    >>> check_name("physics")
+    'physics'
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of an index: write letters, digits, dots, hyphens and underscores"
+        )
+    return name
+
+
 def _named(argument: str) -> tuple[str, str]:
     name, equals, folder = argument.partition("=")
     if equals and _NAME.fullmatch(name) and not os.path.exists(argument):

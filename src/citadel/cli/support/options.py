@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kmg]i?)?b?", re.IGNORECASE)
 MIN_MEMORY = 1 << 20
+_LOG_LEVELS = ("debug", "info", "warning", "error")
 
 IndexFolder = Annotated[str, typer.Argument(metavar="INDEX", help="The index folder.")]
 CorpusFile = Annotated[
@@ -66,6 +67,12 @@ FilterText = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LogLevel = Annotated[
+    str,
+    typer.Option(
+        "--log-level", envvar="CITADEL_LOG_LEVEL", metavar="debug|info|warning|error", help="Log level."
+    ),
+]
 Fingerprint = Annotated[
     str | None,
     typer.Option("--fingerprint", metavar="NAME", help="Vectors: name of the model that made them."),
@@ -83,6 +90,17 @@ def parse_size(text: str, option: str = "--memory") -> int:
     if size < MIN_MEMORY:
         raise UsageError(f"{option} {text!r} is not a size of 1 MiB or more: write it as 512MiB or 1GiB")
     return size
+
+
+def parse_log_level(level: str) -> str:
+    """Check a log level.
+
+    >>> parse_log_level("debug")
+    'debug'
+    """
+    if level not in _LOG_LEVELS:
+        raise UsageError(f"unknown log level {level!r}: choose one of {', '.join(_LOG_LEVELS)}")
+    return level
 
 
 def parse_gpu_memory(text: str) -> int | None:

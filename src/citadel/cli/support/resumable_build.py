@@ -16,7 +16,7 @@ from citadel.cli.support.corpus_feed import (
     report_skipped,
     report_truncated,
 )
-from citadel.cli.support.graphs import build_graphs
+from citadel.cli.support.graphs import build_graphs, lacks_graphs
 from citadel.cli.support.output import plural, say
 from citadel.errors import IndexNotFoundError, InputError, LockHeldError
 from citadel.index.manifest import Build
@@ -47,7 +47,7 @@ class BuildOptions:
     generate_ids: bool = False
     commit_bytes: int = COMMIT_BYTES
     commit_seconds: float = COMMIT_SECONDS
-    graph: bool = False
+    graph: bool = True
 
 
 def build(job: BuildOptions) -> None:
@@ -59,6 +59,8 @@ def build(job: BuildOptions) -> None:
         _check_finished(job, existing.build)
         size = plural(len(existing), "document")
         print(f"{job.path}: already finished: all of {job.corpus} is indexed; the index holds {size}")
+        if job.graph and lacks_graphs(existing):
+            build_graphs(existing)
         return
     feed = _open(job, job.on_error, None if existing is None else existing.build)
     try:
@@ -144,7 +146,7 @@ def _resume(job: BuildOptions, index: Index, feed: Feed) -> Index:
 
 def _create(job: BuildOptions, feed: Feed) -> Index:
     nothing_read = replace(feed.state(), position=0, crc=0, line=0, options=job.options)
-    settings = {**job.settings, "memory": job.memory, "threads": job.threads}
+    settings = {**job.settings, "memory": job.memory, "threads": job.threads, "graph": job.graph}
     return Index.create(job.path, **settings, overwrite=True, build=nothing_read)
 
 
@@ -163,8 +165,8 @@ def _add_rest(job: BuildOptions, index: Index, feed: Feed) -> None:
                 report_skipped(feed)
                 feed.require_documents(len(index))
             known = replace(feed.state(), finished=ended, options=job.options)
-            index.commit(known, graph=False)  # built once, at the end
-    if job.graph:
+            index.commit(known)
+    if job.graph and lacks_graphs(index):
         build_graphs(index)
 
 

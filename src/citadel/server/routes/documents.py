@@ -115,12 +115,12 @@ async def commit(request: Request, body: CommitRequest = _NO_TOKENS) -> Response
 
 
 @router.post("/v1/rollback", response_model=RollbackResponse)
-async def rollback(request: Request, body: EmptyRequest = _NOTHING) -> Response:
+async def rollback(request: Request, body: EmptyRequest = _NOTHING) -> Response:  # noqa: ARG001
     """Drop all uncommitted changes, those of other clients too. The body is optional."""
     return json_response(await server_context(request).service.rollback())
 
 
 @router.post("/v1/merge", response_model=CommitResponse)
-async def merge(request: Request, body: EmptyRequest = _NOTHING) -> Response:
+async def merge(request: Request, body: EmptyRequest = _NOTHING) -> Response:  # noqa: ARG001
     """Merge all segments into one, without deleted documents. The body is optional."""
     return json_response(await server_context(request).service.merge())

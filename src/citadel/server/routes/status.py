@@ -1,4 +1,4 @@
-"""`/v1/stats`, `/v1/fields`, `/health/` and `/metrics`."""
+"""`/v1/stats`, `/v1/indexes`, `/v1/fields`, `/health/` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -100,6 +100,8 @@ async def ready(request: Request) -> Response:
     context = server_context(request)
     if context.draining:
         raise ServerError(503, "stopping", "this server is stopping: use another one", 1)
+    if len(context.indexes) > 1:  # each has its own generation
+        return json_response({"status": "ready"})
     return json_response({"status": "ready", "generation": context.service.generation})
 
 
