@@ -26,6 +26,7 @@ from citadel.errors import (
 from citadel.filter.parse import GivenFilter, given_filter
 from citadel.filter.tree import And, Compare, Filter, Not, Or, comparisons
 from citadel.forks import no_fork
+from citadel.index.backup import backup
 from citadel.index.changes import check_added, count_documents
 from citadel.index.create import NewIndexOptions, create_index, new_index_settings
 from citadel.index.folder_lock import fork_message
@@ -401,6 +402,35 @@ class Index(IndexReader):
                     raise OwnershipError(fork_message(self._storage.location))
                 self._view = Writer(self._storage, self._memory, self._view)
             return self._view
+
+    # -- copies
+
+    def backup(self, path: AnyPath, *, links: bool = True) -> int:
+        """Copy the newest committed generation into a new folder, and return its number.
+
+        Writers may go on meanwhile. The copy is an index of its own; every byte of it is read before the
+        folder gets its name. Files are hard links where possible, which takes no space but shares the disk's
+        blocks: use `links=False` for a copy of its own on the same disk.
+
+        >>> import tempfile
+        >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add([{"id": "d1", "text": "E = mc²"}])
+        >>> generation = index.commit().backup(tempfile.mkdtemp() + "/backup")
+        """
+        return backup(self._storage, path, links=links).manifest.generation
+
+    @classmethod
+    def restore(cls, path: AnyPath, target: AnyPath, *, links: bool = True, **options: Any) -> Self:
+        """Copy a backup into a new folder and open it there, with the options of `open`.
+
+        >>> import tempfile
+        >>> index, folder = Index.create(tempfile.mkdtemp(), model="bm25"), tempfile.mkdtemp()
+        >>> generation = index.backup(folder + "/backup")
+        >>> Index.restore(folder + "/backup", folder + "/restored").generation == generation
+        True
+        """
+        backup(as_storage(path), target, links=links)
+        return cls.open(target, **options)
 
     # -- reading
 

@@ -9,12 +9,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from citadel.encode.locate import index_model, require_fingerprint, text_model
+from citadel.encode.shared import shared_encoder
 from citadel.errors import UsageError
 from citadel.filter.parse import GivenFilter, given_filter
 from citadel.filter.tree import Scalar
 from citadel.forks import no_fork
 from citadel.index import check as checking
-from citadel.index.create import load_encoder
 from citadel.index.listing import count_documents, count_values, list_documents, list_fields, list_ids
 from citadel.index.manifest import Build
 from citadel.index.snapshot import Snapshot
@@ -196,7 +196,7 @@ class IndexReader(ABC):
 
     def _load_model(self) -> Encoder:
         settings = self.settings
-        encoder = load_encoder(self._find_model(), settings.tau, self._threads)
+        encoder = shared_encoder(self._find_model(), settings.tau, self._threads)
         require_fingerprint(encoder.fingerprint, settings.fingerprint, encoder.folder)
         return encoder
 

@@ -32,6 +32,8 @@ PATHS = (
     "delete",
     "commit",
     "metadata",
+    "rollback",
+    "merge",
 )
 EXAMPLES = 400 if NIGHT else 200
 

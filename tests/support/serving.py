@@ -10,13 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import citadel
 from citadel.server.config import Limits, ServerConfig
-from citadel.server.run import DrainingServer, listen, make_server
+from citadel.server.run import DrainingServer, listen, make_server, make_services
 from citadel.server.service import Service
 from tests.index.quick import Quick
 
@@ -79,20 +79,26 @@ def text_index(folder: Path, documents: Sequence[dict[str, Any]] = DOCUMENTS) ->
 
 @contextlib.contextmanager
 def running(
-    index: citadel.Index, *, limits: Limits | None = None, port: int = 0, **settings: Any
+    index: citadel.Index | Mapping[str, citadel.Index],
+    *,
+    limits: Limits | None = None,
+    port: int = 0,
+    tokens: Mapping[str, Mapping[str, Any]] | None = None,
+    **settings: Any,
 ) -> Iterator[Running]:
-    """Serve an index from a thread, with a write token."""
+    """Serve an index, or several by name, from a thread, with a write token."""
     chosen: dict[str, Any] = {"write_token": TOKEN, "access_log": False, "reload_seconds": 0.0}
     chosen |= {"host_names": ("x", "test")} | settings
-    service = Service(index, ServerConfig(limits=limits or Limits(), **chosen))
-    server, listening = make_server(service), listen("127.0.0.1", port)
+    named = index if isinstance(index, Mapping) else {"index": index}
+    services = make_services(named, ServerConfig(limits=limits or Limits(), **chosen), tokens or {})
+    server, listening = make_server(services), listen("127.0.0.1", port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     port = listening.getsockname()[1]
     thread.start()
     wait_until(lambda: server.started)
     client = citadel.Client(f"http://127.0.0.1:{port}", token=TOKEN)
     try:
-        yield Running(client, service, server, port)
+        yield Running(client, next(iter(services.values())), server, port)
     finally:
         client.close()
         server.should_exit = True

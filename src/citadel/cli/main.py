@@ -15,6 +15,7 @@ import typer
 
 from citadel.cli import (
     add,
+    backup,
     bench,
     check,
     count,
@@ -68,6 +69,8 @@ app.command()(merge.merge)
 app.command()(optimize.optimize)
 app.command()(shard.shard)
 app.command()(check.check)
+app.command()(backup.backup)
+app.command()(backup.restore)
 app.command()(stats.stats)
 app.command("list")(listing.list_documents)
 app.command()(count.count)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from citadel.cli.support.options import IndexFolder, LogLevel, Model, parse_gpu_memory, parse_log_level
+from citadel.cli.support.options import LogLevel, Model, parse_gpu_memory, parse_log_level
 from citadel.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from citadel.api import Index
+
+_TOKENS_HELP = 'write {"NAME": {"read": "TOKEN", "write": "TOKEN"}}'
 
 
 def _option(name: str, help: str, **more: Any) -> Any:
@@ -16,6 +22,16 @@ def _option(name: str, help: str, **more: Any) -> Any:
     return typer.Option(envvar=f"CITADEL_{name}", help=help, **more)
 
 
+Indexes = Annotated[
+    list[str], typer.Argument(metavar="INDEX...", help="Index folders, or NAME=FOLDER to name one in URLs.")
+]
+CorsOrigin = Annotated[
+    list[str] | None,
+    _option("CORS", "An origin whose pages may use the API, or *; repeatable.", metavar="ORIGIN"),
+]
+IndexTokens = Annotated[
+    str, _option("INDEX_TOKENS", "Tokens of single indexes, a JSON file.", metavar="FILE")
+]
 Host = Annotated[str, _option("HOST", "The address to listen on.")]
 HostName = Annotated[
     list[str] | None, _option("HOST_NAME", "A host name that requests may use; repeatable.", metavar="NAME")
@@ -56,14 +72,16 @@ AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
 
 
 def serve(
-    index: IndexFolder,
+    index: Indexes,
     host: Host = "127.0.0.1",
     host_name: HostName = None,
     port: Port = 8080,
     share_port: SharePort = False,
     model: Model = None,
+    cors: CorsOrigin = None,
     write_token_file: WriteToken = "",
     read_token_file: ReadToken = "",
+    index_tokens: IndexTokens = "",
     workers: Workers = 0,
     threads: Threads = 1,
     device: Device = "cpu",
@@ -78,7 +96,7 @@ def serve(
     log_level: LogLevel = "info",
     access_log: AccessLog = True,
 ) -> None:
-    """Serve an index over HTTP, with a web page at /. Variables CITADEL_… set the same options."""
+    """Serve indexes over HTTP, with a web page at /. Variables CITADEL_… set the same options."""
     parse_log_level(log_level)
     tokens = {
         "write_token": _token("CITADEL_WRITE_TOKEN", write_token_file),
@@ -101,15 +119,22 @@ def serve(
     }
     settings |= {
         "host_names": tuple(host_name or ()),
+        "cors": tuple(cors or ()),
         "share_port": share_port,
         "device": device,
         "gpu_memory": parse_gpu_memory(gpu_memory),
     }
-    _run(index, model, log_level, limits, settings | tokens | {"access_log": access_log})
+    settings |= tokens | {"access_log": access_log}
+    _run(index, model, log_level, limits, settings, _index_tokens(index_tokens))
 
 
 def _run(
-    index: str, model: str | None, log_level: str, limits: dict[str, int], settings: dict[str, Any]
+    folders: list[str],
+    model: str | None,
+    log_level: str,
+    limits: dict[str, int],
+    settings: dict[str, Any],
+    tokens: dict[str, dict[str, str | None]],
 ) -> None:
     try:
         from citadel.server import logs, run
@@ -117,14 +142,49 @@ def _run(
         raise UsageError(
             f"the server needs more packages ({error}): pip install 'citadel-ir[server]'"
         ) from None
-    from citadel.api import Index
+    from citadel.cli.support.options import MIN_MEMORY
     from citadel.server.config import Limits, ServerConfig
+    from citadel.server.names import named_folders
+    from citadel.settings import DEFAULT_MEMORY
 
-    config = ServerConfig(limits=Limits(**limits), **settings)
-    opened = Index.open(index, model=model, threads=1)
-    opened.require_model()
+    config, named = ServerConfig(limits=Limits(**limits), **settings), named_folders(folders)
+    memory = max(DEFAULT_MEMORY // len(named), MIN_MEMORY)  # the indexes share one bound
+    opened = {name: _open(folder, model, memory, len(named) == 1) for name, folder in named.items()}
     logs.set_up(log_level)
-    run.serve(opened, config)
+    run.serve(opened, config, tokens)
+
+
+def _open(folder: str, model: str | None, memory: int, is_only: bool) -> Index:
+    """Open an index; of several, those without a model ignore the one that is given."""
+    from citadel.api import Index
+
+    if not is_only and Index.open(folder).settings.model is None:
+        model = None
+    index = Index.open(folder, model=model, threads=1, memory=memory)
+    index.require_model()
+    return index
+
+
+def _index_tokens(file: str) -> dict[str, dict[str, str | None]]:
+    """Read the tokens of single indexes: {"NAME": {"read": TOKEN, "write": TOKEN or null}, …}."""
+    if not file:
+        return {}
+    try:
+        with open(file, encoding="utf-8") as opened:
+            tokens = json.load(opened)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read as JSON ({type(error).__name__}): {_TOKENS_HELP}", file) from None
+    if not isinstance(tokens, dict) or not all(map(_are_tokens, tokens.values())):
+        raise InputError(f"not the tokens of indexes: {_TOKENS_HELP}", file)
+    return tokens
+
+
+def _are_tokens(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() <= {"read", "write"}
+        and all(token is None or isinstance(token, str) for token in value.values())
+    )
 
 
 def _token(variable: str, file: str) -> str | None:

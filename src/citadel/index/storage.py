@@ -25,7 +25,7 @@ from citadel.index.mapping import MappedFile
 
 AnyPath = str | os.PathLike[str]
 TEMPORARY = ".tmp"
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # file systems without hard links
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # file systems without hard links
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -111,7 +111,7 @@ class FolderStorage:
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(exist_ok=True)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
         self.folder()
 
     def reopen(self) -> None:
@@ -210,7 +210,7 @@ class FolderStorage:
         try:
             os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         except OSError as error:
-            if error.errno not in _NO_LINKS or new in self.names():
+            if error.errno not in NO_LINKS or new in self.names():
                 raise
             os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
         else:
@@ -280,7 +280,8 @@ def as_storage(path: AnyPath | Storage) -> Storage:
     return FolderStorage(path) if isinstance(path, (str, os.PathLike)) else path
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Make created, renamed and removed names of a folder durable."""
     descriptor = os.open(path, _DIRECTORY)
     try:
         os.fsync(descriptor)

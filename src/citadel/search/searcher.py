@@ -212,6 +212,14 @@ class Searcher:
         """Prepare texts for `search_prepared`; a model encodes several at once."""
         return list(self._prepare_texts(queries))
 
+    def prepare_routed(self, query: str, routed: RoutedTokens) -> PreparedQuery:
+        """Prepare a text that `text_encoder` has encoded."""
+        if routed.is_blank:
+            raise _empty_query(query)
+        rows = (routed.keys, routed.weights, routed.vectors, routed.semantic)
+        plan = plan_vectors(self.settings, *rows)
+        return PreparedQuery(self._engine.prepare(plan), routed.is_cut, self._logit(plan))
+
     def prepare_vectors(
         self, keys: Any = None, weights: Any = None, vectors: Any = None, semantic: Any = None
     ) -> PreparedQuery:
@@ -331,15 +339,10 @@ class Searcher:
 
     def _prepare_encoded(self, queries: Sequence[str]) -> Iterator[PreparedQuery]:
         """Encode a batch of queries at a time, on all cores."""
-        encoder = self._query_encoder() if self._query_encoder else self.encoder
+        encoder = self.text_encoder
         for start in range(0, len(queries), _BATCH):
             part = queries[start : start + _BATCH]
-            for query, routed in zip(part, encoder.encode_queries(part), strict=True):
-                if routed.is_blank:
-                    raise _empty_query(query)
-                rows = (routed.keys, routed.weights, routed.vectors, routed.semantic)
-                plan = plan_vectors(self.settings, *rows)
-                yield PreparedQuery(self._engine.prepare(plan), routed.is_cut, self._logit(plan))
+            yield from map(self.prepare_routed, part, encoder.encode_queries(part))
 
     def _logit(self, plan: Plan) -> float | None:
         if self.calibration is None or plan.semantic is None:
@@ -387,6 +390,11 @@ class Searcher:
         if self.statistics:
             return explain_terms(self, text, tau=tau, side=side)
         return explain_text(self.encoder, text, tau=tau, side=side)
+
+    @property
+    def text_encoder(self) -> QueryEncoder:
+        """What encodes queries; searchers of one model share it."""
+        return self._query_encoder() if self._query_encoder else self.encoder
 
     @property
     def encoder(self) -> Encoder:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,6 +18,7 @@ from citadel.errors import CitadelError
 from citadel.server.config import Limits
 from citadel.server.context import ServerContext
 from citadel.server.errors import on_citadel_error, on_http_exception, on_validation_error
+from citadel.server.index_paths import name_indexes
 from citadel.server.json_route import JsonRoute
 from citadel.server.metrics import Metrics
 from citadel.server.middleware import RequestMiddleware
@@ -43,20 +45,28 @@ _SCHEMA_LIMITS = (
 )
 
 
-def create_context(service: Service) -> ServerContext:
-    """Return a service with its worker pool and metrics."""
-    metrics, config = Metrics(), service.config
+def create_context(services: Service | Mapping[str, Service]) -> ServerContext:
+    """Return services, by the names of their indexes, with one worker pool and metrics for all."""
+    named = {"index": services} if isinstance(services, Service) else dict(services)
+    first = next(iter(named.values()))
+    metrics, config = Metrics(), first.config
     pool = Pool(config.num_workers, config.limits.queue, metrics.batch_taken)
-    _add_gauges(metrics, service, pool)
-    return ServerContext(service, pool, metrics, config)
+    _add_gauges(metrics, named, pool)
+    context = ServerContext(first, pool, metrics, config)
+    for name, service in named.items():
+        context.indexes[name] = ServerContext(service, pool, metrics, service.config, name)
+    return context
 
 
 def create_app(context: ServerContext) -> RequestMiddleware:
     """Return the ASGI application; it closes the service when the server stops."""
     app = _fastapi(context)
-    schema = describe(app, context.config.limits)
+    described = schema = describe(app, context.config.limits)
+    if len(context.indexes) > 1:
+        open_names = [name for name, each in context.indexes.items() if each.config.read_token is None]
+        schema = name_indexes(described, open_names)
     app.openapi = lambda: schema  # type: ignore[method-assign]
-    paths = frozenset(("/openapi.json", *schema["paths"], *page_files()))
+    paths = frozenset(("/openapi.json", *described["paths"], *page_files()))
     handlers = {("POST", route.path): route.get_route_handler() for route in json_routes()}
     return RequestMiddleware(app, context, paths, handlers)
 
@@ -92,7 +102,7 @@ class _Lifespan:
     """Start and stop the worker pool and the reload poller with the server."""
 
     def __init__(self, context: ServerContext) -> None:
-        self._service, self._pool = context.service, context.pool
+        self._services, self._pool = context.services, context.pool
         self._seconds = context.config.reload_seconds
 
     @contextlib.asynccontextmanager
@@ -104,24 +114,31 @@ class _Lifespan:
         finally:
             poller.cancel()
             self._pool.stop()
-            self._service.close()
+            for service in self._services:
+                service.close()
 
     async def _poll(self) -> None:
         while self._seconds:
             await asyncio.sleep(self._seconds)
-            with contextlib.suppress(CitadelError):  # the writer is busy: retry at the next poll
-                await self._service.reload()
+            for service in self._services:
+                with contextlib.suppress(CitadelError):  # the writer is busy: retry at the next poll
+                    await service.reload()
 
 
-def _add_gauges(metrics: Metrics, service: Service, pool: Pool) -> None:
+def _add_gauges(metrics: Metrics, services: Mapping[str, Service], pool: Pool) -> None:
+    def add(name: str, help: str, value: Callable[[Service], float]) -> None:
+        metrics.gauges(name, help, {index: partial(value, service) for index, service in services.items()})
+
     metrics.gauge("citadel_queue_length", "Requests waiting for a worker", lambda: pool.waiting)
-    metrics.gauge("citadel_index_generation", "Generation being served", lambda: service.generation)
-    metrics.gauge("citadel_index_documents", "Documents being served", lambda: len(service.searcher))
-    metrics.gauge("citadel_changes_waiting", "Uncommitted changes", lambda: service.waiting)
-    metrics.gauge("citadel_commits", "Commits made by this server", lambda: service.commits)
-    metrics.gauge("citadel_reloads", "Generations of other processes loaded", lambda: service.reloads)
-    metrics.gauge(
-        "citadel_reload_failures", "Failed attempts to load a new generation", lambda: service.reload_failures
+    add("citadel_index_generation", "Generation being served", lambda service: service.generation)
+    add("citadel_index_documents", "Documents being served", lambda service: len(service.searcher))
+    add("citadel_changes_waiting", "Uncommitted changes", lambda service: service.waiting)
+    add("citadel_commits", "Commits made by this server", lambda service: service.commits)
+    add("citadel_reloads", "Generations of other processes loaded", lambda service: service.reloads)
+    add(
+        "citadel_reload_failures",
+        "Failed attempts to load a new generation",
+        lambda service: service.reload_failures,
     )
 
 

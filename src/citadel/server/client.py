@@ -8,7 +8,7 @@ import threading
 import urllib.parse
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from citadel.errors import (
     ChangesLostError,
@@ -18,6 +18,7 @@ from citadel.errors import (
     ResourceError,
     ServerError,
     TruncatedDocumentsWarning,
+    UncommittedChangesWarning,
     UsageError,
 )
 from citadel.filter.parse import GivenFilter
@@ -25,6 +26,7 @@ from citadel.filter.tree import Scalar
 from citadel.server.client_filter import filter_json
 from citadel.server.client_results import RemoteHits, facet_pairs, listed_document
 from citadel.server.error_codes import ERROR_CODES
+from citadel.server.names import check_name
 from citadel.text.new_ids import NewIds
 from citadel.text.parse import AnyId, known_id, known_ids
 from citadel.text.queries import named_queries, query_id
@@ -74,18 +76,22 @@ class _Uncommitted:
 class Client:
     """Search and change an index through its server. Threads can share it; each has its own connection.
 
-    Processes can share it too: a pickled copy has the address, the token and the timeout, and opens its own
-    connections.
+    Processes can share it too: a pickled copy has the address, the name of the index, the token and the
+    timeout, and opens its own connections. `index` is a name, for servers of several indexes.
 
-    >>> Client("http://127.0.0.1:8080").url
-    'http://127.0.0.1:8080'
+    >>> with Client("http://127.0.0.1:8080", index="physics") as client:
+    ...     client.url, client.index
+    ('http://127.0.0.1:8080', 'physics')
     """
 
-    def __init__(self, url: str, *, token: str | None = None, timeout: float = 130.0) -> None:
+    def __init__(
+        self, url: str, *, token: str | None = None, timeout: float = 130.0, index: str | None = None
+    ) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise UsageError(f"{url!r} is not the address of a server: write it as http://127.0.0.1:8080")
         self.url, self._parts, self._token, self._timeout = url.rstrip("/"), parts, token, timeout
+        self.index = None if index is None else check_name(index)
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -97,7 +103,20 @@ class Client:
         """Pickle the address and the token; changes of this client must be committed before."""
         if self._uncommitted.tokens():
             raise UsageError(f"{self.url}: a client with uncommitted changes cannot be pickled; commit them")
-        return _restore, (type(self), self.url, self._token, self._timeout)
+        return _restore, (type(self), self.url, self._token, self._timeout, self.index)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+        if kind is None:
+            self._warn_uncommitted(stacklevel=3)
+
+    def _warn_uncommitted(self, stacklevel: int) -> None:
+        if self._uncommitted.tokens():
+            message = f"{self.url}: changes of this client are uncommitted: commit or roll them back"
+            warnings.warn(message, UncommittedChangesWarning, stacklevel)
 
     # -- searching -------------------------------------------------------------------------------------------
 
@@ -318,6 +337,20 @@ class Client:
         tokens = self._uncommitted.tokens()
         return int(self._call_with_tokens("/v1/commit", {}, tokens)["generation"])
 
+    def rollback(self) -> int:
+        """Drop all uncommitted changes on the server, those of other clients too; return how many."""
+        tokens = self._uncommitted.tokens()
+        dropped = int(self.call("POST", "/v1/rollback", {})["dropped"])
+        self._uncommitted.forget(tokens)
+        return dropped
+
+    def merge(self) -> int:
+        """Merge all segments into one, without deleted documents; return the generation.
+
+        Refused with ServerError (`changes_waiting`) while the server has uncommitted changes.
+        """
+        return int(self.call("POST", "/v1/merge", {})["generation"])
+
     def _change(self, path: str, body: dict[str, Any], commit: bool) -> dict[str, Any]:
         if commit:
             return self._call_with_tokens(path, {**body, "commit": True}, self._uncommitted.tokens())
@@ -339,11 +372,20 @@ class Client:
         """Return statistics of the index, memory and limits."""
         return self.call("GET", "/v1/stats")
 
+    def indexes(self) -> list[dict[str, Any]]:
+        """Return the indexes of the server that the token may read: name, documents, generation and more."""
+        return list(self.call("GET", "/v1/indexes")["indexes"])
+
     # -- HTTP ------------------------------------------------------------------------------------------------
 
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Call any route with a JSON value and return its JSON; errors carry the server's message."""
+        """Call any route with a JSON value and return its JSON; errors carry the server's message.
+
+        With an index, `/v1/stats` is sent to `/v1/indexes/NAME/stats`.
+        """
         payload = None if body is None else _encode(body)
+        if self.index is not None and path.startswith("/v1/") and not path.startswith("/v1/indexes"):
+            path = f"/v1/indexes/{self.index}{path[3:]}"
         status, headers, text = self._exchange(method, self._parts.path.rstrip("/") + path, payload)
         try:
             answer = json.loads(text)
@@ -448,9 +490,11 @@ def _parts(documents: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str,
         yield part
 
 
-def _restore(kind: type[Client], url: str, token: str | None, timeout: float) -> Client:
+def _restore(
+    kind: type[Client], url: str, token: str | None, timeout: float, index: str | None = None
+) -> Client:
     """Restore a pickled Client."""
-    return kind(url, token=token, timeout=timeout)
+    return kind(url, token=token, timeout=timeout, index=index)
 
 
 def _options(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import InitVar, asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import InitVar, asdict, dataclass, field, replace
+from typing import Any
 
 from citadel.errors import UsageError
+from citadel.server.cors import check_origin
 from citadel.server.hosts import host_name
 from citadel.settings import available_threads
 
@@ -56,6 +59,7 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8080
     host_names: tuple[str, ...] = ()  # accepted in the Host header, besides localhost and `host`
+    cors: tuple[str, ...] = ()  # origins whose pages may use the API; "*": all
     share_port: bool = False  # with other read-only servers of the same index
     write_token: str | None = field(default=None, repr=False)
     read_token: str | None = field(default=None, repr=False)
@@ -83,6 +87,8 @@ class ServerConfig:
                 raise UsageError(
                     f"--host-name {name!r} is not a host name: write it without scheme, port and path"
                 )
+        for origin in self.cors:
+            check_origin(origin)
         if self.share_port and not self.read_only:
             raise UsageError(
                 "--share-port is for read-only servers: start the one with the write token on another port"
@@ -93,6 +99,14 @@ class ServerConfig:
             raise UsageError(
                 "a timeout is negative: reload and drain need 0 seconds or more, a request more than 0"
             )
+
+    def for_index(self, tokens: Mapping[str, Any]) -> ServerConfig:
+        """The configuration of one index; its own `read` and `write` tokens replace the server's.
+
+        >>> ServerConfig(read_token="a secret of some length").for_index({"read": None}).read_token
+        """
+        chosen = {f"{kind}_token": tokens[kind] for kind in ("read", "write") if kind in tokens}
+        return replace(self, **chosen, card_memory=None) if chosen else self
 
     @property
     def read_only(self) -> bool:

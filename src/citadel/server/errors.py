@@ -166,5 +166,6 @@ async def on_validation_error(request: Request, error: Exception) -> Response:
 
 async def on_citadel_error(request: Request, error: Exception) -> Response:
     """Handle an exception raised by a route."""
-    location = request.app.state.context.service.location
+    context = request.scope.get("context") or request.app.state.context
+    location = context.service.location
     return error_response(as_server_error(error, location), request.scope.get("request_id"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -53,6 +53,15 @@ class Metrics:
     def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
         """Add a gauge whose value is read at each scrape."""
         Gauge(name, help, registry=self.registry).set_function(value)
+
+    def gauges(self, name: str, help: str, values: Mapping[str, Callable[[], float]]) -> None:
+        """Add a gauge per index; with one index it has no label."""
+        if len(values) == 1:
+            self.gauge(name, help, next(iter(values.values())))
+            return
+        gauge = Gauge(name, help, ("index",), registry=self.registry)
+        for index, value in values.items():
+            gauge.labels(index).set_function(value)
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a response and its duration."""

@@ -17,9 +17,10 @@ from starlette.responses import Response
 from citadel.errors import ServerError
 from citadel.server.config import Limits
 from citadel.server.context import ServerContext
+from citadel.server.cors import PREFLIGHT, Cors
 from citadel.server.errors import as_server_error, error_response, request_id
 from citadel.server.hosts import Hosts
-from citadel.server.tokens import WRITE, TokenCheck, permission
+from citadel.server.tokens import READ, WRITE, TokenCheck, permission
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -46,7 +47,9 @@ class RequestMiddleware:
     ) -> None:
         self._app, self._context, self._paths, self._handlers = app, context, paths, handlers
         config = context.config
-        self._token_check, self._hosts = TokenCheck(config), Hosts(config.host, config.host_names)
+        self._hosts, self._cors = Hosts(config.host, config.host_names), Cors(config.cors)
+        self._token_checks = {name: TokenCheck(each.config) for name, each in context.indexes.items()}
+        self._only_check = next(iter(self._token_checks.values()))
         self._access_log = config.access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,18 +57,41 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         start = time.perf_counter()
-        exchange = _Exchange(scope, receive, send, self._context)
+        exchange, location = _Exchange(scope, receive, send, self._context, self._cors), ""
         try:
             self._hosts.check(scope["http_version"], scope["headers"])
-            self._token_check.check(scope["method"], scope["path"], scope["headers"])
-            exchange.check()
+            if self._cors.is_preflight(scope["method"], exchange.headers):
+                await exchange.send({"type": "http.response.start", "status": 204, "headers": [*PREFLIGHT]})
+                await exchange.send({"type": "http.response.body", "body": b""})
+                return
+            context, scope["path"] = self._context.resolve(scope["path"])
+            scope["context"], location = context, context.service.location
+            self._check_token(context, scope)
+            exchange.check(max_body(self._context.config.limits, scope["method"], scope["path"]))
             await self._dispatch(scope, exchange)
         except (Exception, asyncio.CancelledError) as error:
-            response = error_response(as_server_error(error, self._context.service.location), exchange.id)
+            response = error_response(as_server_error(error, location), exchange.id)
             if not exchange.status:  # otherwise the response has started, and uvicorn closes the connection
                 await response(scope, receive, exchange.send)
         finally:
             self._record(scope, exchange, time.perf_counter() - start)
+
+    def _check_token(self, context: ServerContext, scope: Scope) -> None:
+        """Check the token of the request's index; metrics need one that may read every index."""
+        method, path, headers = scope["method"], scope["path"], scope["headers"]
+        if path == "/metrics":
+            for check in self._token_checks.values():
+                check.check(method, path, headers)
+        elif path != "/v1/indexes":
+            (self._token_checks[context.name] if context.name else self._only_check).check(
+                method, path, headers
+            )
+        else:
+            scope["readable"] = [
+                name for name, check in self._token_checks.items() if check.can_read(headers)
+            ]
+            if not scope["readable"]:
+                self._only_check.check_permission(READ, headers)
 
     async def _dispatch(self, scope: Scope, exchange: _Exchange) -> None:
         handler = self._handlers.get((scope["method"], scope["path"]))
@@ -87,6 +113,7 @@ class RequestMiddleware:
                     "request_id": exchange.id,
                     "method": exchange.method,
                     "route": path,
+                    **_index_name(scope),
                     "status": exchange.status,
                     "ms": round(seconds * 1000, 3),
                     "bytes_in": exchange.bytes_in,
@@ -94,6 +121,12 @@ class RequestMiddleware:
                     "client": client[0] if client else None,
                 },
             )
+
+
+def _index_name(scope: Scope) -> dict[str, str]:
+    """The name of the index, for the log, if the URL has it."""
+    name = scope["context"].name if "context" in scope else None
+    return {"index": name} if name else {}
 
 
 def max_body(limits: Limits, method: str, path: str) -> int:
@@ -111,28 +144,31 @@ class _Exchange:
     """One request and its response; counts the bytes of both."""
 
     __slots__ = (
-        "_context", "_headers", "_max_body", "_receive", "_send",
-        "bytes_in", "bytes_out", "id", "method", "status",
+        "_context", "_cors", "_max_body", "_receive", "_send",
+        "bytes_in", "bytes_out", "headers", "id", "method", "status",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, context: ServerContext) -> None:
-        self._receive, self._send, self._context = receive, send, context
-        self._max_body = max_body(context.config.limits, scope["method"], scope["path"])
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.id = request_id(self._headers.get(b"x-request-id", b""))
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, context: ServerContext, cors: Cors
+    ) -> None:
+        self._receive, self._send, self._context, self._cors = receive, send, context, cors
+        self._max_body = 0  # until the request is checked
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.id = request_id(self.headers.get(b"x-request-id", b""))
         self.method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
         self.bytes_in = self.bytes_out = self.status = 0
         scope["request_id"] = self.id
 
-    def check(self) -> None:
+    def check(self, max_body: int) -> None:
         """Reject a request by its headers, before the body is read."""
-        if self._headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        self._max_body = max_body
+        if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise ServerError(415, "media_type", "the body is compressed: send plain JSON")
-        length = self._headers.get(b"content-length", b"0")
+        length = self.headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._max_body:
             raise self._too_large()
-        has_body = length.strip(b"0") or b"transfer-encoding" in self._headers
-        media_type = self._headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        has_body = length.strip(b"0") or b"transfer-encoding" in self.headers
+        media_type = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if has_body and media_type != b"application/json":
             raise ServerError(
                 415, "media_type", "the body must be JSON: send `Content-Type: application/json`"
@@ -156,6 +192,7 @@ class _Exchange:
             headers = message.setdefault("headers", [])
             headers.append((b"x-request-id", self.id.encode()))
             headers.append((b"x-content-type-options", b"nosniff"))
+            headers += self._cors.headers(self.headers)
             if self._context.draining:
                 headers.append((b"connection", b"close"))
         else:

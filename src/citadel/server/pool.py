@@ -7,6 +7,7 @@ while workers are idle, and batches grow with the load, when they pay.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from itertools import groupby
@@ -182,7 +183,8 @@ class Pool:
     def _run_all(self, jobs: list[PoolJob]) -> None:
         finished: list[PoolJob] = []
         delivered = time.perf_counter()
-        for _, group in groupby(jobs, key=lambda job: id(job.searcher)):  # two searchers during a reload
+        jobs = sorted(jobs, key=_encoder_id)
+        for _, group in groupby(jobs, key=_encoder_id):
             for job, queries in encode_queries(list(group)):
                 _run(job, queries)
                 finished.append(job)
@@ -218,11 +220,20 @@ class Pool:
             self._loop.call_soon_threadsafe(_settle_all, finished)
 
 
+def _encoder_id(job: PoolJob) -> int:
+    """Equal for jobs whose texts can be encoded together: those of one model, also in several indexes."""
+    encoder = None
+    if job.texts and job.searcher.settings.model is not None:
+        with contextlib.suppress(Exception):  # encoding reports it, to this job alone
+            encoder = job.searcher.text_encoder
+    return id(encoder or job.searcher)
+
+
 def encode_queries(jobs: list[PoolJob]) -> list[tuple[PoolJob, list[Any]]]:
     """Pair each job with its encoded queries: all texts in one batch, or job by job if the batch fails."""
     start = time.perf_counter()
     try:
-        queries = _encode_texts(jobs, [text for job in jobs for text in job.texts])
+        queries = _encode_texts(jobs)
     except Exception as error:
         if len(jobs) == 1:
             jobs[0].outcome = (None, error)
@@ -236,14 +247,26 @@ def encode_queries(jobs: list[PoolJob]) -> list[tuple[PoolJob, list[Any]]]:
     return pairs
 
 
-def _encode_texts(jobs: list[PoolJob], texts: list[str]) -> list[Any]:
+def _encode_texts(jobs: list[PoolJob]) -> list[Any]:
     """Encode some texts at a time, so that cancelled jobs end soon."""
+    pairs = [(job.searcher, text) for job in jobs for text in job.texts]
     queries: list[Any] = []
-    for start in range(0, len(texts), MAX_BATCH_TEXTS):
+    for start in range(0, len(pairs), MAX_BATCH_TEXTS):
         if all(job.cancel.is_set() for job in jobs):
             raise Cancelled("the search was cancelled")
-        queries += jobs[0].searcher.prepare(texts[start : start + MAX_BATCH_TEXTS])
+        queries += _prepare(pairs[start : start + MAX_BATCH_TEXTS])
     return queries
+
+
+def _prepare(pairs: list[tuple[Searcher, str]]) -> list[Any]:
+    """Prepare texts, each for its searcher; the model encodes them in one batch."""
+    first, texts = pairs[0][0], [text for _, text in pairs]
+    if all(searcher is first for searcher, _ in pairs):
+        return first.prepare(texts)
+    encoded = first.text_encoder.encode_queries(texts)
+    return [
+        searcher.prepare_routed(text, routed) for (searcher, text), routed in zip(pairs, encoded, strict=True)
+    ]
 
 
 def _run(job: PoolJob, queries: list[Any]) -> None:

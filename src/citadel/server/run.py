@@ -9,6 +9,8 @@ import logging
 import signal
 import socket
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import uvicorn
 
@@ -18,7 +20,7 @@ from citadel.server.app import create_app, create_context
 from citadel.server.config import ServerConfig
 from citadel.server.context import ServerContext
 from citadel.server.protocol import bounded_protocol
-from citadel.server.service import Service
+from citadel.server.service import Service, WriteSlots
 
 _CLOSE_NOTICE = 1.0  # seconds in which keep-alive clients get `Connection: close`
 _TICK = 0.02
@@ -33,8 +35,8 @@ class DrainingServer(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, context: ServerContext) -> None:
         super().__init__(config)
-        self.context, self._service = context, context.service
-        self._reloading: asyncio.Task[None] | None = None
+        self.context, self._services = context, context.services
+        self._reloading: asyncio.Future[Any] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -45,14 +47,15 @@ class DrainingServer(uvicorn.Server):
             _log.info("listening", extra={"url": f"http://{f'[{host}]' if ':' in host else host}:{port}"})
 
     def _reload(self) -> None:
-        self._reloading = asyncio.get_running_loop().create_task(self._service.reload())
+        reloads = [service.reload() for service in self._services]
+        self._reloading = asyncio.gather(*reloads, return_exceptions=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.context.draining = True
         _log.info("stopping")
         for server in self.servers:
             server.close()
-        end = time.monotonic() + min(self._service.config.drain_seconds, _CLOSE_NOTICE)
+        end = time.monotonic() + min(self.context.config.drain_seconds, _CLOSE_NOTICE)
         while self.server_state.connections and time.monotonic() < end:
             await asyncio.sleep(_TICK)
         await super().shutdown(sockets)
@@ -60,16 +63,31 @@ class DrainingServer(uvicorn.Server):
         _log.info("stopped")
 
 
-def serve(index: Index, config: ServerConfig) -> None:
-    """Serve an index until SIGTERM or SIGINT."""
+def serve(
+    indexes: Mapping[str, Index], config: ServerConfig, tokens: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Serve indexes by name until SIGTERM or SIGINT; `tokens` has those of single indexes."""
     listener = listen(config.host, config.port, config.share_port)
     with contextlib.suppress(KeyboardInterrupt):
-        make_server(Service(index, config)).run(sockets=[listener])
+        make_server(make_services(indexes, config, tokens or {})).run(sockets=[listener])
 
 
-def make_server(service: Service) -> DrainingServer:
-    """Build the server of an index without running it."""
-    context, config = create_context(service), service.config
+def make_services(
+    indexes: Mapping[str, Index], config: ServerConfig, tokens: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Service]:
+    """Open the searchers of all indexes."""
+    if unknown := sorted(tokens.keys() - indexes.keys()):
+        raise UsageError(f"there are tokens for {unknown[0]!r}, and no index has this name: correct the file")
+    slots = WriteSlots(config.limits.writes)
+    return {
+        name: Service(index, config.for_index(tokens.get(name, {})), slots) for name, index in indexes.items()
+    }
+
+
+def make_server(services: Service | Mapping[str, Service]) -> DrainingServer:
+    """Build the server of one index, or of several by name, without running it."""
+    context = create_context(services)
+    config = context.config
     settings = uvicorn.Config(
         create_app(context),
         http=bounded_protocol(config.request_seconds, config.limits.connections, config.access_log),

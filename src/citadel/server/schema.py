@@ -336,6 +336,12 @@ class CommitRequest(RequestModel):
         return [self.changes] if isinstance(self.changes, str) else self.changes or []
 
 
+class EmptyRequest(RequestModel):
+    """A request without options."""
+
+    model_config = ConfigDict(json_schema_extra=example())
+
+
 class WriteResponse(ResponseModel):
     """State of the index after a write."""
 
@@ -368,6 +374,12 @@ class DeleteResponse(ChangeResponse):
     """Number of documents deleted."""
 
     deleted: int
+
+
+class RollbackResponse(WriteResponse):
+    """Number of changes dropped."""
+
+    dropped: int
 
 
 class CommitResponse(WriteResponse):

@@ -26,10 +26,27 @@ T = TypeVar("T")
 _log = logging.getLogger("citadel.server")
 
 
+class WriteSlots:
+    """Changes that run or wait; the indexes of one server share the limit, because bodies take memory."""
+
+    def __init__(self, limit: int) -> None:
+        self._free = limit
+
+    def take(self) -> None:
+        """Take a slot, or raise 503."""
+        if not self._free:
+            raise busy("too many changes are waiting for the writer")
+        self._free -= 1
+
+    def give_back(self) -> None:
+        """Free a slot."""
+        self._free += 1
+
+
 class Service:
     """Searches use the current `searcher`; changes run one at a time in the writer's thread."""
 
-    def __init__(self, index: Index, config: ServerConfig) -> None:
+    def __init__(self, index: Index, config: ServerConfig, slots: WriteSlots | None = None) -> None:
         self.index, self.config, self.started = index, config, time.monotonic()
         self.searcher, self.index_stats = self._open_searcher(), IndexStatsCache()
         self.kept = KeptGenerations()  # for listings
@@ -38,7 +55,7 @@ class Service:
         self.reload_error: str | None = None
         self.commits = self.reloads = self.reload_failures = 0
         self._writer = ThreadPoolExecutor(1, "citadel-writer")
-        self._writes = 0
+        self._slots = slots or WriteSlots(config.limits.writes)
 
     def _open_searcher(self, previous: Searcher | None = None) -> Searcher:
         """Open a searcher and run one query: loads the model and detects damage before it serves."""
@@ -94,6 +111,14 @@ class Service:
         """Make all changes durable and visible; fail if a change in `covers` is lost."""
         return await self._in_writer(lambda: self._commit_covering(covers))
 
+    async def rollback(self) -> dict[str, Any]:
+        """Drop all uncommitted changes."""
+        return await self._in_writer(self._rollback)
+
+    async def merge(self) -> dict[str, Any]:
+        """Merge all segments into one; fail while changes wait."""
+        return await self._in_writer(self._merge)
+
     async def reload(self) -> None:
         """Load commits of other processes; a damaged generation is reported and not served."""
         await self._in_writer(self._reload)
@@ -136,18 +161,39 @@ class Service:
     def _update_metadata(
         self, which: Sequence[str] | Mapping[str, Any], values: Mapping[str, Any]
     ) -> dict[str, Any]:
-        self._detect_losses()
-        if self.index.has_changes:
-            raise ServerError(
-                409,
-                "changes_waiting",
-                "changes wait for a commit, and new metadata are a commit of their own: commit them first",
-            )
+        self._require_no_changes("new metadata are")
         updated = self.index.update_metadata(which, values)
         if updated:
             self.commits += 1
             self._serve_newest()
         return {"updated": updated, "generation": self.generation}
+
+    def _require_no_changes(self, what: str) -> None:
+        self._detect_losses()
+        if self.index.has_changes:
+            raise ServerError(
+                409,
+                "changes_waiting",
+                f"changes wait for a commit, and {what} a commit of their own: commit or drop them first",
+            )
+
+    def _rollback(self) -> dict[str, Any]:
+        dropped = self.waiting
+        self.index.rollback()
+        self._mark_lost()
+        return {"dropped": dropped, "waiting": self.waiting, "generation": self.generation}
+
+    def _merge(self) -> dict[str, Any]:
+        self._require_no_changes("merges are")
+        before = self.index.generation
+        try:
+            self.index.merge()
+        finally:
+            self.index.rollback()  # releases the lock
+        if self.index.generation != before:
+            self.commits += 1
+            self._serve_newest()
+        return {"generation": self.generation, "documents": len(self.searcher), "waiting": self.waiting}
 
     def _commit_covering(self, covers: Sequence[str]) -> dict[str, Any]:
         self._detect_losses()
@@ -203,15 +249,20 @@ class Service:
 
     async def _in_writer(self, work: Callable[[], T]) -> T:
         """Run a function in the writer's thread, in order of arrival."""
-        if self._writes >= self.config.limits.writes:
-            raise busy("too many changes are waiting for the writer")
-        self._writes += 1
-        future = asyncio.get_running_loop().run_in_executor(self._writer, work)
+        self._slots.take()
+        task = self._writer.submit(work)
+        future = asyncio.wrap_future(task)
         future.add_done_callback(self._write_done)
         seconds = self.config.limits.write_deadline_ms / 1000
         try:
             return await asyncio.wait_for(asyncio.shield(future), seconds)
         except TimeoutError:
+            if task.cancel():  # it has not begun
+                raise ServerError(
+                    504,
+                    "deadline",
+                    f"the change waited {seconds:g} seconds for the writer and was not made: send it again",
+                ) from None
             raise ServerError(
                 504,
                 "deadline",
@@ -220,7 +271,7 @@ class Service:
             ) from None
 
     def _write_done(self, future: asyncio.Future[Any]) -> None:
-        self._writes -= 1
+        self._slots.give_back()
         if not future.cancelled():
             future.exception()  # retrieved, so that asyncio does not log it after a timeout
 

@@ -86,6 +86,22 @@ class StatsResponse(ResponseModel):
     server: ServerStats
 
 
+class IndexModel(ResponseModel):
+    """An index of the server."""
+
+    name: str
+    documents: int
+    generation: int
+    router: str
+    read_only: bool
+
+
+class IndexesResponse(ResponseModel):
+    """The indexes that a token may read."""
+
+    indexes: list[IndexModel]
+
+
 class FieldModel(ResponseModel):
     """A metadata field and what it holds."""
 

@@ -23,6 +23,8 @@ PERMISSIONS = {
     "/v1/delete": WRITE,
     "/v1/metadata": WRITE,
     "/v1/commit": WRITE,
+    "/v1/rollback": WRITE,
+    "/v1/merge": WRITE,
 }
 
 
@@ -42,7 +44,18 @@ class TokenCheck:
 
     def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raise 401 or 403 if the request lacks the permission of its route."""
-        needed = permission(method, path)
+        self.check_permission(permission(method, path), headers)
+
+    def can_read(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether a request may read."""
+        try:
+            self.check_permission(READ, headers)
+        except ServerError:
+            return False
+        return True
+
+    def check_permission(self, needed: str | None, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raise 401 or 403 if the request lacks a permission."""
         if needed is None or (needed == READ and self._reads_open):
             return
         if needed == WRITE and self._read_only:

@@ -25,6 +25,8 @@ from citadel.server.schema import (
     DeleteRequest,
     DeleteResponse,
     DocumentModel,
+    EmptyRequest,
+    RollbackResponse,
 )
 from citadel.text.parse import MAX_ID
 from citadel.types import Document
@@ -32,6 +34,7 @@ from citadel.types import Document
 _STREAM_FROM = 1 << 20  # characters; longer documents are sent in pieces
 
 router = APIRouter(route_class=JsonRoute, responses=ERRORS, tags=["documents"])
+_NOTHING = EmptyRequest()
 _NO_TOKENS = CommitRequest(changes=None)
 Commit = Annotated[bool, Query(description="commit in the same request, like `commit` in the body")]
 Id = Annotated[str, Query(min_length=1, max_length=MAX_ID, description="id of the document", examples=["d1"])]
@@ -109,3 +112,15 @@ async def update_metadata(body: MetadataRequest, request: Request) -> Response:
 async def commit(request: Request, body: CommitRequest = _NO_TOKENS) -> Response:
     """Make all changes durable and visible. The body is optional."""
     return json_response(await server_context(request).service.commit(body.tokens))
+
+
+@router.post("/v1/rollback", response_model=RollbackResponse)
+async def rollback(request: Request, body: EmptyRequest = _NOTHING) -> Response:  # noqa: ARG001
+    """Drop all uncommitted changes, those of other clients too. The body is optional."""
+    return json_response(await server_context(request).service.rollback())
+
+
+@router.post("/v1/merge", response_model=CommitResponse)
+async def merge(request: Request, body: EmptyRequest = _NOTHING) -> Response:  # noqa: ARG001
+    """Merge all segments into one, without deleted documents. The body is optional."""
+    return json_response(await server_context(request).service.merge())

@@ -1,4 +1,4 @@
-"""`/v1/stats`, `/v1/fields`, `/health/` and `/metrics`."""
+"""`/v1/stats`, `/v1/indexes`, `/v1/fields`, `/health/` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from citadel.server.index_stats import model_bytes, resident_bytes
 from citadel.server.json_route import ERRORS
 from citadel.server.metrics import CONTENT_TYPE
 from citadel.server.pool import PoolJob
-from citadel.server.status_schema import FieldsResponse, HealthResponse, StatsResponse
+from citadel.server.status_schema import FieldsResponse, HealthResponse, IndexesResponse, StatsResponse
 
 router = APIRouter(responses=ERRORS, tags=["server"])
 
@@ -56,6 +56,24 @@ def _server_stats(context: ServerContext) -> dict[str, Any]:
     }
 
 
+@router.get("/v1/indexes", response_model=IndexesResponse)
+async def indexes(request: Request) -> Response:
+    """List the indexes that this request's token may read."""
+    every = request.app.state.context.indexes
+    return json_response({"indexes": [_about(name, every[name]) for name in request.scope["readable"]]})
+
+
+def _about(name: str, context: ServerContext) -> dict[str, Any]:
+    service = context.service
+    return {
+        "name": name,
+        "documents": len(service.searcher),
+        "generation": service.generation,
+        "router": service.searcher.settings.router,
+        "read_only": context.config.read_only,
+    }
+
+
 @router.get("/v1/fields", response_model=FieldsResponse)
 async def fields(request: Request) -> Response:
     """Return the metadata fields of the index and what they hold."""
@@ -82,6 +100,8 @@ async def ready(request: Request) -> Response:
     context = server_context(request)
     if context.draining:
         raise ServerError(503, "stopping", "this server is stopping: use another one", 1)
+    if len(context.indexes) > 1:  # each has its own generation
+        return json_response({"status": "ready"})
     return json_response({"status": "ready", "generation": context.service.generation})
 
 
