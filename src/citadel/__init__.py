@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         LockHeldError,
         OwnershipError,
         RepairLossError,
+        RerankError,
         ResourceError,
         ServerError,
         TruncatedDocumentsWarning,
@@ -31,13 +32,16 @@ if TYPE_CHECKING:
         UnknownQueryError,
         UsageError,
     )
+    from citadel.explain.hybrid import HybridExplanation
     from citadel.explain.result import Explanation
     from citadel.explain.text import TextExplanation
+    from citadel.search.fusion import fuse
     from citadel.search.hits import Hits
+    from citadel.search.hybrid import Hybrid
     from citadel.search.searcher import Searcher
     from citadel.server.client import Client
     from citadel.settings import Field, LongDocuments, Settings
-    from citadel.types import AddedCount, Document, Hit, Passage, Ranking
+    from citadel.types import AddedCount, Document, Hit, Passage, Ranking, ScorePart
 
 __version__ = "0.1.0"
 
@@ -59,6 +63,8 @@ __all__ = [
     "FingerprintError",
     "Hit",
     "Hits",
+    "Hybrid",
+    "HybridExplanation",
     "Index",
     "IndexNotFoundError",
     "InputError",
@@ -68,7 +74,9 @@ __all__ = [
     "Passage",
     "Ranking",
     "RepairLossError",
+    "RerankError",
     "ResourceError",
+    "ScorePart",
     "Searcher",
     "ServerError",
     "Settings",
@@ -78,6 +86,7 @@ __all__ = [
     "UnknownFormatError",
     "UnknownQueryError",
     "UsageError",
+    "fuse",
 ]
 
 # Imported at first use: `citadel --help` must not wait for numpy and the engine.
@@ -90,13 +99,17 @@ _LAZY = {
     "Field": "citadel.settings",
     "Hit": "citadel.types",
     "Hits": "citadel.search.hits",
+    "Hybrid": "citadel.search.hybrid",
+    "HybridExplanation": "citadel.explain.hybrid",
     "Index": "citadel.api",
     "LongDocuments": "citadel.settings",
     "Passage": "citadel.types",
     "Ranking": "citadel.types",
+    "ScorePart": "citadel.types",
     "Searcher": "citadel.search.searcher",
     "Settings": "citadel.settings",
     "TextExplanation": "citadel.explain.text",
+    "fuse": "citadel.search.fusion",
 }
 
 

@@ -136,6 +136,14 @@ class Cancelled(CitadelError):
     exit_code = 1
 
 
+class RerankError(CitadelError):
+    """The function given as `rerank` raised an exception or returned scores that cannot be used.
+
+    >>> RerankError("rerank returned 3 scores for 10 texts").exit_code
+    1
+    """
+
+
 class ServerError(CitadelError):
     """An error response of a server: HTTP status, machine-readable code and message.
 

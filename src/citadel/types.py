@@ -220,6 +220,25 @@ class Passage:
     score: float
 
 
+def _no_document(_: int) -> Document:
+    """The document of a hit that was made by hand; a lambda could not be pickled."""
+    return Document("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePart:
+    """What one ranking or the reranker knows of a hit; the gains of all parts add up to the hit's score.
+
+    >>> ScorePart("bm25", 7.5, 3, 0.25).gain
+    0.25
+    """
+
+    name: str
+    score: float | None  # None if the hit is not in this ranking
+    rank: int | None
+    gain: float
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One ranked document; text, title and metadata are read from the index at first use.
@@ -231,11 +250,12 @@ class Hit:
     id: str
     score: float
     rank: int
-    _load: Callable[[int], Document] = field(repr=False, compare=False, default=lambda _: Document("", ""))
+    _load: Callable[[int], Document] = field(repr=False, compare=False, default=_no_document)
     _passages: Callable[[int, bool], Sequence[Passage]] | None = field(
         repr=False, compare=False, default=None
     )
     relevance: float | None = field(default=None, compare=False)  # 0 … 1; None without a calibration
+    parts: tuple[ScorePart, ...] = field(default=(), compare=False)  # of a fused or reranked hit
 
     @property
     def document(self) -> Document:
@@ -265,7 +285,7 @@ class Hit:
         return () if self._passages is None else self._passages(self.rank, True)
 
     def to_dict(self) -> dict[str, Any]:
-        """The hit in JSON's types: with `relevance` if it is known, and a long document's best passage.
+        """The hit in JSON's types: with `relevance` and `parts` if known, and a long document's best passage.
 
         >>> Hit("d1", 2.5, 1, lambda rank: Document("d1", "E = mc²")).to_dict()
         {'id': 'd1', 'score': 2.5, 'rank': 1, 'title': '', 'text': 'E = mc²', 'metadata': {}}
@@ -281,6 +301,8 @@ class Hit:
         }
         if self.relevance is not None:
             fields["relevance"] = self.relevance
+        if self.parts:
+            fields["parts"] = [asdict(part) for part in self.parts]
         own = () if self._passages is None else self._passages(self.rank, False)
         return fields | ({"passage": asdict(own[0])} if own else {})
 

@@ -79,7 +79,7 @@ class Requests:
     ) -> Request:
         """Check the arguments of a search."""
         if offset.__class__ is not int or offset or min_score is not None:
-            k, offset, min_score = _check_page(unwrapped(k), unwrapped(offset), unwrapped(min_score))
+            k, offset, min_score = check_page(unwrapped(k), unwrapped(offset), unwrapped(min_score))
             k += offset
         parsed, allowed = None, None
         if filter is not None:
@@ -90,7 +90,7 @@ class Requests:
         options = self._plan(k, semantic_mode, tau, ef)
         if groups is not None:
             options = self._plan(_PASSAGES_PER_GROUP * int(k), semantic_mode, tau, ef)
-        least = None if min_relevance is None else _check_relevance(unwrapped(min_relevance))
+        least = None if min_relevance is None else check_relevance(unwrapped(min_relevance))
         return Request(options, offset, min_score, allowed, cancel, k, parsed, groups, least)
 
     def more(self, request: Request, k: int, masks: Sequence[NDArray[np.bool_]]) -> tuple[Options, Any]:
@@ -135,14 +135,14 @@ class Requests:
         return options
 
 
-def _check_relevance(least: float) -> float:
+def check_relevance(least: float) -> float:
     """Check the smallest relevance of a hit and return it."""
     if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least <= 1:
         raise UsageError(f"min_relevance must be a number from 0 to 1, not {least!r}")
     return float(least)
 
 
-def _check_page(k: int, offset: int, min_score: float | None) -> tuple[int, int, float | None]:
+def check_page(k: int, offset: int, min_score: float | None) -> tuple[int, int, float | None]:
     """Check the arguments of a page of hits and return them."""
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
         raise UsageError(f"k must be a whole number of 0 or more, not {k!r}")

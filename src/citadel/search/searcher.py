@@ -19,6 +19,7 @@ from citadel.search.grouping import ByDocument, GroupRanking, best_of_groups
 from citadel.search.hits import HitPassages, Hits
 from citadel.search.plan import Options, Plan, TermStatistics, count_terms, plan_vectors, tau_used
 from citadel.search.request import Request, Requests
+from citadel.search.rerank import Rerank, RerankPage
 from citadel.settings import available_threads
 from citadel.text.analyser import Analyser
 from citadel.text.parse import shorten
@@ -122,6 +123,8 @@ class Searcher:
         group_by: str | None = None,
         ef: int | None = None,
         min_relevance: float | None = None,
+        rerank: Rerank | None = None,
+        rerank_k: int = 100,
     ) -> Hits:
         """The best k documents for a text, or fewer if fewer have a score.
 
@@ -131,10 +134,19 @@ class Searcher:
         field are groups of their own. `ef` is the number of documents that the mode `graph` scores exactly:
         more takes longer and misses fewer. `min_relevance` leaves out hits with a lower `hit.relevance`, for
         models with a calibration.
+
+        `rerank` is a function of the query and a list of texts that returns a score for each, such as a
+        cross-encoder. It scores the best `rerank_k` hits, at least `offset + k`, and the result is ordered by
+        its scores; `hit.parts` has both. `min_score` then applies to its scores. It has nothing to do with
+        `semantic_mode="rerank"`.
         """
+        if rerank is not None:
+            reranking = RerankPage(rerank, rerank_k, k, offset, min_score)
+            k, offset, min_score = reranking.depth, 0, None
         page = (offset, min_score, group_by, ef, min_relevance)
         request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
-        return self._search(self._prepare_text(query), request)
+        hits = self._search(self._prepare_text(query), request)
+        return hits if rerank is None else reranking.hits(query, hits)
 
     def search_vectors(
         self,
@@ -174,12 +186,19 @@ class Searcher:
         group_by: str | None = None,
         ef: int | None = None,
         min_relevance: float | None = None,
+        rerank: Rerank | None = None,
+        rerank_k: int = 100,
     ) -> Ranking:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
+        if rerank is not None:
+            reranking = RerankPage(rerank, rerank_k, k, offset, min_score)
+            k, offset, min_score = reranking.depth, 0, None
         page = (offset, min_score, group_by, ef, min_relevance)
         request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
-        return self._batch([id for id, _ in named], self._prepare_texts([text for _, text in named]), request)
+        prepared = self._prepare_texts([text for _, text in named])
+        ranking = self._batch([id for id, _ in named], prepared, request)
+        return ranking if rerank is None else reranking.ranking(dict(named), ranking)
 
     def search_vectors_batch(
         self,
