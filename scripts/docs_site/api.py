@@ -13,11 +13,13 @@ _DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.M)
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Title and Markdown of each page: one per class, one for all errors and warnings."""
+    """Title and Markdown of each page: one per class or function, one for all errors and warnings."""
     exceptions = []
     for name in citadel.__all__:
         value = getattr(citadel, name)
-        if issubclass(value, BaseException):
+        if not inspect.isclass(value):
+            yield name, _function_page(name, value)
+        elif issubclass(value, BaseException):
             exceptions.append((name, value))
         else:
             yield name, _class_page(name, value)
@@ -96,6 +98,15 @@ def _class_page(name: str, cls: type) -> str:
     ]
     for member, value in sorted(_members(cls)):
         parts += _member(name, member, value)
+    return "\n\n".join(parts) + "\n"
+
+
+def _function_page(name: str, function: Any) -> str:
+    parts = [
+        f"# {name} {{ #citadel.{name} }}",
+        _signature(name, function, owner="citadel."),
+        markdown(function.__doc__ or ""),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -257,6 +257,12 @@ class Hit:
     relevance: float | None = field(default=None, compare=False)  # 0 … 1; None without a calibration
     parts: tuple[ScorePart, ...] = field(default=(), compare=False)  # of a fused or reranked hit
 
+    def __repr__(self) -> str:
+        shown = [f"id={self.id!r}", f"score={self.score!r}", f"rank={self.rank}"]
+        shown += [f"relevance={self.relevance!r}"] if self.relevance is not None else []
+        shown += [f"parts={self.parts!r}"] if self.parts else []
+        return f"Hit({', '.join(shown)})"
+
     @property
     def document(self) -> Document:
         return self._load(self.rank)

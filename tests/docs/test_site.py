@@ -76,6 +76,7 @@ def test_api_pages_have_every_method() -> None:
     pages = dict(api.pages())
     assert "{ #citadel.Index.commit }" in pages["Index"] and "```pycon\n>>> " in pages["Index"]
     assert "{ #citadel.CorruptIndexError }" in pages["Errors and warnings"]
+    assert "{ #citadel.fuse }" in pages["fuse"] and "citadel.fuse(" in pages["fuse"]
     assert not [title for title, text in pages.items() if "object at 0x" in text]
 
 

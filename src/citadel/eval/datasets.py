@@ -95,7 +95,7 @@ def drop_same_id(ranking: Ranking, k: int | None = None) -> Ranking:
 
     >>> ranking = Ranking(("q1",), ((Hit("q1", 3.0, 1), Hit("d2", 2.0, 2)),))
     >>> drop_same_id(ranking).hits
-    ((Hit(id='d2', score=2.0, rank=1, relevance=None),),)
+    ((Hit(id='d2', score=2.0, rank=1),),)
     """
     return Ranking(ranking.query_ids, tuple(_without(query, hits, k) for query, hits in ranking))
 

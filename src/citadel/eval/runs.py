@@ -35,7 +35,7 @@ def read_run(path: str | os.PathLike[str]) -> Ranking:
     ...     file = pathlib.Path(folder, "run.trec")
     ...     written = file.write_text("q1 Q0 d2 2 0.5 demo", encoding="utf-8")
     ...     read_run(file)
-    Ranking(query_ids=('q1',), hits=((Hit(id='d2', score=0.5, rank=1, relevance=None),),))
+    Ranking(query_ids=('q1',), hits=((Hit(id='d2', score=0.5, rank=1),),))
     """
     with open_lines(path) as lines:
         return parse_run(((line.number, line.text) for line in lines), lines.source)

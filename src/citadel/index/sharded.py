@@ -69,7 +69,6 @@ class ShardedSnapshot(Snapshot):
         self.shards: list[Shard] = [
             known.get(record) or open_shard(storage, record, root.settings) for record in root.shards
         ]
-        self.parts = [shard.snapshot for shard in self.shards]
         self.segments = [segment for part in self.parts for segment in part.segments]
         self.tombstones = {name: gone for part in self.parts for name, gone in part.tombstones.items()}
         self.codebook = self._common_codebook()
@@ -96,6 +95,11 @@ class ShardedSnapshot(Snapshot):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path and the generation; the copy opens the same shards."""
         return _open_generation, (self.storage, self.root.root_id, self.root.generation)
+
+    @property
+    def parts(self) -> Sequence[Snapshot]:
+        """The shards."""
+        return [shard.snapshot for shard in self.shards]
 
     def whole(self) -> AbstractContextManager[None]:
         """A context that raises when a file of a shard was truncated or became unreadable within it."""
@@ -124,7 +128,9 @@ def _same_codebook(left: Codebook | None, right: Codebook | None) -> bool:
 
 def open_newest(storage: Storage, previous: Snapshot | None = None) -> Snapshot:
     """Open the newest generation of an index or of a sharded index."""
-    if not is_root(storage):
+    with resource_errors(storage.location):
+        sharded = is_root(storage)
+    if not sharded:
         return open_snapshot(storage, previous)
     before = previous if isinstance(previous, ShardedSnapshot) else None
     with resource_errors(storage.location):

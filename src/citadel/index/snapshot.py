@@ -52,7 +52,6 @@ class Snapshot:
         self._open_segments([*(previous.segments if previous else ()), *fresh])
         self.codebook = self._read_codebook(previous)
         self.tombstones = self._read_tombstones()
-        self.parts: list[Snapshot] = [self]  # of a sharded index: its shards
         self._number()
 
     def _number(self) -> None:
@@ -129,6 +128,11 @@ class Snapshot:
             local = self.segments[part].owners(passages[mine] - self.passage_bases[part])
             owners[mine] = local + self.bases[part]
         return owners
+
+    @property
+    def parts(self) -> Sequence[Snapshot]:
+        """The shards of a sharded index; otherwise the snapshot itself."""
+        return [self]
 
     def positions(self, passages: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers that order passages by their documents' positions in the collection."""

@@ -298,8 +298,10 @@ class Searcher:
         self, page: Scored, request: Request, query: PreparedQuery
     ) -> tuple[Scored, NDArray[np.float64] | None]:
         """The hits of at least the requested relevance, and the relevance of each."""
-        calibration, least = self.calibration, request.min_relevance
-        if calibration is None or query.logit is None or request.options.semantic == "off":
+        least = request.min_relevance
+        uncalibrated = query.logit is None or request.options.semantic == "off"
+        calibration = None if uncalibrated else self.calibration
+        if calibration is None or query.logit is None:
             if least is not None:
                 raise UsageError(
                     "min_relevance needs a text query, semantic vectors and a model with a calibration.json: "
