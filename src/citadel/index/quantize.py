@@ -1,4 +1,4 @@
-"""Vector codecs: fp16, int8 (a scale per vector), product quantisation (a scale per key)."""
+"""Vector codecs: fp16, int8 (a scale per vector), product quantisation (a scale per key), residuals of centroids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError
-from citadel.index.codebook import Codebook
+from citadel.index.centroid_book import AnyCodebook, CentroidBook
 from citadel.types import Floats, Keys
 
 FP16_MAX = 65504.0
@@ -36,7 +36,7 @@ class Encoded:
 
 
 def encode(
-    codec: str, vectors: Floats, keys: Keys | None = None, codebook: Codebook | None = None
+    codec: str, vectors: Floats, keys: Keys | None = None, codebook: AnyCodebook | None = None
 ) -> Encoded:
     """Encode w'·v [P, d]; the values must be finite and within the codec's range."""
     if codec == "fp16":
@@ -50,11 +50,13 @@ def encode(
 
     assert codebook is not None
     assert keys is not None
+    if isinstance(codebook, CentroidBook):
+        return Encoded(codec, codebook.encode(vectors, keys))
     scaled = vectors / codebook.scales_for(keys)[:, None]
     return Encoded(codec, pq_assign(np.ascontiguousarray(scaled, np.float32), codebook.centroids))
 
 
-def decode(encoded: Encoded, keys: Keys | None = None, codebook: Codebook | None = None) -> Floats:
+def decode(encoded: Encoded, keys: Keys | None = None, codebook: AnyCodebook | None = None) -> Floats:
     """Decode vectors to fp32 [P, d]."""
     if encoded.codec == "fp16":
         return encoded.codes.astype(np.float32)
@@ -63,6 +65,8 @@ def decode(encoded: Encoded, keys: Keys | None = None, codebook: Codebook | None
         return encoded.codes.astype(np.float32) * encoded.scales.astype(np.float32)[:, None]
     assert codebook is not None
     assert keys is not None
+    if isinstance(codebook, CentroidBook):
+        return codebook.decode(encoded.codes, keys)
     parts = codebook.centroids[np.arange(encoded.codes.shape[1]), encoded.codes]  # [P, S, sub]
     vectors: Floats = parts.reshape(len(encoded), -1) * codebook.scales_for(keys)[:, None]
     return vectors

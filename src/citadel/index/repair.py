@@ -18,7 +18,7 @@ from citadel.errors import CitadelError, CorruptIndexError, FingerprintError, Re
 from citadel.index.buffer import Buffer, MemoryContents, expected_bytes, stored_codec
 from citadel.index.changes import AnalysedDocument, Item, add_item, item_bytes
 from citadel.index.check import check_columns, check_documents, check_file, check_lists, is_whole
-from citadel.index.codebook import Codebook, read_codebook
+from citadel.index.centroid_book import AnyCodebook, CentroidBook, read_book
 from citadel.index.container import CitFile
 from citadel.index.deletion import union_of
 from citadel.index.documents import DocumentStore
@@ -28,13 +28,14 @@ from citadel.index.graph_file import check_graph
 from citadel.index.manifest import Manifest, SegmentRecord, generations, read_manifest, write_manifest
 from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents
+from citadel.index.rekey import RekeyedContents, rekeyed
 from citadel.index.segment import Segment
 from citadel.index.segment_writer import write_contents
 from citadel.index.snapshot import NOTHING_DELETED, Snapshot, matching_analyser
 from citadel.index.spill import BUFFER_SHARE
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones, write_tombstones
-from citadel.settings import DEFAULT_MEMORY, SUBVECTOR, Settings
+from citadel.settings import DEFAULT_MEMORY, Settings
 from citadel.text.analyser import get_analyser
 from citadel.types import Document, VectorBatch
 
@@ -247,14 +248,12 @@ def _tombstones(storage: Storage, manifest: Manifest) -> Tombstones:
     return read_tombstones(storage, manifest.deletions, manifest.index_id, extents)
 
 
-def _codebook(storage: Storage, manifest: Manifest) -> Codebook | None:
+def _codebook(storage: Storage, manifest: Manifest) -> AnyCodebook | None:
     record, lexical = manifest.codebook, manifest.settings.lexical
     if record is None or lexical is None:
         return None
     CitFile(storage, record, "codebook", manifest.index_id).check()
-    return read_codebook(
-        storage, record, manifest.index_id, lexical.dimension, SUBVECTOR.get(lexical.codec, 1)
-    )
+    return read_book(storage, record, manifest.index_id, lexical)
 
 
 def _file_id(record: SegmentRecord) -> str:
@@ -361,11 +360,11 @@ class _Rewriter:
 
     storage: Storage
     settings: Settings
-    codebook: Codebook | None
+    codebook: AnyCodebook | None
     encode: EncodeDocuments | None
     memory: int
 
-    def contents(self, state: SegmentState) -> Iterator[MergedContents | MemoryContents]:
+    def contents(self, state: SegmentState) -> Iterator[MergedContents | MemoryContents | RekeyedContents]:
         """The readable documents of a damaged segment."""
         if state.store is None or not state.live_readable():
             return
@@ -374,6 +373,9 @@ class _Rewriter:
             return
         gone = Deleted(union_of(state.deleted.documents, np.array(state.unreadable, np.uint32)))
         codec, codebook = stored_codec(self.settings, self.codebook), self.codebook
+        if isinstance(codebook, CentroidBook) and not state.segment.meta.has_residuals:
+            yield from rekeyed(state.segment, gone, codebook, None, self.memory)
+            return
         yield MergedContents([state.segment], [gone], codec, codebook, codebook, self.memory, self.storage)
 
     def _rebuilt(self, state: SegmentState) -> Iterator[MemoryContents]:

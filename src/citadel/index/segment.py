@@ -21,14 +21,15 @@ from citadel.index.packing import block_sizes, rises, unpack_documents, unpack_v
 from citadel.index.quantize import Encoded
 from citadel.index.segment_columns import SegmentColumns
 from citadel.index.storage import Storage
-from citadel.settings import CODECS, MAX_DIMENSION, SUBVECTOR
+from citadel.settings import CODECS, MAX_DIMENSION, RESIDUAL_BITS, SUBVECTOR
 from citadel.text.parse import MAX_ID
 
 IDS_PER_PART = 1 << 16
 MAX_PASSAGES = (1 << 32) - 1
 WHOLE_TEXT = np.array([[0, MAX_PASSAGES]], "<u4")  # span of a document with one passage
-KINDS = ("vectors", "sparse", "bm25", "none")
+KINDS = ("vectors", "centroid", "sparse", "bm25", "none")
 CODE_TYPE: dict[str, Any] = {"fp16": np.float16, "int8": np.int8, "pq2": np.uint8, "pq1": np.uint8}
+CODE_TYPE |= dict.fromkeys(RESIDUAL_BITS, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,14 @@ class Meta:
     @property
     def code_width(self) -> int:
         """Codes per vector."""
+        if self.codec in RESIDUAL_BITS:
+            return self.dimension * RESIDUAL_BITS[self.codec] // 8
         return self.dimension // SUBVECTOR.get(self.codec, 1)
+
+    @property
+    def has_residuals(self) -> bool:
+        """Whether vectors are residuals of centroids, which are then the keys of the lists."""
+        return self.codec in RESIDUAL_BITS
 
 
 def id_hashes(ids: Iterable[str]) -> NDArray[np.uint64]:
@@ -155,6 +163,9 @@ class Segment:
         if meta.kind == "sparse":
             return sizes | {"VALUES": 2 * postings}
         width = np.dtype(CODE_TYPE[meta.codec]).itemsize
+        if meta.kind == "centroid":
+            sizes["TOKEN_STARTS"] = 8 * (meta.passages + 1)
+            sizes |= {"TOKEN_CENTROIDS": 2 * postings} if meta.has_residuals else {}
         sizes["CODES"] = postings * meta.code_width * width
         return sizes | ({"SCALES": 2 * postings} if meta.codec == "int8" else {})
 
@@ -330,8 +341,22 @@ class Segment:
         packed = self.file[packed_name].array(np.uint8, int(positions[0]), int(positions[-1]) + 8)
         return bounds[:-1] - np.uint64(positions[0]), packed
 
+    @cached_property
+    def token_starts(self) -> NDArray[np.int64]:
+        """The first token of each passage [passages + 1], of a centroid segment."""
+        starts = self.file["TOKEN_STARTS"].array("<i8")
+        if starts[0] != 0 or starts[-1] != self.meta.postings or not rises(starts):
+            raise self._corrupt("TOKEN_STARTS", "the tokens do not follow each other")
+        return starts.copy()  # a file that is truncated later must not change it
+
+    def token_centroids(self, start: int, stop: int) -> NDArray[np.uint32]:
+        """The centroids of tokens start … stop − 1; 0 in a segment from before there were centroids."""
+        if not self.meta.has_residuals:
+            return np.zeros(stop - start, np.uint32)
+        return self.file["TOKEN_CENTROIDS"].array("<u2", start, stop).astype(np.uint32)
+
     def encoded(self, start: int, stop: int) -> Encoded:
-        """The encoded vectors of postings start … stop − 1."""
+        """The encoded vectors of postings start … stop − 1; of tokens in a centroid segment."""
         width = self.meta.code_width
         codes = (
             self.file["CODES"]

@@ -55,6 +55,14 @@ class Contents(Protocol):
         """Chunks of a section: (list of each posting [p], ascending, its value [p, …])."""
         ...
 
+    def token_counts(self) -> Iterator[NDArray[np.uint32]]:
+        """Tokens per passage, in chunks (centroid)."""
+        ...
+
+    def tokens(self, name: str) -> Iterator[NDArray[Any]]:
+        """Chunks of a section with one row per token, in token order (centroid)."""
+        ...
+
     def semantic(self, name: str) -> Iterator[NDArray[Any]]: ...
     def semantic_vectors(self, start: int, stop: int) -> Floats: ...
 
@@ -84,6 +92,10 @@ def write_segment(
             writer.stream("PASSAGE_SPANS", contents.passage_spans())
         if contents.meta.kind != "none":
             _write_lists(writer, contents, storage)
+        if contents.meta.kind == "centroid":
+            writer.stream("TOKEN_STARTS", _starts(contents.token_counts()))
+            for name in token_names(contents.meta):
+                writer.stream(name, contents.tokens(name))
         if contents.meta.semantic_dimension:
             _write_semantic(writer, contents, probe)
         return writer.finish()
@@ -108,6 +120,8 @@ def section_names(meta: Meta, probe: bool = False) -> list[str]:
     if meta.kind != "none":
         names += ["LIST_STARTS", "BLOCK_STARTS", "PACKED_DOCUMENTS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS"]
         names += row_names(meta)
+    if meta.kind == "centroid":
+        names += ["TOKEN_STARTS", *token_names(meta)]
     if meta.semantic_dimension:
         names += ["SEMANTIC_CODES"] + (["SEMANTIC_SCALES"] if meta.semantic_codec == "int8" else [])
         names += ["PROBE_CENTROIDS", "PROBE_STARTS", "PROBE_DOCUMENTS"] if probe else []
@@ -120,8 +134,15 @@ def row_names(meta: Meta) -> list[str]:
         return ["TERM_OFFSETS", "TERM_BYTES", "LENGTHS", "PACKED_COUNTS", "COUNT_OFFSETS"]
     if meta.kind == "sparse":
         return ["KEYS", "VALUES"]
+    if meta.kind == "centroid":
+        return ["KEYS"]
     weights = ["WEIGHTS"] if meta.weight_step else []
     return ["KEYS", *weights, "CODES"] + (["SCALES"] if meta.codec == "int8" else [])
+
+
+def token_names(meta: Meta) -> list[str]:
+    """The sections with one row per token, in token order (centroid)."""
+    return ["TOKEN_CENTROIDS", "CODES"] if meta.has_residuals else ["CODES", "SCALES"]
 
 
 def _write_ids(writer: CitWriter, contents: Contents, storage: Storage) -> None:

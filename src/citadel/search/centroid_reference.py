@@ -1,0 +1,157 @@
+"""The reference engine of centroid indexes, in numpy: defines the results of the others, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.errors import UsageError
+from citadel.index.centroid_book import CentroidBook, unpack_buckets
+from citadel.index.quantize import Encoded
+from citadel.index.segment import Segment
+from citadel.index.snapshot import Snapshot
+from citadel.routing.centroid import probed_centroids
+from citadel.search.centroid import token_rows
+from citadel.search.plan import Options, Plan, TermStatistics
+from citadel.search.reference import AllowedDocuments, PostingRun, dots, quantized
+from citadel.search.topk import best
+from citadel.types import Floats, Keys, Scored
+
+
+def centroid_products(query: Floats, book: CentroidBook) -> Floats:
+    """The products of query tokens [n, d] with the centroids: [n, K]."""
+    centroids = Encoded("int8", book.codes, book.scales)
+    return np.stack([dots(vector, centroids) for vector in query])
+
+
+def token_products(query: Floats, segment: Segment, book: CentroidBook | None, start: int, stop: int) -> Floats:
+    """The products of query tokens [n, d] with stored tokens start … stop − 1: [n, stop − start]."""
+    encoded = segment.encoded(start, stop)
+    if not segment.meta.has_residuals:
+        return np.stack([dots(vector, encoded) for vector in query])
+    assert book is not None
+    values = book.buckets[unpack_buckets(encoded.codes, book.bits)].astype(np.float32)  # [P, d]
+    keys = segment.token_centroids(start, stop)
+    if len(keys) and int(keys.max()) >= len(book):
+        raise segment.file["TOKEN_CENTROIDS"].corrupt(f"centroid {keys.max()} does not exist")
+    parts = zip(query, centroid_products(query, book), strict=True)
+    return np.stack([_with_residuals(vector, products[keys], values, book) for vector, products in parts])
+
+
+def _with_residuals(query: Floats, bases: Floats, values: Floats, book: CentroidBook) -> Floats:
+    codes, scale = quantized(query)
+    with np.errstate(all="ignore"):  # BLAS also computes unused lanes, which may warn
+        exact = values @ codes  # integers below 2²⁴: exact in any order
+    products: Floats = bases + exact * (np.float32(book.bucket_scale) * scale)
+    return products
+
+
+def maxsim(products: Floats) -> np.float32:
+    """The sum of each query token's largest product [n, P], in token order."""
+    total = np.float32(0)
+    for value in products.max(axis=1):
+        total = total + value
+    return np.float32(total)
+
+
+class CentroidReference:
+    """Searches a centroid index with numpy; a prepared query is the vectors of its tokens [n, d]."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def prepare(self, plan: Plan) -> Floats:
+        """The vectors of the query's tokens."""
+        return token_rows(plan)
+
+    def prepare_terms(self, terms: list[bytes], repeats: list[int], statistics: TermStatistics) -> Floats:
+        raise UsageError("a centroid index takes vectors, not terms")
+
+    def prepare_filter(self, masks: Sequence[NDArray[np.bool_]]) -> AllowedDocuments:
+        """The live documents among the allowed ones."""
+        return AllowedDocuments([alive & mask for alive, mask in zip(self._live(), masks, strict=True)])
+
+    def _live(self) -> list[NDArray[np.bool_]]:
+        return [self._snapshot.alive(segment) for segment in self._snapshot.segments]
+
+    def search_batch(
+        self,
+        queries: Sequence[Floats],
+        options: Options,
+        _: object = None,
+        allowed: AllowedDocuments | None = None,
+    ) -> list[Scored]:
+        """The best k documents of each query."""
+        return [self.search(query, options, None, allowed) for query in queries]
+
+    def search(
+        self, query: Floats, options: Options, _: object = None, allowed: AllowedDocuments | None = None
+    ) -> Scored:
+        """The best k documents of one query; the cancel flag is ignored."""
+        if not len(query):
+            return Scored(np.zeros(0, np.int64), np.zeros(0, np.float32))
+        masks = self._live() if allowed is None else allowed.masks
+        with self._snapshot.whole():
+            available = sum(int(mask.sum()) for mask in masks)
+            wanted = min(options.k, available)
+            if options.semantic != "exact" and available > max(options.candidates, wanted):
+                scored = self._rank(query, self._candidates(query, options, masks), options.k)
+                if len(scored.numbers) >= wanted:
+                    return scored
+            everything = np.flatnonzero(np.concatenate([np.zeros(0, bool), *masks]))
+            return self._rank(query, everything, options.k)
+
+    def _candidates(
+        self, query: Floats, options: Options, masks: Sequence[NDArray[np.bool_]]
+    ) -> NDArray[np.int64]:
+        """The numbers of the documents to score, ascending."""
+        numbers, gains, whole = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)], [np.zeros(0, np.int64)]
+        for position, (segment, mask) in enumerate(zip(self._snapshot.segments, masks, strict=True)):
+            base = int(self._snapshot.passage_bases[position])
+            if not segment.meta.has_residuals:
+                whole.append(base + np.flatnonzero(mask))
+                continue
+            own, own_gains = self._touched(segment, query, options.probes)
+            numbers.append(base + own[mask[own]])
+            gains.append(own_gains[mask[own]])
+        chosen = best(np.concatenate(numbers), np.concatenate(gains), options.candidates).numbers
+        return np.sort(np.concatenate([chosen, *whole]))
+
+    def _touched(self, segment: Segment, query: Floats, nprobe: int) -> tuple[NDArray[np.int64], Floats]:
+        """The documents of the probed lists, and what their imputed products add to those of other documents."""
+        assert self._snapshot.centroids is not None
+        products = centroid_products(query, self._snapshot.centroids)
+        probes = probed_centroids(products, nprobe)
+        totals, is_touched = np.zeros(segment.passages, np.float32), np.zeros(segment.passages, np.bool_)
+        for row, own in zip(products, probes, strict=True):
+            gains = np.zeros(segment.passages, np.float32)
+            for centroid in own[::-1].tolist():  # the best one last, so that it stays
+                documents = _list_documents(segment, centroid)
+                gains[documents] = row[centroid] - row[own[-1]]
+                is_touched[documents] = True
+            totals += gains
+        touched = np.flatnonzero(is_touched)
+        return touched, totals[touched]
+
+    def _rank(self, query: Floats, numbers: NDArray[np.int64], k: int) -> Scored:
+        """The best k of these documents; those without tokens have no score."""
+        scored, scores = [], []
+        owners = np.searchsorted(self._snapshot.passage_bases, numbers, side="right") - 1
+        for number, owner in zip(numbers.tolist(), owners.tolist(), strict=True):
+            segment, own = self._snapshot.segments[owner], number - int(self._snapshot.passage_bases[owner])
+            start, stop = segment.token_starts[own : own + 2].tolist()
+            if start < stop:
+                products = token_products(query, segment, self._snapshot.centroids, start, stop)
+                scored.append(number)
+                scores.append(maxsim(products))
+        return best(np.array(scored, np.int64), np.array(scores, np.float32), k)
+
+
+def _list_documents(segment: Segment, key: int) -> NDArray[np.int64]:
+    keys: Keys = segment.keys
+    position = int(np.searchsorted(keys, key))
+    if position == len(keys) or keys[position] != key:
+        return np.zeros(0, np.int64)
+    return PostingRun.whole(segment, position).documents
