@@ -89,3 +89,91 @@ def token_vectors(model: Path, data: Path, cache: Path, documents: int | None) -
         borders = np.cumsum(arrays["sizes"])[:-1]
         documents_of: Texts = np.split(arrays["documents"].astype(np.float32), borders)
         return documents_of, list(arrays["queries"])
+
+
+def build(documents: Texts, codec: str, folder: str) -> tuple[citadel.Index, float]:
+    """An index of the documents' vectors in one segment, and the seconds it took."""
+    fields = {"lexical": citadel.Field(DIMENSION, codec)}
+    router = None if codec.startswith("residual") else "all_to_all"
+    items = [{"id": str(number), "vectors": rows} for number, rows in enumerate(documents)]
+    start = time.perf_counter()
+    index = citadel.Index.create(folder, router=router, fields=fields, fingerprint="plaid")
+    index.add_vectors(items)
+    index.commit()
+    index.merge()
+    return index, time.perf_counter() - start
+
+
+def exact_rankings(documents: Texts, queries: Texts) -> list[set[str]]:
+    """The best K documents of each query by fp32 MaxSim."""
+    rows, starts = np.concatenate(documents), np.cumsum([0, *map(len, documents)])[:-1]
+    return [
+        set(map(str, np.argsort(-np.maximum.reduceat(query @ rows.T, starts, axis=1).sum(axis=0))[:K]))
+        for query in queries
+    ]
+
+
+def overlap(index: citadel.Index, queries: Texts, exact: list[set[str]], **options: Any) -> float:
+    """The share of the exact best K that a search returns."""
+    searcher = index.searcher(threads=1)
+    hits = (searcher.search_vectors(vectors=query, k=K, **options).ids for query in queries)
+    return float(np.mean([len(best & set(ids)) / K for best, ids in zip(exact, hits, strict=True)]))
+
+
+def run_all(searcher: Any, queries: Texts, **options: Any) -> None:
+    for query in queries:
+        searcher.search_vectors(vectors=query, k=K, **options)
+
+
+def bytes_per_token(index: citadel.Index, tokens: int) -> float:
+    """Bytes of the lists, codes and codebook of an index per token; ids and texts do not count."""
+    figures = index.stats()
+    document_store = figures["sections"]["DOCUMENT_STORE"]
+    ids = sum(size for name, size in figures["sections"].items() if name.startswith("ID_"))
+    return float((figures["bytes"] - document_store - ids) / tokens)
+
+
+def measure(documents: Texts, queries: Texts, codecs: Sequence[str], efs: Sequence[int]) -> list[list[Any]]:
+    """A row per codec and number of scored documents."""
+    exact, tokens, rows = exact_rankings(documents, queries), sum(map(len, documents)), []
+    with tempfile.TemporaryDirectory() as folder:
+        for codec in codecs:
+            index, seconds = build(documents, codec, f"{folder}/{codec}")
+            size = bytes_per_token(index, tokens)
+            modes: dict[str, dict[str, Any]] = {"exact": {"semantic_mode": "exact"}}
+            if codec.startswith("residual"):
+                modes |= {f"ef {ef}": {"ef": ef} for ef in efs}
+            searcher = index.searcher(threads=1)
+            runs = {
+                name: lambda options=options: run_all(searcher, queries, **options)  # type: ignore[misc]
+                for name, options in modes.items()
+            }
+            least = alternate(runs, rounds=2, repeats=1)
+            for name, options in modes.items():
+                share = overlap(index, queries, exact, **options)
+                rows.append(
+                    [codec, name, 1000 * least[name] / len(queries), share, size, int(tokens / seconds)]
+                )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="a folder in the Hugging Face format")
+    parser.add_argument("--data", type=Path, required=True, help="a BEIR folder")
+    parser.add_argument("--documents", type=int, help="use the first N documents only")
+    parser.add_argument("--cache", type=Path, default=Path("/tmp/plaid-cache"))
+    parser.add_argument("--codecs", nargs="+", default=["int8", "residual4", "residual2", "residual1"])
+    parser.add_argument("--ef", type=int, nargs="+", default=[64, 128, 256, 512])
+    options = parser.parse_args()
+    documents, queries = token_vectors(options.model, options.data, options.cache, options.documents)
+    one_core()
+    tokens = sum(map(len, documents))
+    rows = measure(documents, queries, options.codecs, options.ef)
+    title = f"{options.data.name}: {len(documents):,} documents, {tokens:,} tokens, {options.model.name}"
+    columns = ["codec", "mode", "ms per query", f"overlap@{K} with fp32", "bytes per token", "tokens per second"]
+    report("plaid", title, columns, rows, documents=len(documents), tokens=tokens)
+
+
+if __name__ == "__main__":
+    main()

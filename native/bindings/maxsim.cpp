@@ -16,11 +16,12 @@ using namespace nb::literals;
 namespace citadel::python {
 namespace {
 
-void make_book(CentroidBook* self, Array<std::int8_t, 2> codes, Array<std::uint16_t, 1> scales, Array<std::int8_t, 1> buckets, float bucket_scale) {
+void make_book(CentroidBook* self, Array<std::int8_t, 2> codes, Array<std::uint16_t, 1> scales, Array<std::int8_t, 1> buckets, float bucket_scale,
+               float step) {
   if (scales.shape(0) != codes.shape(0)) throw std::invalid_argument("centroids and scales have different lengths");
   if (!std::has_single_bit(buckets.shape(0))) throw std::invalid_argument("the number of buckets must be a power of two");
   const auto bits = static_cast<unsigned>(std::countr_zero(buckets.shape(0)));
-  new (self) CentroidBook(codes.data(), scales.data(), codes.shape(0), codes.shape(1), buckets.data(), bits, bucket_scale);
+  new (self) CentroidBook(codes.data(), scales.data(), codes.shape(0), codes.shape(1), buckets.data(), bits, bucket_scale, step);
 }
 
 void require_finite(const Array<float, 2>& vectors) {
@@ -100,7 +101,7 @@ nb::object candidates_of(const PySnapshot& snapshot, const TokenQuery& query, st
 }  // namespace
 
 void bind_maxsim(nb::module_& m) {
-  nb::class_<CentroidBook>(m, "CentroidBook").def("__init__", &make_book, "codes"_a, "scales"_a, "buckets"_a, "bucket_scale"_a);
+  nb::class_<CentroidBook>(m, "CentroidBook").def("__init__", &make_book, "codes"_a, "scales"_a, "buckets"_a, "bucket_scale"_a, "step"_a);
   nb::class_<TokenQuery>(m, "TokenQuery")
       .def("__init__", &make_query, "vectors"_a, "book"_a.none())
       .def("products", &products)

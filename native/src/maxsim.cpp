@@ -33,8 +33,8 @@ void expand_bytes(const std::uint8_t* codes, std::size_t dimension, std::uint32_
 }  // namespace
 
 CentroidBook::CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets,
-                           unsigned bits, float bucket_scale)
-    : dimension_(d), groups_(groups_of(d)), bits_(bits), bucket_scale_(bucket_scale), scales_(n), states_(n * groups_), table_(256) {
+                           unsigned bits, float bucket_scale, float step)
+    : dimension_(d), groups_(groups_of(d)), bits_(bits), bucket_scale_(bucket_scale), step_(step), scales_(n), states_(n * groups_), table_(256) {
   if (n == 0 || d == 0 || d % 8 != 0) throw std::invalid_argument("centroids must be [n, d], d divisible by 8");
   if (bits != 1 && bits != 2 && bits != 4) throw std::invalid_argument("a residual has 1, 2 or 4 bits per dimension");
   for (std::size_t i = 0; i < n; ++i) scales_[i] = half_to_float(scales[i]);
@@ -225,12 +225,14 @@ class Scorer {
 
   void take_residuals(const Segment& segment, std::uint64_t first, std::size_t rows, std::size_t block) {
     const float* bases[kTileRows];
+    float lengths[kTileRows];
     for (std::size_t row = 0; row < rows; ++row) {
       const auto centroid = load<std::uint16_t>(segment.token_centroids.data(), first + row);
       if (centroid >= query_.book()->size()) segment.token_centroids.corrupt("centroid " + std::to_string(centroid) + " does not exist");
       bases[row] = query_.products(block, centroid);
+      lengths[row] = static_cast<float>(segment.scales.data()[first + row]) * query_.book()->step();
     }
-    set_.residual_maxima(sums_, rows, bases, query_.offsets(block), query_.steps(block), best_.data() + block * kKeyBlock);
+    set_.residual_maxima(sums_, rows, bases, lengths, query_.offsets(block), query_.steps(block), best_.data() + block * kKeyBlock);
   }
 
   void take_int8(const Segment& segment, std::uint64_t first, std::size_t rows, std::size_t block) {

@@ -138,16 +138,21 @@ void Segment::take_tokens(const std::map<std::string, SectionBytes>& sections) {
   token_starts = take(sections, "TOKEN_STARTS", true);
   check_length(token_starts, 8 * (documents_ + 1));
   codes = take(sections, "CODES", true);
-  check_length(codes, saturating_product(postings_, code_bytes_));
-  Section& other = bits_ == 0 ? scales : token_centroids;
-  other = take(sections, bits_ == 0 ? "SCALES" : "TOKEN_CENTROIDS", true);
-  check_length(other, saturating_product(postings_, 2));
+  tokens_ = codes.size() / std::max<std::uint64_t>(code_bytes_, 1);
+  check_length(codes, tokens_ * code_bytes_);
+  scales = take(sections, "SCALES", true);
+  check_length(scales, (bits_ == 0 ? 2 : 1) * tokens_);
+  if (bits_ == 0) return;
+  token_centroids = take(sections, "TOKEN_CENTROIDS", true);
+  check_length(token_centroids, 2 * tokens_);
 }
 
 Span Segment::tokens(std::uint64_t document, const Cancel* cancel) const {
-  const Span span = checked_span(token_starts, document, postings_);
+  const Span span = checked_span(token_starts, document, tokens_);
   codes.verify(span.begin * code_bytes_, span.end * code_bytes_, cancel);
-  (bits_ == 0 ? scales : token_centroids).verify(2 * span.begin, 2 * span.end, cancel);
+  const std::uint64_t width = bits_ == 0 ? 2 : 1;
+  scales.verify(width * span.begin, width * span.end, cancel);
+  if (bits_ != 0) token_centroids.verify(2 * span.begin, 2 * span.end, cancel);
   return span;
 }
 

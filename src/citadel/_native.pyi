@@ -243,7 +243,12 @@ class Snapshot:
 
 class CentroidBook:
     def __init__(
-        self, codes: NDArray[np.int8], scales: NDArray[np.uint16], buckets: NDArray[np.int8], bucket_scale: float
+        self,
+        codes: NDArray[np.int8],
+        scales: NDArray[np.uint16],
+        buckets: NDArray[np.int8],
+        bucket_scale: float,
+        step: float,
     ) -> None:
         """codes [K, d], scales [K] as the bits of fp16, buckets [2^b]."""
 

@@ -18,12 +18,13 @@ class CentroidBook {
  public:
   // codes [n, d], scales (fp16) [n], buckets [2^bits]. Throws std::invalid_argument if the shapes do not fit.
   CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets, unsigned bits,
-               float bucket_scale);
+               float bucket_scale, float step);
 
   std::size_t size() const { return scales_.size(); }
   std::size_t dimension() const { return dimension_; }
   unsigned bits() const { return bits_; }
   float bucket_scale() const { return bucket_scale_; }
+  float step() const { return step_; }  // of the lengths of residuals
 
   // Centroids first … first + 13, or fewer at the end.
   const std::uint32_t* states(std::size_t first) const { return states_.data() + first * groups_; }
@@ -35,7 +36,7 @@ class CentroidBook {
  private:
   std::size_t dimension_, groups_;
   unsigned bits_;
-  float bucket_scale_;
+  float bucket_scale_, step_;
   std::vector<float> scales_;
   std::vector<std::uint32_t> states_;
   std::vector<std::uint64_t> table_;  // the biased bucket values of each byte of codes, lowest dimension first

@@ -98,7 +98,7 @@ class Segment {
   std::uint64_t checked_packed(const Section& offsets, const Section& packed, const ListView& list, const Cancel* cancel) const;
 
   std::string name_;
-  std::uint64_t documents_ = 0, live_ = 0, lists_ = 0, postings_ = 0, blocks_ = 0;
+  std::uint64_t documents_ = 0, live_ = 0, lists_ = 0, postings_ = 0, blocks_ = 0, tokens_ = 0;
   Kind kind_;
   Codec codec_ = Codec::fp16, semantic_codec_ = Codec::fp16;
   std::uint64_t dimension_ = 0, code_bytes_ = 0, semantic_dimension_ = 0, probe_lists_ = 0;

@@ -17,7 +17,7 @@ from citadel.index.codebook_sample import CodebookSample
 from citadel.index.document_limits import metadata_json
 from citadel.index.documents import Row, row_of
 from citadel.index.growable import Column
-from citadel.index.packing import POSTINGS_PER_BLOCK, list_groups
+from citadel.index.packing import POSTINGS_PER_BLOCK, is_first_of_pair, list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
 from citadel.index.segment import WHOLE_TEXT, Meta, id_hashes
 from citadel.routing import get_router
@@ -356,13 +356,18 @@ class MemoryContents:
     def _requantize(self, codec: str, codebook: AnyCodebook | None) -> None:
         rows = Encoded("int8", self._columns["CODES"], self._columns.pop("SCALES"))
         keys, step = self._columns["KEYS"], 65_536
-        codes, centroids = [], []
+        coded, centroids = [], []
         for i in range(0, max(len(rows), 1), step):
             vectors, own = decode(rows[i : i + step]), keys[i : i + step]
             own = codebook.nearest(vectors) if isinstance(codebook, CentroidBook) else own
-            codes.append(encode(codec, vectors, own, codebook).codes)
+            coded.append(encode(codec, vectors, own, codebook))
             centroids.append(own)
-        self._columns |= {"KEYS": np.concatenate(centroids), "CODES": np.concatenate(codes)}
+        self._columns |= {
+            "KEYS": np.concatenate(centroids),
+            "CODES": np.concatenate([part.codes for part in coded]),
+        }
+        if scales := [part.scales for part in coded if part.scales is not None]:
+            self._columns["SCALES"] = np.concatenate(scales)
 
     def _sort(self) -> None:
         """Sort postings by key; a stable sort keeps documents and tokens in order."""
@@ -373,6 +378,8 @@ class MemoryContents:
         if self._settings.router == "bm25":
             keys = self._rank_terms(keys)
         self._order = sort_by_key(np.ascontiguousarray(keys))
+        if self._settings.router == "centroid" and len(keys):
+            self._order = self._order[is_first_of_pair(keys[self._order], self._columns["DOCUMENTS"][self._order])]
         ordered = keys[self._order]
         starts = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))  # ~ makes the first posting a start
         self.keys, self.list_lengths = ordered[starts], np.diff(starts, append=len(ordered))

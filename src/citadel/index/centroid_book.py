@@ -1,7 +1,8 @@
 """The centroids of an index and the bucket values of its residuals.
 
-A token's vector is stored as the number of its nearest centroid and, per dimension, the bucket in which the
-difference to it falls. Centroids and bucket values are int8, so that all products are exact integers.
+A token's vector is stored as the number of its nearest centroid and the difference to it: a length of one byte
+and, per dimension, the bucket in which the difference falls. Centroids and bucket values are int8, so that all
+products are exact integers.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ _LARGEST_SCALE = 1e30
 class CentroidBook:
     """Centroids [K, d] as int8 codes with fp16 scales, and 2^b bucket values as int8 codes with one scale.
 
+    Buckets are those of differences with a mean square of 1; `step` is that of the lengths.
+
     >>> codes, scales = np.array([[127, 0], [0, 127]], np.int8), np.full(2, 1 / 127, np.float16)
-    >>> book = CentroidBook(codes, scales, np.array([-64, 64], np.int8), 0.01, np.zeros(1, np.float32))
+    >>> book = CentroidBook(codes, scales, np.array([-64, 64], np.int8), 0.01, np.zeros(1, np.float32), 0.1)
     >>> book.nearest(np.array([[0.1, 0.9]], np.float32)).tolist()
     [1]
     """
@@ -42,6 +45,7 @@ class CentroidBook:
     buckets: NDArray[np.int8]  # [2^b], ascending
     bucket_scale: float
     cuts: Floats  # [2^b − 1], ascending: the borders of the buckets
+    step: float  # of the length of a residual
     sampled: int = 0
 
     def __len__(self) -> int:
@@ -80,24 +84,44 @@ class CentroidBook:
     def _groups(self) -> CentroidGroups:
         return CentroidGroups(self.centroids)
 
-    def encode(self, vectors: Floats, keys: Keys) -> NDArray[np.uint8]:
-        """The packed residuals of vectors [n, d] under these centroids: [n, d · b / 8]."""
+    def encode(self, vectors: Floats, keys: Keys) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """The packed residuals of vectors [n, d] under these centroids [n, d · b / 8], and their lengths [n]."""
         parts = [
-            self._encode(vectors[i : i + _ROWS], keys[i : i + _ROWS]) for i in range(0, len(vectors), _ROWS)
+            self._encode(vectors[i : i + _ROWS], keys[i : i + _ROWS])
+            for i in range(0, max(len(vectors), 1), _ROWS)
         ]
-        return np.concatenate([np.zeros((0, self.dimension * self.bits // 8), np.uint8), *parts])
+        return np.concatenate([codes for codes, _ in parts]), np.concatenate([scales for _, scales in parts])
 
-    def _encode(self, vectors: Floats, keys: Keys) -> NDArray[np.uint8]:
+    def _encode(self, vectors: Floats, keys: Keys) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         residuals = vectors - self.centroids[keys]
+        roots = np.sqrt(np.einsum("nd,nd->n", residuals, residuals) / np.float32(self.dimension))[:, None]
         buckets = np.zeros(residuals.shape, np.uint8)
         for cut in self.cuts:
-            buckets += residuals > cut
-        return pack_buckets(buckets, self.bits)
+            buckets += residuals > cut * roots
+        lengths = best_lengths(residuals, self.values[buckets])
+        codes = np.clip(np.rint(lengths / np.float32(self.step)), 0, 255).astype(np.uint8)
+        return pack_buckets(buckets, self.bits), codes
 
-    def decode(self, codes: NDArray[np.uint8], keys: Keys) -> Floats:
-        """The vectors of packed residuals under these centroids [n, d]."""
-        vectors: Floats = self.centroids[keys] + self.values[unpack_buckets(codes, self.bits)]
+    def lengths(self, scales: NDArray[np.uint8]) -> Floats:
+        """The lengths of residuals [n], by which the bucket values are multiplied."""
+        return scales.astype(np.float32) * np.float32(self.step)
+
+    def decode(self, codes: NDArray[np.uint8], scales: NDArray[np.uint8], keys: Keys) -> Floats:
+        """The vectors of packed residuals and their lengths under these centroids [n, d]."""
+        residuals = self.values[unpack_buckets(codes, self.bits)] * self.lengths(scales)[:, None]
+        vectors: Floats = self.centroids[keys] + residuals
         return vectors
+
+
+def best_lengths(residuals: Floats, values: Floats) -> Floats:
+    """The factor by which the bucket values [n, d] are nearest to the residuals [n].
+
+    >>> best_lengths(np.array([[2.0, -4.0]], np.float32), np.array([[1.0, -2.0]], np.float32)).tolist()
+    [2.0]
+    """
+    products = np.einsum("nd,nd->n", residuals, values)
+    squares = np.einsum("nd,nd->n", values, values)
+    return np.where(squares > 0, products / np.maximum(squares, np.finfo(np.float32).tiny), 0).astype(np.float32)
 
 
 def pack_buckets(buckets: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
@@ -190,6 +214,7 @@ def write_book(storage: Storage, index_id: str, file_id: str, book: AnyCodebook)
         "dimension": book.dimension,
         "bits": book.bits,
         "bucket_scale": book.bucket_scale,
+        "step": book.step,
         "sampled": book.sampled,
     }
     writer.section("META", json.dumps(meta).encode())
@@ -212,10 +237,10 @@ def _read_centroids(
 ) -> CentroidBook:
     file = CitFile(storage, record, "codebook", index_id)
     meta = file["META"].json()
-    scale, sampled = meta.get("bucket_scale"), meta.get("sampled")
+    scales_of = [meta.get("bucket_scale"), meta.get("step")]
     is_valid = (meta.get("dimension"), meta.get("bits")) == (dimension, bits)
-    is_valid &= isinstance(scale, float) and 0 < scale < _LARGEST_SCALE and isinstance(sampled, int)
-    if not is_valid:
+    is_valid &= all(isinstance(scale, float) and 0 < scale < _LARGEST_SCALE for scale in scales_of)
+    if not is_valid or not isinstance(meta.get("sampled"), int):
         raise file["META"].corrupt("it does not fit the index's field")
     # Copies: truncating the file later must not change searches.
     scales = file["CENTROID_SCALES"].array(np.float16).copy()
@@ -226,7 +251,7 @@ def _read_centroids(
     cuts = file["BUCKET_CUTS"].sized(np.float32, (1 << bits) - 1).copy()
     if not np.isfinite(cuts).all():
         raise file["BUCKET_CUTS"].corrupt("a border is not finite")
-    return CentroidBook(codes, scales, buckets, float(scale), cuts, sampled)
+    return CentroidBook(codes, scales, buckets, *scales_of[:1], cuts, *scales_of[1:], meta["sampled"])
 
 
 def same_book(left: AnyCodebook | None, right: AnyCodebook | None) -> bool:
@@ -242,4 +267,4 @@ def same_book(left: AnyCodebook | None, right: AnyCodebook | None) -> bool:
 def _parts(book: AnyCodebook) -> tuple[object, ...]:
     if isinstance(book, Codebook):
         return book.centroids, book.scale_keys, book.key_scales, book.global_scale
-    return book.codes, book.scales, book.buckets, book.bucket_scale, book.cuts
+    return book.codes, book.scales, book.buckets, book.bucket_scale, book.cuts, book.step

@@ -19,6 +19,7 @@ _ROUNDS = 5
 _BUCKET_VALUES = 1 << 19  # residual components that the buckets are fitted to
 _BUCKET_ROUNDS = 20
 _LARGEST_CODE = 127
+_HEADROOM = 1.25  # of the lengths of residuals over the longest one in the sample
 
 
 def centroid_count(tokens: int) -> int:
@@ -38,13 +39,26 @@ def train_centroids(vectors: Floats, tokens: int, bits: int, seed: int = 0) -> C
     count = min(centroid_count(tokens), 1 << (most.bit_length() - 1))
     sample = _subset(vectors, _SAMPLES_PER_CENTROID * count, generator)
     codes, scales = _int8(cluster(sample, count, generator))
-    book = CentroidBook(codes, scales, np.zeros(1 << bits, np.int8), 1.0, np.zeros(0, np.float32))
+    book = CentroidBook(codes, scales, np.zeros(1 << bits, np.int8), 1.0, np.zeros(0, np.float32), 1.0)
     probe = _subset(vectors, max(_BUCKET_VALUES // vectors.shape[1], 1), generator)
-    residuals = (probe - book.centroids[book.nearest(probe)]).reshape(-1)
-    values, cuts = fit_buckets(residuals, 1 << bits)
+    residuals = probe - book.centroids[book.nearest(probe)]
+    buckets, scale, cuts = _fit(residuals, 1 << bits)
+    return CentroidBook(codes, scales, buckets, scale, cuts, _step(residuals), len(vectors))
+
+
+def _fit(residuals: Floats, count: int) -> tuple[NDArray[np.int8], float, Floats]:
+    """Bucket values as int8 codes, their scale, and the borders, of residuals divided by their lengths."""
+    roots = np.sqrt(np.einsum("nd,nd->n", residuals, residuals) / residuals.shape[1])
+    units = residuals[roots > 0] / roots[roots > 0, None]
+    values, cuts = fit_buckets(units.reshape(-1) if len(units) else np.zeros(1, np.float32), count)
     scale = float(np.float32(np.abs(values).max() / _LARGEST_CODE)) or 1.0
-    buckets = np.rint(values / scale).astype(np.int8)
-    return CentroidBook(codes, scales, buckets, scale, cuts, len(vectors))
+    return np.rint(values / scale).astype(np.int8), scale, cuts
+
+
+def _step(residuals: Floats) -> float:
+    """The step of lengths with which the longest residual of the sample, and a longer one, have a code."""
+    roots = np.sqrt(np.einsum("nd,nd->n", residuals, residuals) / residuals.shape[1])
+    return float(np.float32(_HEADROOM * roots.max(initial=0) / 255)) or 1.0
 
 
 def _subset(vectors: Floats, limit: int, generator: np.random.Generator) -> Floats:

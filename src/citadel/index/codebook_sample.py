@@ -83,7 +83,7 @@ def token_limit(memory: int, settings: Settings) -> int:
 
 def token_sample(segment: Segment, share: float, book: AnyCodebook | None, seed: int = 0) -> Floats:
     """Sample a share of the stored vectors of a centroid segment [n, d]."""
-    generator, total, parts = np.random.default_rng(seed), segment.meta.postings, []
+    generator, total, parts = np.random.default_rng(seed), segment.tokens, []
     runs = np.arange(0, total, _POSTINGS_PER_READ)
     for start in runs[generator.random(len(runs)) < share].tolist():
         stop = min(start + _POSTINGS_PER_READ, total)

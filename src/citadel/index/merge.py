@@ -317,7 +317,7 @@ class MergedContents:
 
     def _token_parts(self, source: Source) -> Iterator[tuple[range, NDArray[np.bool_] | slice]]:
         """The tokens of a segment in chunks, and which of them belong to live passages."""
-        total, starts, alive = source.segment.meta.postings, source.segment.token_starts, source.passages.alive
+        total, starts, alive = source.segment.tokens, source.segment.token_starts, source.passages.alive
         for start in range(0, total, self._chunk):
             rows = range(start, min(start + self._chunk, total))
             if alive is None:

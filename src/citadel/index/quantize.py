@@ -18,7 +18,7 @@ INT8_MAX = FP16_MAX * 127
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Encoded vectors: codes [P, width] and, for int8, one scale per vector [P].
+    """Encoded vectors: codes [P, width] and, for int8 (fp16) and residuals (u8), one scale per vector [P].
 
     >>> encode("fp16", np.ones((1, 4), np.float32)).codes.dtype.name
     'float16'
@@ -26,7 +26,7 @@ class Encoded:
 
     codec: str
     codes: NDArray[Any]
-    scales: NDArray[np.float16] | None = None
+    scales: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -51,7 +51,7 @@ def encode(
     assert codebook is not None
     assert keys is not None
     if isinstance(codebook, CentroidBook):
-        return Encoded(codec, codebook.encode(vectors, keys))
+        return Encoded(codec, *codebook.encode(vectors, keys))
     scaled = vectors / codebook.scales_for(keys)[:, None]
     return Encoded(codec, pq_assign(np.ascontiguousarray(scaled, np.float32), codebook.centroids))
 
@@ -66,7 +66,8 @@ def decode(encoded: Encoded, keys: Keys | None = None, codebook: AnyCodebook | N
     assert codebook is not None
     assert keys is not None
     if isinstance(codebook, CentroidBook):
-        return codebook.decode(encoded.codes, keys)
+        assert encoded.scales is not None
+        return codebook.decode(encoded.codes, encoded.scales, keys)
     parts = codebook.centroids[np.arange(encoded.codes.shape[1]), encoded.codes]  # [P, S, sub]
     vectors: Floats = parts.reshape(len(encoded), -1) * codebook.scales_for(keys)[:, None]
     return vectors

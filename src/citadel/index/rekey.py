@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from citadel.index.centroid_book import AnyCodebook, CentroidBook
 from citadel.index.documents import Row, renumbered
-from citadel.index.packing import ranges
+from citadel.index.packing import is_first_of_pair, ranges
 from citadel.index.quantize import decode
 from citadel.index.segment import WHOLE_TEXT, Segment, id_hashes
 from citadel.index.tombstones import Deleted
@@ -28,7 +28,7 @@ def rekeyed(
     live = np.flatnonzero(deleted.alive(segment.documents))
     ends = segment.token_starts[segment.passage_starts[1:]]  # tokens up to each document
     limit = max(memory // (_COPIES * 4 * max(segment.meta.dimension, 1)), 1)
-    parts = np.searchsorted(np.arange(limit, int(segment.meta.postings) + limit, limit), ends[live])
+    parts = np.searchsorted(np.arange(limit, segment.tokens + limit, limit), ends[live])
     for part in np.unique(parts):
         yield RekeyedContents(segment, live[parts == part], book, old_book)
 
@@ -58,19 +58,25 @@ class RekeyedContents:
             segment.meta,
             documents=len(documents),
             passages=len(self._passages),
-            postings=len(self._tokens),
+            postings=int(self.list_lengths.sum()),
             codec=f"residual{book.bits}",
         )
 
     def _code(self) -> None:
-        keys, codes = [np.zeros(0, np.uint32)], [self._book.encode(self._decoded(0, 0), np.zeros(0, np.uint32))]
-        for start in range(0, len(self._tokens), _ROWS):
+        keys, coded = [], []
+        for start in range(0, max(len(self._tokens), 1), _ROWS):
             vectors = self._decoded(start, min(start + _ROWS, len(self._tokens)))
             keys.append(self._book.nearest(vectors))
-            codes.append(self._book.encode(vectors, keys[-1]))
-        self._centroids, self._codes = np.concatenate(keys), np.concatenate(codes)
-        self._order = np.argsort(self._centroids, kind="stable")
-        ordered = self._centroids[self._order]
+            coded.append(self._book.encode(vectors, keys[-1]))
+        self._columns = {
+            "TOKEN_CENTROIDS": np.concatenate(keys).astype("<u2"),
+            "CODES": np.concatenate([codes for codes, _ in coded]),
+            "SCALES": np.concatenate([scales for _, scales in coded]),
+        }
+        centroids = np.concatenate(keys)
+        order = np.argsort(centroids, kind="stable")
+        self._order = order[is_first_of_pair(centroids[order], self._owners[order])]
+        ordered = centroids[self._order]
         starts = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))
         self.keys, self.list_lengths = ordered[starts], np.diff(starts, append=len(ordered))
 
@@ -120,7 +126,7 @@ class RekeyedContents:
         yield self._sizes
 
     def tokens(self, name: str) -> Iterator[NDArray[Any]]:
-        yield self._centroids.astype("<u2") if name == "TOKEN_CENTROIDS" else self._codes
+        yield self._columns[name]
 
     def semantic(self, name: str) -> Iterator[NDArray[Any]]:
         yield from ()

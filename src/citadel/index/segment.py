@@ -162,12 +162,20 @@ class Segment:
         sizes = {"KEYS": 4 * self.lists} | ({"WEIGHTS": postings} if "WEIGHTS" in self.file else {})
         if meta.kind == "sparse":
             return sizes | {"VALUES": 2 * postings}
-        width = np.dtype(CODE_TYPE[meta.codec]).itemsize
         if meta.kind == "centroid":
-            sizes["TOKEN_STARTS"] = 8 * (meta.passages + 1)
-            sizes |= {"TOKEN_CENTROIDS": 2 * postings} if meta.has_residuals else {}
+            return sizes | self._token_sizes()
+        width = np.dtype(CODE_TYPE[meta.codec]).itemsize
         sizes["CODES"] = postings * meta.code_width * width
         return sizes | ({"SCALES": 2 * postings} if meta.codec == "int8" else {})
+
+    def _token_sizes(self) -> dict[str, int]:
+        sizes = {
+            "TOKEN_STARTS": 8 * (self.meta.passages + 1),
+            "CODES": self.tokens * self.meta.code_width,
+        }
+        if self.meta.has_residuals:
+            return sizes | {"TOKEN_CENTROIDS": 2 * self.tokens, "SCALES": self.tokens}
+        return sizes | {"SCALES": 2 * self.tokens}
 
     # -- documents
 
@@ -341,11 +349,18 @@ class Segment:
         packed = self.file[packed_name].array(np.uint8, int(positions[0]), int(positions[-1]) + 8)
         return bounds[:-1] - np.uint64(positions[0]), packed
 
+    @property
+    def tokens(self) -> int:
+        """The number of stored token vectors: of postings, unless lists hold a document once per centroid."""
+        if self.meta.kind != "centroid":
+            return self.meta.postings
+        return len(self.file["CODES"].data) // max(self.meta.code_width, 1)
+
     @cached_property
     def token_starts(self) -> NDArray[np.int64]:
         """The first token of each passage [passages + 1], of a centroid segment."""
         starts = self.file["TOKEN_STARTS"].array("<i8")
-        if starts[0] != 0 or starts[-1] != self.meta.postings or not rises(starts):
+        if starts[0] != 0 or starts[-1] != self.tokens or not rises(starts):
             raise self._corrupt("TOKEN_STARTS", "the tokens do not follow each other")
         return starts.copy()  # a file that is truncated later must not change it
 
@@ -363,8 +378,10 @@ class Segment:
             .array(CODE_TYPE[self.meta.codec], start * width, stop * width)
             .reshape(-1, width)
         )
-        scales = self.file["SCALES"].array(np.float16, start, stop) if self.meta.codec == "int8" else None
-        return Encoded(self.meta.codec, codes, scales)
+        if self.meta.codec != "int8" and not self.meta.has_residuals:
+            return Encoded(self.meta.codec, codes)
+        kind = np.float16 if self.meta.codec == "int8" else np.uint8
+        return Encoded(self.meta.codec, codes, self.file["SCALES"].array(kind, start, stop))
 
     def semantic(self, start: int, stop: int) -> Encoded:
         """The encoded semantic vectors of passages start … stop − 1."""

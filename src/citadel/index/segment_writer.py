@@ -142,7 +142,7 @@ def row_names(meta: Meta) -> list[str]:
 
 def token_names(meta: Meta) -> list[str]:
     """The sections with one row per token, in token order (centroid)."""
-    return ["TOKEN_CENTROIDS", "CODES"] if meta.has_residuals else ["CODES", "SCALES"]
+    return ["TOKEN_CENTROIDS", "CODES", "SCALES"] if meta.has_residuals else ["CODES", "SCALES"]
 
 
 def _write_ids(writer: CitWriter, contents: Contents, storage: Storage) -> None:

@@ -149,24 +149,24 @@ class SpillingWriter(Publisher):
     def _train_centroids(self, buffer: Buffer) -> None:
         """Train centroids once the buffer and the segments without centroids have enough vectors."""
         segments = [*self.snapshot.segments, *self._pending]
-        stored = sum(segment.meta.postings for segment in segments)
+        stored = sum(segment.tokens for segment in segments)
         total = stored + buffer.num_vectors
         if total < SAMPLE_FLOOR or not buffer.num_vectors:
             return
         limit = min(token_limit(self._memory, buffer.settings), total)
         share = limit / total
         parts = [buffer.vectors(choose_rows(buffer.num_vectors, share))]
-        parts += [token_sample(segment, share, None) for segment in segments if segment.meta.postings]
+        parts += [token_sample(segment, share, None) for segment in segments if segment.tokens]
         self._adopt(train_centroids(np.concatenate(parts), total, self._bits))
 
     def _retrain_centroids(self) -> AnyCodebook | None:
         """Train centroids on the stored vectors and return those that they replace."""
         segments, book = self.snapshot.segments, self.snapshot.centroids
-        total = sum(segment.meta.postings for segment in segments)
+        total = sum(segment.tokens for segment in segments)
         if total < SAMPLE_FLOOR:
             raise self._too_few(total)
         share = min(token_limit(self._memory, self.settings), total) / total
-        parts = [token_sample(segment, share, book) for segment in segments if segment.meta.postings]
+        parts = [token_sample(segment, share, book) for segment in segments if segment.tokens]
         self._adopt(train_centroids(np.concatenate(parts), total, self._bits))
         return book or self._codebook
 

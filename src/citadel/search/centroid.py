@@ -23,7 +23,7 @@ class CentroidEngine:
         self._book: _native.CentroidBook | None = None
         if book is not None:
             scales = book.scales.view(np.uint16)
-            self._book = _native.CentroidBook(book.codes, scales, book.buckets, book.bucket_scale)
+            self._book = _native.CentroidBook(book.codes, scales, book.buckets, book.bucket_scale, book.step)
         try:
             segments = [native_segment(snapshot, segment) for segment in snapshot.segments]
             self._native = _native.Snapshot(segments, False, 0.0, 0.0)

@@ -37,14 +37,18 @@ def token_products(query: Floats, segment: Segment, book: CentroidBook | None, s
     if len(keys) and int(keys.max()) >= len(book):
         raise segment.file["TOKEN_CENTROIDS"].corrupt(f"centroid {keys.max()} does not exist")
     parts = zip(query, centroid_products(query, book), strict=True)
-    return np.stack([_with_residuals(vector, products[keys], values, book) for vector, products in parts])
+    assert encoded.scales is not None
+    lengths = book.lengths(encoded.scales)
+    return np.stack([_with_residuals(vector, own[keys], values, lengths, book) for vector, own in parts])
 
 
-def _with_residuals(query: Floats, bases: Floats, values: Floats, book: CentroidBook) -> Floats:
+def _with_residuals(
+    query: Floats, bases: Floats, values: Floats, lengths: Floats, book: CentroidBook
+) -> Floats:
     codes, scale = quantized(query)
     with np.errstate(all="ignore"):  # BLAS also computes unused lanes, which may warn
         exact = values @ codes  # integers below 2²⁴: exact in any order
-    products: Floats = bases + exact * (np.float32(book.bucket_scale) * scale)
+    products: Floats = bases + (exact * lengths) * (np.float32(book.bucket_scale) * scale)
     return products
 
 

@@ -62,11 +62,11 @@ def plan_options(
     ef = unwrapped(ef)
     if ef is not None and (isinstance(ef, bool) or not isinstance(ef, int) or ef < 1):
         raise UsageError(f"ef must be a whole number of 1 or more, not {ef!r}")
-    if semantic_mode == "auto":
-        semantic_mode = resolve_auto(snapshot)
     k = min(k, snapshot.live_passages)  # also keeps k within 64 bits
     if snapshot.settings.router == "centroid":
         return _centroid_options(snapshot, k, semantic_mode, tau, ef)
+    if semantic_mode == "auto":
+        semantic_mode = resolve_auto(snapshot)
     candidates, probes = (max(times * k, 1000) for times in (CANDIDATES, PROBES))
     mode = semantic_mode if snapshot.settings.semantic else "off"
     width = max(MIN_EF, EF_PER_HIT * k) if ef is None else min(ef, snapshot.live_passages)
