@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from common import alternate, one_core, report
-from numpy.typing import NDArray
 
 import citadel
 from citadel.types import Floats
@@ -158,7 +157,9 @@ def measure(documents: Texts, queries: Texts, codecs: Sequence[str], efs: Sequen
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True, help="a folder in the Hugging Face format")
     parser.add_argument("--data", type=Path, required=True, help="a BEIR folder")
     parser.add_argument("--documents", type=int, help="use the first N documents only")
@@ -171,7 +172,14 @@ def main() -> None:
     tokens = sum(map(len, documents))
     rows = measure(documents, queries, options.codecs, options.ef)
     title = f"{options.data.name}: {len(documents):,} documents, {tokens:,} tokens, {options.model.name}"
-    columns = ["codec", "mode", "ms per query", f"overlap@{K} with fp32", "bytes per token", "tokens per second"]
+    columns = [
+        "codec",
+        "mode",
+        "ms per query",
+        f"overlap@{K} with fp32",
+        "bytes per token",
+        "tokens per second",
+    ]
     report("plaid", title, columns, rows, documents=len(documents), tokens=tokens)
 
 

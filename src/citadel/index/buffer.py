@@ -379,7 +379,9 @@ class MemoryContents:
             keys = self._rank_terms(keys)
         self._order = sort_by_key(np.ascontiguousarray(keys))
         if self._settings.router == "centroid" and len(keys):
-            self._order = self._order[is_first_of_pair(keys[self._order], self._columns["DOCUMENTS"][self._order])]
+            self._order = self._order[
+                is_first_of_pair(keys[self._order], self._columns["DOCUMENTS"][self._order])
+            ]
         ordered = keys[self._order]
         starts = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))  # ~ makes the first posting a start
         self.keys, self.list_lengths = ordered[starts], np.diff(starts, append=len(ordered))

@@ -121,7 +121,9 @@ def best_lengths(residuals: Floats, values: Floats) -> Floats:
     """
     products = np.einsum("nd,nd->n", residuals, values)
     squares = np.einsum("nd,nd->n", values, values)
-    return np.where(squares > 0, products / np.maximum(squares, np.finfo(np.float32).tiny), 0).astype(np.float32)
+    return np.where(squares > 0, products / np.maximum(squares, np.finfo(np.float32).tiny), 0).astype(
+        np.float32
+    )
 
 
 def pack_buckets(buckets: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:

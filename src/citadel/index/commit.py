@@ -258,7 +258,6 @@ class Publisher:
         with whole_files([segment.file for segment in old]):
             return [self._write(MergedContents(old, deleted, codec, *books, self._memory, self._storage))]
 
-
     def _joined_tokens(
         self, old: Sequence[Segment], deleted: Sequence[Deleted], old_book: AnyCodebook | None
     ) -> list[Segment]:

@@ -16,9 +16,16 @@ import numpy as np
 from citadel.encode.locate import model_name
 from citadel.errors import CitadelError, CorruptIndexError, FingerprintError, RepairLossError, ResourceError
 from citadel.index.buffer import Buffer, MemoryContents, expected_bytes, stored_codec
-from citadel.index.changes import AnalysedDocument, Item, add_item, item_bytes
-from citadel.index.check import check_columns, check_documents, check_file, check_lists, is_whole
 from citadel.index.centroid_book import AnyCodebook, CentroidBook, read_book
+from citadel.index.changes import AnalysedDocument, Item, add_item, item_bytes
+from citadel.index.check import (
+    check_columns,
+    check_documents,
+    check_file,
+    check_lists,
+    check_tokens,
+    is_whole,
+)
 from citadel.index.container import CitFile
 from citadel.index.deletion import union_of
 from citadel.index.documents import DocumentStore
@@ -210,6 +217,7 @@ def _check_segment(segment: Segment, storage: Storage) -> bool:
     with whole_files([segment.file]):
         segment.file.check()
         check_lists(segment, storage)
+        check_tokens(segment, None)
     return True
 
 

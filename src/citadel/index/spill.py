@@ -9,9 +9,9 @@ import numpy as np
 
 from citadel.errors import ResourceError, UsageError
 from citadel.index.buffer import Buffer
-from citadel.index.changes import ChangeSet
 from citadel.index.centroid_book import AnyCodebook
 from citadel.index.centroid_train import train_centroids
+from citadel.index.changes import ChangeSet
 from citadel.index.codebook import SAMPLE_FLOOR, train
 from citadel.index.codebook_sample import (
     CodebookSample,

@@ -62,7 +62,9 @@ class CentroidEngine:
         exact = options.semantic == "exact"
         numbers = (options.k, exact, options.candidates, options.probes, self._threads)
         try:
-            results = _native.search_tokens_batch(self._native, queries, self._book, *numbers, cancel, allowed)
+            results = _native.search_tokens_batch(
+                self._native, queries, self._book, *numbers, cancel, allowed
+            )
         except (_native.CorruptError, _native.ReadError) as error:
             raise typed_error(self._snapshot, error) from error
         except _native.CancelledError as error:

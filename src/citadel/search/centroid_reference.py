@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.errors import UsageError
+from citadel.errors import Cancelled, UsageError
 from citadel.index.centroid_book import CentroidBook, unpack_buckets
 from citadel.index.quantize import Encoded
 from citadel.index.segment import Segment
@@ -19,37 +21,45 @@ from citadel.search.reference import AllowedDocuments, PostingRun, dots, quantiz
 from citadel.search.topk import best
 from citadel.types import Floats, Keys, Scored
 
-
-def centroid_products(query: Floats, book: CentroidBook) -> Floats:
-    """The products of query tokens [n, d] with the centroids: [n, K]."""
-    centroids = Encoded("int8", book.codes, book.scales)
-    return np.stack([dots(vector, centroids) for vector in query])
+if TYPE_CHECKING:
+    from citadel._native import Cancel
 
 
-def token_products(query: Floats, segment: Segment, book: CentroidBook | None, start: int, stop: int) -> Floats:
-    """The products of query tokens [n, d] with stored tokens start … stop − 1: [n, stop − start]."""
-    encoded = segment.encoded(start, stop)
-    if not segment.meta.has_residuals:
-        return np.stack([dots(vector, encoded) for vector in query])
-    assert book is not None
-    values = book.buckets[unpack_buckets(encoded.codes, book.bits)].astype(np.float32)  # [P, d]
-    keys = segment.token_centroids(start, stop)
-    if len(keys) and int(keys.max()) >= len(book):
-        raise segment.file["TOKEN_CENTROIDS"].corrupt(f"centroid {keys.max()} does not exist")
-    parts = zip(query, centroid_products(query, book), strict=True)
-    assert encoded.scales is not None
-    lengths = book.lengths(encoded.scales)
-    return np.stack([_with_residuals(vector, own[keys], values, lengths, book) for vector, own in parts])
+class QueryTokens:
+    """The vectors of a query's tokens [n, d], and their products with centroids and stored tokens."""
 
+    def __init__(self, vectors: Floats, book: CentroidBook | None) -> None:
+        self.vectors, self._book = vectors, book
 
-def _with_residuals(
-    query: Floats, bases: Floats, values: Floats, lengths: Floats, book: CentroidBook
-) -> Floats:
-    codes, scale = quantized(query)
-    with np.errstate(all="ignore"):  # BLAS also computes unused lanes, which may warn
-        exact = values @ codes  # integers below 2²⁴: exact in any order
-    products: Floats = bases + (exact * lengths) * (np.float32(book.bucket_scale) * scale)
-    return products
+    @cached_property
+    def centroids(self) -> Floats:
+        """The products with the centroids: [n, K]."""
+        assert self._book is not None
+        centroids = Encoded("int8", self._book.codes, self._book.scales)
+        return np.stack([dots(vector, centroids) for vector in self.vectors])
+
+    def products(self, segment: Segment, start: int, stop: int) -> Floats:
+        """The products with stored tokens start … stop − 1: [n, stop − start]."""
+        encoded, book = segment.encoded(start, stop), self._book
+        if not segment.meta.has_residuals:
+            return np.stack([dots(vector, encoded) for vector in self.vectors])
+        assert book is not None
+        assert encoded.scales is not None
+        keys = segment.token_centroids(start, stop)
+        if len(keys) and int(keys.max()) >= len(book):
+            raise segment.file["TOKEN_CENTROIDS"].corrupt(f"centroid {keys.max()} does not exist")
+        values = book.buckets[unpack_buckets(encoded.codes, book.bits)].astype(np.float32)  # [P, d]
+        lengths = book.lengths(encoded.scales)
+        rows = [self._row(token, keys, values, lengths, book) for token in range(len(self.vectors))]
+        return np.stack(rows)
+
+    def _row(self, token: int, keys: Keys, values: Floats, lengths: Floats, book: CentroidBook) -> Floats:
+        codes, scale = quantized(self.vectors[token])
+        with np.errstate(all="ignore"):  # BLAS also computes unused lanes, which may warn
+            exact = values @ codes  # integers below 2²⁴: exact in any order
+        residuals = (exact * lengths) * (np.float32(book.bucket_scale) * scale)
+        products: Floats = self.centroids[token, keys] + residuals
+        return products
 
 
 def maxsim(products: Floats) -> np.float32:
@@ -84,16 +94,22 @@ class CentroidReference:
         self,
         queries: Sequence[Floats],
         options: Options,
-        _: object = None,
+        cancel: Cancel | None = None,
         allowed: AllowedDocuments | None = None,
     ) -> list[Scored]:
         """The best k documents of each query."""
-        return [self.search(query, options, None, allowed) for query in queries]
+        return [self.search(query, options, cancel, allowed) for query in queries]
 
     def search(
-        self, query: Floats, options: Options, _: object = None, allowed: AllowedDocuments | None = None
+        self,
+        query: Floats,
+        options: Options,
+        cancel: Cancel | None = None,
+        allowed: AllowedDocuments | None = None,
     ) -> Scored:
-        """The best k documents of one query; the cancel flag is ignored."""
+        """The best k documents of one query; the flag is read before the search."""
+        if cancel is not None and cancel.is_set():
+            raise Cancelled("the search was cancelled")
         if not len(query):
             return Scored(np.zeros(0, np.int64), np.zeros(0, np.float32))
         masks = self._live() if allowed is None else allowed.masks
@@ -125,8 +141,7 @@ class CentroidReference:
 
     def _touched(self, segment: Segment, query: Floats, nprobe: int) -> tuple[NDArray[np.int64], Floats]:
         """The documents of the probed lists, and what their imputed products add to those of other documents."""
-        assert self._snapshot.centroids is not None
-        products = centroid_products(query, self._snapshot.centroids)
+        products = QueryTokens(query, self._snapshot.centroids).centroids
         probes = probed_centroids(products, nprobe)
         totals, is_touched = np.zeros(segment.passages, np.float32), np.zeros(segment.passages, np.bool_)
         for row, own in zip(products, probes, strict=True):
@@ -141,15 +156,14 @@ class CentroidReference:
 
     def _rank(self, query: Floats, numbers: NDArray[np.int64], k: int) -> Scored:
         """The best k of these documents; those without tokens have no score."""
-        scored, scores = [], []
+        scored, scores, tokens = [], [], QueryTokens(query, self._snapshot.centroids)
         owners = np.searchsorted(self._snapshot.passage_bases, numbers, side="right") - 1
         for number, owner in zip(numbers.tolist(), owners.tolist(), strict=True):
             segment, own = self._snapshot.segments[owner], number - int(self._snapshot.passage_bases[owner])
             start, stop = segment.token_starts[own : own + 2].tolist()
             if start < stop:
-                products = token_products(query, segment, self._snapshot.centroids, start, stop)
                 scored.append(number)
-                scores.append(maxsim(products))
+                scores.append(maxsim(tokens.products(segment, start, stop)))
         return best(np.array(scored, np.int64), np.array(scores, np.float32), k)
 
 
