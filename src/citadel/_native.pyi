@@ -98,7 +98,7 @@ class Segment:
         deleted: U8 | None,
         codebook: Codebook | None,
     ) -> None:
-        """kind: 'vectors', 'centroid', 'sparse', 'bm25' or 'none'. A section is (name, bytes, CRC32C per 1 MiB block).
+        """kind: vectors, centroid, sparse, bm25 or none. A section is (name, bytes, CRC32C per 1 MiB).
 
         `deleted` is a bitmap, bit n & 7 of byte n >> 3. Sizes are checked here, contents on first access."""
 
@@ -274,7 +274,7 @@ def search_tokens(
     cancel: Cancel | None = None,
     filter: Filter | None = None,
 ) -> tuple[I64, F32, int]:
-    """The best documents of centroid segments by the sum of the tokens' largest products: numbers, scores, products."""
+    """The best documents of centroid segments by MaxSim: numbers, scores, number of dot products."""
 
 def search_tokens_batch(
     snapshot: Snapshot,

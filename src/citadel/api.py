@@ -333,7 +333,7 @@ class Index(IndexReader):
         return self
 
     def merge(self, *, retrain: bool = False, graph: bool | None = None) -> Self:
-        """Merge all segments into one, without deleted documents; `retrain` renews a pq codebook or centroids.
+        """Merge all segments into one, without deleted documents; `retrain` trains a new codebook.
 
         A large segment gets a graph for the semantic mode `graph`, unless an earlier `commit` or `merge`
         had `graph=False`."""

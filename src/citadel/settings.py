@@ -144,8 +144,8 @@ class Settings:
             )
         if self.router == "centroid" and (not has_residual or self.semantic is not None):
             raise UsageError(
-                "the router centroid stores residual codes and no semantic vectors: give a lexical field with "
-                f"the codec {', '.join(RESIDUAL_BITS)}"
+                "the router centroid stores residual codes and no semantic vectors: give a lexical field "
+                f"with the codec {', '.join(RESIDUAL_BITS)}"
             )
 
     @property

@@ -21,6 +21,7 @@ from citadel.types import Floats
 from tests.index.quick import Quick
 from tests.support.centroid_indexes import DIMENSION, create, documents, few_tokens, mixed, query, tokens
 
+_NO_BUCKETS = (np.zeros(2, np.int8), 1.0, np.zeros(1, np.float32), 1.0)
 CODECS = ("residual1", "residual2", "residual4")
 
 

@@ -79,8 +79,8 @@ class Encoder:
         codec = codec or DEFAULT_RESIDUAL
         if router not in (None, "centroid") or codec not in RESIDUAL_BITS or self.config.has_semantic:
             raise UsageError(
-                f"the codecs {', '.join(RESIDUAL_BITS)} go with the router centroid and a model without semantic "
-                "vectors: leave router out, or choose another codec"
+                f"the codecs {', '.join(RESIDUAL_BITS)} go with the router centroid and a model without "
+                "semantic vectors: leave router out, or choose another codec"
             )
         check_tau(tau, "centroid")
         lexical = Field(self.config.token_dimension, codec)

@@ -300,6 +300,7 @@ class MemoryContents:
         self._buffer, self._columns = buffer, columns
         self._live = np.array(sorted(buffer.numbers.values()), np.int64)  # without replaced documents
         self._counts = np.frombuffer(buffer._passages, np.uint32)  # passages per document
+        self._tokens: dict[str, NDArray[Any]] = {}  # centroid: columns in token order
         self._drop_replaced()
         if buffer.codec == "int8" and stored_codec(settings, codebook) != "int8":
             self._requantize(stored_codec(settings, codebook), codebook)
@@ -338,10 +339,10 @@ class MemoryContents:
 
     def _keep_tokens(self) -> None:
         """Keep the columns of tokens in their order; the lists hold the numbers of passages only."""
-        self._tokens = {
-            "TOKEN_CENTROIDS": self._columns.get("KEYS", np.zeros(0, np.uint32)).astype("<u2"),
-            **{name: self._columns.pop(name) for name in ("CODES", "SCALES") if name in self._columns},
-        }
+        self._tokens = {"TOKEN_CENTROIDS": self._columns.get("KEYS", np.zeros(0, np.uint32)).astype("<u2")}
+        for name in ("CODES", "SCALES"):
+            if name in self._columns:
+                self._tokens[name] = self._columns.pop(name)
         owners = self._columns.get("DOCUMENTS", np.zeros(0, np.uint32))
         passages = int(self._counts[self._live].sum())
         self._token_counts = np.bincount(owners, minlength=passages).astype(np.uint32)
@@ -362,10 +363,8 @@ class MemoryContents:
             own = codebook.nearest(vectors) if isinstance(codebook, CentroidBook) else own
             coded.append(encode(codec, vectors, own, codebook))
             centroids.append(own)
-        self._columns |= {
-            "KEYS": np.concatenate(centroids),
-            "CODES": np.concatenate([part.codes for part in coded]),
-        }
+        self._columns["KEYS"] = np.concatenate(centroids)
+        self._columns["CODES"] = np.concatenate([part.codes for part in coded])
         if scales := [part.scales for part in coded if part.scales is not None]:
             self._columns["SCALES"] = np.concatenate(scales)
 

@@ -1,8 +1,8 @@
 """The centroids of an index and the bucket values of its residuals.
 
-A token's vector is stored as the number of its nearest centroid and the difference to it: a length of one byte
-and, per dimension, the bucket in which the difference falls. Centroids and bucket values are int8, so that all
-products are exact integers.
+A token's vector is stored as the number of its nearest centroid and the difference to it: a length of one
+byte and, per dimension, the bucket in which the difference falls. Centroids and bucket values are int8, so
+that all products are exact integers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +72,7 @@ class CentroidBook:
         return self.buckets.astype(np.float32) * np.float32(self.bucket_scale)
 
     def nearest(self, vectors: Floats) -> Keys:
-        """The nearest centroid of each vector [n]; of many centroids, the nearest that a search by groups finds."""
+        """The nearest centroid of each vector [n]; of many, the nearest that a search by groups finds."""
         parts = [self._nearest(vectors[i : i + _ROWS]) for i in range(0, len(vectors), _ROWS)]
         return np.concatenate([np.zeros(0, np.uint32), *parts])
 
@@ -85,7 +86,7 @@ class CentroidBook:
         return CentroidGroups(self.centroids)
 
     def encode(self, vectors: Floats, keys: Keys) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """The packed residuals of vectors [n, d] under these centroids [n, d · b / 8], and their lengths [n]."""
+        """The packed residuals [n, d · b / 8] of vectors under these centroids, and their lengths [n]."""
         parts = [
             self._encode(vectors[i : i + _ROWS], keys[i : i + _ROWS])
             for i in range(0, max(len(vectors), 1), _ROWS)
@@ -153,7 +154,7 @@ def unpack_buckets(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 
 class CentroidGroups:
-    """Centroids in groups of near ones; the nearest centroid of a vector is searched in the nearest groups."""
+    """Centroids in groups of near ones; a vector's nearest centroid is searched in the nearest groups."""
 
     def __init__(self, centroids: Floats) -> None:
         self._centroids = centroids
@@ -253,20 +254,17 @@ def _read_centroids(
     cuts = file["BUCKET_CUTS"].sized(np.float32, (1 << bits) - 1).copy()
     if not np.isfinite(cuts).all():
         raise file["BUCKET_CUTS"].corrupt("a border is not finite")
-    return CentroidBook(codes, scales, buckets, *scales_of[:1], cuts, *scales_of[1:], meta["sampled"])
+    return CentroidBook(codes, scales, buckets, meta["bucket_scale"], cuts, meta["step"], meta["sampled"])
 
 
 def same_book(left: AnyCodebook | None, right: AnyCodebook | None) -> bool:
     """Whether two codebooks code vectors alike."""
     if left is None or right is None or type(left) is not type(right):
         return left is right
-    return all(
-        np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
-        for a, b in zip(_parts(left), _parts(right), strict=True)
-    )
+    return all(np.array_equal(a, b) for a, b in zip(_parts(left), _parts(right), strict=True))
 
 
-def _parts(book: AnyCodebook) -> tuple[object, ...]:
+def _parts(book: AnyCodebook) -> tuple[NDArray[Any] | float, ...]:
     if isinstance(book, Codebook):
         return book.centroids, book.scale_keys, book.key_scales, book.global_scale
     return book.codes, book.scales, book.buckets, book.bucket_scale, book.cuts, book.step

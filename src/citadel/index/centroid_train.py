@@ -98,14 +98,14 @@ def _shares(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     [3, 1, 0]
     """
     exact = sizes * (count / sizes.sum())
-    shares = np.floor(exact).astype(np.int64)
+    shares: NDArray[np.int64] = np.floor(exact).astype(np.int64)
     order = np.argsort(shares - exact, kind="stable")
     shares[order[: count - shares.sum()]] += 1
     return shares
 
 
 def fit_buckets(values: Floats, count: int) -> tuple[Floats, Floats]:
-    """Bucket values [count] and the borders between them, from quantiles on (Lloyd's method in one dimension).
+    """Bucket values [count] and the borders between them, from quantiles on by Lloyd's method.
 
     >>> fit_buckets(np.array([-1, -1, 1, 3], np.float32), 2)[0].tolist()
     [-1.0, 2.0]

@@ -261,7 +261,7 @@ class Publisher:
     def _joined_tokens(
         self, old: Sequence[Segment], deleted: Sequence[Deleted], old_book: AnyCodebook | None
     ) -> list[Segment]:
-        """Merge segments whose lists are those of centroids; a token of other centroids gets new ones first."""
+        """Merge segments whose lists are those of centroids; tokens of other centroids get new ones first."""
         book, codec = self._codebook, stored_codec(self.settings, self._codebook)
         assert isinstance(book, CentroidBook)
         parts: list[tuple[Segment, Deleted]] = []
@@ -277,8 +277,10 @@ class Publisher:
             if len(rewritten) == len(parts) == 1:
                 return rewritten
             segments, gone_parts = [part[0] for part in parts], [part[1] for part in parts]
-            contents = MergedContents(segments, gone_parts, codec, book, book, self._memory, self._storage)
-            merged = self._write(contents)
+            books = (book, book)
+            merged = self._write(
+                MergedContents(segments, gone_parts, codec, *books, self._memory, self._storage)
+            )
         for segment in rewritten:
             self._remove_segment(segment)
         return [merged]

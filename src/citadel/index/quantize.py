@@ -1,4 +1,4 @@
-"""Vector codecs: fp16, int8 (a scale per vector), product quantisation (a scale per key), residuals of centroids."""
+"""Vector codecs: fp16, int8 (a scale per vector), product quantisation (a scale per key), residuals."""
 
 from __future__ import annotations
 

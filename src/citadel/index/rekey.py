@@ -1,4 +1,4 @@
-"""Give the tokens of a segment new centroids: its lists change, so it is written anew, some documents at a time."""
+"""Give the tokens of a segment new centroids: its lists change, so it is written anew, in parts."""
 
 from __future__ import annotations
 

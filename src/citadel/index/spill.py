@@ -110,7 +110,7 @@ class SpillingWriter(Publisher):
                 self._remove_segment(segment)
 
     def _train_if_ready(self, buffer: Buffer) -> None:
-        """Train the codebook once the sample, or the buffer, and the committed segments have enough vectors."""
+        """Train the codebook once the sample or buffer and the committed segments have enough vectors."""
         if self._bits and self._codebook is None:
             self._train_centroids(buffer)
         if self._sample is None or self._codebook is not None:
@@ -131,7 +131,7 @@ class SpillingWriter(Publisher):
             return self._retrain_centroids()
         if self.settings.lexical is None or self.settings.lexical.codec not in SUBVECTOR:
             raise UsageError(
-                f"{self._storage.location}: only an index with codec pq2, pq1 or residuals has a codebook to retrain"
+                f"{self._storage.location}: only codecs pq2, pq1 and residuals have a codebook to retrain"
             )
         vectors, keys = sample_vectors(self.snapshot.segments, self.snapshot.codebook)
         if len(keys) < SAMPLE_FLOOR:

@@ -81,4 +81,5 @@ def nearest_centroids(vectors: Floats, centroids: Floats) -> Keys:
     [1]
     """
     half_norms = 0.5 * np.einsum("kd,kd->k", centroids, centroids)
-    return np.argmax(vectors @ centroids.T - half_norms, axis=1).astype(np.uint32)
+    nearest: NDArray[np.int64] = np.argmax(vectors @ centroids.T - half_norms, axis=1)
+    return nearest.astype(np.uint32)

@@ -140,7 +140,7 @@ class CentroidReference:
         return np.sort(np.concatenate([chosen, *whole]))
 
     def _touched(self, segment: Segment, query: Floats, nprobe: int) -> tuple[NDArray[np.int64], Floats]:
-        """The documents of the probed lists, and what their imputed products add to those of other documents."""
+        """The documents of the probed lists, and how far their imputed scores exceed those of others."""
         products = QueryTokens(query, self._snapshot.centroids).centroids
         probes = probed_centroids(products, nprobe)
         totals, is_touched = np.zeros(segment.passages, np.float32), np.zeros(segment.passages, np.bool_)

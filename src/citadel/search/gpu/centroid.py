@@ -41,7 +41,7 @@ class _Tokens:
 
 @dataclass(frozen=True)
 class _DeviceQuery:
-    """int8 codes of the query's tokens [n, d] as fp32, their scales [n], products with all centroids [K, n]."""
+    """int8 codes of the query's tokens [n, d], their scales [n], products with all centroids [K, n]."""
 
     codes: Tensor
     scales: Tensor
