@@ -27,6 +27,7 @@ ADDED_LATER = (
     "route_cls",
     "skipped_tokens",
     "attend_padding",
+    "unrouted_query_tokens",
 )
 
 MAX_SIZES = {
@@ -106,6 +107,7 @@ class ModelConfig:
     route_cls: bool = False  # [CLS] is scored
     skipped_tokens: tuple[int, ...] = ()  # ids that are not scored in documents: ColBERT's skip list
     attend_padding: bool = True  # text attends to the [MASK] tokens of query_padding
+    unrouted_query_tokens: tuple[int, ...] = ()  # ids without keys in queries: function words
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -213,7 +215,7 @@ def _require_bounded(config: ModelConfig) -> None:
         raise InputError(
             f"the special tokens must be from 0 to the vocabulary's {config.backbone.vocabulary}"
         )
-    for name in ("query_prompt", "document_prompt", "skipped_tokens"):
+    for name in ("query_prompt", "document_prompt", "skipped_tokens", "unrouted_query_tokens"):
         ids = getattr(config, name)
         if ids and not 0 <= min(ids) <= max(ids) < config.backbone.vocabulary:
             raise InputError(f"{name} has ids beyond the vocabulary's {config.backbone.vocabulary}")
