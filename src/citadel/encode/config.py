@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -27,7 +28,9 @@ ADDED_LATER = (
     "route_cls",
     "skipped_tokens",
     "attend_padding",
+    "space",
 )
+SPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name, or the fingerprint of a model
 
 MAX_SIZES = {
     "vocabulary": 1 << 20,
@@ -106,6 +109,8 @@ class ModelConfig:
     route_cls: bool = False  # [CLS] is scored
     skipped_tokens: tuple[int, ...] = ()  # ids that are not scored in documents: ColBERT's skip list
     attend_padding: bool = True  # text attends to the [MASK] tokens of query_padding
+    # Models of one space have the same keys and comparable vectors; "": a space of its own.
+    space: str = ""
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -261,6 +266,9 @@ def _problem(config: ModelConfig) -> str:
         ),
         "attend_padding = false is for the router all_to_all without a semantic vector": (
             not config.attend_padding and (config.router != "all_to_all" or config.has_semantic)
+        ),
+        f"the space {config.space[:64]!r} is no name: give up to 64 letters, digits, '.', '_' and '-'": bool(
+            config.space and not SPACE.fullmatch(config.space)
         ),
     }
     return next((problem for problem, failed in checks.items() if failed), "")
