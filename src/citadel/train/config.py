@@ -98,15 +98,19 @@ class TrainConfig:
 
 def load_train_config(path: str | os.PathLike[str]) -> TrainConfig:
     """Read a config from a TOML file."""
+    return parse_train_config(read_text(path), os.fspath(path))
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a config file."""
     name = os.fspath(path)
     try:
         with open(name, encoding="utf-8") as file:
-            text = file.read()
+            return file.read()
     except OSError as error:
         raise InputError(f"cannot be opened: {error.strerror}; name a training config", name) from None
     except ValueError as error:
         raise InputError(f"cannot be read ({error}): a config is a TOML file in UTF-8", name) from None
-    return parse_train_config(text, name)
 
 
 def parse_train_config(text: str, source: str = "") -> TrainConfig:

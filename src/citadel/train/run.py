@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from citadel.encode.tokenizer import is_punctuation
 from citadel.errors import InputError
-from citadel.model.checkpoint import ONNX, TOKENIZER, WEIGHTS, load_model, new_model, save_model
+from citadel.model.checkpoint import ONNX, TOKENIZER, WEIGHTS, load_model, new_model
 from citadel.model.citadel import Citadel
 from citadel.model.encoder import find_device
 from citadel.model.hub import pinned
@@ -117,7 +116,7 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     special = special_tokens(tokenizer, str(pretrained.folder))
     named = {f"{token}_id": id for token, id in special._asdict().items()} | _unrouted(config, tokenizer)
     model, _ = new_model(config.model.config(pretrained.config, name=config.name, **named), pretrained)
-    _check_out(out, resume)
+    state.check_out(out, resume)
     data = load_data(config, tokenizer, meter)
     model = model.to(world.device)
     model.freeze(config.optimizer.frozen)
@@ -198,15 +197,7 @@ def finish(run: Run, log: Log, meter: Meter) -> Path:
                 run.total,
                 evaluate(run.model, run.data, run.marker, run.config.run.evaluate_queries, meter=meter),
             )
-        temporary = run.out / "final.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        save_model(run.model, temporary, run.tokenizer)
-        # Move the weights last: without them an interrupted run can still be resumed.
-        for file in sorted(temporary.iterdir(), key=lambda file: file.name == WEIGHTS):
-            state.sync(file)
-            os.replace(file, run.out / file.name)
-        state.sync(run.out)
-        temporary.rmdir()
+        state.publish(run.out, run.model, run.tokenizer)
     run.world.wait()
     return run.out
 
@@ -238,13 +229,3 @@ def _optimizer(model: Citadel, config: TrainConfig) -> torch.optim.Optimizer:
 
 def _bf16(config: TrainConfig, device: torch.device) -> bool:
     return config.run.precision == "bf16" or (config.run.precision == "auto" and device.type == "cuda")
-
-
-def _check_out(out: Path, resume: bool) -> None:
-    """Raise if the folder holds another run, finished or not."""
-    if (out / WEIGHTS).exists():
-        raise InputError("already holds a finished model: name another --out", str(out))
-    if not resume and any(out.glob(f"{state.PREFIX}*")):
-        raise InputError(
-            "holds an unfinished run: continue it with --resume, or name another --out", str(out)
-        )
