@@ -203,8 +203,8 @@ class HubsPart:
 
     def __post_init__(self) -> None:
         for name in ("stubs", "short_queries", "word_queries", "penalty", "shape", "anchor"):
-            _within(f"hubs.{name}", getattr(self, name), 0, math.inf)
-        _within("hubs.quantile", self.quantile, 0, 1)
+            within(f"hubs.{name}", getattr(self, name), 0, math.inf)
+        within("hubs.quantile", self.quantile, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
