@@ -135,7 +135,7 @@ def queries(words: list[str], count: int, size: int) -> list[str]:
 
 def won(index: citadel.Index, texts: list[str]) -> float:
     """Share of the queries whose first hit is a stub."""
-    rankings = index.searcher(semantic_mode="exact").search_batch(texts, k=1)
+    rankings = index.searcher().search_batch(texts, k=1, semantic_mode="exact")
     return sum(hits[0].id.startswith("stub ") for _, hits in rankings if len(hits)) / len(texts)
 
 
