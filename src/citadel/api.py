@@ -40,7 +40,7 @@ from citadel.index_reader import IndexReader
 from citadel.progress import document_progress
 from citadel.search.hits import Hits
 from citadel.search.searcher import QueryEncoder, Searcher
-from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR, Field
+from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR, EncodeOn, Field
 from citadel.text.new_ids import NewIds
 from citadel.text.parse import AnyId, known_ids
 from citadel.types import AddedCount, Document, VectorBatch
@@ -48,6 +48,8 @@ from citadel.types import AddedCount, Document, VectorBatch
 if TYPE_CHECKING:
     from citadel._native import Cancel
     from citadel.encode.encoder import Encoder
+
+_CPU = EncodeOn()
 
 
 class Index(IndexReader):
@@ -78,6 +80,7 @@ class Index(IndexReader):
         super().__init__(storage, memory, model, threads, encoder)
         self._closed = False
         self._newest: tuple[Any, Searcher] | None = None  # of `search`
+        self._document_encoder: tuple[EncodeOn, Callable[..., Iterator[VectorBatch]]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path; the copy opens the newest generation."""
@@ -189,6 +192,8 @@ class Index(IndexReader):
         documents: Iterable[Document | Mapping[str, Any]],
         *,
         progress: bool | Callable[[int], None] = False,
+        device: str = "cpu",
+        precision: str = "bf16",
     ) -> AddedCount:
         """Add documents from a list or a stream and return their number; known ids are replaced.
 
@@ -200,6 +205,9 @@ class Index(IndexReader):
         passages, unless the index was created with `long="cut"`: then they are truncated, with one
         `TruncatedDocumentsWarning` per call. `progress=True` shows a progress bar on a terminal; a
         function is called with the number of documents encoded or indexed so far.
+
+        `device="cuda"` encodes on a GPU, `"cuda:0,cuda:1"` on two, in the `precision` bf16 or fp32; a thread
+        reads the stream.
 
         >>> import tempfile
         >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
@@ -213,7 +221,8 @@ class Index(IndexReader):
         total = len(documents) if isinstance(documents, Sized) else None
         new_ids = NewIds()
         with document_progress(progress, "Adding", total) as advance:
-            added, truncated = self._add((check_added(item, new_ids) for item in documents), advance)
+            checked = (check_added(item, new_ids) for item in documents)
+            added, truncated = self._add(checked, advance, EncodeOn(device, precision))
         if truncated:
             warnings.warn(
                 truncation_message(truncated, self.max_tokens), TruncatedDocumentsWarning, stacklevel=2
@@ -221,7 +230,10 @@ class Index(IndexReader):
         return AddedCount(added, truncated, self.max_tokens, new_ids.made)
 
     def add_checked(
-        self, documents: Iterable[Document], advance: Callable[[int], Any] | None = None
+        self,
+        documents: Iterable[Document],
+        advance: Callable[[int], Any] | None = None,
+        encode_on: EncodeOn = _CPU,
     ) -> tuple[int, int]:
         """Like `add`, without checks and warnings, for documents from `read_corpus` or `make_document`.
 
@@ -229,12 +241,14 @@ class Index(IndexReader):
         documents encoded or indexed since the last call.
         """
         self._require_open()
-        return self._add(documents, advance)
+        return self._add(documents, advance, encode_on)
 
     def _add(
-        self, documents: Iterable[Document], advance: Callable[[int], Any] | None = None
+        self, documents: Iterable[Document], advance: Callable[[int], Any] | None, encode_on: EncodeOn
     ) -> tuple[int, int]:
         """Add checked documents; return the numbers added and truncated."""
+        if encode_on.is_gpu and self.settings.model is None:
+            raise UsageError(f"this index has no model, so device={encode_on.device!r} is of no use")
         if self.settings.model is None:
             return self._writer.add(documents if advance is None else count_documents(documents, advance)), 0
         counts: Counter[str] = Counter()
@@ -244,7 +258,10 @@ class Index(IndexReader):
             self.tally(name, number)
 
         long = self.settings.long
-        batches = encoded_batches(documents, self._encode(), self._memory, count, advance, long)
+        if encode_on.is_gpu:
+            batches = self._encoded_on(encode_on)(documents, self._memory, count, advance, long)
+        else:
+            batches = encoded_batches(documents, self._encode(), self._memory, count, advance, long)
         return self._writer.add_vectors(batches), counts["cut"]
 
     def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> AddedCount:
@@ -501,6 +518,25 @@ class Index(IndexReader):
     def tally(self, name: str, number: int) -> None:
         """Increment a counter shown by `stats`, such as documents skipped."""
         self._writer.count(name, number)
+
+    def _encoded_on(self, where: EncodeOn) -> Callable[..., Iterator[VectorBatch]]:
+        """A function that encodes a stream of documents on GPUs; the model is loaded once."""
+        with no_fork, self._loading:
+            if self._document_encoder is None or self._document_encoder[0] != where:
+                self._document_encoder = None  # frees the GPU's memory first
+                self._document_encoder = (where, self._load_on(where))
+            return self._document_encoder[1]
+
+    def _load_on(self, where: EncodeOn) -> Callable[..., Iterator[VectorBatch]]:
+        try:
+            from citadel.model.documents import document_batches, document_encoder
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"--device {where.device} needs {error.name}: run `pip install 'citadel-ir[gpu]'`"
+            ) from None
+        folder = self._find_model()
+        require_fingerprint(fingerprint(folder), self.settings.fingerprint, folder)
+        return functools.partial(document_batches, document_encoder(folder, where, self.settings.tau))
 
     def encoder_on(self, device: str) -> QueryEncoder:
         """Load the model of this index on a device, to encode queries."""

@@ -66,6 +66,16 @@ def _text_bytes(document: Document, metadata: str) -> int:
     return sum(map(sys.getsizeof, (document.id, document.title, document.text, metadata)))
 
 
+def _largest(values: NDArray[Any]) -> float:
+    """Largest absolute value, without a copy; NaN if there is one.
+
+    >>> _largest(np.array([1.0, -3.0])), _largest(np.array([]))
+    (3.0, 0.0)
+    """
+    low, high = float(values.min(initial=0)), float(values.max(initial=0))
+    return high if np.isnan(high) else max(-low, high)
+
+
 def expected_bytes(document: Document) -> int:
     """Estimate the memory that adding a long text takes; 0 for a short text.
 
@@ -230,23 +240,26 @@ class Buffer:
     def check(self, batch: VectorBatch) -> None:
         """Raise InputError, naming the document, for values that cannot be stored."""
         limit = limit_of(self.codec)
-        with np.errstate(over="ignore", invalid="ignore"):
-            rows = [("weights", batch.weights, limit_of("fp16"))]
-            if batch.vectors is not None:
-                rows += [
-                    ("vectors", batch.vectors, limit),
-                    ("weighted vectors", batch.vectors * batch.weights[:, None], limit),
-                ]
-            for what, values, maximum in rows:
-                largest = float(np.abs(values).max(initial=0))
-                if not largest <= maximum:
-                    row = int(np.argmax(~(np.abs(values).reshape(len(values), -1).max(axis=1) <= maximum)))
-                    require_finite(values[row : row + 1], what, batch.owner(row), maximum)
+        largest = _largest(batch.weights)
+        self._require(batch, "weights", batch.weights, largest, limit_of("fp16"))
+        if batch.vectors is not None:
+            widest = _largest(batch.vectors)
+            self._require(batch, "vectors", batch.vectors, widest, limit)
+            if not widest * largest <= limit:  # rarely: the exact check needs all products
+                with np.errstate(over="ignore", invalid="ignore"):
+                    weighted = batch.vectors * batch.weights[:, None]
+                    self._require(batch, "weighted vectors", weighted, _largest(weighted), limit)
         if batch.semantic is not None and self.settings.semantic is not None:
             maximum = limit_of(self.settings.semantic.codec)
-            if not np.abs(batch.semantic).max(initial=0) <= maximum:
+            if not _largest(batch.semantic) <= maximum:
                 for passage, vector in enumerate(batch.semantic):
                     require_finite(vector, "semantic vector", batch.passage_owner(passage), maximum)
+
+    def _require(self, batch: VectorBatch, what: str, values: Floats, largest: float, maximum: float) -> None:
+        """Raise InputError, naming the document, if the largest value is not within the maximum."""
+        if not largest <= maximum:
+            row = int(np.argmax(~(np.abs(values).reshape(len(values), -1).max(axis=1) <= maximum)))
+            require_finite(values[row : row + 1], what, batch.owner(row), maximum)
 
     def _append_vectors(self, keys: NDArray[np.uint32], weights: Floats, vectors: Floats) -> None:
         weighted = vectors * weights[:, None]  # [P, d]

@@ -58,6 +58,21 @@ GpuMemory = Annotated[
         help="GPU memory limit; the rest of the index stays in RAM.",
     ),
 ]
+EncodeDevice = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="cpu|cuda[:N][,…]",
+        help="Where documents are encoded: the CPU, or one GPU or more.",
+    ),
+]
+Precision = Annotated[
+    str, typer.Option("--precision", metavar="bf16|fp32", help="On a GPU: the precision of the model.")
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option("--batch-tokens", min=512, help="On a GPU: tokens encoded at a time.  [131072]"),
+]
 FilterText = Annotated[
     str | None,
     typer.Option(
