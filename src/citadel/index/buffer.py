@@ -37,6 +37,7 @@ _MIN_LIMIT = 8 << 20  # bytes that a document may take even under a smaller boun
 _CHUNK = 1 << 16  # postings sorted at a time; fewer when vectors are wide
 _CHUNK_BYTES = 4 << 20
 _TERMS_PER_CHUNK = 8192
+_ROWS_ENCODED = 1 << 13
 
 
 def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
@@ -262,6 +263,12 @@ class Buffer:
             require_finite(values[row : row + 1], what, batch.owner(row), maximum)
 
     def _append_vectors(self, keys: NDArray[np.uint32], weights: Floats, vectors: Floats) -> None:
+        step = _ROWS_ENCODED if self._sample is None else max(len(keys), 1)  # a cache's worth is faster
+        for start in range(0, len(keys), step):
+            rows = slice(start, start + step)
+            self._append_some(keys[rows], weights[rows], vectors[rows])
+
+    def _append_some(self, keys: NDArray[np.uint32], weights: Floats, vectors: Floats) -> None:
         weighted = vectors * weights[:, None]  # [P, d]
         if self._sample is not None and self._codebook is None:
             self._sample.add(weighted, keys)
