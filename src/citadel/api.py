@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from citadel.encode.batches import encoded_batches
-from citadel.encode.locate import fingerprint, require_fingerprint
+from citadel.encode.config import load_config
+from citadel.encode.locate import require_space, space_of
 from citadel.errors import (
     FilterError,
     IndexNotFoundError,
@@ -72,12 +73,13 @@ class Index(IndexReader):
         model: AnyPath | None = None,
         threads: int | None = None,
         encoder: Encoder | None = None,
+        query_model: AnyPath | None = None,
     ) -> None:
         if isinstance(storage, str | os.PathLike):
             raise UsageError(f"Index({str(storage)!r}): use Index.open or Index.create")
         self._process = os.getpid()
         self._view: Snapshot | Writer = open_newest(storage)  # a Writer after the first change
-        super().__init__(storage, memory, model, threads, encoder)
+        super().__init__(storage, memory, model, threads, encoder, query_model)
         self._closed = False
         self._newest: tuple[Any, Searcher] | None = None  # of `search`
         self._document_encoder: tuple[EncodeOn, Callable[..., Iterator[VectorBatch]]] | None = None
@@ -86,7 +88,8 @@ class Index(IndexReader):
         """Pickle the path; the copy opens the newest generation."""
         if self.has_changes:
             raise UsageError(f"{self._storage.location}: changes cannot be pickled; commit them first")
-        return _restore_index, (self._storage, self._memory, self._model, self._threads)
+        given = (self._storage, self._memory, self._model, self._threads, self._query_model)
+        return _restore_index, given
 
     @classmethod
     def create(
@@ -156,9 +159,14 @@ class Index(IndexReader):
         memory: int = DEFAULT_MEMORY,
         model: AnyPath | None = None,
         threads: int | None = None,
+        query_model: AnyPath | None = None,
     ) -> Self:
-        """Open the newest generation of an index; `model` is its model's folder if not installed."""
-        return cls(as_storage(path), memory, model, threads)
+        """Open the newest generation of an index; `model` is its model's folder if not installed.
+
+        `query_model` encodes queries instead, a smaller model of the same space: the name of an installed
+        one, or a folder.
+        """
+        return cls(as_storage(path), memory, model, threads, query_model=query_model)
 
     @classmethod
     def open_or_create(cls, path: AnyPath | Storage, **options: Any) -> Self:
@@ -489,14 +497,18 @@ class Index(IndexReader):
     def _searcher(
         self, snapshot: Snapshot, threads: int | None, engine: str, device: str, gpu_memory: int | None
     ) -> Searcher:
-        encoder = self._encode if self.settings.model else None
+        encoder = self._encode_queries if self.settings.model else None
         on_device = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
         calibration = self._calibration if encoder and self.settings.semantic else None
         options = (threads, engine, encoder, device, on_device, gpu_memory)
-        searcher = Searcher(snapshot, *options, calibration=calibration)
+        documents = self._encode if encoder else None
+        searcher = Searcher(snapshot, *options, calibration=calibration, document_encoder=documents)
         searcher.recipe = (
             _restore_searcher,
-            (self._memory, self._model, self._threads, threads, engine, device, gpu_memory),
+            (
+                *(self._memory, self._model, self._query_model, self._threads),
+                *(threads, engine, device, gpu_memory),
+            ),
         )
         return searcher
 
@@ -535,15 +547,15 @@ class Index(IndexReader):
                 f"--device {where.device} needs {error.name}: run `pip install 'citadel-ir[gpu]'`"
             ) from None
         folder = self._find_model()
-        require_fingerprint(fingerprint(folder), self.settings.fingerprint, folder)
+        require_space(load_config(folder), space_of(folder), self.settings, folder)
         return functools.partial(document_batches, document_encoder(folder, where, self.settings.tau))
 
     def encoder_on(self, device: str) -> QueryEncoder:
-        """Load the model of this index on a device, to encode queries."""
+        """Load the model for queries on a device."""
         from citadel.model.texts import query_encoder
 
-        folder = self._find_model()
-        require_fingerprint(fingerprint(folder), self.settings.fingerprint, folder)
+        folder = self._query_folder()
+        require_space(load_config(folder), space_of(folder), self.settings, folder)
         return query_encoder(folder, device)
 
     # -- closing
@@ -575,16 +587,28 @@ class Index(IndexReader):
         self._close(stacklevel=3)
 
 
-def _restore_index(storage: Storage, memory: int, model: AnyPath | None, threads: int | None) -> Index:
+def _restore_index(
+    storage: Storage,
+    memory: int,
+    model: AnyPath | None,
+    threads: int | None,
+    query_model: AnyPath | None = None,
+) -> Index:
     """Restore a pickled Index."""
-    return Index(storage, memory, model, threads)
+    return Index(storage, memory, model, threads, query_model=query_model)
 
 
 def _restore_searcher(
-    snapshot: Snapshot, memory: int, model: AnyPath | None, threads: int | None, *options: Any
+    snapshot: Snapshot,
+    memory: int,
+    model: AnyPath | None,
+    query_model: AnyPath | None,
+    threads: int | None,
+    *options: Any,
 ) -> Searcher:
     """Restore a pickled Searcher."""
-    return Index(snapshot.storage, memory, model, threads)._searcher(snapshot, *options)
+    index = Index(snapshot.storage, memory, model, threads, query_model=query_model)
+    return index._searcher(snapshot, *options)
 
 
 def _conditions(filter: GivenFilter) -> Filter:

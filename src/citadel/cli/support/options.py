@@ -43,6 +43,12 @@ Model = Annotated[
     str | None,
     typer.Option("--model", metavar="DIR", help="The index's model folder, unless it is installed."),
 ]
+QueryModel = Annotated[
+    str | None,
+    typer.Option(
+        "--query-model", metavar="NAME|DIR", help="Encode queries with another model of the same space."
+    ),
+]
 Device = Annotated[
     str,
     typer.Option(
