@@ -74,9 +74,11 @@ class Searcher:
         gpu_memory: int | None = None,
         *,
         calibration: Callable[[], Calibration | None] | None = None,
+        document_encoder: Callable[[], Encoder] | None = None,  # if it is not that of queries
         card_memory: int | None = None,  # former name of gpu_memory
     ) -> None:
         self._query_encoder, self._load_calibration = query_encoder, calibration
+        self._document_encoder = document_encoder
         self.recipe: tuple[Callable[..., Searcher], tuple[Any, ...]] | None = None  # for pickling
         self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
         self.statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
@@ -410,7 +412,8 @@ class Searcher:
 
         if self.statistics:
             return explain_terms(self, text, tau=tau, side=side)
-        return explain_text(self.encoder, text, tau=tau, side=side)
+        encoder = self.encoder if side == "query" else self.document_encoder
+        return explain_text(encoder, text, tau=tau, side=side)
 
     @property
     def text_encoder(self) -> QueryEncoder:
@@ -419,13 +422,18 @@ class Searcher:
 
     @property
     def encoder(self) -> Encoder:
-        """The model of this index, loaded on first use."""
+        """The model for queries, loaded on first use."""
         if self._encoder is None:
             raise UsageError(
                 "this index was built from vectors and has no model for text queries: "
                 "use search_vectors or --vectors F.npz"
             )
         return self._encoder()
+
+    @property
+    def document_encoder(self) -> Encoder:
+        """The model for documents, loaded on first use; usually that for queries too."""
+        return self.encoder if self._document_encoder is None else self._document_encoder()
 
     @cached_property
     def calibration(self) -> Calibration | None:
