@@ -1,5 +1,7 @@
 """Native helpers of a query: planning rows, the first passage of each document, ids."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -30,6 +32,10 @@ def test_native_plan_equals_the_general_one(rows: list[tuple[int, float]], data:
     assert fast.semantic is semantic
 
 
+def plan(arrays: dict[str, Any]) -> Any:
+    return plan_rows(**arrays, dimension=4, semantic_dimension=3)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -50,13 +56,20 @@ def test_rows_that_do_not_fit_have_no_native_plan(change: dict[str, object]) -> 
         "vectors": np.ones((2, 4), np.float32),
         "semantic": None,
     }
-    assert plan_rows(*arrays.values(), 4, 3) is not None  # type: ignore[arg-type]
-    assert plan_rows(*(arrays | change).values(), 4, 3) is None  # type: ignore[arg-type]
+    assert plan(arrays) is not None
+    assert plan(arrays | change) is None
 
 
 def test_other_types_have_no_native_plan() -> None:
     with pytest.raises(TypeError):
-        plan_rows(np.zeros(1, np.int64), np.ones(1, np.float32), np.ones((1, 4), np.float32), None, 4, 3)  # type: ignore[arg-type]
+        plan(
+            {
+                "keys": np.zeros(1, np.int64),
+                "weights": np.ones(1, np.float32),
+                "vectors": np.ones((1, 4), np.float32),
+                "semantic": None,
+            }
+        )
     assert _plan_arrays(SETTINGS, [1], [1.0], [[1.0] * 4], None) is None
 
 
