@@ -28,6 +28,7 @@ ADDED_LATER = (
     "route_cls",
     "skipped_tokens",
     "attend_padding",
+    "unrouted_query_tokens",
     "space",
 )
 SPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name, or the fingerprint of a model
@@ -109,6 +110,7 @@ class ModelConfig:
     route_cls: bool = False  # [CLS] is scored
     skipped_tokens: tuple[int, ...] = ()  # ids that are not scored in documents: ColBERT's skip list
     attend_padding: bool = True  # text attends to the [MASK] tokens of query_padding
+    unrouted_query_tokens: tuple[int, ...] = ()  # ids without keys in queries: function words
     # Models of one space have the same keys and comparable vectors; "": a space of its own.
     space: str = ""
 
@@ -218,7 +220,7 @@ def _require_bounded(config: ModelConfig) -> None:
         raise InputError(
             f"the special tokens must be from 0 to the vocabulary's {config.backbone.vocabulary}"
         )
-    for name in ("query_prompt", "document_prompt", "skipped_tokens"):
+    for name in ("query_prompt", "document_prompt", "skipped_tokens", "unrouted_query_tokens"):
         ids = getattr(config, name)
         if ids and not 0 <= min(ids) <= max(ids) < config.backbone.vocabulary:
             raise InputError(f"{name} has ids beyond the vocabulary's {config.backbone.vocabulary}")

@@ -181,6 +181,33 @@ class LossPart:
 
 
 @dataclass(frozen=True, slots=True)
+class HubsPart:
+    """[hubs]: keeps short boilerplate from winning short queries; see `train/hubs.py`.
+
+    >>> HubsPart(stubs=48).on
+    True
+    """
+
+    stubs: int = 0  # boilerplate texts per batch; 0: off
+    short_queries: int = 160  # one- and two-word queries per batch
+    word_queries: int = 96  # single words of the batch's own positives
+    quantile: float = 0.05  # a stub may score like this quantile of a query's passages
+    penalty: float = 0.5  # weight of what a stub scores above that
+    shape: float = 0.2  # weight of the squared difference of centred scores
+    anchor: float = 0.3  # weight of KL between the semantic scores
+    route_function_words: bool = False  # in queries
+
+    @property
+    def on(self) -> bool:
+        return self.stubs > 0
+
+    def __post_init__(self) -> None:
+        for name in ("stubs", "short_queries", "word_queries", "penalty", "shape", "anchor"):
+            within(f"hubs.{name}", getattr(self, name), 0, math.inf)
+        within("hubs.quantile", self.quantile, 0, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class RouterPart:
     """[router]: initialisation of the heads, which keeps the router from collapsing.
 

@@ -137,7 +137,7 @@ def train_step(run: StudentRun, batch: StudentBatch) -> StepResult:
     found: list[tuple[bool, TextStates, TextStates]] = []
     for group in batch.groups:
         ids, mask, padded = run.corpus.batch(group.spans)
-        texts: Inputs = run.marker(ids, mask)
+        texts: Inputs = run.marker(ids, mask, query=group.is_query)
         with torch.no_grad():
             theirs = text_states(run.teacher.model, texts, run.dtype, padded)
         ours = text_states(run.student, texts, run.dtype, padded)
