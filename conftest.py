@@ -7,6 +7,8 @@ FRAMEWORKS = {
     "haystack_filters": "haystack",
     "langchain": "langchain_core",
     "llama_index": "llama_index",
+    "mcp_http": "mcp",
+    "mcp_results": "mcp",
     "mcp_server": "mcp",
     "mteb": "mteb",
     "pyterrier": "pyterrier",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from citadel.api import Index
 from citadel.errors import UsageError
 from citadel.filter.parse import GivenFilter
 from citadel.search.hits import Hits
-from citadel.types import Document
+from citadel.types import AddedCount, Document
 
 _HALF = 20.0  # the score that becomes 0.5
 
@@ -49,6 +49,7 @@ class Store:
     >>> import tempfile
     >>> store = Store(tempfile.mkdtemp(), model="bm25")
     >>> store.write([Document("d1", "E = mc²", metadata={"year": 1905})])
+    1
     >>> [(hit.id, hit.metadata["year"]) for hit in store.search("mc²", 10, {"year": 1905})]
     [('d1', 1905)]
     """
@@ -66,15 +67,16 @@ class Store:
             self.index = Index.open(index, **options)
         self.lock = threading.RLock()  # a change and its commit belong together
 
-    def write(self, documents: Sequence[Document]) -> None:
-        """Add documents, replacing those with known ids, and commit."""
+    def write(self, documents: Sequence[Document | Mapping[str, Any]]) -> AddedCount:
+        """Add documents, replacing those with known ids, and commit; all are added, or none."""
         with self.lock:
             try:
-                self.index.add(documents)
+                added = self.index.add(documents)
                 self.index.commit()
             except BaseException:
                 self.index.rollback()
                 raise
+            return added
 
     def delete(self, ids: Iterable[str]) -> int:
         """Delete documents by id, commit and return their number."""
@@ -108,6 +110,6 @@ class Store:
         """The number of documents that match a filter."""
         return self.index.refresh().count(filter)
 
-    def search(self, query: str, k: int, filter: GivenFilter | None = None) -> Hits:
-        """The best k documents that match a filter."""
-        return self.index.search(query, k, filter=filter)
+    def search(self, query: str, k: int, filter: GivenFilter | None = None, **options: Any) -> Hits:
+        """The best k documents that match a filter, with the options of `Searcher.search`."""
+        return self.index.search(query, k, filter=filter, **options)
