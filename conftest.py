@@ -7,6 +7,7 @@ FRAMEWORKS = {
     "haystack_filters": "haystack",
     "langchain": "langchain_core",
     "llama_index": "llama_index",
+    "llama_index_filters": "llama_index",
     "mcp_http": "mcp",
     "mcp_results": "mcp",
     "mcp_server": "mcp",

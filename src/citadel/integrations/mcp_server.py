@@ -47,7 +47,7 @@ Filter = Annotated[
     dict[str, Any] | None,
     Field(
         description='Only documents whose metadata match, such as {"year": {"$gte": 1900}}; operators: $eq, '
-        "$ne, $gt, $gte, $lt, $lte, $in, $nin, $exists, $and, $or, $not. `stats` lists the fields."
+        "$ne, $gt, $gte, $lt, $lte, $in, $nin, $contains, $exists, $and, $or, $not. `stats` lists the fields."
     ),
 ]
 DocumentId = Annotated[str, Field(description="The id of a document, as in a hit.")]

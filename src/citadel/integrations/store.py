@@ -12,20 +12,23 @@ from citadel.api import Index
 from citadel.errors import UsageError
 from citadel.filter.parse import GivenFilter
 from citadel.search.hits import Hits
-from citadel.types import AddedCount, Document
+from citadel.types import AddedCount, Document, Hit
 
-_HALF = 20.0  # the score that becomes 0.5
+_HALF = 20.0  # the score that becomes 0.5 without a calibration
 
 AnyIndex = Index | str | os.PathLike[str]
 
 
-def relevance(score: float) -> float:
-    """Map a score to 0 … 1, keeping the order; the values are not calibrated.
+def relevance(hit: Hit) -> float:
+    """The relevance of a hit from 0 to 1; its score mapped to 0 … 1 where the model has no calibration.
 
-    >>> relevance(20.0), relevance(-1.0)
-    (0.5, 0.0)
+    >>> relevance(Hit("d1", 20.0, 1)), relevance(Hit("d1", 20.0, 1, relevance=0.9))
+    (0.5, 0.9)
     """
-    return max(score, 0.0) / (max(score, 0.0) + _HALF)
+    if hit.relevance is not None:
+        return hit.relevance
+    score = max(hit.score, 0.0)
+    return score / (score + _HALF)
 
 
 def new_ids(ids: Iterable[str | None] | None, count: int) -> list[str]:
