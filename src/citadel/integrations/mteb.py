@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from citadel import __version__
@@ -38,8 +39,7 @@ class CitadelSearch:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, **options: Any) -> None:
-        self._folder = None if folder is None else Path(folder)
-        self._options, self._temporary = options, None if folder else tempfile.TemporaryDirectory()
+        self._folder, self._options = folder, options
         self._index: Index | None = None
         self._meta = _describe(options)
 
@@ -62,10 +62,11 @@ class CitadelSearch:
         """Index a corpus with `id`, `text` and perhaps `title`, in place of an earlier one of its task."""
         if self._index is not None:
             self._index.close()
-        folder = Path(self._temporary.name) if self._temporary is not None else self._folder
-        assert folder is not None
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="citadel-mteb-")
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         name = re.sub(r"[^\w.-]", "_", f"{task_metadata.name}-{hf_split}-{hf_subset}")
-        self._index = Index.create(folder / name, overwrite=True, **self._options)
+        self._index = Index.create(os.path.join(self._folder, name), overwrite=True, **self._options)
         self._index.add(map(_document, corpus))
         self._index.commit()
 
