@@ -27,7 +27,7 @@ from citadel.integrations.mteb import CitadelSearch
 pytestmark = pytest.mark.slow  # the import alone takes seconds
 DATA = Path(os.environ.get("CITADEL_DATA", "data")) / "eval" / "scifact"
 TASK: Any = {"task_metadata": SimpleNamespace(name="A task/1"), "hf_split": "test", "hf_subset": "default"}
-CORPUS = [
+CORPUS: list[dict[str, Any]] = [
     {"id": "d1", "title": "Relativity", "text": "Einstein proposed it."},
     {"id": "d2", "title": None, "text": "Darwin proposed evolution."},
     {"id": "d3", "text": ""},
@@ -76,7 +76,7 @@ def test_reranking_ranks_the_candidates_only() -> None:
 def test_instructions_and_conversations() -> None:
     model = CitadelSearch(model="bm25")
     model.index(CORPUS, **TASK)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": "q1", "text": "zebra", "instruction": "evolution"},
         {
             "id": "q2",
@@ -103,7 +103,7 @@ def read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-class SciFact(AbsTaskRetrieval):  # type: ignore[misc]
+class SciFact(AbsTaskRetrieval):
     """SciFact from the data folder; mteb's own would be downloaded."""
 
     metadata = TaskMetadata(
@@ -140,7 +140,7 @@ class SciFact(AbsTaskRetrieval):  # type: ignore[misc]
             for row in read(DATA / "queries.jsonl")
             if row["_id"] in qrels
         ]
-        split = {
+        split: Any = {
             "corpus": Dataset.from_list(corpus),
             "queries": Dataset.from_list(queries),
             "relevant_docs": qrels,

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:The inplace keyword",  # PyTerrier's own calls of pandas
 )
 DATA = Path(os.environ.get("CITADEL_DATA", "data")) / "eval" / "cranfield"
-DOCUMENTS = [
+DOCUMENTS: list[dict[str, Any]] = [
     {"docno": "d1", "title": "T", "text": "Einstein proposed relativity", "year": 1905},
     {"docno": "d2", "text": "Darwin proposed evolution", "year": 1859},
     {"docno": "d3", "text": "Curie isolated radium"},
@@ -56,7 +56,7 @@ class TestRetrieverOfADefaultIndex(testing.TransformerTestCase):
 
 
 def test_results_equal_those_of_the_index(index: citadel.Index) -> None:
-    found = CitadelRetriever(index, metadata=["text", "title", "year"])(QUERIES)
+    found = CitadelRetriever(index, metadata=["text", "title", "year"]).transform(QUERIES)
     assert list(found.columns) == ["qid", "query", "kept", "docno", "score", "rank", "text", "title", "year"]
     rows = found.to_dict("records")
     hits = index.search("who proposed relativity", k=9)
@@ -77,23 +77,24 @@ def test_options_of_search(index: citadel.Index) -> None:
 
 def test_rank_cutoffs_are_fused(index: citadel.Index) -> None:
     retriever = CitadelRetriever(index, metadata=["text"], filter={"year": {"$gt": 0}})
-    fused = (retriever % 1).compile()
+    fused: Any = (retriever % 1).compile()
     assert isinstance(fused, CitadelRetriever)
     assert (fused.k, fused.metadata, fused.options) == (1, ("text",), retriever.options)
-    assert (fused % 5).compile().k == 1
-    pd.testing.assert_frame_equal(fused(QUERIES), (retriever % 1)(QUERIES))
+    again: Any = (fused % 5).compile()
+    assert again.k == 1
+    pd.testing.assert_frame_equal(fused.transform(QUERIES), (retriever % 1).transform(QUERIES))
 
 
 def test_operators(index: citadel.Index) -> None:
     retriever = CitadelRetriever(index)
-    doubled = (2 * retriever)(QUERIES)
-    assert doubled["score"].tolist() == (retriever(QUERIES)["score"] * 2).tolist()
-    fused = (retriever + retriever)(QUERIES)
-    assert fused.sort_values(["qid", "rank"])["docno"].tolist() == doubled["docno"].tolist()
+    doubled = (2 * retriever).transform(QUERIES)
+    assert doubled["score"].tolist() == (retriever.transform(QUERIES)["score"] * 2).tolist()
+    joined = (retriever + retriever).transform(QUERIES)
+    assert joined.sort_values(["qid", "rank"])["docno"].tolist() == doubled["docno"].tolist()
 
 
 def test_empty_input(index: citadel.Index) -> None:
-    found = CitadelRetriever(index)(QUERIES.iloc[:0])
+    found = CitadelRetriever(index).transform(QUERIES.iloc[:0])
     assert found.empty and list(found.columns) == ["qid", "query", "kept", "docno", "score", "rank"]
 
 
@@ -117,11 +118,11 @@ def test_errors(index: citadel.Index, tmp_path: Path) -> None:
     with pytest.raises(citadel.IndexNotFoundError):
         CitadelRetriever(tmp_path / "misspelt")
     with pytest.raises(pt.validate.InputValidationError):
-        CitadelRetriever(index)(QUERIES[["qid"]])
+        CitadelRetriever(index).transform(QUERIES[["qid"]])
 
 
 def test_no_java_is_started(index: citadel.Index) -> None:
-    CitadelRetriever(index)(QUERIES)
+    CitadelRetriever(index).transform(QUERIES)
     assert not pt.java.started()
 
 
