@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -27,7 +28,10 @@ ADDED_LATER = (
     "route_cls",
     "skipped_tokens",
     "attend_padding",
+    "unrouted_query_tokens",
+    "space",
 )
+SPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name, or the fingerprint of a model
 
 MAX_SIZES = {
     "vocabulary": 1 << 20,
@@ -106,6 +110,9 @@ class ModelConfig:
     route_cls: bool = False  # [CLS] is scored
     skipped_tokens: tuple[int, ...] = ()  # ids that are not scored in documents: ColBERT's skip list
     attend_padding: bool = True  # text attends to the [MASK] tokens of query_padding
+    unrouted_query_tokens: tuple[int, ...] = ()  # ids without keys in queries: function words
+    # Models of one space have the same keys and comparable vectors; "": a space of its own.
+    space: str = ""
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -213,7 +220,7 @@ def _require_bounded(config: ModelConfig) -> None:
         raise InputError(
             f"the special tokens must be from 0 to the vocabulary's {config.backbone.vocabulary}"
         )
-    for name in ("query_prompt", "document_prompt", "skipped_tokens"):
+    for name in ("query_prompt", "document_prompt", "skipped_tokens", "unrouted_query_tokens"):
         ids = getattr(config, name)
         if ids and not 0 <= min(ids) <= max(ids) < config.backbone.vocabulary:
             raise InputError(f"{name} has ids beyond the vocabulary's {config.backbone.vocabulary}")
@@ -261,6 +268,9 @@ def _problem(config: ModelConfig) -> str:
         ),
         "attend_padding = false is for the router all_to_all without a semantic vector": (
             not config.attend_padding and (config.router != "all_to_all" or config.has_semantic)
+        ),
+        f"the space {config.space[:64]!r} is no name: give up to 64 letters, digits, '.', '_' and '-'": bool(
+            config.space and not SPACE.fullmatch(config.space)
         ),
     }
     return next((problem for problem, failed in checks.items() if failed), "")

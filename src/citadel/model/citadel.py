@@ -147,10 +147,11 @@ class Citadel(Backbone):
         """
         hidden = self(ids, mask, dtype, padded)  # [n, T, h]
         routing = self._route(hidden, ids, routed, query, learning)
-        vectors = None if self.token is None else self._token_vectors(hidden, routed)
-        return EncodedTexts(routed, vectors, **routing, semantic=self._semantic(hidden, mask))
+        vectors = None if self.token is None else self.token_vectors(hidden, routed)
+        return EncodedTexts(routed, vectors, **routing, semantic=self.semantic_vector(hidden, mask))
 
-    def _token_vectors(self, hidden: Tensor, routed: Tensor) -> Tensor:
+    def token_vectors(self, hidden: Tensor, routed: Tensor) -> Tensor:
+        """Token vectors from the last states; 0 for tokens without keys: [n, T, d]."""
         assert self.token is not None
         vectors = _wide(self.token(hidden)) * routed[..., None]  # [n, T, d]
         return F.normalize(vectors, dim=-1) if self.config.router == "all_to_all" else vectors
@@ -169,7 +170,8 @@ class Citadel(Backbone):
             return {"weights": weights, "keys": keys}
         return route(x, *matrix, routed, num_keys)._asdict()
 
-    def _semantic(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
+    def semantic_vector(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
+        """Semantic vector from the last states: [n, s]."""
         if self.semantic is None:
             return None
         pooled = _wide(self.pool(hidden, mask))  # [n, h]
