@@ -26,6 +26,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
+from citadel.cli.main import run
 from citadel.integrations.mcp_http import make_app
 from citadel.integrations.mcp_server import MAX_HITS, make_server
 from citadel.server.config import ServerConfig
@@ -229,6 +230,18 @@ def test_changes_of_another_process_are_seen(index: citadel.Index, tmp_path: Pat
     assert [hit["id"] for hit in ask(server, talk)["hits"]] == ["new"]
 
 
+def test_sharded_index_is_read_only(index: citadel.Index, tmp_path: Path) -> None:
+    index.rollback()
+    root = tmp_path / "shards"
+    assert run(["shard", str(tmp_path / "idx"), "--shards", "2", "--output", str(root)]) == 0
+
+    async def talk(client: Client) -> Any:
+        return await call(client, "search", query="radium"), await failure(client, "delete", ids=["d1"])
+
+    found, message = ask(make_server(root, write=True), talk)
+    assert [hit["id"] for hit in found["hits"]] == ["d3"] and "cannot be changed in place" in message
+
+
 def test_missing_index_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(citadel.IndexNotFoundError):
         make_server(tmp_path / "misspelt")
@@ -341,6 +354,16 @@ def test_writing_over_http_needs_a_token(index: citadel.Index) -> None:
         make_app(index, ServerConfig(), write=True)
 
 
+@pytest.mark.slow
+def test_interrupted_server_exits_with_0(index: citadel.Index, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "citadel", "mcp", str(tmp_path / "idx"), "--http", "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    assert process.stderr is not None and "listening" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20) == (None, "") and process.returncode == 0
+
+
+@pytest.mark.slow
 def test_port_in_use_is_a_usage_error(index: citadel.Index, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -119,7 +120,13 @@ def make_app(index: Index, config: ServerConfig, *, write: bool = False) -> Star
 class _Server(uvicorn.Server):
     """Exits with 0 after SIGTERM: a requested stop is not a failure."""
 
-    async def shutdown(self, sockets: Any = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
+            _log.info("listening on http://%s:%s%s", f"[{host}]" if ":" in host else host, port, PATH)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
         self._captured_signals.clear()
 
@@ -128,8 +135,6 @@ def serve_http(index: Index, config: ServerConfig, *, write: bool = False) -> No
     """Serve until SIGTERM or SIGINT."""
     app = make_app(index, config, write=write)
     listener = listen(config.host, config.port, config.share_port)
-    host, port = listener.getsockname()[:2]
-    _log.info("listening on http://%s:%s%s", f"[{host}]" if ":" in host else host, port, PATH)
     settings = uvicorn.Config(
         app,
         ws="none",
