@@ -139,7 +139,7 @@ def serve_http(index: Index, config: ServerConfig, *, write: bool = False) -> No
         app,
         ws="none",
         log_config=None,
-        access_log=config.access_log,
+        access_log=False,
         server_header=False,
         proxy_headers=False,
         limit_concurrency=config.limits.connections,
