@@ -69,12 +69,19 @@ def make_server(index: AnyIndex, *, write: bool = False) -> MCPServer[Any]:
         "citadel", version=__version__, instructions=_instructions(store), log_level="WARNING"
     )
     for read in (tools.search, tools.get, tools.explain, tools.stats):
-        server.add_tool(_with_tool_errors(read), annotations=ToolAnnotations(read_only_hint=True))
-    if write:
-        for change in (tools.add, tools.delete):
-            hints = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
-            server.add_tool(_with_tool_errors(change), annotations=hints)
+        _add_tool(server, read, ToolAnnotations(read_only_hint=True))
+    for change in (tools.add, tools.delete) if write else ():
+        # deleting twice changes nothing more; adding documents without ids does
+        repeatable = change == tools.delete
+        hints = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=repeatable)
+        _add_tool(server, change, hints)
     return server
+
+
+def _add_tool(server: MCPServer[Any], tool: Callable[..., Any], hints: ToolAnnotations) -> None:
+    """Add a method as a tool, described by its docstring."""
+    description = " ".join((tool.__doc__ or "").split())
+    server.add_tool(_with_tool_errors(tool), description=description, annotations=hints)
 
 
 class IndexTools:
