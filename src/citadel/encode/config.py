@@ -30,6 +30,7 @@ ADDED_LATER = (
     "sparse_pooling",
     "sparse_activation",
     "static_queries",
+    "skipped_query_tokens",
 )
 BACKBONE_ADDED_LATER = (
     "architecture",
@@ -134,6 +135,7 @@ class ModelConfig:
     document_prompt: tuple[int, ...] = ()
     route_cls: bool = False  # [CLS] is scored
     skipped_tokens: tuple[int, ...] = ()  # ids that are not scored in documents: ColBERT's skip list
+    skipped_query_tokens: tuple[int, ...] = ()
     attend_padding: bool = True  # text attends to the [MASK] tokens of query_padding
     sparse_pooling: str = "max"  # over the tokens of a text; "sum": the first SPLADE
     sparse_activation: str = "log"
@@ -251,7 +253,7 @@ def _require_bounded(config: ModelConfig) -> None:
         raise InputError(
             f"the special tokens must be from 0 to the vocabulary's {config.backbone.vocabulary}"
         )
-    for name in ("query_prompt", "document_prompt", "skipped_tokens"):
+    for name in ("query_prompt", "document_prompt", "skipped_tokens", "skipped_query_tokens"):
         ids = getattr(config, name)
         if ids and not 0 <= min(ids) <= max(ids) < config.backbone.vocabulary:
             raise InputError(f"{name} has ids beyond the vocabulary's {config.backbone.vocabulary}")
@@ -283,7 +285,9 @@ def _problem(config: ModelConfig) -> str:
         f"the activation {backbone.activation!r} is not gelu or relu": backbone.activation
         not in ("gelu", "relu"),
         f"a length is not from 3 to the backbone's {backbone.longest} tokens": not (
-            3 + len(config.query_prompt) <= config.query_length <= backbone.longest
+            3 + len(config.query_prompt)
+            <= config.query_length
+            <= backbone.longest + 2 * config.static_queries  # no model reads [CLS] and [SEP]
             and 3 + len(config.document_prompt) <= config.document_length <= backbone.longest
             and 0 <= config.query_padding <= backbone.longest
         ),

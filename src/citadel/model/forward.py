@@ -112,7 +112,7 @@ class _Numpy:
         """φ = log(1 + relu(z)) (Eq. 9), [T, V]."""
         logits = self.router_states(hidden) @ self._get("embeddings.word").T + self._get("router.bias")
         activated: Wide = np.log1p(np.maximum(logits, 0))
-        return activated
+        return np.log1p(activated) if self._config.sparse_activation == "log log" else activated
 
     def router_states(self, hidden: Wide) -> Wide:
         """States that the router multiplies with the embeddings, [T, h]."""

@@ -24,6 +24,7 @@ class Family:
     fixed: dict[str, int | float | str] = field(default_factory=dict)
     needs_biases: bool = True  # False: absent biases are zeros
     final: dict[str, str] = field(default_factory=dict)  # tensors after the layers
+    decoder: str = "cls.predictions.decoder.weight"  # of the MLM head, equal to the word embeddings
 
 
 _BERT_LAYER: dict[str, str | tuple[str, str, str]] = {
@@ -64,7 +65,16 @@ _ROBERTA_HEAD = {
     "router.norm": "lm_head.layer_norm",
     "router.bias": "lm_head.bias",
 }
-_ROBERTA = Family("roberta.", _BERT_EMBEDDINGS, _BERT_LAYER, _ROBERTA_HEAD, _BERT_SHAPE, position_offset=2)
+_ROBERTA_DECODER = "lm_head.decoder.weight"
+_ROBERTA = Family(
+    "roberta.",
+    _BERT_EMBEDDINGS,
+    _BERT_LAYER,
+    _ROBERTA_HEAD,
+    _BERT_SHAPE,
+    position_offset=2,
+    decoder=_ROBERTA_DECODER,
+)
 
 FAMILIES = {
     "bert": Family("bert.", _BERT_EMBEDDINGS, _BERT_LAYER, _BERT_HEAD, _BERT_SHAPE),
@@ -80,6 +90,7 @@ FAMILIES = {
             "router.bias": "generator_lm_head.bias",
         },
         _BERT_SHAPE,
+        decoder="generator_lm_head.weight",
     ),
     "distilbert": Family(
         "distilbert.",
@@ -111,6 +122,7 @@ FAMILIES = {
             "activation": "activation",
         },
         fixed={"epsilon": 1e-12},
+        decoder="vocab_projector.weight",
     ),
     "mpnet": Family(
         "mpnet.",
@@ -132,6 +144,7 @@ FAMILIES = {
         {**_BERT_SHAPE, "relative_buckets": "relative_attention_num_buckets"},
         position_offset=2,
         fixed={"architecture": "mpnet"},
+        decoder=_ROBERTA_DECODER,
     ),
     "modernbert": Family(
         "model.",
@@ -158,5 +171,6 @@ FAMILIES = {
         fixed={"architecture": "modernbert"},
         needs_biases=False,
         final={"final_norm": "final_norm"},
+        decoder="decoder.weight",
     ),
 }

@@ -231,22 +231,28 @@ class Network:
         graph.output("weights", ["n", "T", num_keys])
 
     def _pool_keys(self, logits: str) -> None:
-        """Φ = max over the routed tokens of φ."""
-        graph = self._graph
+        """Φ = max (or sum) over the routed tokens of φ."""
+        graph, config = self._graph, self._config
         routed = graph.node("Cast", graph.input("routed_mask", ["n", "T"]), to=TensorProto.BOOL)
         column = graph.node("Unsqueeze", routed, graph.shape(2))  # [n, T, 1]
         masked = graph.node("Where", column, logits, graph.number(0.0))
-        self._activate(graph.node("ReduceMax", masked, graph.shape(1), keepdims=0), "activations")
-        graph.output("activations", ["n", self._config.backbone.vocabulary])
+        if config.sparse_pooling == "max":
+            self._activate(graph.node("ReduceMax", masked, graph.shape(1), keepdims=0), "activations")
+        else:
+            graph.node("Identity", self._sum(self._activate(masked)), name="activations")
+        graph.output("activations", ["n", config.backbone.vocabulary])
+        if config.static_queries:
+            self._tensor("query.weight")  # read by encode/encoder.py
 
     def _activate(self, logits: str, name: str = "") -> str:
         """φ = log(1 + relu(z)) (Eq. 9), in double: fp32 results depend on the position in a SIMD vector."""
         graph = self._graph
         wide = graph.node("Cast", graph.node("Relu", logits), to=TensorProto.DOUBLE)
         one = graph.initialiser("one", np.array(1, np.float64))
-        return graph.node(
-            "Cast", graph.node("Log", graph.node("Add", wide, one)), to=TensorProto.FLOAT, name=name
-        )
+        wide = graph.node("Log", graph.node("Add", wide, one))
+        if self._config.sparse_activation == "log log":
+            wide = graph.node("Log", graph.node("Add", wide, one))
+        return graph.node("Cast", wide, to=TensorProto.FLOAT, name=name)
 
     def _product(self, x: str, name: str) -> str:
         return self._matrices.product(self._graph, x, name + ".weight", self._state[name + ".weight"])

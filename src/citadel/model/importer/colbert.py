@@ -63,7 +63,7 @@ def stanford(
     }
     words = list(string.punctuation) if metadata.get("mask_punctuation", True) else []
     dense = project([Dense(weight, torch.zeros(len(weight)))], pretrained.config.hidden, where)
-    return _fields(as_pylate, {}, words, dense, pretrained, tokenizer)
+    return _fields(as_pylate, {}, {"document": words}, dense, pretrained, tokenizer)
 
 
 def colbert(
@@ -72,12 +72,13 @@ def colbert(
     """Fields and projection of a MultiVectorEncoder, or of a PyLate model, which lists fewer modules."""
     where = str(pretrained.folder)
     denses: list[Dense] = []
-    words, is_normalized = None, settings.get("model_type") != "MultiVectorEncoder"
+    skipped: dict[str, list[str]] | None = None
+    is_normalized = settings.get("model_type") != "MultiVectorEncoder"
     for module in modules[1:]:
-        if module.kind == "Dense" and words is None:
+        if module.kind == "Dense" and skipped is None:
             denses.append(_token_dense(module))
         elif module.kind == "MultiVectorMask":
-            words = _skip_list(module)
+            skipped = _joined(skipped, _skip_lists(module))
         elif module.kind == "Normalize":
             is_normalized = True
         else:
@@ -90,12 +91,12 @@ def colbert(
         raise InputError("a ColBERT model without a Normalize module is not supported", where)
     if settings.get("similarity_fn_name") == "meanmaxsim":
         raise InputError("the similarity 'meanmaxsim' is not supported: only maxsim is", where)
-    if words is None:
+    if skipped is None:
         words = settings.get("skiplist_words")
-        words = list(string.punctuation) if words is None else _strings(words, where)
+        skipped = {"document": list(string.punctuation) if words is None else _strings(words, where)}
     own = transformer_settings(pretrained.folder)
     dense = project(denses, pretrained.config.hidden, where)
-    return _fields(settings, own, words, dense, pretrained, tokenizer)
+    return _fields(settings, own, skipped, dense, pretrained, tokenizer)
 
 
 def _token_dense(module: Module) -> Dense:
@@ -109,13 +110,23 @@ def _token_dense(module: Module) -> Dense:
     return dense
 
 
-def _skip_list(module: Module) -> list[str]:
+def _skip_lists(module: Module) -> dict[str, list[str]]:
+    """Words that are not scored, for documents, queries or both."""
     words = _strings(module.config.get("skiplist_words") or [], str(module.folder))
-    if words and module.config.get("skiplist_tasks", ["document"]) not in ("document", ["document"]):
-        raise InputError("a skip list for queries is not supported", str(module.folder))
+    tasks = module.config.get("skiplist_tasks") or ["document"]
+    tasks = [tasks] if isinstance(tasks, str) else tasks
+    if not isinstance(tasks, list) or not set(map(str, tasks)) <= {"query", "document"}:
+        raise InputError(
+            "a skip list for something other than queries and documents is not supported", str(module.folder)
+        )
     if module.config.get("keep_only_token_ids"):
         raise InputError("keep_only_token_ids is not supported", str(module.folder))
-    return words
+    return {str(task): words for task in tasks}
+
+
+def _joined(first: dict[str, list[str]] | None, second: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The words of several skip lists."""
+    return {task: [*(first or {}).get(task, []), *second.get(task, [])] for task in ("query", "document")}
 
 
 def _strings(words: Any, where: str) -> list[str]:
@@ -127,7 +138,7 @@ def _strings(words: Any, where: str) -> list[str]:
 def _fields(
     settings: dict[str, Any],
     own: dict[str, Any],
-    words: list[str],
+    skipped: dict[str, list[str]],
     dense: Dense,
     pretrained: Pretrained,
     tokenizer: ForeignTokenizer,
@@ -140,7 +151,8 @@ def _fields(
         "query_prompt": query,
         "document_prompt": document,
         "route_cls": True,
-        "skipped_tokens": tokenizer.known(words),
+        "skipped_tokens": tokenizer.known(skipped.get("document", [])),
+        "skipped_query_tokens": tokenizer.known(skipped.get("query", [])),
     }
     length = own.get("document_length") or settings.get("document_length")
     if length is not None:
