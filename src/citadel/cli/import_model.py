@@ -9,7 +9,7 @@ import typer
 
 def import_model(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A folder of another library, or a hub id.")
+        str, typer.Argument(metavar="SOURCE", help="A folder of another library, a hub id, or a .ckpt file.")
     ],
     out: Annotated[str, typer.Option(metavar="DIR", help="The model folder to write.")],
     precision: Annotated[
@@ -18,6 +18,9 @@ def import_model(
     kind: Annotated[
         str, typer.Option("--type", metavar="splade", help="What a folder without modules.json is.")
     ] = "",
+    backbone: Annotated[
+        str, typer.Option(metavar="DIR", help="Config and tokenizer of a .ckpt file: a folder or hub id.")
+    ] = "bert-base-uncased",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
 ) -> None:
     """Convert a model of sentence-transformers, PyLate, ColBERT or SPLADE. The result is verified first."""
@@ -30,7 +33,7 @@ def import_model(
         raise UsageError(f"import needs {error.name}: run `pip install 'citadel-ir[train]'`") from None
     lines: list[str] = []
     with Progress("Importing"):
-        folders = convert(source, out, precision, overwrite, lines.append, kind)
+        folders = convert(source, out, precision, overwrite, lines.append, kind, backbone)
     print(*lines, sep="\n", end="\n" if lines else "")
     for folder in folders:
         size = (folder / "model.onnx").stat().st_size

@@ -39,20 +39,24 @@ class Pretrained:
 def load_pretrained(name: str) -> Pretrained:
     """Read a backbone from a local folder or, if there is no such folder, from the hub."""
     folder = find_folder(name)
+    pretrained = from_tensors(read_folder(folder), folder)
+    if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
+        raise InputError(
+            "the backbone has no tokenizer: put its tokenizer.json or vocab.txt beside it", str(folder)
+        )
+    return pretrained
+
+
+def from_tensors(stored: dict[str, Tensor], folder: Path) -> Pretrained:
+    """A backbone from the tensors of a checkpoint; `folder` has its config.json."""
     data = _read_json(folder / "config.json")
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise InputError(f"a backbone of type {kind!r} is not supported: choose one of {known}", str(folder))
     family = FAMILIES[kind]
-    stored = read_folder(folder)
     tensors = _renamed(family, stored if family.needs_biases else _with_biases(stored), str(folder))
-    config = _shape(family, data, tensors, str(folder))
-    if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
-        raise InputError(
-            "the backbone has no tokenizer: put its tokenizer.json or vocab.txt beside it", str(folder)
-        )
-    return Pretrained(config, tensors, folder)
+    return Pretrained(_shape(family, data, tensors, str(folder)), tensors, folder)
 
 
 def find_folder(name: str, files: list[str] = FILES) -> Path:

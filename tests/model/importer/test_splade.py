@@ -155,7 +155,9 @@ def without_head(folder: Path) -> None:
 
 REFUSED: dict[str, tuple[Any, Any, str]] = {
     "pooling": (
-        splade_folder, lambda f: changed(f / "1_SpladePooling/config.json", pooling_strategy="mean"), "'mean'",
+        splade_folder,
+        lambda f: changed(f / "1_SpladePooling/config.json", pooling_strategy="mean"),
+        "'mean'",
     ),
     "activation": (
         splade_folder, lambda f: changed(f / "1_SpladePooling/config.json", activation_function="x"), "'x'",

@@ -20,6 +20,7 @@ from citadel.model.export import CARD, WEIGHTS, Report, export
 from citadel.model.hub import MODEL_FILES, pinned
 from citadel.model.importer.bi_encoder import bi_encoder
 from citadel.model.importer.colbert import colbert, is_stanford, stanford
+from citadel.model.importer.dpr_scale import BACKBONE, LICENSE, is_checkpoint, read_checkpoint
 from citadel.model.importer.source import (
     SETTINGS,
     Module,
@@ -54,23 +55,34 @@ def import_model(
     overwrite: bool = False,
     report: Report = lambda line: None,
     kind: str = "",
+    backbone: str = BACKBONE,
 ) -> list[Path]:
     """Write the model of a folder or hub id as a model folder; "both" writes one folder per precision.
 
-    `kind` "splade" reads a checkpoint with an MLM head and without modules.json as SPLADE. The graph is
-    compared with the numpy forward pass and with torch before the folder gets its name.
+    `kind` "splade" reads a checkpoint with an MLM head and without modules.json as SPLADE. A source that is
+    a `.ckpt` file is CITADEL of dpr-scale, trained from `backbone`. The graph is compared with the numpy
+    forward pass and with torch before the folder gets its name.
     """
     if kind not in _TYPES:
         raise UsageError(f"unknown type {kind!r}: the only one is splade; others are found in the folder")
-    folder = find_folder(source, MODEL_FILES)
-    config, tensors, tokenizer = read_source(folder, _TYPES[kind])
-    name = (
-        Path(source).resolve().name if os.path.isdir(source) else source.partition("@")[0].rpartition("/")[2]
-    )
+    if is_checkpoint(source):
+        config, tensors, tokenizer = read_checkpoint(source, backbone)
+        note = f"{_note(source)}\n\n{LICENSE}"
+    else:
+        folder = find_folder(source, MODEL_FILES)
+        config, tensors, tokenizer = read_source(folder, _TYPES[kind])
+        note = _note(pinned(source, folder))
+    name = _name(source)
     with tempfile.TemporaryDirectory(prefix="citadel-import-") as checkpoint:
         _write_checkpoint(Path(checkpoint), replace(config, name=name), tensors, tokenizer)
-        Path(checkpoint, CARD).write_text(_note(pinned(source, folder)), encoding="utf-8")
+        Path(checkpoint, CARD).write_text(note, encoding="utf-8")
         return export(checkpoint, out, precision, overwrite, report)
+
+
+def _name(source: str) -> str:
+    if os.path.exists(source):
+        return Path(source).resolve().stem if os.path.isfile(source) else Path(source).resolve().name
+    return source.partition("@")[0].rpartition("/")[2]
 
 
 def read_source(folder: Path, kind: str = "") -> tuple[ModelConfig, dict[str, Tensor], Path]:
@@ -145,7 +157,7 @@ def _write_checkpoint(folder: Path, config: ModelConfig, tensors: dict[str, Tens
 
 
 def _note(source: str) -> str:
-    name = os.path.basename(source.rstrip("/")) if os.path.isdir(source) else source
+    name = os.path.basename(source.rstrip("/")) if os.path.exists(source) else source
     return (
         f"Imported from `{name}` with `citadel import`. The license and the training data of that model "
         "apply; its own card describes them."
