@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from citadel.errors import InputError
+from citadel.model.importer.skip_lists import skip_lists, strings
 from citadel.model.importer.source import (
     Dense,
     Module,
@@ -72,13 +73,13 @@ def colbert(
     """Fields and projection of a MultiVectorEncoder, or of a PyLate model, which lists fewer modules."""
     where = str(pretrained.folder)
     denses: list[Dense] = []
-    skipped: dict[str, list[str]] | None = None
+    masks: list[Module] = []
     is_normalized = settings.get("model_type") != "MultiVectorEncoder"
     for module in modules[1:]:
-        if module.kind == "Dense" and skipped is None:
+        if module.kind == "Dense" and not masks:
             denses.append(_token_dense(module))
         elif module.kind == "MultiVectorMask":
-            skipped = _joined(skipped, _skip_lists(module))
+            masks.append(module)
         elif module.kind == "Normalize":
             is_normalized = True
         else:
@@ -91,9 +92,10 @@ def colbert(
         raise InputError("a ColBERT model without a Normalize module is not supported", where)
     if settings.get("similarity_fn_name") == "meanmaxsim":
         raise InputError("the similarity 'meanmaxsim' is not supported: only maxsim is", where)
-    if skipped is None:
+    skipped = skip_lists(masks)
+    if not masks:
         words = settings.get("skiplist_words")
-        skipped = {"document": list(string.punctuation) if words is None else _strings(words, where)}
+        skipped = {"document": list(string.punctuation) if words is None else strings(words, where)}
     own = transformer_settings(pretrained.folder)
     dense = project(denses, pretrained.config.hidden, where)
     return _fields(settings, own, skipped, dense, pretrained, tokenizer)
@@ -108,31 +110,6 @@ def _token_dense(module: Module) -> Dense:
     if dense.activation:
         raise InputError("token vectors with an activation are not supported", str(module.folder))
     return dense
-
-
-def _skip_lists(module: Module) -> dict[str, list[str]]:
-    """Words that are not scored, for documents, queries or both."""
-    words = _strings(module.config.get("skiplist_words") or [], str(module.folder))
-    tasks = module.config.get("skiplist_tasks") or ["document"]
-    tasks = [tasks] if isinstance(tasks, str) else tasks
-    if not isinstance(tasks, list) or not set(map(str, tasks)) <= {"query", "document"}:
-        raise InputError(
-            "a skip list for something other than queries and documents is not supported", str(module.folder)
-        )
-    if module.config.get("keep_only_token_ids"):
-        raise InputError("keep_only_token_ids is not supported", str(module.folder))
-    return {str(task): words for task in tasks}
-
-
-def _joined(first: dict[str, list[str]] | None, second: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The words of several skip lists."""
-    return {task: [*(first or {}).get(task, []), *second.get(task, [])] for task in ("query", "document")}
-
-
-def _strings(words: Any, where: str) -> list[str]:
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise InputError("the skip list is not a list of words: fetch the model again", where)
-    return words
 
 
 def _fields(

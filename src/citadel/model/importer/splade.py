@@ -12,6 +12,7 @@ from torch import Tensor
 from citadel.encode.model_files import MAX_TOKENIZER, read_model_file
 from citadel.encode.tokenizer import TOKENIZER_FILE
 from citadel.errors import InputError
+from citadel.model.importer.skip_lists import skip_lists
 from citadel.model.importer.source import (
     STATIC,
     Module,
@@ -24,6 +25,7 @@ from citadel.model.load import Pretrained, read_folder
 from citadel.model.names import FAMILIES
 
 _ACTIVATIONS = {"relu": "log", "log1p_relu": "log log"}
+_MASK = "MultiVectorMask"  # skip lists
 _SPECIAL = 2  # [CLS] and [SEP], which stored weights do not count
 
 
@@ -33,6 +35,7 @@ def splade(
     """Fields of the config, and the tensors of the head; the last module may be the weights of queries."""
     where = str(pretrained.folder)
     pooling = _pooling(modules, where)
+    skipped = skip_lists([module for module in modules if module.kind == _MASK])
     if settings.get("similarity_fn_name") not in (None, "dot"):
         raise InputError("a sparse model with a similarity other than dot is not supported", where)
     if settings.get("max_active_dims"):
@@ -45,6 +48,8 @@ def splade(
         "route_cls": True,
         "query_prompt": tokenizer.prompt(query),
         "document_prompt": tokenizer.prompt(document),
+        "skipped_tokens": tokenizer.known(skipped["document"]),
+        "skipped_query_tokens": tokenizer.known(skipped["query"]),
         **pooling,
     }
     tensors = {name: part for name, part in pretrained.tensors.items() if name.startswith("router.")}
@@ -58,6 +63,7 @@ def _pooling(modules: list[Module], where: str) -> dict[str, str]:
     """Pooling and activation; a checkpoint without modules is that of the SPLADE papers since the second."""
     if not modules:
         return {}
+    modules = [module for module in modules if module.kind != _MASK]
     kinds = [module.kind for module in modules]
     if kinds[1:] not in (["SpladePooling"], ["SpladePooling", STATIC]):
         raise InputError(
