@@ -304,6 +304,11 @@ def _problem(config: ModelConfig) -> str:
         "attend_padding = false is for the router all_to_all without a semantic vector": (
             not config.attend_padding and (config.router != "all_to_all" or config.has_semantic)
         ),
+        "query_padding that is not attended to must lie within local_window": (
+            not config.attend_padding
+            and backbone.full_every > 1
+            and config.query_padding - 2 - len(config.query_prompt) > backbone.local_window
+        ),
         **_sparse_problems(config),
         **_architecture_problems(backbone),
     }
