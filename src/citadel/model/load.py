@@ -18,6 +18,7 @@ from citadel.errors import InputError
 from citadel.model.hub import FILES, fetch
 from citadel.model.names import FAMILIES, Family
 from citadel.model.safety import refuse_pickles
+from citadel.model.shapes import backbone_shapes
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"}
 MAX_ROTARY = 4096  # tokens of a text without a position table: attention to more takes gigabytes
@@ -55,8 +56,16 @@ def from_tensors(stored: dict[str, Tensor], folder: Path) -> Pretrained:
         known = ", ".join(sorted(FAMILIES))
         raise InputError(f"a backbone of type {kind!r} is not supported: choose one of {known}", str(folder))
     family = FAMILIES[kind]
-    tensors = _renamed(family, stored if family.needs_biases else _with_biases(stored), str(folder))
-    return Pretrained(_shape(family, data, tensors, str(folder)), tensors, folder)
+    try:
+        tensors = _renamed(family, stored if family.needs_biases else _with_biases(stored), str(folder))
+    except (RuntimeError, IndexError, TypeError) as error:  # shapes that cannot be joined
+        raise InputError(
+            f"the tensors do not fit together ({str(error).splitlines()[0][:120]}): fetch the backbone again",
+            str(folder),
+        ) from None
+    config = _shape(family, data, tensors, str(folder))
+    _require_shapes(config, tensors, str(folder))
+    return Pretrained(config, tensors, folder)
 
 
 def find_folder(name: str, files: list[str] = FILES) -> Path:
@@ -196,7 +205,7 @@ def _shape(family: Family, data: dict[str, Any], tensors: dict[str, Tensor], whe
     layers = sum(name.endswith("attention.qkv.weight") for name in tensors)
     if layers != config.layers:
         raise InputError(f"config.json says {config.layers} layers, the weights have {layers}", where)
-    rows, width = tensors["embeddings.word"].shape
+    rows, width = (*tensors["embeddings.word"].shape, 0, 0)[:2]
     if (rows, width) != (config.vocabulary, config.hidden):
         raise InputError(
             f"the vocabulary does not match: config.json says {config.vocabulary} × {config.hidden}, "
@@ -204,6 +213,18 @@ def _shape(family: Family, data: dict[str, Any], tensors: dict[str, Tensor], whe
             where,
         )
     return config
+
+
+def _require_shapes(config: BackboneConfig, tensors: dict[str, Tensor], where: str) -> None:
+    """Raise if a tensor has another shape than config.json says."""
+    expected = backbone_shapes(config)
+    for name, tensor in tensors.items():
+        if name in expected and tuple(tensor.shape) != expected[name]:
+            raise InputError(
+                f"the tensor {name} has shape {tuple(tensor.shape)}, config.json says {expected[name]}: "
+                "fetch the backbone again",
+                where,
+            )
 
 
 def _rotary(data: dict[str, Any], given: dict[str, Any], where: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from citadel.encode.config import ModelConfig
+from citadel.encode.config import BackboneConfig, ModelConfig
 from citadel.errors import InputError
 from citadel.types import Floats
 
@@ -20,8 +20,16 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return dict(_shapes(config))
 
 
-def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    shape = config.backbone
+def backbone_shapes(shape: BackboneConfig) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor of a backbone by name.
+
+    >>> backbone_shapes(BackboneConfig(hidden=8, heads=2))["embeddings.norm.weight"]
+    (8,)
+    """
+    return dict(_backbone(shape))
+
+
+def _backbone(shape: BackboneConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden = shape.hidden
     yield "embeddings.word", (shape.vocabulary, hidden)
     is_modern = shape.architecture == "modernbert"
@@ -41,6 +49,12 @@ def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from _norm(name + "feedforward.norm", hidden)
     if is_modern:
         yield from _norm("final_norm", hidden)
+
+
+def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    shape = config.backbone
+    hidden = shape.hidden
+    yield from _backbone(shape)
     if config.has_token_vectors:
         yield from _linear("token", config.token_dimension, hidden)
     if config.has_semantic:

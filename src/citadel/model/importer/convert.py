@@ -144,7 +144,7 @@ def _lengths(own: dict[str, Any], tokenizer: dict[str, Any], pretrained: Pretrai
     lengths = {}
     for side in ("query_length", "document_length"):
         length = own.get(side) or general
-        if not isinstance(length, int | float) or length < 3:
+        if not isinstance(length, int | float) or isinstance(length, bool) or not length >= 3:
             raise InputError(f"the length {length!r} is not supported", str(pretrained.folder))
         lengths[side] = int(min(length, longest))
     return lengths

@@ -20,6 +20,7 @@ MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 ROUTES = "router_config.json"
 WEIGHTS = "model.safetensors"
 STATIC = "SparseStaticEmbedding"  # stored weights of a query's tokens
+_LONGEST_NAME = 255
 _NO_CONFIG = ("Transformer", "MLMTransformer", "Router")  # read elsewhere
 _PACKAGES = ("sentence_transformers.", "pylate.")
 _ACTIVATIONS = {"torch.nn.modules.linear.Identity": "", "torch.nn.modules.activation.Tanh": "tanh"}
@@ -120,7 +121,7 @@ def _module(folder: Path, kind: str, inner: str, path: Path) -> Module:
 
 def inner_name(name: str, path: Path) -> str:
     """The name of a folder directly inside the model's; a path that leaves it is an error."""
-    if os.path.basename(name) != name or name in (".", ".."):
+    if os.path.basename(name) != name or name in (".", "..") or "\0" in name or len(name) > _LONGEST_NAME:
         raise InputError(
             f"the module path {name[:60]!r} leaves the model's folder: fetch it again", str(path)
         )
