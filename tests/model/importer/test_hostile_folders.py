@@ -134,9 +134,13 @@ CASES: dict[str, Any] = {
     "tokenizer in a loop": linked(TOKENIZER, TOKENIZER),
     "tokenizer of the system": linked(TOKENIZER, "/etc/passwd"),
     # JSON
-    **{f"{name}: {what}": text_in(name, text) for name in ("modules.json", CONFIG, POOLING) for what, text in {
-        "deep": "[" * 100_000, "cut": "{", "binary": b"\xff\xfe\0", "a number": "7", "empty": "",
-    }.items()},
+    **{
+        f"{name}: {what}": text_in(name, text)
+        for name in ("modules.json", CONFIG, POOLING)
+        for what, text in {
+            "deep": "[" * 100_000, "cut": "{", "binary": b"\xff\xfe\0", "a number": "7", "empty": "",
+        }.items()
+    },
     "modules as text": text_in("modules.json", '["a", "b"]'),
     "modules without types": text_in("modules.json", "[{}, {}]"),
     "types of another kind": module(type=["a"]),
