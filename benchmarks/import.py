@@ -36,14 +36,21 @@ def write_source(folder: Path) -> Path:
     from tokenizers import Tokenizer, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    size = {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 1536}
-    BertModel(BertConfig(**size)).save_pretrained(folder / "backbone")
+    size: dict[str, Any] = {
+        "hidden_size": 384,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    }
+    make_model: Any = BertModel
+    make_model(BertConfig(**size)).save_pretrained(folder / "backbone")
     library = Tokenizer.from_file(str(TOKENIZER))
     library.post_processor = processors.BertProcessing(("[SEP]", 102), ("[CLS]", 101))
     names = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "PAD", "CLS", "SEP", "MASK")}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=library, model_max_length=512, **names)
+    make_tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer = make_tokenizer(tokenizer_object=library, model_max_length=512, **names)
     tokenizer.save_pretrained(folder / "backbone")
-    token = {"module_input_name": "token_embeddings"}
+    token: dict[str, Any] = {"module_input_name": "token_embeddings"}
     modules = [
         Transformer(str(folder / "backbone"), query_length=64, document_length=300),
         Dense(384, 128, bias=False, activation_function=None, **token),

@@ -81,9 +81,8 @@ def word_pieces(special: tuple[str, ...], cls: str, sep: str) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(vocab_size=150, special_tokens=list(special), show_progress=False)
     tokenizer.train_from_iterator(SENTENCES, trainer)
-    tokenizer.post_processor = processors.BertProcessing(
-        (sep, tokenizer.token_to_id(sep)), (cls, tokenizer.token_to_id(cls))
-    )
+    vocabulary = tokenizer.get_vocab()
+    tokenizer.post_processor = processors.BertProcessing((sep, vocabulary[sep]), (cls, vocabulary[cls]))
     return tokenizer
 
 
@@ -99,8 +98,9 @@ def byte_pairs(special: tuple[str, ...], cls: str, sep: str, normalizer: Any) ->
     # As those of RoBERTa and ModernBERT: the mask swallows the space before it; runs of spaces are tokens.
     tokenizer.add_special_tokens([AddedToken(special[-1], lstrip=True)])
     tokenizer.add_tokens([AddedToken("   "), AddedToken("  ")])
+    vocabulary = tokenizer.get_vocab()
     tokenizer.post_processor = processors.RobertaProcessing(
-        (sep, tokenizer.token_to_id(sep)), (cls, tokenizer.token_to_id(cls)), trim_offsets=True,
+        (sep, vocabulary[sep]), (cls, vocabulary[cls]), trim_offsets=True,
         add_prefix_space=False,
     )  # fmt: skip
     return tokenizer
@@ -130,7 +130,7 @@ def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
 def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random backbone with an MLM head and its tokenizer."""
     kind, config = BACKBONES[request.param]
-    folder = tmp_path_factory.mktemp("backbones") / request.param
+    folder: Path = tmp_path_factory.mktemp("backbones") / request.param
     tokenizer = tokenizer_of(kind)
     torch.manual_seed(5)
     AutoModelForMaskedLM.from_config(config(len(tokenizer))).save_pretrained(folder)

@@ -146,7 +146,7 @@ def test_two_encoders_are_refused(backbone: Path, tmp_path: Path) -> None:
 TORCH = b"ctorch._utils\n_rebuild_tensor_v2\n"
 
 
-def archive(folder: Path, contents: bytes, name: str = "archive/data.pkl", **more: Any) -> Path:
+def archive(folder: Path, contents: bytes, name: Any = "archive/data.pkl", **more: Any) -> Path:
     path = folder / "hostile.ckpt"
     with zipfile.ZipFile(path, "w", more.pop("compression", zipfile.ZIP_STORED)) as file:
         file.writestr(name, contents)

@@ -30,7 +30,7 @@ def json_in(name: str, **values: Any) -> Any:
     return change
 
 
-def text_in(name: str, text: str | bytes) -> Any:
+def text_in(name: str, text: Any) -> Any:
     def change(folder: Path) -> None:
         path = folder / name
         path.unlink(missing_ok=True)
