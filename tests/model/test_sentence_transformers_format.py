@@ -48,14 +48,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "ColBERT, skip lists": (
         "bert", "all_to_all",
-        {"route_cls": True, "skipped_tokens": PUNCTUATION, "skipped_query_tokens": (EINS, PUNCTUATION[0])},
+        {"route_cls": True, "skipped_tokens": PUNCTUATION, "unrouted_query_tokens": (EINS, PUNCTUATION[0])},
     ),
     **{f"SPLADE, {name}": (name, "sparse", {}) for name in SHAPES if name != "relu"},
     "SPLADE, sum": ("bert", "sparse", {"sparse_pooling": "sum", "sparse_activation": "log log"}),
     "SPLADE, special tokens": ("bert", "sparse", {"route_cls": True}),
     "SPLADE, only the text": ("bert", "sparse", {"route_separator": False, "route_punctuation": False}),
     "SPLADE, stored weights": (
-        "bert", "sparse", {"static_queries": True, "skipped_query_tokens": (2, 3), "query_length": 18},
+        "bert", "sparse", {"static_queries": True, "unrouted_query_tokens": (2, 3), "query_length": 18},
     ),
     **{f"DPR, {name}": (name, "none", {}) for name in SHAPES},
     "DPR, [CLS]": ("bert", "none", {"pooling": "cls", "normalize_pooled": False}),

@@ -21,6 +21,7 @@ from citadel.cli import (
     count,
     delete,
     demo,
+    distill,
     doctor,
     export,
     facets,
@@ -83,6 +84,7 @@ app.command()(measure.measure)
 app.add_typer(bench.bench_app, name="bench")
 app.command()(reporting.report)
 app.command()(train.train)
+app.command()(distill.distill)
 app.command()(mine.mine)
 app.command()(score.score)
 app.command()(export.export)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -30,7 +31,8 @@ ADDED_LATER = (
     "sparse_pooling",
     "sparse_activation",
     "static_queries",
-    "skipped_query_tokens",
+    "unrouted_query_tokens",
+    "space",
 )
 BACKBONE_ADDED_LATER = (
     "architecture",
@@ -43,6 +45,7 @@ BACKBONE_ADDED_LATER = (
 ARCHITECTURES = ("bert", "mpnet", "modernbert")
 SPARSE_POOLINGS = ("max", "sum")
 SPARSE_ACTIVATIONS = ("log", "log log")  # log(1 + relu(z)), once or twice
+SPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name, or the fingerprint of a model
 
 MAX_SIZES = {
     "vocabulary": 1 << 20,
@@ -135,11 +138,13 @@ class ModelConfig:
     document_prompt: tuple[int, ...] = ()
     route_cls: bool = False  # [CLS] is scored
     skipped_tokens: tuple[int, ...] = ()  # ids that are not scored in documents: ColBERT's skip list
-    skipped_query_tokens: tuple[int, ...] = ()
     attend_padding: bool = True  # text attends to the [MASK] tokens of query_padding
     sparse_pooling: str = "max"  # over the tokens of a text; "sum": the first SPLADE
     sparse_activation: str = "log"
     static_queries: bool = False  # the weight of a query's token is stored (IDF), and no model is run
+    unrouted_query_tokens: tuple[int, ...] = ()  # ids without keys in queries: function words
+    # Models of one space have the same keys and comparable vectors; "": a space of its own.
+    space: str = ""
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -253,7 +258,7 @@ def _require_bounded(config: ModelConfig) -> None:
         raise InputError(
             f"the special tokens must be from 0 to the vocabulary's {config.backbone.vocabulary}"
         )
-    for name in ("query_prompt", "document_prompt", "skipped_tokens", "skipped_query_tokens"):
+    for name in ("query_prompt", "document_prompt", "skipped_tokens", "unrouted_query_tokens"):
         ids = getattr(config, name)
         if ids and not 0 <= min(ids) <= max(ids) < config.backbone.vocabulary:
             raise InputError(f"{name} has ids beyond the vocabulary's {config.backbone.vocabulary}")
@@ -303,6 +308,9 @@ def _problem(config: ModelConfig) -> str:
         ),
         "attend_padding = false is for the router all_to_all without a semantic vector": (
             not config.attend_padding and (config.router != "all_to_all" or config.has_semantic)
+        ),
+        f"the space {config.space[:64]!r} is no name: give up to 64 letters, digits, '.', '_' and '-'": bool(
+            config.space and not SPACE.fullmatch(config.space)
         ),
         "query_padding that is not attended to must lie within local_window": (
             not config.attend_padding

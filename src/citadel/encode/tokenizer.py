@@ -98,8 +98,8 @@ class Tokenizer:
         _check_vocabulary(vocabulary, config, path)
         self._is_unrouted = self._unrouted(vocabulary)  # in queries
         self._is_skipped = self._is_unrouted.copy()  # in documents
-        self._is_unrouted[list(config.skipped_query_tokens)] = True
         self._is_skipped[list(config.skipped_tokens)] = True
+        self._is_unrouted[list(config.unrouted_query_tokens)] = True
 
     @property
     def window(self) -> int:

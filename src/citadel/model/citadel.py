@@ -162,10 +162,11 @@ class Citadel(Backbone):
             return EncodedTexts(routed, pooled=self.query(ids, routed))
         hidden = self(ids, mask, dtype, padded)  # [n, T, h]
         routing = self._route(hidden, ids, routed, query, learning)
-        vectors = None if self.token is None else self._token_vectors(hidden, routed)
-        return EncodedTexts(routed, vectors, **routing, semantic=self._semantic(hidden, mask))
+        vectors = None if self.token is None else self.token_vectors(hidden, routed)
+        return EncodedTexts(routed, vectors, **routing, semantic=self.semantic_vector(hidden, mask))
 
-    def _token_vectors(self, hidden: Tensor, routed: Tensor) -> Tensor:
+    def token_vectors(self, hidden: Tensor, routed: Tensor) -> Tensor:
+        """Token vectors from the last states; 0 for tokens without keys: [n, T, d]."""
         assert self.token is not None
         vectors = _wide(self.token(hidden)) * routed[..., None]  # [n, T, d]
         return F.normalize(vectors, dim=-1) if self.config.router == "all_to_all" else vectors
@@ -197,7 +198,8 @@ class Citadel(Backbone):
             parts.append(weights.sum(0) if self.config.sparse_pooling == "sum" else weights.amax(0))
         return torch.stack(parts)
 
-    def _semantic(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
+    def semantic_vector(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
+        """Semantic vector from the last states: [n, s]."""
         if self.semantic is None:
             return None
         pooled = _wide(self.pool(hidden, mask))  # [n, h]

@@ -50,7 +50,7 @@ def load_pretrained(name: str) -> Pretrained:
 
 def from_tensors(stored: dict[str, Tensor], folder: Path) -> Pretrained:
     """A backbone from the tensors of a checkpoint; `folder` has its config.json."""
-    data = _read_json(folder / "config.json")
+    data = read_json(folder / "config.json")
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
@@ -75,7 +75,8 @@ def find_folder(name: str, files: list[str] = FILES) -> Path:
     return folder
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the `config.json` of a backbone."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -97,7 +98,7 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
 def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        where = _read_json(index).get("weight_map")
+        where = read_json(index).get("weight_map")
         names = sorted({str(name) for name in where.values()}) if isinstance(where, dict) else []
         # Names in the file are not trusted to stay inside the folder.
         files = [folder / os.path.basename(name) for name in names]

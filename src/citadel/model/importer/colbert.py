@@ -129,7 +129,7 @@ def _fields(
         "document_prompt": document,
         "route_cls": True,
         "skipped_tokens": tokenizer.known(skipped.get("document", [])),
-        "skipped_query_tokens": tokenizer.known(skipped.get("query", [])),
+        "unrouted_query_tokens": tokenizer.known(skipped.get("query", [])),
     }
     length = own.get("document_length") or settings.get("document_length")
     if length is not None:

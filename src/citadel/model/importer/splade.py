@@ -49,7 +49,7 @@ def splade(
         "query_prompt": tokenizer.prompt(query),
         "document_prompt": tokenizer.prompt(document),
         "skipped_tokens": tokenizer.known(skipped["document"]),
-        "skipped_query_tokens": tokenizer.known(skipped["query"]),
+        "unrouted_query_tokens": tokenizer.known(skipped["query"]),
         **pooling,
     }
     tensors = {name: part for name, part in pretrained.tensors.items() if name.startswith("router.")}
@@ -123,7 +123,7 @@ def _static(
     length = read_object(module.folder / "tokenizer_config.json").get("model_max_length")
     fields: dict[str, Any] = {
         "static_queries": True,
-        "skipped_query_tokens": (special["cls_id"], special["sep_id"]),
+        "unrouted_query_tokens": (special["cls_id"], special["sep_id"]),
     }
     if isinstance(length, int | float) and length >= 1:
         fields["query_length"] = int(min(length, pretrained.config.longest)) + _SPECIAL
