@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.errors import InputError, UsageError
+from citadel.errors import UsageError
 from citadel.routing.all_to_all import unit
 from citadel.routing.base import ANY, Router, finite, one_key_each, token_rows
 from citadel.types import Floats, Keys, RoutedTokens, TokenVectors
@@ -40,7 +40,7 @@ class CentroidRouter(Router):
         if self.semantic:
             raise UsageError("the router 'centroid' has no semantic vector: leave semantic off")
         if self.centroids is not None and (self.centroids.ndim != 2 or not len(self.centroids)):
-            raise InputError(f"centroids of shape {self.centroids.shape} are not a table: give one per row")
+            raise UsageError(f"centroids of shape {self.centroids.shape} are not a table: give one per row")
 
     @property
     def kind(self) -> str:
