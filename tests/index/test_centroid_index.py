@@ -21,7 +21,6 @@ from citadel.types import Floats
 from tests.index.quick import Quick
 from tests.support.centroid_indexes import DIMENSION, create, documents, few_tokens, mixed, query, tokens
 
-_NO_BUCKETS = (np.zeros(2, np.int8), 1.0, np.zeros(1, np.float32), 1.0)
 CODECS = ("residual1", "residual2", "residual4")
 
 
@@ -81,9 +80,8 @@ def test_a_search_by_groups_finds_nearly_every_nearest_centroid() -> None:
     random = np.random.default_rng(3)
     centroids = tokens(random, 2048)
     codes = np.rint(centroids * 127).astype(np.int8)
-    book = CentroidBook(
-        codes, np.full(2048, 1 / 127, np.float16), np.zeros(2, np.int8), 1.0, np.zeros(1), 1.0
-    )
+    scales, buckets, cuts = np.full(2048, 1 / 127, np.float16), np.zeros(2, np.int8), np.zeros(1, np.float32)
+    book = CentroidBook(codes, scales, buckets, 1.0, cuts, 1.0)
     vectors = tokens(random, 2000)
     assert (book.nearest(vectors) == nearest_centroids(vectors, book.centroids)).mean() > 0.97
 

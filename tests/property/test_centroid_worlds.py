@@ -59,7 +59,7 @@ def answers(index: citadel.Index, world: World, engine: str) -> list[tuple[list[
     for number in range(2):
         query = world.rows(1000 + number, 1 + 20 * number)
         for options in ({"semantic_mode": "exact"}, {"ef": 3}, {"ef": 5, "filter": {"odd": 1}}):
-            hits = searcher.search_vectors(vectors=query, k=4, **options)  # type: ignore[arg-type]
+            hits = searcher.search_vectors(vectors=query, k=4, **options)
             found.append((hits.ids, hits.scores))
     return found
 

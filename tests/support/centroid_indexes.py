@@ -21,7 +21,8 @@ _TOPICS = np.random.default_rng(7).normal(size=(24, DIMENSION)).astype(np.float3
 def tokens(random: np.random.Generator, count: int) -> Floats:
     """Unit vectors [count, d] near random topics."""
     rows = _TOPICS[random.integers(0, len(_TOPICS), count)] + 0.6 * random.normal(size=(count, DIMENSION))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    units: Floats = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return units
 
 
 def documents(first: int, last: int, seed: int = 0) -> list[dict[str, Any]]:

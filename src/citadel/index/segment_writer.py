@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,16 +55,20 @@ class Contents(Protocol):
         """Chunks of a section: (list of each posting [p], ascending, its value [p, …])."""
         ...
 
+    def semantic(self, name: str) -> Iterator[NDArray[Any]]: ...
+    def semantic_vectors(self, start: int, stop: int) -> Floats: ...
+
+
+class TokenContents(Contents, Protocol):
+    """Contents of a centroid segment."""
+
     def token_counts(self) -> Iterator[NDArray[np.uint32]]:
-        """Tokens per passage, in chunks (centroid)."""
+        """Tokens per passage, in chunks."""
         ...
 
     def tokens(self, name: str) -> Iterator[NDArray[Any]]:
-        """Chunks of a section with one row per token, in token order (centroid)."""
+        """Chunks of a section with one row per token, in token order."""
         ...
-
-    def semantic(self, name: str) -> Iterator[NDArray[Any]]: ...
-    def semantic_vectors(self, start: int, stop: int) -> Floats: ...
 
 
 class StoredContents(Contents, Protocol):
@@ -93,9 +97,7 @@ def write_segment(
         if contents.meta.kind != "none":
             _write_lists(writer, contents, storage)
         if contents.meta.kind == "centroid":
-            writer.stream("TOKEN_STARTS", _starts(contents.token_counts()))
-            for name in token_names(contents.meta):
-                writer.stream(name, contents.tokens(name))
+            _write_tokens(writer, cast(TokenContents, contents))
         if contents.meta.semantic_dimension:
             _write_semantic(writer, contents, probe)
         return writer.finish()
@@ -210,6 +212,12 @@ def _write_lists(writer: CitWriter, contents: Contents, storage: Storage) -> Non
     writer.section("KEYS", contents.keys)
     for name in row_names(contents.meta)[1:]:
         writer.stream(name, (values for _, values in contents.rows(name)))
+
+
+def _write_tokens(writer: CitWriter, contents: TokenContents) -> None:
+    writer.stream("TOKEN_STARTS", _starts(contents.token_counts()))
+    for name in token_names(contents.meta):
+        writer.stream(name, contents.tokens(name))
 
 
 def _write_terms(writer: CitWriter, contents: Contents) -> None:
