@@ -41,6 +41,23 @@ def write_colbert(folder: Path) -> Path:
     return folder
 
 
+def write_splade(folder: Path) -> Path:
+    """A backbone with an MLM head, as the SPLADE papers publish it."""
+    write_files(folder)
+    file, head = folder / "model.safetensors", "cls.predictions."
+    random = np.random.default_rng(2)
+    tensors = {
+        "transform.dense.weight": random.normal(size=(HIDDEN, HIDDEN)),
+        "transform.dense.bias": np.zeros(HIDDEN),
+        "transform.LayerNorm.weight": np.ones(HIDDEN),
+        "transform.LayerNorm.bias": np.zeros(HIDDEN),
+        "bias": np.zeros(len(VOCABULARY)),
+    }
+    added = {head + name: values.astype(np.float32) for name, values in tensors.items()}
+    save_file({**load_file(file), **added}, file, metadata={"format": "pt"})
+    return folder
+
+
 def write_files(folder: Path) -> None:
     """A random backbone with its tokenizer."""
     folder.mkdir(parents=True)
