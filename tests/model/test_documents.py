@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -266,3 +267,11 @@ def test_usage_errors(
     given = options if "--model" in options else ["--model", str(model), *options]
     assert run(["index", str(file), str(tmp_path / "idx"), *given]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_without_torch(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "citadel.model.documents", None)
+    index = citadel.Index.create(tmp_path / "idx", model=model, threads=1)
+    with pytest.raises(UsageError, match=r"--device cuda needs .*\[gpu\]"):
+        index.add(corpus(2), device="cuda")
+    assert not index.has_changes
