@@ -104,8 +104,8 @@ def serve(
     """Serve indexes over HTTP, with a web page at /. Variables CITADEL_… set the same options."""
     parse_log_level(log_level)
     tokens = {
-        "write_token": _token("CITADEL_WRITE_TOKEN", write_token_file),
-        "read_token": _token("CITADEL_READ_TOKEN", read_token_file),
+        "write_token": read_token("CITADEL_WRITE_TOKEN", write_token_file),
+        "read_token": read_token("CITADEL_READ_TOKEN", read_token_file),
     }
     limits = {
         "body_bytes": max_body,
@@ -193,7 +193,7 @@ def _are_tokens(value: object) -> bool:
     )
 
 
-def _token(variable: str, file: str) -> str | None:
+def read_token(variable: str, file: str) -> str | None:
     """Read a secret from a file or the environment: all users of a machine see command-line arguments."""
     if not file:
         return os.environ.get(variable) or None

@@ -152,6 +152,10 @@ class Tokenizer:
         words = np.array([-1 if word is None else word for word in encoded.word_ids], np.int64)
         return TokenOffsets(offsets[:, 0], offsets[:, 1], np.diff(words, prepend=-2) != 0)
 
+    def unrouted(self, query: bool) -> list[int]:
+        """Ids that have no keys and are not scored, in queries or in documents."""
+        return np.flatnonzero(self._is_unrouted if query else self._is_skipped).tolist()
+
     def token(self, id: int) -> str:
         """The token of an id, as in the vocabulary."""
         return str(self._library.id_to_token(id) or "")

@@ -15,7 +15,7 @@ from citadel.filter.parse import GivenFilter, given_filter
 from citadel.index.snapshot import Snapshot, matching_analyser
 from citadel.routing import get_router
 from citadel.search.engine import Engine, EngineOptions, open_engine
-from citadel.search.grouping import ByDocument, GroupRanking, best_of_groups
+from citadel.search.grouping import ByDocument, GroupRanking, best_of_documents, best_of_groups
 from citadel.search.hits import HitPassages, Hits
 from citadel.search.plan import Options, Plan, TermStatistics, count_terms, plan_vectors, tau_used
 from citadel.search.request import Request, Requests
@@ -320,6 +320,11 @@ class Searcher:
     def _best_of_groups(
         self, first: Scored, request: Request, query: PreparedQuery, drop_zero: bool
     ) -> Scored:
+        if isinstance(request.groups, ByDocument) and not (drop_zero and not first.scores.all()):
+            best = best_of_documents(self.snapshot, first, request.options.k, request.k)
+            if best is not None:
+                return best
+
         def search_more(k: int, masks: Sequence[NDArray[np.bool_]]) -> Scored:
             options, allowed = self._requests.more(request, k, masks)
             return self._engine.search(query.query, options, request.cancel, allowed)
