@@ -126,7 +126,10 @@ def parse_devices(names: str) -> list[torch.device]:
     """
     if names == TORCH_CPU:
         return [torch.device("cpu")]
-    devices = [parse_device(name.strip()) for name in names.split(",")]
+    try:
+        devices = [parse_device(name.strip()) for name in names.split(",")]
+    except UsageError as error:
+        raise UsageError(str(error).replace("search with --device cpu", "use --device cpu")) from None
     repeated = len({(device.type, device.index or 0) for device in devices}) < len(devices)
     if repeated or any(device.type != "cuda" for device in devices):
         raise UsageError(f"cannot encode documents on {names!r}: name GPUs, as in cuda or cuda:0,cuda:1")
