@@ -72,9 +72,7 @@ class DocumentEncoder:
         tau: float | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise UsageError(f"unknown precision {precision!r}: choose one of {', '.join(PRECISIONS)}")
-        devices = parse_devices(device)
+        devices = check_encode_on(EncodeOn(device, precision))
         model = load_model(folder)
         if model.config.router != "dynamic":
             raise UsageError(
@@ -116,6 +114,13 @@ class DocumentEncoder:
             windows.stop()
             for pool in pools:
                 pool.shutdown(cancel_futures=True)
+
+
+def check_encode_on(where: EncodeOn) -> list[torch.device]:
+    """The devices to encode on; raises UsageError for one that does not exist and an unknown precision."""
+    if where.precision not in PRECISIONS:
+        raise UsageError(f"unknown precision {where.precision!r}: choose one of {', '.join(PRECISIONS)}")
+    return parse_devices(where.device)
 
 
 def parse_devices(names: str) -> list[torch.device]:
