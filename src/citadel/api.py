@@ -540,15 +540,17 @@ class Index(IndexReader):
             return self._document_encoder[1]
 
     def _load_on(self, where: EncodeOn) -> Callable[..., Iterator[VectorBatch]]:
+        folder = self._find_model()
+        require_space(load_config(folder), space_of(folder), self.settings, folder)
         try:
             from citadel.model.documents import document_batches, document_encoder
+
+            encoder = document_encoder(folder, where, self.settings.tau)
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"--device {where.device} needs {error.name}: run `pip install 'citadel-ir[gpu]'`"
             ) from None
-        folder = self._find_model()
-        require_space(load_config(folder), space_of(folder), self.settings, folder)
-        return functools.partial(document_batches, document_encoder(folder, where, self.settings.tau))
+        return functools.partial(document_batches, encoder)
 
     def encoder_on(self, device: str) -> QueryEncoder:
         """Load the model for queries on a device."""
