@@ -20,7 +20,8 @@ def write_bi_encoder(folder: Path) -> Path:
     write_files(folder)
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
     modules = [
-        {"idx": i, "path": path, "type": _PACKAGE + kind} for i, (path, kind) in enumerate(kinds.items())
+        {"idx": i, "name": str(i), "path": path, "type": _PACKAGE + kind}
+        for i, (path, kind) in enumerate(kinds.items())
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()

@@ -27,6 +27,7 @@ from citadel.cli import (
     facets,
     import_model,
     index,
+    mcp,
     measure,
     merge,
     mine,
@@ -79,6 +80,7 @@ app.command()(facets.facets)
 app.command()(search.search)
 app.command()(explaining.explain)
 app.command()(serve.serve)
+app.command()(mcp.mcp)
 app.command("eval")(evaluation.evaluate)
 app.command()(measure.measure)
 app.add_typer(bench.bench_app, name="bench")

@@ -45,6 +45,7 @@ class Encoder:
         path = os.path.join(self.folder, ONNX_FILE)
         contents = read_model(path)
         self.fingerprint = fingerprint(self.folder, contents)
+        self.space = self.config.space or self.fingerprint
         self._session = Session(contents, self.config, path)
         self._query_weights = _query_weights(contents, self.config, path)
         self._router = get_router(self.config.router, semantic=self.config.has_semantic)
@@ -62,7 +63,7 @@ class Encoder:
             Field(config.semantic_dimension, semantic_codec or DEFAULT_CODEC) if config.has_semantic else None
         )
         threshold = self.tau if config.router == "dynamic" else 0.0
-        return Settings(config.router, self.fingerprint, lexical, semantic, threshold, model=name)
+        return Settings(config.router, self.space, lexical, semantic, threshold, model=name)
 
     def encode_documents(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Encode documents, in their order; weights ≤ τ are dropped."""
