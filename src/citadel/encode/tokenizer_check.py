@@ -15,9 +15,10 @@ from citadel.errors import InputError
 MAX_GROWTH = 16  # factor by which all replacements together may lengthen a text
 MAX_WORD = 1000  # letters of a word that WordPiece splits
 MAX_PARTS = 16
-_ADVICE = "take the tokenizer of a BERT or RoBERTa checkpoint and export the model again"
+_ADVICE = "take the tokenizer of a BERT, RoBERTa or XLM-RoBERTa checkpoint and export the model again"
 _ALLOWED = {
-    "normalizer": "BertNormalizer Lowercase NFC NFD NFKC NFKD Precompiled Replace Sequence Strip StripAccents",
+    "normalizer": "BertNormalizer Lowercase NFC NFD NFKC NFKD Precompiled Replace Sequence Strip "
+    "StripAccents",
     "pre_tokenizer": "BertPreTokenizer ByteLevel CharDelimiterSplit Digits Metaspace Punctuation Sequence "
     "Split UnicodeScripts Whitespace WhitespaceSplit",
     "post_processor": "BertProcessing ByteLevel RobertaProcessing Sequence TemplateProcessing",
