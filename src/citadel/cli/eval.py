@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.support.options import Device, GpuMemory, Json, Model, Threads, parse_gpu_memory
+from citadel.cli.support.options import (
+    Device,
+    FusionMethod,
+    GpuMemory,
+    Json,
+    Mode,
+    Model,
+    Threads,
+    Weights,
+    parse_gpu_memory,
+    parse_mode,
+)
 from citadel.cli.support.run_eval import EvalOptions, print_values, save
 from citadel.cli.support.run_eval import evaluate as run_evaluation
 from citadel.errors import UsageError
@@ -64,6 +75,9 @@ def evaluate(
     save_queries: SaveQueries = "",
     relevant: LowestGrade = None,
     drop_same_id: DropSameId = None,
+    mode: Mode = "model",
+    fusion: FusionMethod = None,
+    weights: Weights = None,
     model: Model = None,
     threads: Threads = None,
     device: Device = "cpu",
@@ -77,6 +91,7 @@ def evaluate(
     options = EvalOptions(
         index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model,
         threads, device, parse_gpu_memory(gpu_memory), bool(save_run),
+        parse_mode(mode, fusion, weights),
     )  # fmt: skip
     result = run_evaluation(options)
     save(result, save_run, save_qrels, save_queries)

@@ -69,6 +69,10 @@ class RankedHits(Hits):
         """The relevance of hit `index`, from 0 to 1; None if no search gave one."""
         return self._rows[index].relevance
 
+    def parts(self, index: int) -> tuple[ScorePart, ...]:
+        """The scores that hit `index` was made from."""
+        return self._rows[index].parts
+
     @property
     def dot_products(self) -> int:
         """Dot products computed by the searches that these hits come from."""
