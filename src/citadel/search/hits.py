@@ -143,6 +143,22 @@ class Hits(Sequence[Hit]):
         return self._ids
 
     @property
+    def numbers(self) -> list[int]:
+        """The numbers of the documents in the index."""
+        numbers: list[int] = self._scored.numbers.tolist()
+        return numbers
+
+    def id(self, index: int) -> str:
+        """The id of hit `index`; reads no other."""
+        if self._ids is not None:
+            return self._ids[index]
+        return self._snapshot.ids(self._scored.numbers[index : index + 1])[0]
+
+    def score(self, index: int) -> float:
+        """The score of hit `index`."""
+        return float(self._scored.scores[index])
+
+    @property
     def scores(self) -> list[float]:
         """The scores of all hits."""
         scores: list[float] = self._scored.scores.tolist()

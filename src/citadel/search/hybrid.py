@@ -48,6 +48,8 @@ class Hybrid:
     ('d1', [('default', 1), ('bm25', 1)])
     """
 
+    same_index = False  # whether document numbers mean the same in all searchers
+
     def __init__(
         self,
         searchers: Sequence[Searcher],
@@ -90,7 +92,7 @@ class Hybrid:
         `min_score` applies to fused scores. `semantic_mode`, `tau` and `ef` go to the searchers that they
         fit. `min_relevance` leaves out hits with a lower relevance or none.
         """
-        page = _Page(k, offset, min_score, min_relevance, group_by, rerank, rerank_k)
+        page = _Page(k, offset, min_score, min_relevance, group_by, rerank, rerank_k, self.same_index)
         options = self._options(semantic_mode, tau, ef, cancel, filter, group_by)
         return page.hits(self.fusion, query, self._results(query, page.depth(self.candidates), options))
 
@@ -146,7 +148,7 @@ class Hybrid:
         min_relevance: float | None = None,
     ) -> RankedHits:
         """The best k documents for a query from `prepare`."""
-        page = _Page(k, offset, min_score, min_relevance, group_by, None, 1)
+        page = _Page(k, offset, min_score, min_relevance, group_by, None, 1, self.same_index)
         options = self._options(semantic_mode, tau, ef, cancel, filter, group_by)
         depth = page.depth(self.candidates)
         results: list[Sequence[Hit]] = [
@@ -174,7 +176,7 @@ class Hybrid:
     ) -> Ranking:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
-        page = _Page(k, offset, min_score, min_relevance, group_by, rerank, rerank_k)
+        page = _Page(k, offset, min_score, min_relevance, group_by, rerank, rerank_k, self.same_index)
         options = self._options(semantic_mode, tau, ef, cancel, filter, group_by)
         depth = page.depth(self.candidates)
         try:
@@ -287,7 +289,9 @@ class _Page:
         group_by: str | None,
         rerank: Rerank | None,
         rerank_k: int,
+        same_index: bool = False,
     ) -> None:
+        self._same_index = same_index
         page = (unwrapped(k), unwrapped(offset), unwrapped(min_score))
         self._k, self._offset, self._min_score = check_page(*page)
         self._least = None if min_relevance is None else check_relevance(unwrapped(min_relevance))
@@ -303,7 +307,7 @@ class _Page:
 
     def hits(self, fusion: Fusion, query: str, results: Sequence[Sequence[Hit]]) -> RankedHits:
         """Fuse the results of one query and keep the requested part."""
-        rows = fusion.rows(results)
+        rows: Sequence[Row] = fusion.rows(results, self._same_index)
         if self._group_by is not None:
             rows = _best_of_groups(rows, self._group_by)
         if self._least is not None:

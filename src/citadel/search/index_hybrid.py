@@ -35,6 +35,8 @@ class IndexHybrid(Hybrid):
     ('d1', [('model', 1), ('bm25', 1)])
     """
 
+    same_index = True
+
     def __init__(
         self,
         model: Searcher,

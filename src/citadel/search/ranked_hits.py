@@ -60,6 +60,14 @@ class RankedHits(Hits):
         """The ids of all hits."""
         return [row.id for row in self._rows]
 
+    def id(self, index: int) -> str:
+        """The id of hit `index`."""
+        return self._rows[index].id
+
+    def score(self, index: int) -> float:
+        """The score of hit `index`."""
+        return self._rows[index].score
+
     @property
     def scores(self) -> list[float]:
         """The scores of all hits."""
@@ -113,6 +121,16 @@ def columns(hits: Sequence[Hit]) -> tuple[list[str], list[float]]:
     if isinstance(hits, Hits):
         return hits.ids, hits.scores
     return [hit.id for hit in hits], [hit.score for hit in hits]
+
+
+def id_of(hits: Sequence[Hit], index: int) -> str:
+    """The id of one hit of a search."""
+    return hits.id(index) if isinstance(hits, Hits) else hits[index].id
+
+
+def score_of(hits: Sequence[Hit], index: int) -> float:
+    """The score of one hit of a search."""
+    return hits.score(index) if isinstance(hits, Hits) else hits[index].score
 
 
 def relevance_of(hits: Sequence[Hit], index: int) -> float | None:
