@@ -131,7 +131,7 @@ def test_a_cancelled_call_frees_the_worker_of_the_server(slow: Running) -> None:
             await client.search_vectors(vectors=[[1.0] * DIMENSION])
             return time.perf_counter() - start
 
-    assert asyncio.run(use()) < 0.5  # the scan alone would take seconds
+    assert asyncio.run(use()) < 3  # the scan alone takes many seconds
 
 
 def test_cancelling_many_calls_leaves_threads_and_connections_as_they_were(server: Running) -> None:

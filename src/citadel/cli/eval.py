@@ -13,6 +13,7 @@ from citadel.cli.support.options import (
     Json,
     Mode,
     Model,
+    QueryModel,
     Threads,
     Weights,
     parse_gpu_memory,
@@ -79,6 +80,7 @@ def evaluate(
     fusion: FusionMethod = None,
     weights: Weights = None,
     model: Model = None,
+    query_model: QueryModel = None,
     threads: Threads = None,
     device: Device = "cpu",
     gpu_memory: GpuMemory = "",
@@ -90,7 +92,7 @@ def evaluate(
         raise UsageError("name either an INDEX or a run with --run")
     options = EvalOptions(
         index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model,
-        threads, device, parse_gpu_memory(gpu_memory), bool(save_run),
+        threads, device, parse_gpu_memory(gpu_memory), bool(save_run), query_model,
         parse_mode(mode, fusion, weights),
     )  # fmt: skip
     result = run_evaluation(options)

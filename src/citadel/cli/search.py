@@ -15,6 +15,7 @@ from citadel.cli.support.options import (
     IndexFolder,
     Mode,
     Model,
+    QueryModel,
     Threads,
     Weights,
     parse_filter_option,
@@ -71,6 +72,7 @@ def search(
         float | None, typer.Option(help="Dynamic router: ignore document weights up to this.")
     ] = None,
     model: Model = None,
+    query_model: QueryModel = None,
     threads: Threads = None,
     device: Device = "cpu",
     gpu_memory: GpuMemory = "",
@@ -103,7 +105,7 @@ def search(
         raise UsageError(f"--mode {mode} needs the text of a query: leave --vectors or --mode out")
     if run is not None:
         Ranking((), ()).trec(tag)  # refuses a bad tag before the search
-    with Index.open(index, model=model, threads=threads) as opened:
+    with Index.open(index, model=model, query_model=query_model, threads=threads) as opened:
         searcher = opened.searcher(
             **chosen.options(), threads=threads, device=device, gpu_memory=parse_gpu_memory(gpu_memory)
         )
