@@ -74,7 +74,7 @@ night: $(VENV)/.dev
 	@sh scripts/night.sh $(BIN)/pytest $(JOBS) $(NIGHT)
 
 bench: $(VENV)/.bench
-	set -e; for file in $(filter-out %/common.py %/train.py %/graph_large.py benchmarks/gpu%,$(wildcard benchmarks/*.py)); \
+	set -e; for file in $(filter-out %/common.py %/train.py %/graph_large.py %/off_topic.py %/hybrid.py benchmarks/gpu%,$(wildcard benchmarks/*.py)); \
 		do $(BIN)/python $$file; done
 
 reproduce: $(VENV)/.dev

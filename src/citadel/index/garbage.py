@@ -9,7 +9,7 @@ from citadel.index.folder_lock import LOCK
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.storage import TEMPORARY, Storage
 
-PREFIXES = ("seg-", "docs-", "del-", "codebook-", "cols-", "graph-")
+PREFIXES = ("seg-", "docs-", "del-", "codebook-", "cols-", "graph-", "words-")
 _UNFINISHED = (*PREFIXES, "gen.", "scratch-")
 
 

@@ -29,7 +29,7 @@ from citadel.index.manifest import Build
 from citadel.index.merge import merge_space
 from citadel.index.metadata_update import write_updated
 from citadel.index.segment import Segment
-from citadel.index.snapshot import Snapshot, open_snapshot
+from citadel.index.snapshot import Snapshot, matching_analyser, open_snapshot
 from citadel.index.spill import SpillingWriter, file_names
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
@@ -119,6 +119,8 @@ class Writer(SpillingWriter):
 
     def add_vectors(self, batches: Iterable[VectorBatch]) -> int:
         """Add documents with given vectors and return their number."""
+        if self.settings.words is not None:
+            matching_analyser(self.settings, self._storage.location)
         return self._add_items(batches)
 
     def _add_items(self, items: Iterable[Item]) -> int:

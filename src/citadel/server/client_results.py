@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from citadel.errors import InputError
 from citadel.filter.tree import Scalar
-from citadel.types import Document, Hit, Passage
+from citadel.types import Document, Hit, Passage, ScorePart
 
 if TYPE_CHECKING:
     from citadel.server.client import Client
@@ -31,7 +31,15 @@ class RemoteHits(Sequence[Hit]):
         self.matching: int | None = answer.get("matching")  # documents that match the filter
         self.facets = facet_pairs(answer.get("facets", {}))
         self._hits = [
-            Hit(row["id"], row["score"], row["rank"], self._document, self._passages, row.get("relevance"))
+            Hit(
+                row["id"],
+                row["score"],
+                row["rank"],
+                self._document,
+                self._passages,
+                row.get("relevance"),
+                tuple(ScorePart(**part) for part in row.get("parts", ())),
+            )
             for row in self._rows
         ]
 

@@ -82,7 +82,10 @@ async def _answer(
     request: Request,
 ) -> Response:
     texts = [query.query for query in queries if query.query is not None]
-    job = PoolJob(context.service.searcher, SearchTask(body, queries, context).run, texts)
+    if body.mode != "model" and len(texts) < len(queries):
+        raise ServerError(422, "fields", f"the mode {body.mode} needs the text of each query, not vectors")
+    searcher = context.service.searcher_of(body.mode, body.fusion, body.weights)
+    job = PoolJob(searcher, SearchTask(body, queries, context).run, texts)
     return JsonBytes(await context.answer(job, request, body.deadline_ms))
 
 
@@ -195,12 +198,13 @@ def id_rows(hits: Hits) -> list[dict[str, Any]]:
     rows = [
         {"rank": rank, "id": id, "score": score} for rank, (id, score) in enumerate(pairs, hits.offset + 1)
     ]
-    return [row | _relevance(hits, index) for index, row in enumerate(rows)]
+    return [row | _relevance_and_parts(hits, index) for index, row in enumerate(rows)]
 
 
-def _relevance(hits: Hits, index: int) -> dict[str, float]:
-    value = hits.relevance(index)
-    return {} if value is None else {"relevance": value}
+def _relevance_and_parts(hits: Hits, index: int) -> dict[str, Any]:
+    value, parts = hits.relevance(index), hits.parts(index)
+    relevance = {} if value is None else {"relevance": value}
+    return relevance | ({"parts": [asdict(part) for part in parts]} if parts else {})
 
 
 class HitReader:
@@ -224,7 +228,7 @@ class HitReader:
             for id, title, text, metadata in hits.fields(len(rows), len(rows) + step, limit):
                 rank = hits.offset + len(rows) + 1
                 row = self._row(rank, id, scores[len(rows)], title, text) | {"metadata": metadata}
-                row |= _relevance(hits, len(rows))
+                row |= _relevance_and_parts(hits, len(rows))
                 rows.append(row | self._passages(hits, len(rows), passages))
             if self._remaining < 0:
                 raise ServerError(422, "limit", self._too_long)
