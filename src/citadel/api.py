@@ -38,6 +38,7 @@ from citadel.index.vectors import batches
 from citadel.index.writer import Writer
 from citadel.index_reader import IndexReader
 from citadel.progress import document_progress
+from citadel.search.engine import EngineOpener
 from citadel.search.hits import Hits
 from citadel.search.searcher import QueryEncoder, Searcher
 from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR, Field
@@ -456,7 +457,7 @@ class Index(IndexReader):
         self,
         *,
         threads: int | None = None,
-        engine: str = "native",
+        engine: str | EngineOpener = "native",
         device: str = "cpu",
         gpu_memory: int | None = None,
         card_memory: int | None = None,
@@ -470,7 +471,12 @@ class Index(IndexReader):
         return self._searcher(self._snapshot, threads, engine, device, memory)
 
     def _searcher(
-        self, snapshot: Snapshot, threads: int | None, engine: str, device: str, gpu_memory: int | None
+        self,
+        snapshot: Snapshot,
+        threads: int | None,
+        engine: str | EngineOpener,
+        device: str,
+        gpu_memory: int | None,
     ) -> Searcher:
         encoder = self._encode if self.settings.model else None
         on_device = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None

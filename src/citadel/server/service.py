@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from citadel.api import Index
 from citadel.errors import CitadelError, InputError, ServerError
 from citadel.index.check import check_new_files
+from citadel.search.engine import EngineOpener
 from citadel.search.searcher import Searcher
 from citadel.server.config import ServerConfig
 from citadel.server.errors import busy
@@ -46,8 +47,15 @@ class WriteSlots:
 class Service:
     """Searches use the current `searcher`; changes run one at a time in the writer's thread."""
 
-    def __init__(self, index: Index, config: ServerConfig, slots: WriteSlots | None = None) -> None:
+    def __init__(
+        self,
+        index: Index,
+        config: ServerConfig,
+        slots: WriteSlots | None = None,
+        engine: str | EngineOpener = "native",
+    ) -> None:
         self.index, self.config, self.started = index, config, time.monotonic()
+        self._engine = engine
         self.searcher, self.index_stats = self._open_searcher(), IndexStatsCache()
         self.kept = KeptGenerations()  # for listings
         self.waiting = 0  # uncommitted changes
@@ -60,7 +68,10 @@ class Service:
     def _open_searcher(self, previous: Searcher | None = None) -> Searcher:
         """Open a searcher and run one query: loads the model and detects damage before it serves."""
         searcher = self.index.searcher(
-            threads=self.config.threads, device=self.config.device, gpu_memory=self.config.gpu_memory
+            threads=self.config.threads,
+            engine=self._engine,
+            device=self.config.device,
+            gpu_memory=self.config.gpu_memory,
         )
         if previous is not None:
             check_new_files(searcher.snapshot, previous.snapshot)
