@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ class ShardReply(NamedTuple):
     numbers: NDArray[np.int64]
     scores: Floats
     dot_products: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the search itself
+    inside: float = 0.0  # seconds in the replica, with the wait for a worker thread
     needs_filter: bool = False
     problem: str = ""
 
@@ -122,9 +124,10 @@ class ShardServer:
     async def search(self, request: ShardRequest) -> ShardReply:
         """Search in a worker thread; the search ends at the deadline and when the request is cancelled."""
         loop, cancel = asyncio.get_running_loop(), Cancel()
-        timer = loop.call_later(request.seconds, cancel.set)
+        timer, start = loop.call_later(request.seconds, cancel.set), time.perf_counter()
         try:
-            return await loop.run_in_executor(self._workers, self.answer, request, cancel)
+            reply = await loop.run_in_executor(self._workers, self.answer, request, cancel)
+            return reply._replace(inside=time.perf_counter() - start)
         except asyncio.CancelledError:
             cancel.set()
             raise
@@ -135,9 +138,11 @@ class ShardServer:
         """Search the shard now."""
         if cancel is not None and cancel.is_set():
             return _without_hits(problem="the deadline passed before the search began")
+        start = time.perf_counter()
         try:
             with resource_errors(self._storage.location):
-                return self._answer(request, cancel)
+                reply = self._answer(request, cancel)
+            return reply._replace(seconds=time.perf_counter() - start)
         except KeyError:
             return _without_hits(needs_filter=True)
         except (CitadelError, OSError) as error:
