@@ -96,8 +96,8 @@ def in_one_process(index: citadel.Index, root: Path, asked: Sequence[Any]) -> di
     searchers = {"one": index.searcher(threads=1), "shards": citadel.Index.open(root).searcher(threads=1)}
 
     def run(name: str) -> Turn:
-        search = searchers[name].search_vectors
-        return lambda: [search(*query, k=10, semantic_mode="exact") for query in asked]
+        search: Any = searchers[name].search_vectors
+        return lambda: [search(*query, 10, semantic_mode="exact") for query in asked]
 
     least = alternate({name: run(name) for name in searchers}, rounds=5, repeats=1)
     return {name: seconds / len(asked) for name, seconds in least.items()}
@@ -114,7 +114,7 @@ class Timed:
     def ask(self, requests: Any, seconds: float, cancel: Any) -> Any:
         start = time.perf_counter()
         replies = self._pool.ask(requests, seconds, cancel)
-        slowest = max(replies, key=lambda reply: reply.inside)
+        slowest = max((reply for reply in replies if reply), key=lambda reply: reply.inside)
         self.rows.append((time.perf_counter() - start, slowest.inside, slowest.seconds))
         self.shards += [scatter._seconds[-1] for scatter in self._pool.scatter.latencies]
         return replies
@@ -123,20 +123,21 @@ class Timed:
 def on_ray(ray: Any, root: Path, asked: Sequence[Any]) -> tuple[dict[str, float], list[float]]:
     """Median milliseconds of the parts of a query, and the latencies of single shards."""
     pool = ShardPool(ray, str(root), ShardOptions(1, cores=0.5))
-    opened, timed, whole = citadel.Index.open(root), Timed(pool), []
+    opened, timed = citadel.Index.open(root), Timed(pool)
+    whole: list[float] = []
 
     def open_engine(*arguments: Any) -> RemoteEngine:
         engine = pool.open_engine(*arguments)
         engine._ask = timed.ask
         return engine
 
-    searcher = opened.searcher(engine=open_engine)
+    searcher: Any = opened.searcher(engine=open_engine)
     try:
         for turn, query in enumerate([*asked[:50], *asked]):
             if turn == 50:
                 timed.rows, timed.shards, whole = [], [], []
             start = time.perf_counter()
-            searcher.search_vectors(*query, k=10, semantic_mode="exact")
+            searcher.search_vectors(*query, 10, semantic_mode="exact")
             whole.append(time.perf_counter() - start)
     finally:
         pool.close()
@@ -213,7 +214,7 @@ def main() -> None:
         rates = build_rates(ray, options.folder, texts(options.documents))
         again, acknowledged = killed_at_half(ray, options.folder)
     ratio, speed = process["shards"] / process["one"], rates["cluster"] / rates["citadel index"]
-    rows = [
+    rows: list[list[Any]] = [
         ["4 shards in one process ÷ one index", ratio, "≤ 1.3"],
         *[[f"on Ray, ms: {name}", value, "≤ 5" if "but" in name else ""] for name, value in parts.items()],
         ["build with 2 encoders ÷ citadel index", speed, "≥ 0.85"],

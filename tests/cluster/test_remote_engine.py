@@ -117,12 +117,13 @@ def test_vectors(tmp_path: Path, mode: str) -> None:
     index.add_vectors(rows)
     index.commit()
     shard_index(index._snapshot, FolderStorage(tmp_path / "root"), 4)
-    remote = searcher(tmp_path, Shards(tmp_path / "root", 4))
+    remote: Any = searcher(tmp_path, Shards(tmp_path / "root", 4))
+    one: Any = index.searcher()
     for number in range(5):
         query: Any = [rows[number][name] for name in ("keys", "weights", "vectors", "semantic")]
         for k in (3, 40, 90):
-            ours = remote.search_vectors(*query, k=k, semantic_mode=mode)
-            theirs = index.searcher().search_vectors(*query, k=k, semantic_mode=mode)
+            ours = remote.search_vectors(*query, k, semantic_mode=mode)
+            theirs = one.search_vectors(*query, k, semantic_mode=mode)
             assert (ours.ids, ours.scores) == (theirs.ids, theirs.scores)
     explained = remote.explain_vectors("d1", *query).to_json()
     assert explained == index.searcher().explain_vectors("d1", *query).to_json()

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 import math
-import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -20,7 +19,7 @@ from citadel.cluster.shard_server import ShardReply, ShardRequest, ShardServer
 from citadel.errors import ResourceError
 from citadel.index.sharded import ShardedSnapshot
 from citadel.index.snapshot import Snapshot
-from citadel.index.storage import FolderStorage
+from citadel.index.storage import absolute, as_storage
 
 CANCEL_INTERVAL = 0.02  # seconds between looks at the cancel flag
 STOP_SECONDS = 5.0
@@ -43,7 +42,7 @@ class ShardPool:
     `open_engine` is given to `Index.searcher(engine=…)`; it deploys shards that a new generation needs."""
 
     def __init__(self, ray: Any, root: str, options: ShardOptions) -> None:
-        self._ray, self._root, self._options = ray, os.path.abspath(root), options
+        self._ray, self._root, self._options = ray, absolute(root), options
         self._apps = f"citadel-{hashlib.sha256(self._root.encode()).hexdigest()[:12]}"
         self._handles: list[Any] = []
         self._own: list[str] = []  # applications that this process deployed
@@ -142,7 +141,7 @@ class ShardPool:
             logging_config=_QUIET,
         )
         workers = max(math.ceil(options.cores / options.threads), 1)
-        return deployment.bind(FolderStorage(self._root), shard, options.threads, workers)
+        return deployment.bind(as_storage(self._root), shard, options.threads, workers)
 
     def _name(self, shard: int) -> str:
         """Of another version of citadel, the name differs: its requests may have other fields."""

@@ -44,9 +44,9 @@ def shard_engines(given: ServeCluster, folders: Mapping[str, str]) -> Iterator[d
 def _shards(folder: str) -> int:
     """The number of shards of an index."""
     from citadel.index.root_manifest import newest_root, root_generations
-    from citadel.index.storage import FolderStorage
+    from citadel.index.storage import as_storage
 
-    storage = FolderStorage(folder)
+    storage = as_storage(folder)
     if not root_generations(storage):
         raise UsageError(f"{folder}: --cluster serves sharded indexes: split it with `citadel shard`")
     return len(newest_root(storage).shards)
