@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -274,3 +276,38 @@ def test_the_command(served: Served, tmp_path: Path) -> None:
     assert process.wait(60) == 0
     assert process.stderr.read().count("\n") <= 3
     wait_until(lambda: not [each for each in family if each.is_running()], 30)
+
+
+@pytest.mark.night
+def test_a_wrong_token_of_ray_is_refused(tmp_path: Path) -> None:
+    """A cluster with token authentication: no token and a wrong one are refused, the right one builds."""
+    right, wrong, port = "a" * 64, "b" * 64, free_port()
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "d1", "text": "fox"}\n')
+    environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": right}
+    head = subprocess.Popen(
+        [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", "--port", str(port),
+         "--num-cpus", "1", "--include-dashboard", "false", "--object-store-memory", str(80 << 20)],
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        time.sleep(15)
+        for number, (token, code) in enumerate([(right, 0), (wrong, 6), (None, 6)]):
+            given = environment | {"RAY_AUTH_TOKEN": token} if token else dict(os.environ)
+            done = subprocess.run(
+                [sys.executable, "-m", "citadel.cli", "index", str(corpus), str(tmp_path / f"root{number}"),
+                 "--model", "bm25", "--cluster", f"127.0.0.1:{port}", "--shards", "1"],
+                env=given, capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            assert done.returncode == code, done.stderr
+            assert code == 0 or "RAY_AUTH_TOKEN" in done.stderr
+    finally:
+        for process in [*psutil.Process(head.pid).children(recursive=True), psutil.Process(head.pid)]:
+            process.kill()
+        head.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])

@@ -43,7 +43,7 @@ def ray_session(address: str, cores: int | None = None) -> Iterator[Any]:
         reason = " ".join(str(error).split())[:200]
         raise ResourceError(
             f"cannot connect to the Ray cluster {address!r} ({reason}); start one with `ray start --head`, "
-            "or use --cluster local"
+            "use its token (RAY_AUTH_TOKEN), or use --cluster local"
         ) from error
     try:
         yield ray
