@@ -21,6 +21,7 @@ NB_MODULE(_native, m) {
   m.def("use_instruction_set", &use_instruction_set, "name"_a);
 
   python::bind_files(m);
+  python::bind_hits(m);
   python::bind_packing(m);
   python::bind_router(m);
   python::bind_search(m);

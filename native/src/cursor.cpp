@@ -8,6 +8,7 @@
 namespace citadel {
 namespace {
 
+constexpr std::size_t kKeptStep = 128;   // kept postings scored together
 constexpr std::size_t kMaxMatched = 32;  // members looked up in a block; testing every document is faster beyond
 
 // Prefetch into the L2 cache, leaving the few L1 miss buffers to demand loads.
@@ -72,7 +73,38 @@ Cursor::Cursor(const Segment& segment, const Group& group, const PreparedQuery& 
   if (selected != nullptr) gathered_.resize(kMaxGathered * (row_bytes(segment) + 2) + 64);  // kernels may load a whole register
 }
 
+void Cursor::use_kept(bool keeps) {
+  SelectedLists& lists = selected_->lists();
+  kept_ = lists.find(group_.number);
+  // Postings are not spread evenly over documents, so this is an estimate; `keep` checks the size.
+  const std::uint64_t length = group_.list.last - group_.list.first;
+  const auto expected = static_cast<double>(length) * static_cast<double>(selected_->count()) / static_cast<double>(std::max<std::uint64_t>(1, segment_.documents()));
+  if (kept_ != nullptr || !keeps || length > UINT32_MAX || !lists.has_room(static_cast<std::uint64_t>(8 * expected))) return;
+  kept_ = select_list();
+  lists.keep(group_.number, kept_);
+}
+
+// The selected postings of the whole list.
+std::shared_ptr<const SelectedPostings> Cursor::select_list() {
+  auto out = std::make_shared<SelectedPostings>();
+  const std::uint64_t block = block_, posting = posting_;
+  for (skip_blocks(); posting_ < group_.list.last; skip_blocks()) {
+    poll(cancel_);
+    const std::size_t n = select_block(0);
+    out->documents.insert(out->documents.end(), documents_ + kFront, documents_ + kFront + n);
+    for (std::size_t i = 0; i < n; ++i) out->postings.push_back(static_cast<std::uint32_t>(postings_[i] - group_.list.first));
+    if (segment_.kind() == Kind::bm25) out->counts.insert(out->counts.end(), counts_, counts_ + n);
+  }
+  block_ = block, posting_ = posting, last_document_ = 0;
+  out->documents.shrink_to_fit(), out->postings.shrink_to_fit(), out->counts.shrink_to_fit();
+  return out;
+}
+
 void Cursor::seek(std::uint64_t document) {
+  if (kept_ != nullptr) {
+    next_kept_ = static_cast<std::size_t>(std::lower_bound(kept_->documents.begin(), kept_->documents.end(), document) - kept_->documents.begin());
+    return;
+  }
   const std::uint8_t* firsts = segment_.block_documents.data();
   std::uint64_t low = group_.list.first_block, high = group_.list.last_block;
   while (low < high) {  // find the first block starting at or after the document; the one before may contain it
@@ -113,9 +145,9 @@ template std::size_t Cursor::add(float*, std::uint64_t, std::uint64_t, std::uint
 
 // Load blocks until at least one entry is final: the maximum of its run, floored.
 bool Cursor::fill() {
-  while (posting_ < group_.list.last) {
+  while (!is_done()) {
     poll(cancel_);
-    std::size_t begin = kFront, end = kFront + (selected_ == nullptr ? load_block() : load_selected());
+    std::size_t begin = kFront, end = kFront + (selected_ == nullptr ? load_block() : kept_ != nullptr ? load_kept() : load_selected());
     if (carries_) begin = restore_carried(end);
     carries_ = false;
     if (begin == end) continue;
@@ -169,6 +201,11 @@ std::size_t Cursor::load_block() {
 std::size_t Cursor::load_selected() {
   std::size_t n = 0;
   for (skip_blocks(); n <= kMaxGathered - kBlock && posting_ < group_.list.last; skip_blocks()) n += select_block(n);
+  return score_selected(n);
+}
+
+// Score `n` selected postings. Returns the number of those that pass the weight floor.
+std::size_t Cursor::score_selected(std::size_t n) {
   if (n == 0) return 0;
   gather(n);
   score(n);
@@ -176,6 +213,26 @@ std::size_t Cursor::load_selected() {
   std::uint8_t weights[kMaxGathered];
   for (std::size_t i = 0; i < n; ++i) weights[i] = segment_.weights.data()[postings_[i]];
   return drop_light(n, weights);
+}
+
+// Score the next postings of those kept; the rows after them arrive from memory meanwhile.
+std::size_t Cursor::load_kept() {
+  const std::size_t left = kept_->documents.size() - next_kept_, n = std::min(kKeptStep, left);
+  if (next_kept_ == 0) prefetch_kept(0, n);
+  prefetch_kept(next_kept_ + n, std::min(kKeptStep, left - n));
+  for (std::size_t i = 0; i < n; ++i) {
+    documents_[kFront + i] = kept_->documents[next_kept_ + i];
+    postings_[i] = group_.list.first + kept_->postings[next_kept_ + i];
+  }
+  if (segment_.kind() == Kind::bm25) std::copy_n(kept_->counts.begin() + static_cast<std::ptrdiff_t>(next_kept_), n, counts_);
+  next_kept_ += n;
+  return score_selected(n);
+}
+
+void Cursor::prefetch_kept(std::size_t first, std::size_t n) {
+  if (segment_.kind() == Kind::bm25) return;
+  for (std::size_t i = 0; i < n; ++i) postings_[i] = group_.list.first + kept_->postings[first + i];
+  prefetch_selected(0, n);
 }
 
 // The positions of selected documents in a decoded block.
@@ -314,10 +371,16 @@ std::size_t Cursor::restore_carried(std::size_t end) {
   return first;
 }
 
+// Whether the next posting to load may be of this document.
+bool Cursor::continues(std::uint32_t document) const {
+  if (kept_ != nullptr) return next_kept_ < kept_->documents.size() && kept_->documents[next_kept_] == document;
+  return block_ < group_.list.last_block && load<std::uint32_t>(segment_.block_documents.data(), block_) == document;
+}
+
 // Carry over the last run if it may continue in the next block. Returns the end of the final entries.
 std::size_t Cursor::hold_back(std::size_t begin, std::size_t end) {
   const std::uint32_t document = documents_[end - 1];
-  if (block_ >= group_.list.last_block || load<std::uint32_t>(segment_.block_documents.data(), block_) != document) return end;
+  if (!continues(document)) return end;
   std::size_t start = end - 1;
   while (start > begin && documents_[start - 1] == document) --start;
   carries_ = true;

@@ -9,6 +9,8 @@ namespace {
 // One document in so many, measured by benchmarks/filter.py.
 constexpr std::uint64_t kSelective = 8, kListed = 24;
 
+constexpr std::uint64_t kMaxKept = 8 << 20;  // bytes of selected postings
+
 std::uint64_t load_word(const std::uint8_t* bitmap, std::uint64_t word, std::uint64_t bytes) {
   std::uint64_t value = 0;  // little-endian, as every bitmap of an index
   std::memcpy(&value, bitmap + 8 * word, 8 * word + 8 <= bytes ? 8 : bytes - 8 * word);
@@ -17,7 +19,8 @@ std::uint64_t load_word(const std::uint8_t* bitmap, std::uint64_t word, std::uin
 
 }  // namespace
 
-DocumentSet::DocumentSet(const std::uint8_t* bitmap, const std::uint8_t* deleted, std::uint64_t documents) {
+DocumentSet::DocumentSet(const std::uint8_t* bitmap, const std::uint8_t* deleted, std::uint64_t documents)
+    : lists_(std::make_shared<SelectedLists>(kMaxKept)) {
   const std::uint64_t words = (documents + 63) / 64, bytes = (documents + 7) / 8;
   words_.resize(words + 8), summary_.resize(words / 64 + 1);
   for (std::uint64_t word = 0; word < words; ++word) {

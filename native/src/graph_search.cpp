@@ -12,7 +12,7 @@ namespace citadel {
 namespace {
 
 // A row is left out if this share of the best token score so far would not lift it above the worst result.
-constexpr float kTokenShare = 0.5f;
+constexpr float kTokenShare = 0.35f;
 constexpr std::uint64_t kMinWidth = 16;
 
 // Nanoseconds, measured by benchmarks/graph.py on an AMD EPYC (Zen 4) with semantic vectors of 384 dimensions.
@@ -86,6 +86,20 @@ class QueryView {
     return kept;
   }
 
+  // Put the rows whose semantic part is largest first, so that the token parts of most others need not be computed.
+  void order(std::vector<std::uint32_t>& rows) {
+    constexpr std::size_t kOrdered = 2 * kMaxLinks;
+    if (rows.size() <= kOrdered) return;
+    std::sort(rows.begin(), rows.end());
+    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+    for (const std::uint32_t row : rows) graph_.prefetch(row);
+    estimates_.resize(rows.size());
+    for (std::size_t start = 0; start < rows.size(); start += kMaxLinks) estimate({rows.data() + start, std::min(kMaxLinks, rows.size() - start)}, estimates_.data() + start);
+    const std::size_t ordered = std::min(kOrdered, rows.size());
+    std::partial_sort(estimates_.begin(), estimates_.begin() + static_cast<std::ptrdiff_t>(ordered), estimates_.end(), nearer);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = estimates_[i].row;
+  }
+
   std::uint64_t dots() const { return scored_; }  // postings
 
  private:
@@ -94,6 +108,15 @@ class QueryView {
     std::uint32_t row, group;
     std::size_t begin, end;
   };
+
+  // The semantic parts of up to kMaxLinks rows.
+  void estimate(std::span<const std::uint32_t> rows, Near* out) const {
+    const std::uint8_t* starts[kMaxLinks];
+    float scores[kMaxLinks];
+    for (std::size_t i = 0; i < rows.size(); ++i) starts[i] = graph_.codes(rows[i]);
+    score_nibbles(dots_, starts, rows.size(), graph_.blocks(), query_, scores);
+    for (std::size_t i = 0; i < rows.size(); ++i) out[i] = {scores[i], rows[i]};
+  }
 
   // In three passes, each of which waits for the memory that the one before has prefetched.
   void add_token_scores(Near* rows, std::size_t n) {
@@ -139,6 +162,7 @@ class QueryView {
   NibbleDots dots_;
   MatchPostings match_ = match_postings();
   std::vector<PostingRange> ranges_;  // of the plan's groups
+  std::vector<Near> estimates_;
   std::vector<Run> runs_;
   std::vector<std::uint32_t> matches_;
   bool admits_all_ = task_.plan.allowed == nullptr && task_.plan.segment->live() == task_.plan.segment->documents();
@@ -178,7 +202,9 @@ bool graph_pays(const GraphTask& task) {
 bool search_graph(const GraphTask& task, TopK& best, std::uint64_t& dots) {
   QueryView view(task);
   GraphWalk& walk = workspace();
-  dots += walk.run(view, entry_rows(task), graph_width(task.k, task.effort), task.cancel);
+  std::vector<std::uint32_t> entries = entry_rows(task);
+  view.order(entries);
+  dots += walk.run(view, entries, graph_width(task.k, task.effort), task.cancel);
   std::vector<Scored> hits;
   hits.reserve(walk.best().size());
   dots += view.dots() + walk.best().size();

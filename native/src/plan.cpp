@@ -30,7 +30,7 @@ Group open_group(const Segment& segment, const Query& query, std::size_t number,
   std::size_t last = first + 1;
   while (last < query.tokens && query.list(number, last) == list) ++last;
   const auto index = static_cast<std::uint64_t>(list);
-  return {segment.open_list(index, cancel), segment.list_scale(index), first, last - first};
+  return {index, segment.open_list(index, cancel), segment.list_scale(index), first, last - first};
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ class Scan {
     cursors_.reserve(segment.groups.size());
     for (const Group& group : segment.groups) {
       cursors_.emplace_back(*segment.segment, group, plan.query, plan.rules, plan.cancel, selected_);
+      if (selected_ != nullptr) cursors_.back().use_kept(plan.keeps_selected);
       if (begin > 0) cursors_.back().seek(begin);
     }
     wanted_ = std::lower_bound(segment.wanted.begin(), segment.wanted.end(), begin,

@@ -136,7 +136,7 @@ class Search {
   TopK token_stage(std::uint64_t k, bool semantic) {
     const std::size_t threads = use_threads(semantic) ? std::max(1u, options_.threads) : 1;
     const std::vector<Task> tasks = split(threads);
-    const ScanPlan plan{prepared_, scoring_rules(), semantic, options_.cancel, clock_ ? &*clock_ : nullptr};
+    const ScanPlan plan{prepared_, scoring_rules(), semantic, options_.cancel, clock_ ? &*clock_ : nullptr, threads == 1};
     std::vector<TopK> best(std::max<std::size_t>(1, std::min(threads, tasks.size())), TopK(k));
     std::atomic<std::uint64_t> scored = 0;
     parallel(tasks.size(), threads, [&](std::size_t worker, std::size_t task) {

@@ -80,12 +80,14 @@ void test_threads_and_instruction_sets_agree() {
   }
 }
 
-std::vector<DocumentSet> every_nth(const Snapshot& snapshot, std::uint64_t step) {
+// `keeps`: searches keep the postings of these documents for later ones.
+std::vector<DocumentSet> every_nth(const Snapshot& snapshot, std::uint64_t step, bool keeps = true) {
   std::vector<DocumentSet> sets;
   for (const auto& segment : snapshot.segments()) {
     fixture::Bytes bitmap(divide_up(segment->documents(), 8));
     for (std::uint64_t n = step / 2; n < segment->documents(); n += step) bitmap[n >> 3] |= static_cast<std::uint8_t>(1u << (n & 7));
     sets.push_back(segment->allowed(bitmap.data()));
+    if (!keeps) sets.back().lists().close();
   }
   return sets;
 }
@@ -105,17 +107,18 @@ void test_filtered_search_equals_filtered_ranking() {
       Example example = fixture::make_example(c.kind, c.codec, 110'000, 20'000, 3, c.semantic);
       const Snapshot snapshot({open(example)}, true, 0.5f, 0.1f);
       const Query query = fixture::make_query(*snapshot.segments()[0]);
-      const std::vector<DocumentSet> allowed = every_nth(snapshot, step);
+      const std::vector<DocumentSet> allowed = every_nth(snapshot, step), unkept = every_nth(snapshot, step, false);
       for (Semantic mode : {Semantic::off, Semantic::exact}) {
         if (mode != Semantic::off && c.semantic == 0) continue;
         for (const unsigned floor : {0u, 128u}) {
           SearchOptions options;
           options.k = 110'000, options.semantic = mode, options.weight_floor = floor;
           const Result expected = filtered(snapshot.search(query, options), allowed, 40);
-          options.k = 40, options.allowed = &allowed;
+          options.k = 40;
           for (const std::string& name : instruction_sets()) {
             use_instruction_set(name);
-            for (options.threads = 1; options.threads < 4; options.threads += 2) {
+            for (const unsigned run : {0u, 1u, 2u, 3u}) {
+              options.allowed = run < 2 ? &allowed : &unkept, options.threads = 1 + 2 * (run % 2);
               const Result actual = snapshot.search(query, options);
               CHECK(actual.numbers == expected.numbers && actual.scores == expected.scores);
             }
@@ -152,7 +155,7 @@ void test_filters_deletions_and_segments() {
   Query query = fixture::make_query(*snapshot.segments()[0]);
   query.segments = 2, query.lists.insert(query.lists.end(), query.lists.begin(), query.lists.end());
   for (const std::uint64_t step : {1, 2, 9, 64, 5'000, 20'000}) {
-    const std::vector<DocumentSet> allowed = every_nth(snapshot, step);
+    const std::vector<DocumentSet> allowed = every_nth(snapshot, step), unkept = every_nth(snapshot, step, false);
     for (Semantic mode : {Semantic::off, Semantic::rerank, Semantic::exact}) {
       SearchOptions options;
       options.k = 9'500, options.semantic = mode, options.candidates = options.probes = mode == Semantic::rerank ? 10'000 : 40;
@@ -169,6 +172,9 @@ void test_filters_deletions_and_segments() {
         for (const Result& actual : snapshot.search_batch({&query, &query, &query}, options))
           CHECK(actual.numbers == expected.numbers && actual.scores == expected.scores);
       }
+      options.allowed = &unkept;
+      const Result fresh = snapshot.search(query, options);
+      CHECK(fresh.numbers == expected.numbers && fresh.scores == expected.scores);
       options.candidates = options.probes = 20, options.k = 5;  // few candidates
       const Result few = snapshot.search(query, options);
       CHECK(mode == Semantic::off || few.numbers.size() == std::min<std::uint64_t>(5, allowed[0].count() + allowed[1].count()));

@@ -48,6 +48,24 @@ def crc32c(data: U8 | bytes | memoryview, value: int = 0) -> int: ...
 def crc32c_blocks(data: U8 | bytes | memoryview, block: int) -> U32:
     """One CRC-32C per block of `block` bytes; the last block may be shorter."""
 
+def plan_rows(
+    keys: U32,
+    weights: F32,
+    vectors: F32 | None,
+    semantic: F32 | None,
+    dimension: int,
+    semantic_dimension: int,
+) -> tuple[U32, F32, F32 | None] | None:
+    """Keys, weights and weighted vectors sorted by key, without those of weight 0.
+
+    None if the shapes do not fit the dimensions or a number is not finite; TypeError for other types."""
+
+def first_of_each(values: I64, limit: int) -> I64:
+    """Positions of the first entry of each distinct value, at most `limit`, ascending."""
+
+def read_ids(offsets: U64, octets: U8, numbers: I64) -> list[str]:
+    """The strings octets[offsets[number]:offsets[number + 1]]; IndexError if one lies outside."""
+
 def sort_by_key(keys: U32) -> U32:
     """Stable argsort."""
 

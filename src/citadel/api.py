@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from citadel.encode.batches import encoded_batches
-from citadel.encode.locate import fingerprint, require_fingerprint
+from citadel.encode.config import load_config
+from citadel.encode.locate import require_space, space_of
 from citadel.errors import (
     FilterError,
     IndexNotFoundError,
@@ -41,7 +42,7 @@ from citadel.progress import document_progress
 from citadel.search.engine import EngineOpener
 from citadel.search.hits import Hits
 from citadel.search.searcher import QueryEncoder, Searcher
-from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR, Field
+from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR, EncodeOn, Field
 from citadel.text.new_ids import NewIds
 from citadel.text.parse import AnyId, known_ids
 from citadel.types import AddedCount, Document, VectorBatch
@@ -49,6 +50,8 @@ from citadel.types import AddedCount, Document, VectorBatch
 if TYPE_CHECKING:
     from citadel._native import Cancel
     from citadel.encode.encoder import Encoder
+
+_CPU = EncodeOn()
 
 
 class Index(IndexReader):
@@ -71,20 +74,23 @@ class Index(IndexReader):
         model: AnyPath | None = None,
         threads: int | None = None,
         encoder: Encoder | None = None,
+        query_model: AnyPath | None = None,
     ) -> None:
         if isinstance(storage, str | os.PathLike):
             raise UsageError(f"Index({str(storage)!r}): use Index.open or Index.create")
         self._process = os.getpid()
         self._view: Snapshot | Writer = open_newest(storage)  # a Writer after the first change
-        super().__init__(storage, memory, model, threads, encoder)
+        super().__init__(storage, memory, model, threads, encoder, query_model)
         self._closed = False
         self._newest: tuple[Any, Searcher] | None = None  # of `search`
+        self._document_encoder: tuple[EncodeOn, Callable[..., Iterator[VectorBatch]]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path; the copy opens the newest generation."""
         if self.has_changes:
             raise UsageError(f"{self._storage.location}: changes cannot be pickled; commit them first")
-        return _restore_index, (self._storage, self._memory, self._model, self._threads)
+        given = (self._storage, self._memory, self._model, self._threads, self._query_model)
+        return _restore_index, given
 
     @classmethod
     def create(
@@ -154,9 +160,14 @@ class Index(IndexReader):
         memory: int = DEFAULT_MEMORY,
         model: AnyPath | None = None,
         threads: int | None = None,
+        query_model: AnyPath | None = None,
     ) -> Self:
-        """Open the newest generation of an index; `model` is its model's folder if not installed."""
-        return cls(as_storage(path), memory, model, threads)
+        """Open the newest generation of an index; `model` is its model's folder if not installed.
+
+        `query_model` encodes queries instead, a smaller model of the same space: the name of an installed
+        one, or a folder.
+        """
+        return cls(as_storage(path), memory, model, threads, query_model=query_model)
 
     @classmethod
     def open_or_create(cls, path: AnyPath | Storage, **options: Any) -> Self:
@@ -190,6 +201,8 @@ class Index(IndexReader):
         documents: Iterable[Document | Mapping[str, Any]],
         *,
         progress: bool | Callable[[int], None] = False,
+        device: str = "cpu",
+        precision: str = "bf16",
     ) -> AddedCount:
         """Add documents from a list or a stream and return their number; known ids are replaced.
 
@@ -201,6 +214,9 @@ class Index(IndexReader):
         passages, unless the index was created with `long="cut"`: then they are truncated, with one
         `TruncatedDocumentsWarning` per call. `progress=True` shows a progress bar on a terminal; a
         function is called with the number of documents encoded or indexed so far.
+
+        `device="cuda"` encodes on a GPU, `"cuda:0,cuda:1"` on two, in the `precision` bf16 or fp32; a thread
+        reads the stream.
 
         >>> import tempfile
         >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
@@ -214,7 +230,8 @@ class Index(IndexReader):
         total = len(documents) if isinstance(documents, Sized) else None
         new_ids = NewIds()
         with document_progress(progress, "Adding", total) as advance:
-            added, truncated = self._add((check_added(item, new_ids) for item in documents), advance)
+            checked = (check_added(item, new_ids) for item in documents)
+            added, truncated = self._add(checked, advance, EncodeOn(device, precision))
         if truncated:
             warnings.warn(
                 truncation_message(truncated, self.max_tokens), TruncatedDocumentsWarning, stacklevel=2
@@ -222,7 +239,10 @@ class Index(IndexReader):
         return AddedCount(added, truncated, self.max_tokens, new_ids.made)
 
     def add_checked(
-        self, documents: Iterable[Document], advance: Callable[[int], Any] | None = None
+        self,
+        documents: Iterable[Document],
+        advance: Callable[[int], Any] | None = None,
+        encode_on: EncodeOn = _CPU,
     ) -> tuple[int, int]:
         """Like `add`, without checks and warnings, for documents from `read_corpus` or `make_document`.
 
@@ -230,12 +250,14 @@ class Index(IndexReader):
         documents encoded or indexed since the last call.
         """
         self._require_open()
-        return self._add(documents, advance)
+        return self._add(documents, advance, encode_on)
 
     def _add(
-        self, documents: Iterable[Document], advance: Callable[[int], Any] | None = None
+        self, documents: Iterable[Document], advance: Callable[[int], Any] | None, encode_on: EncodeOn
     ) -> tuple[int, int]:
         """Add checked documents; return the numbers added and truncated."""
+        if encode_on.is_gpu and self.settings.model is None:
+            raise UsageError(f"this index has no model, so device={encode_on.device!r} is of no use")
         if self.settings.model is None:
             return self._writer.add(documents if advance is None else count_documents(documents, advance)), 0
         counts: Counter[str] = Counter()
@@ -245,7 +267,10 @@ class Index(IndexReader):
             self.tally(name, number)
 
         long = self.settings.long
-        batches = encoded_batches(documents, self._encode(), self._memory, count, advance, long)
+        if encode_on.is_gpu:
+            batches = self._encoded_on(encode_on)(documents, self._memory, count, advance, long)
+        else:
+            batches = encoded_batches(documents, self._encode(), self._memory, count, advance, long)
         return self._writer.add_vectors(batches), counts["cut"]
 
     def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> AddedCount:
@@ -478,14 +503,18 @@ class Index(IndexReader):
         device: str,
         gpu_memory: int | None,
     ) -> Searcher:
-        encoder = self._encode if self.settings.model else None
+        encoder = self._encode_queries if self.settings.model else None
         on_device = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
         calibration = self._calibration if encoder and self.settings.semantic else None
         options = (threads, engine, encoder, device, on_device, gpu_memory)
-        searcher = Searcher(snapshot, *options, calibration=calibration)
+        documents = self._encode if encoder else None
+        searcher = Searcher(snapshot, *options, calibration=calibration, document_encoder=documents)
         searcher.recipe = (
             _restore_searcher,
-            (self._memory, self._model, self._threads, threads, engine, device, gpu_memory),
+            (
+                *(self._memory, self._model, self._query_model, self._threads),
+                *(threads, engine, device, gpu_memory),
+            ),
         )
         return searcher
 
@@ -508,12 +537,31 @@ class Index(IndexReader):
         """Increment a counter shown by `stats`, such as documents skipped."""
         self._writer.count(name, number)
 
+    def _encoded_on(self, where: EncodeOn) -> Callable[..., Iterator[VectorBatch]]:
+        """A function that encodes a stream of documents on GPUs; the model is loaded once."""
+        with no_fork, self._loading:
+            if self._document_encoder is None or self._document_encoder[0] != where:
+                self._document_encoder = None  # frees the GPU's memory first
+                self._document_encoder = (where, self._load_on(where))
+            return self._document_encoder[1]
+
+    def _load_on(self, where: EncodeOn) -> Callable[..., Iterator[VectorBatch]]:
+        try:
+            from citadel.model.documents import document_batches, document_encoder
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"--device {where.device} needs {error.name}: run `pip install 'citadel-ir[gpu]'`"
+            ) from None
+        folder = self._find_model()
+        require_space(load_config(folder), space_of(folder), self.settings, folder)
+        return functools.partial(document_batches, document_encoder(folder, where, self.settings.tau))
+
     def encoder_on(self, device: str) -> QueryEncoder:
-        """Load the model of this index on a device, to encode queries."""
+        """Load the model for queries on a device."""
         from citadel.model.texts import query_encoder
 
-        folder = self._find_model()
-        require_fingerprint(fingerprint(folder), self.settings.fingerprint, folder)
+        folder = self._query_folder()
+        require_space(load_config(folder), space_of(folder), self.settings, folder)
         return query_encoder(folder, device)
 
     # -- closing
@@ -545,16 +593,28 @@ class Index(IndexReader):
         self._close(stacklevel=3)
 
 
-def _restore_index(storage: Storage, memory: int, model: AnyPath | None, threads: int | None) -> Index:
+def _restore_index(
+    storage: Storage,
+    memory: int,
+    model: AnyPath | None,
+    threads: int | None,
+    query_model: AnyPath | None = None,
+) -> Index:
     """Restore a pickled Index."""
-    return Index(storage, memory, model, threads)
+    return Index(storage, memory, model, threads, query_model=query_model)
 
 
 def _restore_searcher(
-    snapshot: Snapshot, memory: int, model: AnyPath | None, threads: int | None, *options: Any
+    snapshot: Snapshot,
+    memory: int,
+    model: AnyPath | None,
+    query_model: AnyPath | None,
+    threads: int | None,
+    *options: Any,
 ) -> Searcher:
     """Restore a pickled Searcher."""
-    return Index(snapshot.storage, memory, model, threads)._searcher(snapshot, *options)
+    index = Index(snapshot.storage, memory, model, threads, query_model=query_model)
+    return index._searcher(snapshot, *options)
 
 
 def _conditions(filter: GivenFilter) -> Filter:

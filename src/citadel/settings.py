@@ -29,6 +29,23 @@ MAX_WEIGHT = 5.1
 
 
 @dataclass(frozen=True, slots=True)
+class EncodeOn:
+    """Where and how documents are encoded.
+
+    >>> EncodeOn("cuda:0,cuda:1").is_gpu, EncodeOn().is_gpu
+    (True, False)
+    """
+
+    device: str = "cpu"
+    precision: str = "bf16"  # on a GPU: bf16 or fp32
+    batch_tokens: int | None = None  # on a GPU: tokens encoded at a time
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device != "cpu"
+
+
+@dataclass(frozen=True, slots=True)
 class Field:
     """One field of an index: the dimension of its vectors (0: weights only) and their codec.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -83,12 +83,26 @@ class Scene:
             yield index.commit()
 
 
-MANY = settings(EXAMPLES, max_examples=600 if NIGHT else 100)
+COUNTS = (
+    pytest.param(40, id="40"),
+    pytest.param(500, id="500", marks=pytest.mark.slow),
+    pytest.param(20_000, id="20000", marks=pytest.mark.night),
+)
 
 
-@seed(SEED)
-@MANY
-@given(scenes(), st.sampled_from([0, 1, 3, -1, -2, 1000]))
+def for_all(*strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
+    """Check a property with few examples in the quick tests, and with many in the others."""
+
+    def decorate(check: Callable[..., None]) -> Any:
+        def test(count: int) -> None:
+            seed(SEED)(settings(EXAMPLES, max_examples=count)(given(*strategies)(check)))()
+
+        return pytest.mark.parametrize("count", COUNTS)(test)
+
+    return decorate
+
+
+@for_all(scenes(), st.sampled_from([0, 1, 3, -1, -2, 1000]))
 def test_filtering_equals_ranking_then_filtering(scene: Scene, k: int) -> None:
     """With 1,000 candidates `rerank` ranks every document here, so it is exact too."""
     world, filter = scene.world, scene.filter
@@ -128,9 +142,7 @@ def pairs(answer: list[tuple[list[str], list[float]]]) -> list[Any]:
     return [list(zip(*hits, strict=True)) for hits in answer]
 
 
-@seed(SEED)
-@MANY
-@given(scenes(routers=("static", "dynamic", "all_to_all", "none", "sparse"), codecs=EXACT))
+@for_all(scenes(routers=("static", "dynamic", "all_to_all", "none", "sparse"), codecs=EXACT))
 def test_filtering_equals_an_index_of_the_matching_documents(scene: Scene) -> None:
     """Scores of vectors do not depend on the other documents of an index."""
     kept = parse_filter(scene.filter)
@@ -152,9 +164,7 @@ def number_of(document: dict[str, Any]) -> int:
     return int(document["id"][1:])
 
 
-@seed(SEED)
-@MANY
-@given(
+@for_all(
     scenes(routers=("static", "dynamic", "none"), semantics=("fp16", "int8")),
     st.integers(0, 6),
     st.integers(1, 6),

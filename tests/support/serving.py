@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import citadel
 from citadel.server.config import Limits, ServerConfig
-from citadel.server.run import DrainingServer, listen, make_server, make_services
+from citadel.server.run import DrainingServer, make_server, make_services
 from citadel.server.service import Service
+from citadel.server.sockets import listen
 from tests.index.quick import Quick
 
 TOKEN = "a write token for tests"

@@ -12,6 +12,7 @@ namespace citadel {
 
 // Query tokens that read the same list.
 struct Group {
+  std::uint64_t number;     // of the list in its segment
   ListView list;
   float scale;              // pq: the list's scale
   std::size_t first_token, tokens;
@@ -35,6 +36,10 @@ class Cursor {
   // With `selected`, only postings of its documents are scored, and blocks without any are skipped.
   Cursor(const Segment& segment, const Group& group, const PreparedQuery& query, const ScoringRules& rules, const Cancel* cancel,
          const DocumentSet* selected = nullptr);
+
+  // Use the selected postings of the list that an earlier search has kept. If none has and `keeps`, read the whole list
+  // and keep them.
+  void use_kept(bool keeps);
 
   // Skip to the first document ≥ `document`. Call it at most once, before any other member.
   void seek(std::uint64_t document);
@@ -61,6 +66,12 @@ class Cursor {
   void decode(std::size_t n, std::uint32_t* documents);
   void decode_counts(std::size_t n, std::uint32_t* counts);
   std::size_t load_selected();
+  std::size_t load_kept();
+  void prefetch_kept(std::size_t first, std::size_t n);
+  std::size_t score_selected(std::size_t n);
+  std::shared_ptr<const SelectedPostings> select_list();
+  bool continues(std::uint32_t document) const;
+  bool is_done() const { return kept_ != nullptr ? next_kept_ == kept_->documents.size() : posting_ >= group_.list.last; }
   std::size_t select_block(std::size_t staged);
   void prefetch_selected(std::size_t first, std::size_t n) const;
   std::size_t select_positions(const std::uint32_t* documents, std::size_t n, std::uint32_t* positions) const;
@@ -82,6 +93,8 @@ class Cursor {
   const ScoringRules& rules_;
   const Cancel* cancel_;
   const DocumentSet* selected_;
+  std::shared_ptr<const SelectedPostings> kept_;  // of this list, or null
+  std::size_t next_kept_ = 0;
   std::uint64_t block_, posting_;          // the next block and its first posting
   std::uint32_t last_document_ = 0;
   std::uint64_t scored_ = 0;

@@ -3,8 +3,11 @@
 
 #include <bit>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
+
+#include "citadel/selected_postings.hpp"
 
 namespace citadel {
 
@@ -33,6 +36,9 @@ class DocumentSet {
 
   const std::uint64_t* words() const { return words_.data(); }
 
+  // What searches keep of the lists that they have read.
+  SelectedLists& lists() const { return *lists_; }
+
   // Members are listed if they are few. `between` is for those only: the members from `first` to `last`, both included.
   bool is_listed() const { return !ranks_.empty(); }
   std::span<const std::uint32_t> between(std::uint64_t first, std::uint64_t last) const {
@@ -54,6 +60,7 @@ class DocumentSet {
   std::vector<std::uint64_t> summary_;  // bit w: words_[w] has a member
   std::vector<std::uint32_t> members_;  // ascending, if they are few
   std::vector<std::uint32_t> ranks_;    // members before each word
+  std::shared_ptr<SelectedLists> lists_;
   std::uint64_t count_ = 0;
   bool is_selective_ = false;
 };

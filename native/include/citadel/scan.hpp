@@ -38,6 +38,7 @@ struct ScanPlan {
   bool semantic;                 // add every document's semantic score
   const Cancel* cancel;
   StageClock* clock = nullptr;   // times the stages; requires a single thread
+  bool keeps_selected = false;   // for later searches with the same filter; requires a single thread
 };
 
 // Score documents [begin, end) of a segment into `best`. `begin` is a multiple of kRange. Returns the postings scored.

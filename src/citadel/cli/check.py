@@ -160,7 +160,8 @@ def _encode(storage: Storage, model: str | None) -> EncodeDocuments | None:
 
 def _model_folder(settings: Settings, given: str | None, location: str) -> str | None:
     """Return the folder of the index's model; None if it is neither given nor installed."""
-    from citadel.encode.locate import fingerprint, index_model, require_fingerprint
+    from citadel.encode.config import load_config
+    from citadel.encode.locate import index_model, require_space, space_of
 
     try:
         folder = index_model(given, settings.model, settings.fingerprint, location)
@@ -169,5 +170,5 @@ def _model_folder(settings: Settings, given: str | None, location: str) -> str |
             raise
         return None
     if given is not None:
-        require_fingerprint(fingerprint(folder), settings.fingerprint, given)
-    return folder if fingerprint(folder) == settings.fingerprint else None
+        require_space(load_config(folder), space_of(folder), settings, given)
+    return folder if space_of(folder) == settings.fingerprint else None

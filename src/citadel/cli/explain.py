@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from citadel.cli.support.options import Threads
+from citadel.cli.support.options import QueryModel, Threads
 from citadel.cli.support.output import print_json, say
 from citadel.errors import InputError, UsageError
 
@@ -40,6 +40,7 @@ def explain(
             help="The model of --text; or the folder of the index's model, if it is not installed.",
         ),
     ] = None,
+    query_model: QueryModel = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON (docs/reference/explanation.md).")] = False,
     html: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write one HTML file; - prints it.")
@@ -53,14 +54,14 @@ def explain(
         )
     given = arguments or []
     if text is not None:
-        _text(given, text, side, tau, model, threads, json, html)
+        _text(given, text, side, tau, (model, query_model), threads, json, html)
         return
     if len(given) != (2 if vectors else 3):
         wanted = "INDEX ID --vectors F.npz" if vectors else 'INDEX "QUERY" ID'
         raise UsageError(f"{len(given)} arguments given: explain a match with {wanted}, a text with --text")
     from citadel.api import Index
 
-    with Index.open(given[0], model=model, threads=threads) as opened:
+    with Index.open(given[0], model=model, query_model=query_model, threads=threads) as opened:
         explanation = _match(opened.searcher(threads=threads), given[1:], vectors, semantic, tau)
     _show(explanation, json, html)
 
@@ -86,7 +87,7 @@ def _text(
     text: str,
     side: str,
     tau: float | None,
-    model: str | None,
+    models: tuple[str | None, str | None],
     threads: int | None,
     json: bool,
     html: str | None,
@@ -96,6 +97,7 @@ def _text(
     from citadel.text.parse import check_text
 
     text = check_text(text, "the text")
+    model, query_model = models
     if not given:
         model = model or text_model(None)
     if len(given) > 1 or (not given and model is None):
@@ -103,7 +105,7 @@ def _text(
     if given:
         from citadel.api import Index
 
-        with Index.open(given[0], model=model, threads=threads) as opened:
+        with Index.open(given[0], model=model, query_model=query_model, threads=threads) as opened:
             _show(opened.searcher(threads=threads).explain_text(text, tau=tau, side=side), json, html)
         return
     from citadel.encode.encoder import Encoder

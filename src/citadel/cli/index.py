@@ -7,13 +7,16 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from citadel.cli.support.options import (
+    BatchTokens,
     CorpusFile,
+    EncodeDevice,
     Fingerprint,
     Format,
     GenerateIds,
     IndexFolder,
     Memory,
     OnError,
+    Precision,
     Threads,
     parse_size,
 )
@@ -25,6 +28,7 @@ from citadel.settings import (
     DEFAULT_CHUNK_TOKENS,
     DEFAULT_CODEC,
     DEFAULT_K1,
+    EncodeOn,
     Field,
 )
 
@@ -89,6 +93,9 @@ def index(
     graph: Annotated[
         bool, typer.Option("--graph/--no-graph", help="Build graphs of large segments, for faster searches.")
     ] = True,
+    device: EncodeDevice = "cpu",
+    precision: Precision = "bf16",
+    batch_tokens: BatchTokens = None,
     cluster: Annotated[
         str | None,
         typer.Option(metavar="auto|ADDRESS|local", help="Build a sharded index on a Ray cluster."),
@@ -106,28 +113,37 @@ def index(
 ) -> None:
     """Build an index from a corpus. Interrupted? Rerun the same command to resume."""
     from citadel.cli.support import resumable_build
+    from citadel.encode.locate import BM25
 
     given = _Given(
         *(model, router, tau, codec, semantic_codec, fingerprint, analyser, k1, b, format),
         *(long, chunk_tokens, chunk_overlap),
     )
     settings = _settings(corpus, given)
+    encode_on = EncodeOn(device, precision, batch_tokens)
+    if encode_on.is_gpu and settings.get("model") in (None, BM25):
+        raise UsageError(f"--device {device} is for a model: bm25 and vectors are indexed on the CPU")
     options = _options(settings) | ({"format": format} if format else {})
     options |= {"generate-ids": "on"} if generate_ids else {}
     if cluster is not None or shards is not None or workers is not None:
         from citadel.cli.support import cluster_build
 
+        if encode_on.is_gpu:
+            raise UsageError("--device and --cluster exclude each other: the encoders of a cluster use CPUs")
         given_build = cluster_build.ClusterBuild(
             *(corpus, index, settings, options, format, on_error, parse_size(memory), overwrite, graph),
             *(cluster, shards, workers, generate_ids),
         )
         cluster_build.build(given_build)
         return
+    if encode_on.is_gpu and commit_bytes is None:
+        commit_bytes = resumable_build.GPU_COMMIT_BYTES
     limits = _given(commit_bytes=commit_bytes, commit_seconds=commit_seconds, generate_ids=generate_ids)
     job = resumable_build.BuildOptions(
         *(corpus, index, settings, options, format, on_error, parse_size(memory), threads, overwrite),
         **limits,
         graph=graph,
+        encode_on=encode_on,
     )
     resumable_build.build(job)
 

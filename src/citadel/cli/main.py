@@ -21,11 +21,13 @@ from citadel.cli import (
     count,
     delete,
     demo,
+    distill,
     doctor,
     export,
     facets,
     import_model,
     index,
+    mcp,
     measure,
     merge,
     mine,
@@ -80,11 +82,13 @@ app.command()(facets.facets)
 app.command()(search.search)
 app.command()(explaining.explain)
 app.command()(serve.serve)
+app.command()(mcp.mcp)
 app.command("eval")(evaluation.evaluate)
 app.command()(measure.measure)
 app.add_typer(bench.bench_app, name="bench")
 app.command()(reporting.report)
 app.command()(train.train)
+app.command()(distill.distill)
 app.command()(mine.mine)
 app.command()(score.score)
 app.command()(export.export)

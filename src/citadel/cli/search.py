@@ -13,6 +13,7 @@ from citadel.cli.support.options import (
     GpuMemory,
     IndexFolder,
     Model,
+    QueryModel,
     Threads,
     parse_filter_option,
     parse_gpu_memory,
@@ -63,6 +64,7 @@ def search(
         float | None, typer.Option(help="Dynamic router: ignore document weights up to this.")
     ] = None,
     model: Model = None,
+    query_model: QueryModel = None,
     threads: Threads = None,
     device: Device = "cpu",
     gpu_memory: GpuMemory = "",
@@ -92,7 +94,7 @@ def search(
         raise UsageError("--min-relevance is for text queries: leave it out, or use --min-score")
     if run is not None:
         Ranking((), ()).trec(tag)  # refuses a bad tag before the search
-    with Index.open(index, model=model, threads=threads) as opened:
+    with Index.open(index, model=model, query_model=query_model, threads=threads) as opened:
         searcher = opened.searcher(threads=threads, device=device, gpu_memory=parse_gpu_memory(gpu_memory))
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")

@@ -86,6 +86,10 @@ ShardTimeout = Annotated[
 RequireComplete = Annotated[
     bool, _option("REQUIRE_COMPLETE", "With --cluster: an error instead of an answer without all shards.")
 ]
+QueryModel = Annotated[
+    str | None,
+    _option("QUERY_MODEL", "Encode queries with another model of the same space.", metavar="NAME|DIR"),
+]
 AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
 
 
@@ -96,6 +100,7 @@ def serve(
     port: Port = 8080,
     share_port: SharePort = False,
     model: Model = None,
+    query_model: QueryModel = None,
     cors: CorsOrigin = None,
     write_token_file: WriteToken = "",
     read_token_file: ReadToken = "",
@@ -122,8 +127,8 @@ def serve(
     """Serve indexes over HTTP, with a web page at /. Variables CITADEL_… set the same options."""
     parse_log_level(log_level)
     tokens = {
-        "write_token": _token("CITADEL_WRITE_TOKEN", write_token_file),
-        "read_token": _token("CITADEL_READ_TOKEN", read_token_file),
+        "write_token": read_token("CITADEL_WRITE_TOKEN", write_token_file),
+        "read_token": read_token("CITADEL_READ_TOKEN", read_token_file),
     }
     limits = {
         "body_bytes": max_body,
@@ -149,12 +154,13 @@ def serve(
     }
     settings |= tokens | {"access_log": access_log}
     on_cluster = ServeCluster(cluster, replicas, shard_cores, threads, shard_timeout, require_complete)
-    _run(index, model, log_level, limits, settings, _index_tokens(index_tokens), on_cluster)
+    models = (model, query_model)
+    _run(index, models, log_level, limits, settings, _index_tokens(index_tokens), on_cluster)
 
 
 def _run(
     folders: list[str],
-    model: str | None,
+    models: tuple[str | None, str | None],
     log_level: str,
     limits: dict[str, int],
     settings: dict[str, Any],
@@ -174,7 +180,7 @@ def _run(
 
     config, named = ServerConfig(limits=Limits(**limits), **settings), named_folders(folders)
     memory = max(DEFAULT_MEMORY // len(named), MIN_MEMORY)  # the indexes share one bound
-    opened = {name: _open(folder, model, memory, len(named) == 1) for name, folder in named.items()}
+    opened = {name: _open(folder, models, memory, len(named) == 1) for name, folder in named.items()}
     logs.set_up(log_level)
     if on_cluster.address is None:
         run.serve(opened, config, tokens)
@@ -183,13 +189,14 @@ def _run(
         run.serve(opened, config, tokens, engines)
 
 
-def _open(folder: str, model: str | None, memory: int, is_only: bool) -> Index:
+def _open(folder: str, models: tuple[str | None, str | None], memory: int, is_only: bool) -> Index:
     """Open an index; of several, those without a model ignore the one that is given."""
     from citadel.api import Index
 
     if not is_only and Index.open(folder).settings.model is None:
-        model = None
-    index = Index.open(folder, model=model, threads=1, memory=memory)
+        models = (None, None)
+    model, query_model = models
+    index = Index.open(folder, model=model, query_model=query_model, threads=1, memory=memory)
     index.require_model()
     return index
 
@@ -216,7 +223,7 @@ def _are_tokens(value: object) -> bool:
     )
 
 
-def _token(variable: str, file: str) -> str | None:
+def read_token(variable: str, file: str) -> str | None:
     """Read a secret from a file or the environment: all users of a machine see command-line arguments."""
     if not file:
         return os.environ.get(variable) or None

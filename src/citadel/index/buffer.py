@@ -37,6 +37,7 @@ _MIN_LIMIT = 8 << 20  # bytes that a document may take even under a smaller boun
 _CHUNK = 1 << 16  # postings sorted at a time; fewer when vectors are wide
 _CHUNK_BYTES = 4 << 20
 _TERMS_PER_CHUNK = 8192
+_ROWS_ENCODED = 1 << 13
 
 
 def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
@@ -64,6 +65,16 @@ class _TermTable(dict[str, int]):
 
 def _text_bytes(document: Document, metadata: str) -> int:
     return sum(map(sys.getsizeof, (document.id, document.title, document.text, metadata)))
+
+
+def _largest(values: NDArray[Any]) -> float:
+    """Largest absolute value, without a copy; NaN if there is one.
+
+    >>> _largest(np.array([1.0, -3.0])), _largest(np.array([]))
+    (3.0, 0.0)
+    """
+    low, high = float(values.min(initial=0)), float(values.max(initial=0))
+    return high if np.isnan(high) else max(-low, high)
 
 
 def expected_bytes(document: Document) -> int:
@@ -230,25 +241,34 @@ class Buffer:
     def check(self, batch: VectorBatch) -> None:
         """Raise InputError, naming the document, for values that cannot be stored."""
         limit = limit_of(self.codec)
-        with np.errstate(over="ignore", invalid="ignore"):
-            rows = [("weights", batch.weights, limit_of("fp16"))]
-            if batch.vectors is not None:
-                rows += [
-                    ("vectors", batch.vectors, limit),
-                    ("weighted vectors", batch.vectors * batch.weights[:, None], limit),
-                ]
-            for what, values, maximum in rows:
-                largest = float(np.abs(values).max(initial=0))
-                if not largest <= maximum:
-                    row = int(np.argmax(~(np.abs(values).reshape(len(values), -1).max(axis=1) <= maximum)))
-                    require_finite(values[row : row + 1], what, batch.owner(row), maximum)
+        largest = _largest(batch.weights)
+        self._require(batch, "weights", batch.weights, largest, limit_of("fp16"))
+        if batch.vectors is not None:
+            widest = _largest(batch.vectors)
+            self._require(batch, "vectors", batch.vectors, widest, limit)
+            if not widest * largest <= limit:  # rarely: the exact check needs all products
+                with np.errstate(over="ignore", invalid="ignore"):
+                    weighted = batch.vectors * batch.weights[:, None]
+                    self._require(batch, "weighted vectors", weighted, _largest(weighted), limit)
         if batch.semantic is not None and self.settings.semantic is not None:
             maximum = limit_of(self.settings.semantic.codec)
-            if not np.abs(batch.semantic).max(initial=0) <= maximum:
+            if not _largest(batch.semantic) <= maximum:
                 for passage, vector in enumerate(batch.semantic):
                     require_finite(vector, "semantic vector", batch.passage_owner(passage), maximum)
 
+    def _require(self, batch: VectorBatch, what: str, values: Floats, largest: float, maximum: float) -> None:
+        """Raise InputError, naming the document, if the largest value is not within the maximum."""
+        if not largest <= maximum:
+            row = int(np.argmax(~(np.abs(values).reshape(len(values), -1).max(axis=1) <= maximum)))
+            require_finite(values[row : row + 1], what, batch.owner(row), maximum)
+
     def _append_vectors(self, keys: NDArray[np.uint32], weights: Floats, vectors: Floats) -> None:
+        step = _ROWS_ENCODED if self._sample is None else max(len(keys), 1)  # a cache's worth is faster
+        for start in range(0, len(keys), step):
+            rows = slice(start, start + step)
+            self._append_some(keys[rows], weights[rows], vectors[rows])
+
+    def _append_some(self, keys: NDArray[np.uint32], weights: Floats, vectors: Floats) -> None:
         weighted = vectors * weights[:, None]  # [P, d]
         if self._sample is not None and self._codebook is None:
             self._sample.add(weighted, keys)

@@ -121,6 +121,8 @@ class Snapshot:
         """The index-wide document number of each index-wide passage number."""
         if not self.has_long_documents:
             return passages
+        if len(self.segments) == 1:
+            return self.segments[0].owners(passages)
         owners = np.empty_like(passages)
         parts = np.searchsorted(self.passage_bases, passages, side="right") - 1
         for part in np.unique(parts).tolist():
@@ -174,7 +176,7 @@ class Snapshot:
     def ids(self, numbers: NDArray[np.int64]) -> list[str]:
         """The ids of documents by their index-wide numbers, in this order."""
         if len(self.segments) == 1:
-            return self.segments[0].ids(numbers.tolist())
+            return self.segments[0].ids(numbers)
         by_number: dict[int, str] = {}
         for segment, base, part in self._by_segment(numbers):
             by_number |= dict(zip(part, segment.ids([number - base for number in part]), strict=True))

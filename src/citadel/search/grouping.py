@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel._native import first_of_each
 from citadel.errors import FilterError, UsageError
 from citadel.filter.columns import common_kind
 from citadel.filter.kinds import OTHER, STRINGS
@@ -136,6 +137,16 @@ class GroupRanking:
         scores = np.array([score for score, _ in self._best.values()], np.float32)
         order = np.lexsort((numbers, self._snapshot.positions(numbers), -scores))[:k]
         return Scored(numbers[order], scores[order], self._dot_products, self._shards)
+
+
+def best_of_documents(snapshot: Snapshot, scored: Scored, searched_k: int, wanted: int) -> Scored | None:
+    """The best passage of each of the best `wanted` documents, from a search for `searched_k` passages.
+
+    None if these belong to fewer documents and there may be more."""
+    best = first_of_each(snapshot.owners(scored.numbers), wanted)
+    if len(best) < wanted and len(scored.numbers) >= searched_k:
+        return None
+    return scored._replace(numbers=scored.numbers[best], scores=scored.scores[best])
 
 
 def best_of_groups(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -126,6 +126,13 @@ class Hits(Sequence[Hit]):
         relevance = self.relevance(index)
         score = float(self._scored.scores[index])
         return Hit(self.ids[index], score, rank, self._document, passages, relevance)
+
+    def __iter__(self) -> Iterator[Hit]:
+        passages = None if self._passages is None else self._hit_passages
+        relevance = [None] * len(self) if self._relevance is None else self._relevance.tolist()
+        rows = zip(self.ids, self.scores, relevance, strict=True)
+        for rank, (id, score, own) in enumerate(rows, self.offset + 1):
+            yield Hit(id, score, rank, self._document, passages, own)
 
     def __repr__(self) -> str:
         return f"Hits({list(self)!r})"

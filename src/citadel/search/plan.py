@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel._native import plan_rows
 from citadel.errors import CorruptIndexError, InputError, UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.routing import idf, length_norm
@@ -104,6 +105,27 @@ def tau_used(settings: Settings, options: Options) -> float:
 
 def plan_vectors(settings: Settings, keys: Any, weights: Any, vectors: Any, semantic: Any) -> Plan:
     """Plan a query given as vectors, checked against the index's fields."""
+    return _plan_arrays(settings, keys, weights, vectors, semantic) or _plan_any(
+        settings, keys, weights, vectors, semantic
+    )
+
+
+def _plan_arrays(settings: Settings, keys: Any, weights: Any, vectors: Any, semantic: Any) -> Plan | None:
+    """The plan of a query in arrays of the final types, such as an encoder gives; None for any other."""
+    lexical, field = settings.lexical, settings.semantic
+    if lexical is None or settings.router == "bm25":
+        return None
+    dimension, semantic_dimension = lexical.dimension, field.dimension if field else 0
+    given = vectors if dimension else None
+    try:
+        rows = plan_rows(keys, weights, given, semantic, dimension, semantic_dimension)
+    except TypeError:
+        return None
+    return None if rows is None else Plan(*rows, semantic)
+
+
+def _plan_any(settings: Settings, keys: Any, weights: Any, vectors: Any, semantic: Any) -> Plan:
+    """The plan of a query in any types, or an error that names what is wrong."""
     if settings.router == "bm25":
         raise UsageError("this index is bm25 and takes no vectors: search it with a text query")
     rows = None if _is_empty(vectors) else _numbers(vectors, 2, "vectors")

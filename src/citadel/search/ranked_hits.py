@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 from citadel.index.documents import Fields
@@ -54,6 +54,9 @@ class RankedHits(Hits):
             raise IndexError(f"hit {index} of {len(self)}")
         row, rank = self._rows[index], self.offset + index % len(self) + 1
         return Hit(row.id, row.score, rank, self._document, self._hit_passages, row.relevance, row.parts)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return map(self.__getitem__, range(len(self)))
 
     @property
     def ids(self) -> list[str]:

@@ -15,7 +15,7 @@ from citadel.filter.parse import GivenFilter, given_filter
 from citadel.index.snapshot import Snapshot, matching_analyser
 from citadel.routing import get_router
 from citadel.search.engine import Engine, EngineOpener, EngineOptions, open_engine
-from citadel.search.grouping import ByDocument, GroupRanking, best_of_groups
+from citadel.search.grouping import ByDocument, GroupRanking, best_of_documents, best_of_groups
 from citadel.search.hits import HitPassages, Hits
 from citadel.search.plan import Options, Plan, TermStatistics, count_terms, plan_vectors, tau_used
 from citadel.search.request import Request, Requests
@@ -74,9 +74,11 @@ class Searcher:
         gpu_memory: int | None = None,
         *,
         calibration: Callable[[], Calibration | None] | None = None,
+        document_encoder: Callable[[], Encoder] | None = None,  # if it is not that of queries
         card_memory: int | None = None,  # former name of gpu_memory
     ) -> None:
         self._query_encoder, self._load_calibration = query_encoder, calibration
+        self._document_encoder = document_encoder
         self.recipe: tuple[Callable[..., Searcher], tuple[Any, ...]] | None = None  # for pickling
         self.snapshot, self.settings, self._encoder = snapshot, snapshot.settings, encoder
         self.statistics = TermStatistics(snapshot) if self.settings.router == "bm25" else None
@@ -318,6 +320,11 @@ class Searcher:
     def _best_of_groups(
         self, first: Scored, request: Request, query: PreparedQuery, drop_zero: bool
     ) -> Scored:
+        if isinstance(request.groups, ByDocument) and not (drop_zero and not first.scores.all()):
+            best = best_of_documents(self.snapshot, first, request.options.k, request.k)
+            if best is not None:
+                return best
+
         def search_more(k: int, masks: Sequence[NDArray[np.bool_]]) -> Scored:
             options, allowed = self._requests.more(request, k, masks)
             return self._engine.search(query.query, options, request.cancel, allowed)
@@ -410,7 +417,8 @@ class Searcher:
 
         if self.statistics:
             return explain_terms(self, text, tau=tau, side=side)
-        return explain_text(self.encoder, text, tau=tau, side=side)
+        encoder = self.encoder if side == "query" else self.document_encoder
+        return explain_text(encoder, text, tau=tau, side=side)
 
     @property
     def text_encoder(self) -> QueryEncoder:
@@ -419,13 +427,18 @@ class Searcher:
 
     @property
     def encoder(self) -> Encoder:
-        """The model of this index, loaded on first use."""
+        """The model for queries, loaded on first use."""
         if self._encoder is None:
             raise UsageError(
                 "this index was built from vectors and has no model for text queries: "
                 "use search_vectors or --vectors F.npz"
             )
         return self._encoder()
+
+    @property
+    def document_encoder(self) -> Encoder:
+        """The model for documents, loaded on first use; usually that for queries too."""
+        return self.encoder if self._document_encoder is None else self._document_encoder()
 
     @cached_property
     def calibration(self) -> Calibration | None:

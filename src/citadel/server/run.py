@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
@@ -22,6 +21,7 @@ from citadel.server.config import ServerConfig
 from citadel.server.context import ServerContext
 from citadel.server.protocol import bounded_protocol
 from citadel.server.service import Service, WriteSlots
+from citadel.server.sockets import listen
 
 _CLOSE_NOTICE = 1.0  # seconds in which keep-alive clients get `Connection: close`
 _TICK = 0.02
@@ -109,31 +109,3 @@ def make_server(services: Service | Mapping[str, Service]) -> DrainingServer:
         timeout_graceful_shutdown=max(1, round(config.drain_seconds)),
     )
     return DrainingServer(settings, context)
-
-
-def listen(host: str, port: int, shared: bool = False) -> socket.socket:
-    """Bind a socket; port 0 takes a free one. A shared port is balanced by the kernel."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((host, port))
-    except socket.gaierror:
-        listener.close()
-        raise UsageError(f"{host}: no such address: use one of this machine") from None
-    except OSError as error:
-        listener.close()
-        raise UsageError(f"{host}:{port}: {_bind_problem(error)}") from None
-    return listener
-
-
-def _bind_problem(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "another program listens on this port; stop it, or choose another --port"
-    if error.errno == errno.EACCES:
-        return "ports below 1024 are for the administrator; choose another --port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "this machine does not have that address; choose another --host"
-    return f"cannot listen ({error.strerror}); choose another --host or --port"

@@ -43,6 +43,12 @@ Model = Annotated[
     str | None,
     typer.Option("--model", metavar="DIR", help="The index's model folder, unless it is installed."),
 ]
+QueryModel = Annotated[
+    str | None,
+    typer.Option(
+        "--query-model", metavar="NAME|DIR", help="Encode queries with another model of the same space."
+    ),
+]
 Device = Annotated[
     str,
     typer.Option(
@@ -57,6 +63,21 @@ GpuMemory = Annotated[
         metavar="SIZE",
         help="GPU memory limit; the rest of the index stays in RAM.",
     ),
+]
+EncodeDevice = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="cpu|cuda[:N][,…]",
+        help="Where documents are encoded: the CPU, or one GPU or more.",
+    ),
+]
+Precision = Annotated[
+    str, typer.Option("--precision", metavar="bf16|fp32", help="On a GPU: the precision of the model.")
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option("--batch-tokens", min=512, help="On a GPU: tokens encoded at a time.  [131072]"),
 ]
 FilterText = Annotated[
     str | None,

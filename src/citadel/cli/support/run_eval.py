@@ -40,6 +40,7 @@ class EvalOptions:
     device: str = "cpu"
     gpu_memory: int | None = None
     writes_run: bool = False
+    query_model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,9 @@ def _search(options: EvalOptions, dataset: Dataset, depth: int) -> Ranking:
     if missing := len(dataset.qrels) - len(queries):
         where = options.queries or options.dataset
         say(f"{plural(missing, 'judged query', 'judged queries')} not in {where}: counted as 0")
-    with Index.open(options.index or "", model=options.model, threads=options.threads) as opened:
+    with Index.open(
+        options.index or "", model=options.model, query_model=options.query_model, threads=options.threads
+    ) as opened:
         _check_same_collection(opened, dataset, options.index or "")
         searcher = opened.searcher(
             threads=options.threads, device=options.device, gpu_memory=options.gpu_memory
