@@ -41,6 +41,7 @@ from citadel.index.writer import Writer
 from citadel.index_reader import IndexReader
 from citadel.progress import document_progress
 from citadel.search.async_search import run_cancellable
+from citadel.search.engine import EngineOpener
 from citadel.search.hits import Hits
 from citadel.search.index_hybrid import CANDIDATES, DEFAULT_METHOD, DEFAULT_WEIGHTS, MODES, IndexHybrid
 from citadel.search.searcher import QueryEncoder, Searcher
@@ -518,7 +519,7 @@ class Index(IndexReader):
         *,
         mode: Literal["model", "bm25"] = "model",
         threads: int | None = None,
-        engine: str = "native",
+        engine: str | EngineOpener = "native",
         device: str = "cpu",
         gpu_memory: int | None = None,
         card_memory: int | None = None,
@@ -595,7 +596,12 @@ class Index(IndexReader):
         return bm25 if own is None else IndexHybrid(own, bm25, fusion, weights, candidates)
 
     def _searcher(
-        self, snapshot: Snapshot, threads: int | None, engine: str, device: str, gpu_memory: int | None
+        self,
+        snapshot: Snapshot,
+        threads: int | None,
+        engine: str | EngineOpener,
+        device: str,
+        gpu_memory: int | None,
     ) -> Searcher:
         encoder = self._encode_queries if self.settings.model else None
         on_device = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None

@@ -195,6 +195,11 @@ class Hits(Sequence[Hit]):
         """Dot products computed: query tokens with postings, and queries with semantic vectors."""
         return self._scored.dot_products
 
+    @property
+    def shards(self) -> tuple[int, int] | None:
+        """How many shards answered, of how many, for an index served on a cluster; otherwise None."""
+        return self._scored.shards
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """The hits as dicts in JSON's types: `json.dumps(hits.to_dicts())`.
 

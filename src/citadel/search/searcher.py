@@ -15,7 +15,7 @@ from citadel.filter.parse import GivenFilter, given_filter
 from citadel.index.snapshot import Snapshot, matching_analyser
 from citadel.routing import get_router
 from citadel.search.async_search import run_cancellable
-from citadel.search.engine import Engine, EngineOptions, open_engine
+from citadel.search.engine import Engine, EngineOpener, EngineOptions, open_engine
 from citadel.search.grouping import ByDocument, GroupRanking, best_of_documents, best_of_groups
 from citadel.search.hits import HitPassages, Hits
 from citadel.search.plan import Options, Plan, TermStatistics, count_terms, plan_vectors, tau_used
@@ -69,7 +69,7 @@ class Searcher:
         self,
         snapshot: Snapshot,
         threads: int | None = None,
-        engine: str = "native",
+        engine: str | EngineOpener = "native",
         encoder: Callable[[], Encoder] | None = None,
         device: str = "cpu",
         query_encoder: Callable[[], QueryEncoder] | None = None,

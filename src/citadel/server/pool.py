@@ -16,6 +16,7 @@ from typing import Any, Literal, NoReturn
 
 from citadel._native import Cancel
 from citadel.errors import Cancelled, ServerError
+from citadel.search.deadline import deadline
 from citadel.search.index_hybrid import IndexHybrid
 from citadel.search.searcher import Searcher
 from citadel.server.errors import busy
@@ -40,6 +41,7 @@ class PoolJob:
         "cancel",
         "created",
         "encode_seconds",
+        "expires",
         "future",
         "outcome",
         "run",
@@ -52,6 +54,7 @@ class PoolJob:
         self.searcher, self.run, self.texts = searcher, run, texts
         self.cancel, self.created = Cancel(), time.perf_counter()
         self.started = self.encode_seconds = 0.0
+        self.expires: float | None = None  # by time.perf_counter(); set when it is queued
         self.outcome: tuple[Any, BaseException | None] = (None, None)
         self.future: asyncio.Future[Any] | None = asyncio.get_running_loop().create_future()
 
@@ -143,6 +146,7 @@ class Pool:
         loop, future = asyncio.get_running_loop(), job.future
         assert future is not None  # a job runs once
         watch = _Watch(job, receive, seconds)
+        job.expires = time.perf_counter() + seconds
         watch.timer = loop.call_later(min(WATCH_AFTER, seconds), watch.start)
         self._submit(job)
         try:
@@ -275,7 +279,8 @@ def _run(job: PoolJob, queries: list[Any]) -> None:
     if job.outcome[1] is not None:
         return
     try:
-        job.outcome = (job.run(job, queries), None)
+        with deadline(job.expires):
+            job.outcome = (job.run(job, queries), None)
     except BaseException as error:
         job.outcome = (None, error)
 

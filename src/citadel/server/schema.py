@@ -187,6 +187,10 @@ class SearchSummary(ResponseModel):
     matching: int = Field(description="documents that match the filter; all documents without one")
     tau: float = Field(description="the τ in use")
     dot_products: int
+    complete: bool | None = Field(
+        None, description="of an index served on a cluster: whether all shards answered in time"
+    )
+    shards: str | None = Field(None, description='how many shards answered, such as "7/8"')
     timings: SearchTimings
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from citadel.api import Index
 from citadel.errors import CitadelError, InputError, ServerError, UsageError
 from citadel.index.check import check_new_files
+from citadel.search.engine import EngineOpener
 from citadel.search.index_hybrid import DEFAULT_METHOD, DEFAULT_WEIGHTS, IndexHybrid
 from citadel.search.searcher import Searcher
 from citadel.server.config import ServerConfig
@@ -54,8 +55,15 @@ class WriteSlots:
 class Service:
     """Searches use the current `searcher`; changes run one at a time in the writer's thread."""
 
-    def __init__(self, index: Index, config: ServerConfig, slots: WriteSlots | None = None) -> None:
+    def __init__(
+        self,
+        index: Index,
+        config: ServerConfig,
+        slots: WriteSlots | None = None,
+        engine: str | EngineOpener = "native",
+    ) -> None:
         self.index, self.config, self.started = index, config, time.monotonic()
+        self._engine = engine
         self._serving, self.index_stats = self._open_searchers(), IndexStatsCache()
         self.kept = KeptGenerations()  # for listings
         self.waiting = 0  # uncommitted changes
@@ -91,7 +99,10 @@ class Service:
     def _open_searchers(self, previous: Searcher | None = None) -> Serving:
         """Open the searchers and run one query each: loads the model and detects damage before they serve."""
         searcher = self.index.searcher(
-            threads=self.config.threads, device=self.config.device, gpu_memory=self.config.gpu_memory
+            threads=self.config.threads,
+            engine=self._engine,
+            device=self.config.device,
+            gpu_memory=self.config.gpu_memory,
         )
         if previous is not None:
             check_new_files(searcher.snapshot, previous.snapshot)

@@ -178,7 +178,16 @@ class SearchTask:
             "tau": results[0].tau,
             "dot_products": sum(hits.dot_products for hits in results),
             "timings": timings,
-        }
+        } | completeness(results)
+
+
+def completeness(results: Sequence[Hits]) -> dict[str, Any]:
+    """Whether all shards answered every query, for an index served on a cluster."""
+    shards = [hits.shards for hits in results if hits.shards is not None]
+    if not shards:
+        return {}
+    answered, total = min(shards)
+    return {"complete": answered == total, "shards": f"{answered}/{total}"}
 
 
 class _Stopwatch:
