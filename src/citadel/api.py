@@ -592,7 +592,8 @@ class Index(IndexReader):
         )
         if own is not None and mode != "hybrid":
             return own
-        bm25 = _word_searcher(WordSnapshot(snapshot), threads, engine if device == "cpu" else "native")
+        on_cpu = engine if isinstance(engine, str) and device == "cpu" else "native"
+        bm25 = _word_searcher(WordSnapshot(snapshot), threads, on_cpu)
         return bm25 if own is None else IndexHybrid(own, bm25, fusion, weights, candidates)
 
     def _searcher(
