@@ -29,6 +29,7 @@ class RemoteHits(Sequence[Hit]):
         self.tau, self.dot_products = answer["tau"], dot_products
         self.query_cut = bool(result.get("query_cut"))
         self.matching: int | None = answer.get("matching")  # documents that match the filter
+        self.unknown_fields: list[str] = answer.get("unknown_fields", [])  # that no document has
         self.facets = facet_pairs(answer.get("facets", {}))
         self._hits = [
             Hit(row["id"], row["score"], row["rank"], self._document, self._passages, row.get("relevance"))
