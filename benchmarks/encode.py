@@ -11,6 +11,10 @@ With --checkpoint the dynamic rows and the quality are those of a trained model.
 
 An exported model against torch eager on the weights of its ONNX file, and against its backbone alone
 quantized by ONNX Runtime's `quantize_dynamic`; and documents per second.
+
+    python benchmarks/encode.py --model models/small-en --beside models/tiny-en
+
+Two models in turns on one core: queries, documents and their ratio.
 """
 
 from __future__ import annotations
@@ -219,6 +223,31 @@ def report_model(folder: str, rounds: int) -> None:
     print(figures)
 
 
+def report_beside(folders: tuple[str, str], rounds: int) -> None:
+    """Milliseconds per text of two models on one core, in turns."""
+    load = os.getloadavg()[0]
+    one_core()
+    encoders = {folder: Encoder(folder, threads=1) for folder in folders}
+    words = "Which heart conditions cause an irregular beat and how are they treated"
+    rows = []
+    for name, (count, length) in SHAPES.items():
+        given = texts(count, length)
+        runs: dict[Any, Callable[[], Any]] = {
+            folder: as_query(encoder, given) if "query" in name else partial(encoder.route_documents, given)
+            for folder, encoder in encoders.items()
+        }
+        least = alternate(runs, rounds, 640 // length if count == 1 else 1)
+        one, other = (1000 * least[folder] / count for folder in folders)
+        rows.append([name, one, other, one / other])
+    runs = {folder: partial(encoder.encode_query, words) for folder, encoder in encoders.items()}
+    least = alternate(runs, rounds, 40)
+    one, other = (1000 * least[folder] for folder in folders)
+    tokens = len(encoders[folders[0]].tokenizer.queries([words])[0])
+    rows.append([f"a text of {tokens} tokens → routed query", one, other, one / other])
+    columns = ["one core, ms per text", *(Path(folder).name for folder in folders), "times faster"]
+    report("encode-beside", "Two models in turns", columns, rows, load_before=load, models=list(folders))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -227,8 +256,11 @@ def main() -> None:
     parser.add_argument("--quality", action="store_true", help="SciFact too")
     parser.add_argument("--checkpoint", default="", help="a trained CITADEL")
     parser.add_argument("--model", default="", help="measure this exported model instead")
+    parser.add_argument("--beside", default="", help="with --model: a second one, in turns with it")
     options = parser.parse_args()
-    if options.model:
+    if options.model and options.beside:
+        report_beside((options.model, options.beside), options.rounds)
+    elif options.model:
         report_model(options.model, options.rounds)
     else:
         report_backbone(options)

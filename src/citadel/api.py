@@ -8,12 +8,13 @@ import inspect
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from citadel.encode.batches import encoded_batches
-from citadel.encode.locate import fingerprint, require_fingerprint
+from citadel.encode.config import load_config
+from citadel.encode.locate import require_space, space_of
 from citadel.errors import (
     FilterError,
     IndexNotFoundError,
@@ -35,12 +36,16 @@ from citadel.index.sharded import ShardedSnapshot, open_newest
 from citadel.index.snapshot import Snapshot
 from citadel.index.storage import AnyPath, Storage, as_storage
 from citadel.index.vectors import batches
+from citadel.index.word_snapshot import WordSnapshot
 from citadel.index.writer import Writer
 from citadel.index_reader import IndexReader
 from citadel.progress import document_progress
+from citadel.search.async_search import run_cancellable
+from citadel.search.engine import EngineOpener
 from citadel.search.hits import Hits
+from citadel.search.index_hybrid import CANDIDATES, DEFAULT_METHOD, DEFAULT_WEIGHTS, MODES, IndexHybrid
 from citadel.search.searcher import QueryEncoder, Searcher
-from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR, Field
+from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR, EncodeOn, Field
 from citadel.text.new_ids import NewIds
 from citadel.text.parse import AnyId, known_ids
 from citadel.types import AddedCount, Document, VectorBatch
@@ -48,6 +53,8 @@ from citadel.types import AddedCount, Document, VectorBatch
 if TYPE_CHECKING:
     from citadel._native import Cancel
     from citadel.encode.encoder import Encoder
+
+_CPU = EncodeOn()
 
 
 class Index(IndexReader):
@@ -70,20 +77,23 @@ class Index(IndexReader):
         model: AnyPath | None = None,
         threads: int | None = None,
         encoder: Encoder | None = None,
+        query_model: AnyPath | None = None,
     ) -> None:
         if isinstance(storage, str | os.PathLike):
             raise UsageError(f"Index({str(storage)!r}): use Index.open or Index.create")
         self._process = os.getpid()
         self._view: Snapshot | Writer = open_newest(storage)  # a Writer after the first change
-        super().__init__(storage, memory, model, threads, encoder)
+        super().__init__(storage, memory, model, threads, encoder, query_model)
         self._closed = False
-        self._newest: tuple[Any, Searcher] | None = None  # of `search`
+        self._newest: tuple[Any, dict[str, Searcher | IndexHybrid]] | None = None  # of `search`, by mode
+        self._document_encoder: tuple[EncodeOn, Callable[..., Iterator[VectorBatch]]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path; the copy opens the newest generation."""
         if self.has_changes:
             raise UsageError(f"{self._storage.location}: changes cannot be pickled; commit them first")
-        return _restore_index, (self._storage, self._memory, self._model, self._threads)
+        given = (self._storage, self._memory, self._model, self._threads, self._query_model)
+        return _restore_index, given
 
     @classmethod
     def create(
@@ -103,6 +113,7 @@ class Index(IndexReader):
         long: str | None = None,
         chunk_tokens: int | None = None,
         chunk_overlap: int | None = None,
+        hybrid: bool = False,
         memory: int = DEFAULT_MEMORY,
         threads: int | None = None,
         overwrite: bool = False,
@@ -114,6 +125,8 @@ class Index(IndexReader):
         Text is encoded by `model`, a folder made by `citadel export`; the default is the model installed with
         the package. `tau` (default: the model's) and the codecs of its token and semantic vectors (`int8`)
         are optional. `model="bm25"`, or an `analyser` (`english`), `k1` (0.9) or `b` (0.4), selects BM25.
+        `hybrid=True` keeps BM25 lists beside those of a model, for searches with `mode="hybrid"` or
+        `mode="bm25"`; `analyser`, `k1` and `b` are then theirs.
 
         `long` decides what becomes of texts longer than the model reads: "chunk" (the default) splits them
         into passages of at most `chunk_tokens` tokens (256) with `chunk_overlap` in common (32), and a hit is
@@ -139,6 +152,7 @@ class Index(IndexReader):
             long=long,
             chunk_tokens=chunk_tokens,
             chunk_overlap=chunk_overlap,
+            hybrid=hybrid,
         )
         settings, named, encoder = new_index_settings(options)
         storage = as_storage(path)
@@ -153,9 +167,14 @@ class Index(IndexReader):
         memory: int = DEFAULT_MEMORY,
         model: AnyPath | None = None,
         threads: int | None = None,
+        query_model: AnyPath | None = None,
     ) -> Self:
-        """Open the newest generation of an index; `model` is its model's folder if not installed."""
-        return cls(as_storage(path), memory, model, threads)
+        """Open the newest generation of an index; `model` is its model's folder if not installed.
+
+        `query_model` encodes queries instead, a smaller model of the same space: the name of an installed
+        one, or a folder.
+        """
+        return cls(as_storage(path), memory, model, threads, query_model=query_model)
 
     @classmethod
     def open_or_create(cls, path: AnyPath | Storage, **options: Any) -> Self:
@@ -189,6 +208,8 @@ class Index(IndexReader):
         documents: Iterable[Document | Mapping[str, Any]],
         *,
         progress: bool | Callable[[int], None] = False,
+        device: str = "cpu",
+        precision: str = "bf16",
     ) -> AddedCount:
         """Add documents from a list or a stream and return their number; known ids are replaced.
 
@@ -200,6 +221,9 @@ class Index(IndexReader):
         passages, unless the index was created with `long="cut"`: then they are truncated, with one
         `TruncatedDocumentsWarning` per call. `progress=True` shows a progress bar on a terminal; a
         function is called with the number of documents encoded or indexed so far.
+
+        `device="cuda"` encodes on a GPU, `"cuda:0,cuda:1"` on two, in the `precision` bf16 or fp32; a thread
+        reads the stream.
 
         >>> import tempfile
         >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
@@ -213,7 +237,8 @@ class Index(IndexReader):
         total = len(documents) if isinstance(documents, Sized) else None
         new_ids = NewIds()
         with document_progress(progress, "Adding", total) as advance:
-            added, truncated = self._add((check_added(item, new_ids) for item in documents), advance)
+            checked = (check_added(item, new_ids) for item in documents)
+            added, truncated = self._add(checked, advance, EncodeOn(device, precision))
         if truncated:
             warnings.warn(
                 truncation_message(truncated, self.max_tokens), TruncatedDocumentsWarning, stacklevel=2
@@ -221,7 +246,10 @@ class Index(IndexReader):
         return AddedCount(added, truncated, self.max_tokens, new_ids.made)
 
     def add_checked(
-        self, documents: Iterable[Document], advance: Callable[[int], Any] | None = None
+        self,
+        documents: Iterable[Document],
+        advance: Callable[[int], Any] | None = None,
+        encode_on: EncodeOn = _CPU,
     ) -> tuple[int, int]:
         """Like `add`, without checks and warnings, for documents from `read_corpus` or `make_document`.
 
@@ -229,12 +257,14 @@ class Index(IndexReader):
         documents encoded or indexed since the last call.
         """
         self._require_open()
-        return self._add(documents, advance)
+        return self._add(documents, advance, encode_on)
 
     def _add(
-        self, documents: Iterable[Document], advance: Callable[[int], Any] | None = None
+        self, documents: Iterable[Document], advance: Callable[[int], Any] | None, encode_on: EncodeOn
     ) -> tuple[int, int]:
         """Add checked documents; return the numbers added and truncated."""
+        if encode_on.is_gpu and self.settings.model is None:
+            raise UsageError(f"this index has no model, so device={encode_on.device!r} is of no use")
         if self.settings.model is None:
             return self._writer.add(documents if advance is None else count_documents(documents, advance)), 0
         counts: Counter[str] = Counter()
@@ -244,7 +274,10 @@ class Index(IndexReader):
             self.tally(name, number)
 
         long = self.settings.long
-        batches = encoded_batches(documents, self._encode(), self._memory, count, advance, long)
+        if encode_on.is_gpu:
+            batches = self._encoded_on(encode_on)(documents, self._memory, count, advance, long)
+        else:
+            batches = encoded_batches(documents, self._encode(), self._memory, count, advance, long)
         return self._writer.add_vectors(batches), counts["cut"]
 
     def add_vectors(self, given: Any, *, fingerprint: str | None = None) -> AddedCount:
@@ -434,8 +467,10 @@ class Index(IndexReader):
 
     # -- reading
 
-    def search(self, query: str, k: int = 10, **options: Any) -> Hits:
+    def search(self, query: str, k: int = 10, *, mode: str = "model", **options: Any) -> Hits:
         """Search the newest committed generation, with the options of `Searcher.search`.
+
+        `mode` is one of `searcher`.
 
         >>> import tempfile
         >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
@@ -445,41 +480,141 @@ class Index(IndexReader):
         >>> index.search("mc²", offset=10).ids, index.search("mc²", min_score=99.0).ids
         (['d10', 'd11'], [])
         """
-        self.refresh()
-        generation = (self.settings.fingerprint, self.generation, self._snapshot.manifest.index_id)
-        searcher = self._newest
-        if searcher is None or searcher[0] != generation:
-            self._newest = searcher = (generation, self.searcher())
-        return searcher[1].search(query, k, **options)
+        return self._newest_searcher(mode).search(query, k, **options)
 
+    async def asearch(
+        self, query: str, k: int = 10, *, mode: str = "model", cancel: Cancel | None = None, **options: Any
+    ) -> Hits:
+        """`search` in a worker thread, with texts and metadata; cancelling the task stops the search.
+
+        >>> import asyncio, tempfile
+        >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add([{"id": "d1", "text": "E = mc²"}])
+        >>> asyncio.run(index.commit().asearch("mc²")).ids
+        ['d1']
+        """
+
+        def work(flag: Cancel) -> Hits:
+            hits = self.search(query, k, mode=mode, cancel=flag, **options)
+            hits.load(flag)
+            return hits
+
+        return await run_cancellable(work, cancel)
+
+    def _newest_searcher(self, mode: str) -> Searcher | IndexHybrid:
+        """The searcher of a mode over the newest generation; kept until the next one."""
+        self.refresh()
+        snapshot = self._snapshot
+        generation = (snapshot.settings.fingerprint, snapshot.manifest.generation, snapshot.manifest.index_id)
+        newest = self._newest
+        if newest is None or newest[0] != generation:
+            self._newest = newest = (generation, {})
+        if mode not in newest[1]:
+            newest[1][mode] = self.searcher(mode=mode)
+        return newest[1][mode]
+
+    @overload
     def searcher(
         self,
         *,
+        mode: Literal["model", "bm25"] = "model",
+        threads: int | None = None,
+        engine: str | EngineOpener = "native",
+        device: str = "cpu",
+        gpu_memory: int | None = None,
+        card_memory: int | None = None,
+    ) -> Searcher: ...
+    @overload
+    def searcher(
+        self,
+        *,
+        mode: Literal["hybrid"],
+        fusion: str = DEFAULT_METHOD,
+        weights: Sequence[float] | None = DEFAULT_WEIGHTS,
+        candidates: int = CANDIDATES,
         threads: int | None = None,
         engine: str = "native",
         device: str = "cpu",
         gpu_memory: int | None = None,
         card_memory: int | None = None,
-    ) -> Searcher:
+    ) -> IndexHybrid: ...
+    @overload
+    def searcher(
+        self,
+        *,
+        mode: str,
+        fusion: str = DEFAULT_METHOD,
+        weights: Sequence[float] | None = DEFAULT_WEIGHTS,
+        candidates: int = CANDIDATES,
+        threads: int | None = None,
+        engine: str = "native",
+        device: str = "cpu",
+        gpu_memory: int | None = None,
+        card_memory: int | None = None,
+    ) -> Searcher | IndexHybrid: ...
+    def searcher(
+        self,
+        *,
+        mode: str = "model",
+        fusion: str = DEFAULT_METHOD,
+        weights: Sequence[float] | None = DEFAULT_WEIGHTS,
+        candidates: int = CANDIDATES,
+        threads: int | None = None,
+        engine: str = "native",
+        device: str = "cpu",
+        gpu_memory: int | None = None,
+        card_memory: int | None = None,
+    ) -> Searcher | IndexHybrid:
         """A searcher over the last committed generation; later commits do not change its results.
 
         `device="cuda"` copies the index to a GPU, searches there and encodes queries there. Lists beyond
         `gpu_memory` bytes stay in host memory (`card_memory` is its former name).
+
+        An index created with `hybrid=True` has three modes: `model` searches the model's lists, `bm25` the
+        BM25 lists, `hybrid` both, fused as by `citadel.fuse` with `weights` of model and BM25. Each gives its
+        best `candidates` hits, at least `offset + k`.
+
+        >>> import tempfile
+        >>> index = Index.create(tempfile.mkdtemp(), model="default", hybrid=True)
+        >>> added = index.add([{"id": "d1", "text": "E = mc²"}])
+        >>> searcher = index.commit().searcher(mode="hybrid", fusion="rrf", weights=(1, 1))
+        >>> [(part.name, part.rank) for part in searcher.search("mc²")[0].parts]
+        [('model', 1), ('bm25', 1)]
         """
+        if mode not in MODES:
+            raise UsageError(f"unknown mode {mode!r}: choose one of {', '.join(MODES)}")
         memory = card_memory if gpu_memory is None else gpu_memory
-        return self._searcher(self._snapshot, threads, engine, device, memory)
+        snapshot = self._snapshot
+        own = (
+            self._searcher(snapshot, threads, engine, device, memory)
+            if mode != "bm25" or snapshot.settings.router == "bm25"
+            else None
+        )
+        if own is not None and mode != "hybrid":
+            return own
+        bm25 = _word_searcher(WordSnapshot(snapshot), threads, engine if device == "cpu" else "native")
+        return bm25 if own is None else IndexHybrid(own, bm25, fusion, weights, candidates)
 
     def _searcher(
-        self, snapshot: Snapshot, threads: int | None, engine: str, device: str, gpu_memory: int | None
+        self,
+        snapshot: Snapshot,
+        threads: int | None,
+        engine: str | EngineOpener,
+        device: str,
+        gpu_memory: int | None,
     ) -> Searcher:
-        encoder = self._encode if self.settings.model else None
+        encoder = self._encode_queries if self.settings.model else None
         on_device = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
         calibration = self._calibration if encoder and self.settings.semantic else None
         options = (threads, engine, encoder, device, on_device, gpu_memory)
-        searcher = Searcher(snapshot, *options, calibration=calibration)
+        documents = self._encode if encoder else None
+        searcher = Searcher(snapshot, *options, calibration=calibration, document_encoder=documents)
         searcher.recipe = (
             _restore_searcher,
-            (self._memory, self._model, self._threads, threads, engine, device, gpu_memory),
+            (
+                *(self._memory, self._model, self._query_model, self._threads),
+                *(threads, engine, device, gpu_memory),
+            ),
         )
         return searcher
 
@@ -502,12 +637,33 @@ class Index(IndexReader):
         """Increment a counter shown by `stats`, such as documents skipped."""
         self._writer.count(name, number)
 
+    def _encoded_on(self, where: EncodeOn) -> Callable[..., Iterator[VectorBatch]]:
+        """A function that encodes a stream of documents on GPUs; the model is loaded once."""
+        with no_fork, self._loading:
+            if self._document_encoder is None or self._document_encoder[0] != where:
+                self._document_encoder = None  # frees the GPU's memory first
+                self._document_encoder = (where, self._load_on(where))
+            return self._document_encoder[1]
+
+    def _load_on(self, where: EncodeOn) -> Callable[..., Iterator[VectorBatch]]:
+        folder = self._find_model()
+        require_space(load_config(folder), space_of(folder), self.settings, folder)
+        try:
+            from citadel.model.documents import document_batches, document_encoder
+
+            encoder = document_encoder(folder, where, self.settings.tau)
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"--device {where.device} needs {error.name}: run `pip install 'citadel-ir[gpu]'`"
+            ) from None
+        return functools.partial(document_batches, encoder)
+
     def encoder_on(self, device: str) -> QueryEncoder:
-        """Load the model of this index on a device, to encode queries."""
+        """Load the model for queries on a device."""
         from citadel.model.texts import query_encoder
 
-        folder = self._find_model()
-        require_fingerprint(fingerprint(folder), self.settings.fingerprint, folder)
+        folder = self._query_folder()
+        require_space(load_config(folder), space_of(folder), self.settings, folder)
         return query_encoder(folder, device)
 
     # -- closing
@@ -539,16 +695,35 @@ class Index(IndexReader):
         self._close(stacklevel=3)
 
 
-def _restore_index(storage: Storage, memory: int, model: AnyPath | None, threads: int | None) -> Index:
+def _restore_index(
+    storage: Storage,
+    memory: int,
+    model: AnyPath | None,
+    threads: int | None,
+    query_model: AnyPath | None = None,
+) -> Index:
     """Restore a pickled Index."""
-    return Index(storage, memory, model, threads)
+    return Index(storage, memory, model, threads, query_model=query_model)
 
 
 def _restore_searcher(
-    snapshot: Snapshot, memory: int, model: AnyPath | None, threads: int | None, *options: Any
+    snapshot: Snapshot,
+    memory: int,
+    model: AnyPath | None,
+    query_model: AnyPath | None,
+    threads: int | None,
+    *options: Any,
 ) -> Searcher:
     """Restore a pickled Searcher."""
-    return Index(snapshot.storage, memory, model, threads)._searcher(snapshot, *options)
+    index = Index(snapshot.storage, memory, model, threads, query_model=query_model)
+    return index._searcher(snapshot, *options)
+
+
+def _word_searcher(snapshot: Snapshot, threads: int | None, engine: str) -> Searcher:
+    """A searcher of the BM25 lists beside those of a model."""
+    searcher = Searcher(snapshot, threads, engine)
+    searcher.recipe = (_word_searcher, (threads, engine))
+    return searcher
 
 
 def _conditions(filter: GivenFilter) -> Filter:

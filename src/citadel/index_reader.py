@@ -8,9 +8,17 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from citadel.encode.locate import index_model, require_fingerprint, text_model
+from citadel.encode.locate import (
+    fingerprint,
+    index_model,
+    query_model,
+    require_same_vocabulary,
+    require_space,
+    space_of,
+    text_model,
+)
 from citadel.encode.shared import shared_encoder
-from citadel.errors import UsageError
+from citadel.errors import InputError, UsageError
 from citadel.filter.parse import GivenFilter, given_filter
 from citadel.filter.tree import Scalar
 from citadel.forks import no_fork
@@ -40,11 +48,14 @@ class IndexReader(ABC):
         model: AnyPath | None,
         threads: int | None,
         encoder: Encoder | None,
+        query_model: AnyPath | None = None,
     ) -> None:
         self._storage, self._memory = storage, memory
         self._loading = threading.Lock()  # only taken inside `no_fork`
         self._model, self._threads = _check_model(self.settings, model), threads
         self._encoder = encoder
+        self._query_model = _check_model(self.settings, query_model)
+        self._query_encoder: Encoder | None = None
 
     @property
     @abstractmethod
@@ -178,7 +189,7 @@ class IndexReader(ABC):
         """Encode a query with the model of the index."""
         if self.settings.model is None:
             raise UsageError(f"this index has no model ({self.settings.router}), so it cannot encode text")
-        return self._encode().encode_query(text)
+        return self._encode_queries().encode_query(text)
 
     # -- the model
 
@@ -187,8 +198,36 @@ class IndexReader(ABC):
         """Tokens that the model reads of a document; None without a model."""
         return None if self.settings.model is None else self._encode().config.document_length
 
+    def _encode_queries(self) -> Encoder:
+        """The model for queries, loaded on first use."""
+        if self._query_model is None:
+            return self._encode()
+        if self._query_encoder is None:
+            with no_fork, self._loading:
+                self._query_encoder = self._query_encoder or self._load_query_model()
+        return self._query_encoder
+
+    def _load_query_model(self) -> Encoder:
+        settings = self.settings
+        encoder = shared_encoder(self._query_folder(), settings.tau, self._threads)
+        require_space(encoder.config, encoder.space, settings, encoder.folder)
+        return encoder
+
+    def _query_folder(self) -> str:
+        """Folder of the model for queries; its vocabulary is that of the index's model, if that is here."""
+        if self._query_model is None:
+            return self._find_model()
+        folder = query_model(self._query_model)
+        try:
+            other = self._find_model()
+        except InputError:  # it is not needed for queries
+            return folder
+        if space_of(other) == space_of(folder):  # otherwise it is refused for its space
+            require_same_vocabulary(folder, other)
+        return folder
+
     def _encode(self) -> Encoder:
-        """The model of this index, loaded on first use."""
+        """The model of this index, which encodes documents, loaded on first use."""
         if self._encoder is None:
             with no_fork, self._loading:
                 self._encoder = self._encoder or self._load_model()
@@ -197,21 +236,25 @@ class IndexReader(ABC):
     def _load_model(self) -> Encoder:
         settings = self.settings
         encoder = shared_encoder(self._find_model(), settings.tau, self._threads)
-        require_fingerprint(encoder.fingerprint, settings.fingerprint, encoder.folder)
+        require_space(encoder.config, encoder.space, settings, encoder.folder)
         return encoder
 
     def _calibration(self) -> Calibration | None:
-        """The calibration of the index's model, if its folder has one."""
+        """The calibration of the model for queries, if its folder has one."""
         from citadel.encode.calibration import load_calibration
 
         settings = self.settings
         assert settings.semantic is not None
-        folder = self._find_model() if self._encoder is None else self._encoder.folder
-        return load_calibration(folder, settings.fingerprint, settings.semantic.dimension)
+        encoder = self._query_encoder if self._query_model is not None else self._encoder
+        folder = self._query_folder() if encoder is None else encoder.folder
+        own = fingerprint(folder) if encoder is None else encoder.fingerprint
+        return load_calibration(folder, own, settings.semantic.dimension)
 
     def require_model(self) -> None:
-        """Raise InputError if the model of the index is neither given nor installed."""
-        if self.settings.model is not None and self._encoder is None:
+        """Raise InputError if the model for queries is neither given nor installed."""
+        if self._query_model is not None:
+            self._encode_queries()
+        elif self.settings.model is not None and self._encoder is None:
             self._find_model()
 
     def _find_model(self) -> str:

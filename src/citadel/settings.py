@@ -29,6 +29,23 @@ MAX_WEIGHT = 5.1
 
 
 @dataclass(frozen=True, slots=True)
+class EncodeOn:
+    """Where and how documents are encoded.
+
+    >>> EncodeOn("cuda:0,cuda:1").is_gpu, EncodeOn().is_gpu
+    (True, False)
+    """
+
+    device: str = "cpu"
+    precision: str = "bf16"  # on a GPU: bf16 or fp32
+    batch_tokens: int | None = None  # on a GPU: tokens encoded at a time
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device != "cpu"
+
+
+@dataclass(frozen=True, slots=True)
 class Field:
     """One field of an index: the dimension of its vectors (0: weights only) and their codec.
 
@@ -107,6 +124,27 @@ def long_documents(
 
 
 @dataclass(frozen=True, slots=True)
+class WordSettings:
+    """The BM25 lists of an index that has them beside the lists of its model.
+
+    >>> WordSettings("english-1-00000000").settings().router
+    'bm25'
+    """
+
+    fingerprint: str  # of the analyser
+    analyser: str = DEFAULT_ANALYSER
+    k1: float = DEFAULT_K1
+    b: float = DEFAULT_B
+
+    def __post_init__(self) -> None:
+        check_bm25(self.k1, self.b)
+
+    def settings(self) -> Settings:
+        """The settings of a BM25 index with the same lists."""
+        return Settings("bm25", self.fingerprint, analyser=self.analyser, k1=self.k1, b=self.b)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Settings that determine the postings of a document; stored in every manifest.
 
@@ -125,6 +163,7 @@ class Settings:
     b: float = DEFAULT_B
     model: str | None = None  # name of the model that encodes text; `fingerprint` identifies it
     long: LongDocuments = field(default_factory=LongDocuments)
+    words: WordSettings | None = None  # BM25 lists beside those of the model
 
     def __post_init__(self) -> None:
         if self.router not in ROUTERS:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.support.foreign_files import write_bi_encoder, write_colbert
+from tests.support.foreign_files import write_bi_encoder, write_colbert, write_splade
 
 DOCUMENTS = [
     {"id": "d1", "title": "Relativity", "text": "Einstein proposed relativity.", "year": 1905},
@@ -46,6 +46,7 @@ def user_folder(tmp_path: Path) -> Path:
     (tmp_path / "my-model").symlink_to(ROOT / "models" / "small-en")
     write_bi_encoder(tmp_path / "my-encoder")
     write_colbert(tmp_path / "my-colbert")
+    write_splade(tmp_path / "my-splade")
     return tmp_path
 
 

@@ -14,13 +14,14 @@ RUN = ("sh", "python")  # languages whose blocks are run
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.M | re.S)
 _SKIP = re.compile(r"<!-- skip: (.+?) -->\s*\Z")
 _NEEDS = re.compile(r"^<!-- needs: ([\w.]+) -->$", re.M)
+_BLOCK_NEEDS = re.compile(r"<!-- block needs: ([\w.]+) -->\s*\Z")
 _LINK = re.compile(r"(?<!!)\[[^\]\[]*\]\(([^)\s]+)\)")
 _IMAGE = re.compile(r"!\[[^\]\[]*\]\(([^)\s]+)\)")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; `skip` is the reason in the HTML comment before it, if any."""
+    """A fenced block; `skip` is the reason in the HTML comment before it, or a package that it lacks."""
 
     language: str
     text: str
@@ -43,9 +44,27 @@ def all_pages() -> list[Path]:
 def blocks(page: str) -> Iterator[Block]:
     """The fenced blocks of a page, in order."""
     for match in _FENCE.finditer(page):
-        reason = _SKIP.search(page[: match.start()])
         line = page.count("\n", 0, match.start()) + 1
-        yield Block(match.group(1), match.group(2), line, reason.group(1) if reason else "")
+        yield Block(match.group(1), match.group(2), line, _skip(page[: match.start()]))
+
+
+def _skip(before: str) -> str:
+    """Why the block after a text is not run, or nothing.
+
+    >>> _skip("<!-- skip: downloads -->"), _skip("<!-- block needs: json -->"), _skip("x")
+    ('downloads', '', '')
+    """
+    reason, needs = _SKIP.search(before), _BLOCK_NEEDS.search(before)
+    if needs is not None and not _is_installed(needs.group(1)):
+        return f"{needs.group(1)} is not installed"
+    return reason.group(1) if reason else ""
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
 
 
 def missing_package(page: str) -> str:
@@ -54,7 +73,7 @@ def missing_package(page: str) -> str:
     >>> missing_package("<!-- needs: json -->"), missing_package("<!-- needs: no_such_module -->")
     ('', 'no_such_module')
     """
-    return next((name for name in _NEEDS.findall(page) if find_spec(name) is None), "")
+    return next((name for name in _NEEDS.findall(page) if not _is_installed(name)), "")
 
 
 def prose(page: str) -> str:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.docs.pages import ROOT, RUN, Block, blocks, missing_package, prose, user_pages
 
@@ -20,6 +21,15 @@ PAGES = [
 ]
 COMMAND = re.compile(r"^\s*(?:\$ )?(?:[A-Z_]+=\S+ )?(?:citadel|python|make|curl|torchrun|accelerate) ", re.M)
 DEADLINE = 120  # seconds per block
+
+
+def cases() -> list[ParameterSet]:
+    """The pages with blocks to run; one with the comment `slow` runs in `make test-slow`."""
+    slow = {page for page in PAGES if "<!-- slow -->" in page.read_text(encoding="utf-8")}
+    return [
+        pytest.param(page, marks=[pytest.mark.slow] if page in slow else [], id=str(page.relative_to(ROOT)))
+        for page in PAGES
+    ]
 
 
 def free_port() -> int:
@@ -56,7 +66,7 @@ def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, process.returncode, output)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", cases())
 def test_blocks_run(page: Path, user_folder: Path) -> None:
     text = page.read_text(encoding="utf-8")
     if name := missing_package(text):

@@ -28,5 +28,5 @@ def test_group_size_is_limited_by_letters() -> None:
 def test_tokenised_letters_per_group_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model reads little of a book, but all of it is tokenised first."""
     monkeypatch.setattr(batches, "_LETTERS_PER_DOCUMENT", 10)
-    monkeypatch.setattr(batches, "_LETTERS_TOKENISED", 500)
+    monkeypatch.setattr(batches, "LETTERS_TOKENISED", 500)
     assert sizes(["a" * 300] * 5) == [2, 2, 1]

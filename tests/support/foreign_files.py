@@ -20,7 +20,8 @@ def write_bi_encoder(folder: Path) -> Path:
     write_files(folder)
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
     modules = [
-        {"idx": i, "path": path, "type": _PACKAGE + kind} for i, (path, kind) in enumerate(kinds.items())
+        {"idx": i, "name": str(i), "path": path, "type": _PACKAGE + kind}
+        for i, (path, kind) in enumerate(kinds.items())
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
@@ -37,6 +38,23 @@ def write_colbert(folder: Path) -> Path:
     save_file({**load_file(file), "linear.weight": projection}, file, metadata={"format": "pt"})
     metadata = {"query_maxlen": 16, "doc_maxlen": 24, "dim": 16, "mask_punctuation": True}
     (folder / "artifact.metadata").write_text(json.dumps(metadata))
+    return folder
+
+
+def write_splade(folder: Path) -> Path:
+    """A backbone with an MLM head, as the SPLADE papers publish it."""
+    write_files(folder)
+    file, head = folder / "model.safetensors", "cls.predictions."
+    random = np.random.default_rng(2)
+    tensors = {
+        "transform.dense.weight": random.normal(size=(HIDDEN, HIDDEN)),
+        "transform.dense.bias": np.zeros(HIDDEN),
+        "transform.LayerNorm.weight": np.ones(HIDDEN),
+        "transform.LayerNorm.bias": np.zeros(HIDDEN),
+        "bias": np.zeros(len(VOCABULARY)),
+    }
+    added = {head + name: values.astype(np.float32) for name, values in tensors.items()}
+    save_file({**load_file(file), **added}, file, metadata={"format": "pt"})
     return folder
 
 

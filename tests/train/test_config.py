@@ -12,6 +12,7 @@ import pytest
 from citadel.encode.config import BackboneConfig
 from citadel.errors import InputError
 from citadel.train.config import expand, load_train_config, parse_train_config
+from citadel.train.students.config import load_distill_config
 from tests.style.calls import ROOT
 
 TEXT = """
@@ -135,7 +136,8 @@ def test_data_folder_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert expand("train") == "train"
 
 
-CONFIGS = sorted((ROOT / "configs").rglob("*.toml"))
+STUDENTS = sorted((ROOT / "configs").glob("tiny-*.toml"))  # of `citadel distill`
+CONFIGS = sorted({*(ROOT / "configs").rglob("*.toml")} - {*STUDENTS})
 TABLE = {
     "dpr-128", "dpr-768", "splade", "splade-v2", "coil-tok", "coil-full", "colbert", "colbert-v2",
     "cocondenser",
@@ -153,13 +155,18 @@ def test_config_is_valid(path: Path) -> None:
     assert config.name == path.stem
 
 
+@pytest.mark.parametrize("path", STUDENTS, ids=lambda path: path.stem)
+def test_student_config_is_valid(path: Path) -> None:
+    assert load_distill_config(path).name == path.stem
+
+
 TIME = re.compile(r"Time: (under a minute|\d+ min|estimated [\d.]+ h on one H200)")
 TERMS = re.compile(
     r"estimated ([\d.]+) h .* ([\d.]+) M passages at ([\d,]+)/s \(gte-small\) × ([\d.]+) .* × ([\d.]+) "
 )
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*CONFIGS, *STUDENTS], ids=lambda path: path.stem)
 def test_config_states_expected_result_and_time(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     header = " ".join(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from citadel.cli.support.options import (
+    BatchTokens,
     CorpusFile,
+    EncodeDevice,
     Fingerprint,
     Format,
     GenerateIds,
@@ -11,10 +13,12 @@ from citadel.cli.support.options import (
     Memory,
     Model,
     OnError,
+    Precision,
     Threads,
     parse_size,
 )
 from citadel.cli.support.output import plural
+from citadel.settings import EncodeOn
 
 
 def add(
@@ -27,6 +31,9 @@ def add(
     model: Model = None,
     memory: Memory = "1GiB",
     threads: Threads = None,
+    device: EncodeDevice = "cpu",
+    precision: Precision = "bf16",
+    batch_tokens: BatchTokens = None,
 ) -> None:
     """Add documents to an index, in one commit. A document replaces the one with the same id."""
     from citadel.api import Index
@@ -39,7 +46,10 @@ def add(
             raise FingerprintError(
                 f"vectors of {fingerprint!r} do not fit an index of {opened.settings.fingerprint!r}", index
             )
-        feed = open_feed(corpus, format, on_error, memory=opened.memory, generate_ids=generate_ids)
+        encode_on = EncodeOn(device, precision, batch_tokens)
+        feed = open_feed(
+            corpus, format, on_error, memory=opened.memory, generate_ids=generate_ids, encode_on=encode_on
+        )
         try:
             before, counted = len(opened), opened.counts
             with Progress("Adding", "documents") as progress:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from citadel.cli.support.options import Device, Json, Model
+from citadel.cli.support.options import Device, Json, Model, QueryModel
 from citadel.cli.support.output import print_json, say
 from citadel.errors import UsageError
 
@@ -54,6 +54,7 @@ def latency(
     device: Device = "cpu",
     json: Json = False,
     model: Model = None,
+    query_model: QueryModel = None,
 ) -> None:
     """Time each stage of a search: mean, p50, p95, p99 and the floor set by memory bandwidth.
 
@@ -68,7 +69,7 @@ def latency(
     from citadel.progress import Progress
 
     with (
-        Index.open(index or like, model=model, threads=1) as opened,
+        Index.open(index or like, model=model, query_model=query_model, threads=1) as opened,
         tempfile.TemporaryDirectory(prefix="citadel-bench-", dir=folder or None) as scratch,
     ):
         sample = _queries(opened, queries, limit, tokens)

@@ -19,7 +19,16 @@ PACKAGE = "citadel-ir"
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
-_DEVELOPMENT = {"bench", "dev", "docs", "fuzz", "peers", "test"}  # extras that users do not install
+_DEVELOPMENT = {
+    "bench",
+    "dev",
+    "docs",
+    "frameworks",
+    "fuzz",
+    "notebooks",
+    "peers",
+    "test",
+}  # extras that users do not install
 
 
 def doctor(json: Json = False) -> None:

@@ -15,16 +15,30 @@ def export(
     precision: Annotated[
         str, typer.Option(metavar="int8|fp32|both", help="How the weights are stored.")
     ] = "int8",
+    format_: Annotated[
+        str, typer.Option("--format", metavar="onnx|sentence-transformers", help="What to write.")
+    ] = "onnx",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
 ) -> None:
-    """Write a model folder: ONNX graph, tokenizer, config and model card. The result is verified first."""
+    """Write a model folder: ONNX graph, tokenizer, config and model card. The result is verified first.
+
+    With --format sentence-transformers, write a ColBERT, SPLADE or DPR model for that library, in fp32.
+    """
     from citadel.errors import UsageError
     from citadel.progress import Progress
 
     try:
         from citadel.model.export import export as write
+        from citadel.model.sentence_transformers_format import export_sentence_transformers
     except ModuleNotFoundError as error:
         raise UsageError(f"export needs {error.name}: run `pip install 'citadel-ir[train]'`") from None
+    if format_ not in ("onnx", "sentence-transformers"):
+        raise UsageError(f"unknown format {format_!r}: choose onnx or sentence-transformers")
+    if format_ != "onnx":
+        with Progress("Exporting"):
+            folder = export_sentence_transformers(checkpoint, out, overwrite)
+        print(f"{folder}: for sentence-transformers 6")
+        return
     lines: list[str] = []
     with Progress("Exporting"):
         folders = write(checkpoint, out, precision, overwrite, lines.append)

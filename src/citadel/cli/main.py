@@ -21,15 +21,18 @@ from citadel.cli import (
     count,
     delete,
     demo,
+    distill,
     doctor,
     export,
     facets,
     import_model,
     index,
+    mcp,
     measure,
     merge,
     mine,
     optimize,
+    plan,
     score,
     search,
     serve,
@@ -68,6 +71,7 @@ app.command()(update.update)
 app.command()(merge.merge)
 app.command()(optimize.optimize)
 app.command()(shard.shard)
+app.command()(plan.plan)
 app.command()(check.check)
 app.command()(backup.backup)
 app.command()(backup.restore)
@@ -78,11 +82,13 @@ app.command()(facets.facets)
 app.command()(search.search)
 app.command()(explaining.explain)
 app.command()(serve.serve)
+app.command()(mcp.mcp)
 app.command("eval")(evaluation.evaluate)
 app.command()(measure.measure)
 app.add_typer(bench.bench_app, name="bench")
 app.command()(reporting.report)
 app.command()(train.train)
+app.command()(distill.distill)
 app.command()(mine.mine)
 app.command()(score.score)
 app.command()(export.export)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from citadel.cli.support.cluster_serve import ServeCluster, shard_engines
 from citadel.cli.support.options import LogLevel, Model, parse_gpu_memory, parse_log_level
 from citadel.errors import InputError, UsageError
 
@@ -68,6 +69,27 @@ GpuMemory = Annotated[
         help="GPU memory limit; the rest of the index stays in RAM.",
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    _option(
+        "CLUSTER", "Search the shards of a sharded index on a Ray cluster.", metavar="auto|local|ADDRESS"
+    ),
+]
+Replicas = Annotated[int, _option("REPLICAS", "With --cluster: replicas of each shard.", min=1)]
+ShardCores = Annotated[
+    float, _option("SHARD_CORES", "With --cluster: cores that Ray reserves per replica.", min=0.0)
+]
+ShardTimeout = Annotated[
+    float,
+    _option("SHARD_TIMEOUT", "With --cluster: max wait for a shard.", min=0.01, metavar="SECONDS"),
+]
+RequireComplete = Annotated[
+    bool, _option("REQUIRE_COMPLETE", "With --cluster: an error instead of an answer without all shards.")
+]
+QueryModel = Annotated[
+    str | None,
+    _option("QUERY_MODEL", "Encode queries with another model of the same space.", metavar="NAME|DIR"),
+]
 AccessLog = Annotated[bool, _option("ACCESS_LOG", "Log every request.")]
 
 
@@ -78,6 +100,7 @@ def serve(
     port: Port = 8080,
     share_port: SharePort = False,
     model: Model = None,
+    query_model: QueryModel = None,
     cors: CorsOrigin = None,
     write_token_file: WriteToken = "",
     read_token_file: ReadToken = "",
@@ -95,12 +118,17 @@ def serve(
     reload: Reload = 5.0,
     log_level: LogLevel = "info",
     access_log: AccessLog = True,
+    cluster: Cluster = None,
+    replicas: Replicas = 2,
+    shard_cores: ShardCores = 1.0,
+    shard_timeout: ShardTimeout = 2.0,
+    require_complete: RequireComplete = False,
 ) -> None:
     """Serve indexes over HTTP, with a web page at /. Variables CITADEL_… set the same options."""
     parse_log_level(log_level)
     tokens = {
-        "write_token": _token("CITADEL_WRITE_TOKEN", write_token_file),
-        "read_token": _token("CITADEL_READ_TOKEN", read_token_file),
+        "write_token": read_token("CITADEL_WRITE_TOKEN", write_token_file),
+        "read_token": read_token("CITADEL_READ_TOKEN", read_token_file),
     }
     limits = {
         "body_bytes": max_body,
@@ -125,16 +153,19 @@ def serve(
         "gpu_memory": parse_gpu_memory(gpu_memory),
     }
     settings |= tokens | {"access_log": access_log}
-    _run(index, model, log_level, limits, settings, _index_tokens(index_tokens))
+    on_cluster = ServeCluster(cluster, replicas, shard_cores, threads, shard_timeout, require_complete)
+    models = (model, query_model)
+    _run(index, models, log_level, limits, settings, _index_tokens(index_tokens), on_cluster)
 
 
 def _run(
     folders: list[str],
-    model: str | None,
+    models: tuple[str | None, str | None],
     log_level: str,
     limits: dict[str, int],
     settings: dict[str, Any],
     tokens: dict[str, dict[str, str | None]],
+    on_cluster: ServeCluster,
 ) -> None:
     try:
         from citadel.server import logs, run
@@ -149,18 +180,23 @@ def _run(
 
     config, named = ServerConfig(limits=Limits(**limits), **settings), named_folders(folders)
     memory = max(DEFAULT_MEMORY // len(named), MIN_MEMORY)  # the indexes share one bound
-    opened = {name: _open(folder, model, memory, len(named) == 1) for name, folder in named.items()}
+    opened = {name: _open(folder, models, memory, len(named) == 1) for name, folder in named.items()}
     logs.set_up(log_level)
-    run.serve(opened, config, tokens)
+    if on_cluster.address is None:
+        run.serve(opened, config, tokens)
+        return
+    with shard_engines(on_cluster, named) as engines:
+        run.serve(opened, config, tokens, engines)
 
 
-def _open(folder: str, model: str | None, memory: int, is_only: bool) -> Index:
+def _open(folder: str, models: tuple[str | None, str | None], memory: int, is_only: bool) -> Index:
     """Open an index; of several, those without a model ignore the one that is given."""
     from citadel.api import Index
 
     if not is_only and Index.open(folder).settings.model is None:
-        model = None
-    index = Index.open(folder, model=model, threads=1, memory=memory)
+        models = (None, None)
+    model, query_model = models
+    index = Index.open(folder, model=model, query_model=query_model, threads=1, memory=memory)
     index.require_model()
     return index
 
@@ -187,7 +223,7 @@ def _are_tokens(value: object) -> bool:
     )
 
 
-def _token(variable: str, file: str) -> str | None:
+def read_token(variable: str, file: str) -> str | None:
     """Read a secret from a file or the environment: all users of a machine see command-line arguments."""
     if not file:
         return os.environ.get(variable) or None

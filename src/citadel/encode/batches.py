@@ -17,7 +17,7 @@ from citadel.types import Document, Passages, RoutedTokens, VectorBatch
 DOCUMENTS_PER_GROUP = 256  # encoded together, sorted by length
 _LETTERS_PER_GROUP = 1 << 18
 _LETTERS_PER_DOCUMENT = 4096  # about as much as a model reads
-_LETTERS_TOKENISED = 1 << 22  # per group; tokenisation includes letters that are cut later
+LETTERS_TOKENISED = 1 << 22  # per group; tokenisation includes letters that are cut later
 # Two copies of a quarter of a token with five postings of 32 dimensions; half the limit is for other uses.
 _BYTES_PER_LETTER = 1024
 _BYTES_PER_TOKEN = 128  # half a posting of 32 dimensions, as float32 and again in the buffer
@@ -50,7 +50,7 @@ def encoded_batches(
     reads_all = long.mode == "chunk"
     size = max(min(_LETTERS_PER_GROUP, memory // _BYTES_PER_LETTER), 1)
     splitter = PassageSplitter(encoder.tokenizer, long)
-    for group in groups(documents, size, _LETTERS_TOKENISED if reads_all else None):
+    for group in groups(documents, size, LETTERS_TOKENISED if reads_all else None):
         texts = encoder.tokenizer.documents([document.encoded_text for document in group])
         is_long = [text.cut for text in texts]
         if not any(is_long) or long.mode == "cut":
@@ -60,7 +60,7 @@ def encoded_batches(
             first = is_long.index(True)
             if first:
                 yield join(group[:first], encoder.route_documents(texts[:first], advance))
-            raise InputError(_too_long(group[first].id, encoder.tokenizer.window))
+            raise InputError(too_long(group[first].id, encoder.tokenizer.window))
         else:
             batch = _encode_passages(group, texts, encoder, splitter, memory, advance)
             yield batch
@@ -70,7 +70,8 @@ def encoded_batches(
             tally("cut", sum(text.cut and not document.text.strip() for text, document in pairs))
 
 
-def _too_long(id: str, limit: int) -> str:
+def too_long(id: str, limit: int) -> str:
+    """The error for a document that the index does not split."""
     return (
         f"document {id!r} is longer than the {limit} tokens that the model reads: "
         'split it, or create the index with long="chunk"'
@@ -92,7 +93,9 @@ def _encode_passages(
     for document, text in zip(group, texts, strict=True):
         own = []
         if text.cut:
-            own = _bounded(splitter.spans(document.title, document.text), document, memory, splitter.tokens)
+            own = bounded_passages(
+                splitter.spans(document.title, document.text), document, memory, splitter.tokens
+            )
         if own:
             spans += own
             pieces += encoder.tokenizer.documents(
@@ -107,7 +110,7 @@ def _encode_passages(
     return join(group, encoder.route_documents(pieces, share), passages)
 
 
-def _bounded(
+def bounded_passages(
     spans: Iterable[tuple[int, int]], document: Document, memory: int, tokens: int
 ) -> list[tuple[int, int]]:
     """The passages of a document; raises when encoding them would take more than half the memory bound."""
@@ -148,7 +151,7 @@ def groups(
         group.append(document)
         length = len(document.text) + len(document.title)
         size, whole = size + min(length, most), whole + length
-        if len(group) == DOCUMENTS_PER_GROUP or size >= letters or whole >= _LETTERS_TOKENISED:
+        if len(group) == DOCUMENTS_PER_GROUP or size >= letters or whole >= LETTERS_TOKENISED:
             yield group
             group, size, whole = [], 0, 0
     if group:

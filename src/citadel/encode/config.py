@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -27,7 +28,24 @@ ADDED_LATER = (
     "route_cls",
     "skipped_tokens",
     "attend_padding",
+    "sparse_pooling",
+    "sparse_activation",
+    "static_queries",
+    "unrouted_query_tokens",
+    "space",
 )
+BACKBONE_ADDED_LATER = (
+    "architecture",
+    "relative_buckets",
+    "rotary_base",
+    "local_rotary_base",
+    "local_window",
+    "full_every",
+)
+ARCHITECTURES = ("bert", "mpnet", "modernbert")
+SPARSE_POOLINGS = ("max", "sum")
+SPARSE_ACTIVATIONS = ("log", "log log")  # log(1 + relu(z)), once or twice
+SPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name, or the fingerprint of a model
 
 MAX_SIZES = {
     "vocabulary": 1 << 20,
@@ -43,7 +61,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True, slots=True)
 class BackboneConfig:
-    """The shape of a BERT-like encoder.
+    """The shape of an encoder: BERT, MPNet (relative positions) or ModernBERT (rotary positions, GeGLU).
 
     >>> BackboneConfig(hidden=384, layers=12, heads=12, intermediate=1536).head_dimension
     32
@@ -58,6 +76,21 @@ class BackboneConfig:
     position_offset: int = 0  # row of the first token: 0 for BERT, 2 for RoBERTa
     epsilon: float = 1e-12
     activation: str = "gelu"
+    architecture: str = "bert"
+    relative_buckets: int = 0  # MPNet: classes of distances, each with a bias per head
+    rotary_base: float = 0.0  # ModernBERT: of layers with full attention
+    local_rotary_base: float = 0.0  # of the others
+    local_window: int = 0  # tokens on each side that a token of a local layer attends to
+    full_every: int = 0  # layers 0, n, 2n, … have full attention
+
+    def is_local(self, layer: int) -> bool:
+        """Whether tokens of a layer attend only to their neighbours.
+
+        >>> shape = BackboneConfig(architecture="modernbert", rotary_base=160_000.0, full_every=3)
+        >>> [shape.is_local(layer) for layer in range(4)]
+        [False, True, True, False]
+        """
+        return self.full_every > 0 and layer % self.full_every > 0
 
     @property
     def head_dimension(self) -> int:
@@ -106,6 +139,12 @@ class ModelConfig:
     route_cls: bool = False  # [CLS] is scored
     skipped_tokens: tuple[int, ...] = ()  # ids that are not scored in documents: ColBERT's skip list
     attend_padding: bool = True  # text attends to the [MASK] tokens of query_padding
+    sparse_pooling: str = "max"  # over the tokens of a text; "sum": the first SPLADE
+    sparse_activation: str = "log"
+    static_queries: bool = False  # the weight of a query's token is stored (IDF), and no model is run
+    unrouted_query_tokens: tuple[int, ...] = ()  # ids without keys in queries: function words
+    # Models of one space have the same keys and comparable vectors; "": a space of its own.
+    space: str = ""
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -131,6 +170,12 @@ class ModelConfig:
             name: value
             for name, value in asdict(self).items()
             if name not in ADDED_LATER or value != defaults[name]
+        }
+        shape = {field.name: field.default for field in fields(self.backbone)}
+        values["backbone"] = {
+            name: value
+            for name, value in values["backbone"].items()
+            if name not in BACKBONE_ADDED_LATER or value != shape[name]
         }
         text = json.dumps({"format": FORMAT, **values}, indent=1) + "\n"
         with open(os.path.join(folder, CONFIG_FILE), "w", encoding="utf-8") as file:
@@ -213,7 +258,7 @@ def _require_bounded(config: ModelConfig) -> None:
         raise InputError(
             f"the special tokens must be from 0 to the vocabulary's {config.backbone.vocabulary}"
         )
-    for name in ("query_prompt", "document_prompt", "skipped_tokens"):
+    for name in ("query_prompt", "document_prompt", "skipped_tokens", "unrouted_query_tokens"):
         ids = getattr(config, name)
         if ids and not 0 <= min(ids) <= max(ids) < config.backbone.vocabulary:
             raise InputError(f"{name} has ids beyond the vocabulary's {config.backbone.vocabulary}")
@@ -245,7 +290,9 @@ def _problem(config: ModelConfig) -> str:
         f"the activation {backbone.activation!r} is not gelu or relu": backbone.activation
         not in ("gelu", "relu"),
         f"a length is not from 3 to the backbone's {backbone.longest} tokens": not (
-            3 + len(config.query_prompt) <= config.query_length <= backbone.longest
+            3 + len(config.query_prompt)
+            <= config.query_length
+            <= backbone.longest + 2 * config.static_queries  # no model reads [CLS] and [SEP]
             and 3 + len(config.document_prompt) <= config.document_length <= backbone.longest
             and 0 <= config.query_padding <= backbone.longest
         ),
@@ -262,5 +309,65 @@ def _problem(config: ModelConfig) -> str:
         "attend_padding = false is for the router all_to_all without a semantic vector": (
             not config.attend_padding and (config.router != "all_to_all" or config.has_semantic)
         ),
+        f"the space {config.space[:64]!r} is no name: give up to 64 letters, digits, '.', '_' and '-'": bool(
+            config.space and not SPACE.fullmatch(config.space)
+        ),
+        "query_padding that is not attended to must lie within local_window": (
+            not config.attend_padding
+            and backbone.full_every > 1
+            and config.query_padding - 2 - len(config.query_prompt) > backbone.local_window
+        ),
+        **_sparse_problems(config),
+        **_architecture_problems(backbone),
     }
     return next((problem for problem, failed in checks.items() if failed), "")
+
+
+def _sparse_problems(config: ModelConfig) -> dict[str, bool]:
+    """Contradictions of a sparse model, and whether they are present."""
+    special = (config.sparse_pooling, config.sparse_activation, config.static_queries) != (
+        "max",
+        "log",
+        False,
+    )
+    return {
+        f"sparse_pooling {config.sparse_pooling!r} is not max or sum": (
+            config.sparse_pooling not in SPARSE_POOLINGS
+        ),
+        f"sparse_activation {config.sparse_activation!r} is not 'log' or 'log log'": (
+            config.sparse_activation not in SPARSE_ACTIVATIONS
+        ),
+        "sparse_pooling, sparse_activation and static_queries are for the router sparse": (
+            special and config.router != "sparse"
+        ),
+        "static_queries is for a model without a semantic vector": (
+            config.static_queries and config.has_semantic
+        ),
+    }
+
+
+def _architecture_problems(backbone: BackboneConfig) -> dict[str, bool]:
+    """Contradictions of an architecture, and whether they are present."""
+    rotary = (backbone.rotary_base, backbone.local_rotary_base, backbone.local_window, backbone.full_every)
+    is_modern = backbone.architecture == "modernbert"
+    has_local = backbone.full_every > 1
+    return {
+        f"the architecture {backbone.architecture!r} is not one of {', '.join(ARCHITECTURES)}": (
+            backbone.architecture not in ARCHITECTURES
+        ),
+        "relative_buckets is for mpnet, from 4 to 256 and a multiple of 4": (
+            not (4 <= backbone.relative_buckets <= 256 and backbone.relative_buckets % 4 == 0)
+            if backbone.architecture == "mpnet"
+            else backbone.relative_buckets != 0
+        ),
+        "rotary_base, local_rotary_base, local_window and full_every are for modernbert": (
+            not is_modern and any(rotary)
+        ),
+        "modernbert needs rotary_base and full_every, and an even head dimension": is_modern
+        and (
+            not 1 <= backbone.rotary_base <= 1e9 or backbone.full_every < 1 or backbone.head_dimension % 2 > 0
+        ),
+        "modernbert with full_every above 1 needs local_rotary_base and local_window": is_modern
+        and has_local
+        and (not 1 <= backbone.local_rotary_base <= 1e9 or backbone.local_window < 1),
+    }

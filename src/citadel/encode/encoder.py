@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.encode.config import load_config
+from citadel.encode.config import ModelConfig, load_config
 from citadel.encode.locate import find_model, fingerprint
+from citadel.encode.onnx_file import OnnxFile
 from citadel.encode.pruning import best_of_keys, taken, with_lengths, without_blanks
 from citadel.encode.session import MASK, ONNX_FILE, Session, read_model
 from citadel.encode.tokenizer import Encoding, Tokenizer, attended_tokens
@@ -44,7 +45,9 @@ class Encoder:
         path = os.path.join(self.folder, ONNX_FILE)
         contents = read_model(path)
         self.fingerprint = fingerprint(self.folder, contents)
+        self.space = self.config.space or self.fingerprint
         self._session = Session(contents, self.config, path)
+        self._query_weights = _query_weights(contents, self.config, path)
         self._router = get_router(self.config.router, semantic=self.config.has_semantic)
 
     def index_settings(
@@ -60,7 +63,7 @@ class Encoder:
             Field(config.semantic_dimension, semantic_codec or DEFAULT_CODEC) if config.has_semantic else None
         )
         threshold = self.tau if config.router == "dynamic" else 0.0
-        return Settings(config.router, self.fingerprint, lexical, semantic, threshold, model=name)
+        return Settings(config.router, self.space, lexical, semantic, threshold, model=name)
 
     def encode_documents(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Encode documents, in their order; weights ≤ τ are dropped."""
@@ -69,11 +72,17 @@ class Encoder:
     def encode_queries(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Encode queries, in their order."""
         tokenized = self.tokenizer.queries(_checked(texts))
-        return with_lengths(tokenized, self.route(tokenized, self.config.query_keys, 0.0))
+        return with_lengths(tokenized, self.route_queries(tokenized, self.config.query_keys))
 
     def encode_query(self, text: str) -> RoutedTokens:
         """Encode one query."""
         return self.encode_queries([text])[0]
+
+    def route_queries(self, texts: Sequence[Encoding], max_keys: int) -> list[RoutedTokens]:
+        """Route tokenised queries; stored weights need no run of the graph."""
+        if self._query_weights is not None:
+            return [static_query(text, self._query_weights) for text in texts]
+        return self.route(texts, max_keys, 0.0)
 
     def route_documents(
         self, texts: Sequence[Encoding], advance: Callable[[int], Any] | None = None
@@ -176,6 +185,31 @@ def whole_text(activations: Floats) -> RoutedTokens:
     """
     keys = np.flatnonzero(activations > 0).astype(np.uint32)
     return RoutedTokens(keys, activations[keys].astype(np.float32))
+
+
+def static_query(text: Encoding, weights: Floats) -> RoutedTokens:
+    """Rows of a query whose tokens have stored weights [V].
+
+    >>> text = Encoding(np.array([2, 0, 1, 0, 2]), (), np.array([False, True, True, True, False]))
+    >>> static_query(text, np.array([0.5, 2, 9], np.float32)).weights.tolist()
+    [0.5, 2.0]
+    """
+    keys = np.unique(text.ids[text.routed])
+    keys = keys[weights[keys] > 0]
+    return RoutedTokens(keys.astype(np.uint32), weights[keys])
+
+
+def _query_weights(contents: bytes, config: ModelConfig, path: str) -> Floats | None:
+    """The stored weights of a query's tokens [V], if the model has them."""
+    if not config.static_queries:
+        return None
+    try:
+        weights = OnnxFile(contents).array("query.weight", np.float32)
+    except ValueError:
+        weights = np.empty(0, np.float32)
+    if len(weights) != config.backbone.vocabulary or not np.isfinite(weights).all():
+        raise InputError("the graph has no weights for queries: export the model again", path)
+    return weights
 
 
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:

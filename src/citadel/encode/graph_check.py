@@ -84,6 +84,8 @@ def _limit(config: ModelConfig, tokens: int) -> int:
     backbone = config.backbone
     widest = max(backbone.intermediate, 3 * backbone.hidden, backbone.vocabulary * config.has_router_head)
     largest = tokens * widest + backbone.heads * tokens**2 + backbone.vocabulary * backbone.hidden
+    if backbone.architecture == "mpnet":
+        largest += backbone.heads * tokens**2  # the bias of relative positions
     return min(_SLACK * largest, MAX_ELEMENTS)
 
 
@@ -272,9 +274,19 @@ def _reshape(_: Operation, given: list[Array]) -> list[Array]:
 
 def _attention(node: Operation, given: list[Array]) -> list[Array]:
     query, key, value = (array.shape for array in given[:3])
-    if not len(query) == len(key) == len(value) == 3 or len(node.outputs) != 1 or len(given) > 5:
+    if not len(query) == len(key) == len(value) == 3 or len(node.outputs) != 1 or len(node.inputs) > 6:
         raise ValueError("MultiHeadAttention has inputs other than query, key and value [n, T, h]")
     return [Array((*query[:2], value[2]))]
+
+
+def _rotary(node: Operation, given: list[Array]) -> list[Array]:
+    """Rotations that begin at position 0 and have a whole number of heads."""
+    if len(given) != 4 or given[1] != Array((1,), ((0, 0),)):
+        raise ValueError("RotaryEmbedding does not begin at position 0")
+    x, cosines, sines = given[0].shape, given[2].shape, given[3].shape
+    if len(x) != 3 or len(cosines) != 2 or cosines != sines or not cosines[1] or x[2] % (2 * cosines[1]):
+        raise ValueError("RotaryEmbedding has inputs other than [n, T, h], cosines and sines")
+    return [Array(x)] * len(node.outputs)
 
 
 Rule = Callable[[Operation, list[Array]], list[Array]]
@@ -285,6 +297,7 @@ _ARITHMETIC: dict[str, Callable[[Pair, Pair], Pair]] = {
     "Max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
 }
 _ATTENTION = "com.microsoft.MultiHeadAttention"
+_ROTARY = "com.microsoft.RotaryEmbedding"
 _NEEDED = {_ATTENTION: 3, "com.microsoft.MatMulIntegerToFloat": 5}  # number of required inputs
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(
@@ -307,4 +320,5 @@ _RULES: dict[str, Rule] = {
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
     _ATTENTION: _attention,
+    _ROTARY: _rotary,
 }

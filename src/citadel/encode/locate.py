@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from citadel.encode.config import CONFIG_FILE
+from citadel.encode.config import CONFIG_FILE, ModelConfig, load_config
 from citadel.encode.model_files import MAX_CONFIG, MAX_GRAPH, MAX_TOKENIZER, read_model_file
 from citadel.encode.session import ONNX_FILE
 from citadel.encode.tokenizer import TOKENIZER_FILE
 from citadel.errors import FingerprintError, InputError, UsageError
+from citadel.settings import Settings
 
 DEFAULT = "default"
 BM25 = "bm25"
@@ -59,17 +63,23 @@ def index_model(given: str | os.PathLike[str] | None, name: str | None, wanted: 
         return find_model(given)
     known = model_name(name or "")
     configured = os.environ.get(VARIABLE) or BM25
-    if configured not in (BM25, DEFAULT) and os.path.isdir(configured) and fingerprint(configured) == wanted:
+    if configured not in (BM25, DEFAULT) and os.path.isdir(configured) and space_of(configured) == wanted:
         return find_model(configured)
     installed = installed_models()
-    for folder in installed:
-        if known in (folder.name, DEFAULT if folder == default_model() else folder.name):
+    named = [
+        folder
+        for folder in installed
+        if known in (folder.name, DEFAULT if folder == default_model() else folder.name)
+    ]
+    if len(named) == 1 and len(installed) == 1:
+        return str(named[0])  # checked when it is loaded
+    for folder in [*named, *installed]:
+        if space_of(folder) == wanted:
             return str(folder)
-    for folder in installed:
-        if fingerprint(folder) == wanted:
-            return str(folder)
+    if named:
+        return str(named[0])  # refused when it is loaded
     raise InputError(
-        f"the index was built with the model {known[:_QUOTED]!r} (fingerprint {wanted[:12]}…), "
+        f"the index was built with the model {known[:_QUOTED]!r} ({named_space(wanted)}), "
         f"which is not installed: name its folder with --model DIR, model=… or {VARIABLE}",
         location,
     )
@@ -135,6 +145,38 @@ def find_model(name: str | os.PathLike[str]) -> str:
     return folder
 
 
+def query_model(name: str | os.PathLike[str]) -> str:
+    """Folder of a model for queries: an installed one by its name, or a path.
+
+    >>> query_model("default") == str(default_model())
+    True
+    """
+    named = os.fspath(name)
+    if named == DEFAULT or os.sep in named:
+        return find_model(named)
+    for folder in installed_models():
+        if folder.name == named:
+            return str(folder)
+    if os.path.isdir(named):
+        return find_model(named)
+    known = ", ".join(folder.name for folder in installed_models()) or "none"
+    raise InputError(f"there is no such model: installed are {known}; or give the path of a folder", named)
+
+
+def space_of(folder: str | os.PathLike[str], contents: bytes | None = None) -> str:
+    """The space of a model: the one that its config names, else a space of its own, its fingerprint."""
+    return load_config(folder).space or fingerprint(folder, contents)
+
+
+def named_space(space: str) -> str:
+    """A space as named in messages.
+
+    >>> named_space("a" * 64), named_space("small-en-2")
+    ('fingerprint aaaaaaaaaaaa…', 'space small-en-2')
+    """
+    return f"fingerprint {space[:12]}…" if re.fullmatch("[0-9a-f]{64}", space) else f"space {space}"
+
+
 def fingerprint(folder: str | os.PathLike[str], contents: bytes | None = None) -> str:
     """SHA-256 over the model's graph, tokenizer and config, each preceded by its name and length.
 
@@ -150,16 +192,50 @@ def fingerprint(folder: str | os.PathLike[str], contents: bytes | None = None) -
     return digest.hexdigest()
 
 
-def require_fingerprint(actual: str, wanted: str, where: str) -> None:
-    """Raise FingerprintError for a model other than the one an index was built with.
+def require_space(config: ModelConfig, space: str, settings: Settings, where: str) -> None:
+    """Raise FingerprintError for a model of another space than the index, or of other dimensions.
 
-    >>> require_fingerprint("b" * 64, "a" * 64, "m")
+    >>> from citadel.settings import Field
+    >>> index = Settings("dynamic", "a" * 64, Field(32), Field(128), model="small-en")
+    >>> require_space(ModelConfig("dynamic"), "b" * 64, index, "m")
     Traceback (most recent call last):
-    citadel.errors.FingerprintError: m: this model's fingerprint is bbbbbbbbbbbb…, the index was ...
+    citadel.errors.FingerprintError: m: this model's fingerprint is bbbbbbbbbbbb…, the index was built ...
     """
-    if actual != wanted:
+    own, wanted = named_space(space), named_space(settings.fingerprint)
+    if space != settings.fingerprint:
         raise FingerprintError(
-            f"this model's fingerprint is {actual[:12]}…, the index was built with {wanted[:12]}…: "
-            "name the folder of that model with --model, or build the index again",
+            f"this model's {own.replace(' ', ' is ', 1)}, the index was built with {wanted}: "
+            "name the folder of a model of that space, or build the index again",
             where,
         )
+    lexical, semantic = settings.lexical, settings.semantic
+    shape = (config.router, config.token_dimension, config.semantic_dimension)
+    index = (
+        settings.router,
+        lexical.dimension if lexical else 0,
+        semantic.dimension if semantic else 0,
+    )
+    if shape != index:
+        raise FingerprintError(
+            f"this model has router, token and semantic dimension {shape}, the index {index}: "
+            "its config.json names a space that it does not belong to; export the model again",
+            where,
+        )
+
+
+def require_same_vocabulary(folder: str, other: str) -> None:
+    """Raise FingerprintError unless two models of one space have the same tokens: these are the keys."""
+    if _vocabulary(folder) != _vocabulary(other):
+        raise FingerprintError(
+            f"the vocabulary differs from that of the index's model ({other}): models of one space share "
+            "their tokenizer; distil or export the model again",
+            folder,
+        )
+
+
+def _vocabulary(folder: str) -> Any:
+    contents = read_model_file(os.path.join(folder, TOKENIZER_FILE), MAX_TOKENIZER)
+    try:
+        return json.loads(contents)["model"]["vocab"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return contents  # reported when the model is loaded

@@ -139,7 +139,7 @@ def _part(
     if context.statistics:
         terms = [row.name for row in query.rows if row.name]
         return term_part(store, number, terms, context.analyser, check)
-    length = 0 if query.text is None else context.encoder.config.document_length
+    length = 0 if query.text is None else context.document_encoder.config.document_length
     return first_part(store, number, length)
 
 
@@ -189,12 +189,12 @@ def _document_tokens(context: SearchContext, part: AnalysedPart, query: Explaine
         return term_document(document, context.analyser.tokens(document.encoded_text))
     if query.text is None:
         return DocumentTokens()
-    tokenizer, long = context.encoder.tokenizer, context.settings.long
+    tokenizer, long = context.document_encoder.tokenizer, context.settings.long
     if part.is_passage or (
         long.mode == "chunk" and document.text.strip() and tokenizer.documents([document.encoded_text])[0].cut
     ):
         document = replace(document, title=PassageSplitter(tokenizer, long).title(document.title))
-    return model_document(context.encoder, document)
+    return model_document(context.document_encoder, document)
 
 
 def _gains(matched: Sequence[MatchedPostings], floor: bool) -> list[np.float32 | None]:

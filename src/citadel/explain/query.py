@@ -70,7 +70,7 @@ def model_query(context: SearchContext, query: str, segment: Segment) -> Explain
     """A query encoded by the index's model."""
     encoder = context.encoder
     [text] = encoder.tokenizer.queries([query])
-    [routed] = encoder.route([text], encoder.config.backbone.vocabulary, 0.0)
+    [routed] = encoder.route_queries([text], encoder.config.backbone.vocabulary)
     positions = row_positions(text, routed)
     is_used = _is_used(
         routed, encoder.config.query_keys if encoder.config.router == "dynamic" else len(routed)

@@ -97,10 +97,12 @@ def explain_text(
     tau = _tau(encoder, tau, side)
     whole_text, text = text, text[:MAX_ANALYSED]
     config, tokenizer = encoder.config, encoder.tokenizer
-    [encoded] = (tokenizer.documents if side == "document" else tokenizer.queries)([text])
-    [routed] = encoder.route(
-        [encoded], config.document_keys if side == "document" else config.backbone.vocabulary, 0.0
-    )
+    if side == "document":
+        [encoded] = tokenizer.documents([text])
+        [routed] = encoder.route([encoded], config.document_keys, 0.0)
+    else:
+        [encoded] = tokenizer.queries([text])
+        [routed] = encoder.route_queries([encoded], config.backbone.vocabulary)
     keys = _keys(encoder, routed, tau, side)
     by_position: dict[int, list[TextKey]] = {}
     for key, positions in zip(keys, row_positions(encoded, routed), strict=True):

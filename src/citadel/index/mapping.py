@@ -45,9 +45,10 @@ class MappedFile(mmap.mmap):
             raise disk_failure(name, os.strerror(errno.EIO).lower())
 
     def __del__(self) -> None:
-        if self._slot >= 0 and _native is not None:  # None during interpreter shutdown
+        unwatch = getattr(_native, "unwatch_mapping", None)  # None during interpreter shutdown
+        if self._slot >= 0 and unwatch is not None:
             with no_fork:
-                _native.unwatch_mapping(self._slot)
+                unwatch(self._slot)
 
 
 def require_whole(view: memoryview | None, name: str, exact: bool = True) -> None:

@@ -197,7 +197,7 @@ class CitadelDocumentStore:
     def search(self, query: str, top_k: int = 10, filters: Filters = None) -> list[Document]:
         """The best documents for a text, with scores from 0 to 1."""
         hits = with_haystack_errors(self._store.search, query, top_k, citadel_filter(filters))
-        return [_document(hit.document, relevance(hit.score)) for hit in hits]
+        return [_document(hit.document, relevance(hit)) for hit in hits]
 
     count_documents_async = _in_thread(count_documents)
     filter_documents_async = _in_thread(filter_documents)

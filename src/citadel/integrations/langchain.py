@@ -105,9 +105,7 @@ class CitadelVectorStore(VectorStore):
     def _similarity_search_with_relevance_scores(
         self, query: str, k: int = 4, *, filter: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        return [
-            (_document(hit.document), relevance(hit.score)) for hit in self._store.search(query, k, filter)
-        ]
+        return [(_document(hit.document), relevance(hit)) for hit in self._store.search(query, k, filter)]
 
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = 4, **kwargs: Any
@@ -172,7 +170,7 @@ class CitadelRetriever(BaseRetriever):
         hits = self._store.search(
             query, self.k if k is None else k, self.filter if filter is None else filter
         )
-        relevant = [hit for hit in hits if relevance(hit.score) >= self.min_relevance]
+        relevant = [hit for hit in hits if relevance(hit) >= self.min_relevance]
         return [_passage(hit) if self.passages else _document(hit.document) for hit in relevant]
 
 

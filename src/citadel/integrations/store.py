@@ -5,27 +5,30 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from citadel.api import Index
 from citadel.errors import UsageError
 from citadel.filter.parse import GivenFilter
 from citadel.search.hits import Hits
-from citadel.types import Document
+from citadel.types import AddedCount, Document, Hit
 
-_HALF = 20.0  # the score that becomes 0.5
+_HALF = 20.0  # the score that becomes 0.5 without a calibration
 
 AnyIndex = Index | str | os.PathLike[str]
 
 
-def relevance(score: float) -> float:
-    """Map a score to 0 … 1, keeping the order; the values are not calibrated.
+def relevance(hit: Hit) -> float:
+    """The relevance of a hit from 0 to 1; its score mapped to 0 … 1 where the model has no calibration.
 
-    >>> relevance(20.0), relevance(-1.0)
-    (0.5, 0.0)
+    >>> relevance(Hit("d1", 20.0, 1)), relevance(Hit("d1", 20.0, 1, relevance=0.9))
+    (0.5, 0.9)
     """
-    return max(score, 0.0) / (max(score, 0.0) + _HALF)
+    if hit.relevance is not None:
+        return hit.relevance
+    score = max(hit.score, 0.0)
+    return score / (score + _HALF)
 
 
 def new_ids(ids: Iterable[str | None] | None, count: int) -> list[str]:
@@ -49,6 +52,7 @@ class Store:
     >>> import tempfile
     >>> store = Store(tempfile.mkdtemp(), model="bm25")
     >>> store.write([Document("d1", "E = mc²", metadata={"year": 1905})])
+    1
     >>> [(hit.id, hit.metadata["year"]) for hit in store.search("mc²", 10, {"year": 1905})]
     [('d1', 1905)]
     """
@@ -66,15 +70,16 @@ class Store:
             self.index = Index.open(index, **options)
         self.lock = threading.RLock()  # a change and its commit belong together
 
-    def write(self, documents: Sequence[Document]) -> None:
-        """Add documents, replacing those with known ids, and commit."""
+    def write(self, documents: Sequence[Document | Mapping[str, Any]]) -> AddedCount:
+        """Add documents, replacing those with known ids, and commit; all are added, or none."""
         with self.lock:
             try:
-                self.index.add(documents)
+                added = self.index.add(documents)
                 self.index.commit()
             except BaseException:
                 self.index.rollback()
                 raise
+            return added
 
     def delete(self, ids: Iterable[str]) -> int:
         """Delete documents by id, commit and return their number."""
@@ -108,6 +113,6 @@ class Store:
         """The number of documents that match a filter."""
         return self.index.refresh().count(filter)
 
-    def search(self, query: str, k: int, filter: GivenFilter | None = None) -> Hits:
-        """The best k documents that match a filter."""
-        return self.index.search(query, k, filter=filter)
+    def search(self, query: str, k: int, filter: GivenFilter | None = None, **options: Any) -> Hits:
+        """The best k documents that match a filter, with the options of `Searcher.search`."""
+        return self.index.search(query, k, filter=filter, **options)

@@ -56,7 +56,9 @@ def differences(encoder: Encoder, state: Mapping[str, Floats], text: Encoding) -
     if expected.vectors is not None:
         yield "token vectors", share(outputs["vectors"][text.routed], expected.vectors)
     if expected.activations is not None and "activations" in outputs:
-        yield "activations", share(outputs["activations"], expected.activations.max(axis=0, initial=0.0))
+        sums = encoder.config.sparse_pooling == "sum"
+        pooled = expected.activations.sum(0) if sums else expected.activations.max(axis=0, initial=0.0)
+        yield "activations", share(outputs["activations"], pooled)
     elif expected.activations is not None:
         keys, weights = (outputs[name][text.routed] for name in ("keys", "weights"))  # [t, L]
         best = -np.sort(-expected.activations, axis=1)[:, : weights.shape[1]]

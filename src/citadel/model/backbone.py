@@ -1,12 +1,17 @@
-"""A BERT-like encoder. Parameters have the same names in checkpoints and ONNX files."""
+"""The encoder: BERT, MPNet or ModernBERT. Parameters have the same names in checkpoints and ONNX files."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from citadel.encode.config import BackboneConfig
+from citadel.model.positions import distance_classes, rotations
 
 
 class Linear(nn.Linear):
@@ -25,6 +30,13 @@ class LayerNorm(nn.LayerNorm):
         )
 
 
+class Surroundings(NamedTuple):
+    """What the tokens of a layer know of each other: a bias of attention, and rotations by position."""
+
+    bias: Tensor | None = None  # [n, 1 or heads, T, T]
+    rotation: tuple[Tensor, Tensor] | None = None  # cosines and sines, each [T, d/2]
+
+
 class Embeddings(nn.Module):
     """Normalised word plus position embeddings; the type embedding is folded into the positions."""
 
@@ -32,12 +44,16 @@ class Embeddings(nn.Module):
         super().__init__()
         self.offset = config.position_offset
         self.word = nn.Parameter(torch.empty(config.vocabulary, config.hidden))
-        self.position = nn.Parameter(torch.empty(config.positions, config.hidden))
+        if config.architecture != "modernbert":
+            self.position = nn.Parameter(torch.empty(config.positions, config.hidden))
+        if config.relative_buckets:
+            self.relative = nn.Parameter(torch.empty(config.relative_buckets, config.heads))
         self.norm = LayerNorm(config.hidden, eps=config.epsilon)
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        positions = self.position[self.offset : self.offset + ids.shape[1]]  # [T, h]
-        x = F.embedding(ids, self.word) + positions  # [n, T, h]
+        x = F.embedding(ids, self.word)  # [n, T, h]
+        if hasattr(self, "position"):
+            x = x + self.position[self.offset : self.offset + ids.shape[1]]
         normalized: Tensor = self.norm(x.to(dtype))
         return normalized
 
@@ -59,6 +75,45 @@ class Attention(nn.Module):
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         normalized: Tensor = self.norm(x + self.output(mixed.transpose(1, 2).reshape(n, length, hidden)))
         return normalized
+
+
+class RotaryAttention(nn.Module):
+    """Self-attention with rotated queries and keys; the norm comes first (ModernBERT)."""
+
+    def __init__(self, config: BackboneConfig, layer: int) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.qkv = Linear(config.hidden, 3 * config.hidden)
+        self.output = Linear(config.hidden, config.hidden)
+        if layer:  # the first layer follows the norm of the embeddings
+            self.norm = LayerNorm(config.hidden, eps=config.epsilon)
+
+    def forward(self, x: Tensor, around: Surroundings) -> Tensor:
+        n, length, hidden = x.shape
+        inner = self.norm(x) if hasattr(self, "norm") else x
+        qkv = self.qkv(inner).view(n, length, 3, self.heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [n, heads, T, h/heads]
+        assert around.rotation is not None
+        q, k = (_rotated(part, *around.rotation) for part in (q, k))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=around.bias)
+        attended: Tensor = x + self.output(mixed.transpose(1, 2).reshape(n, length, hidden))
+        return attended
+
+
+class GatedFeedForward(nn.Module):
+    """Feed-forward block with a gate (GeGLU); the norm comes first (ModernBERT)."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.up = Linear(config.hidden, 2 * config.intermediate)
+        self.down = Linear(config.intermediate, config.hidden)
+        self.norm = LayerNorm(config.hidden, eps=config.epsilon)
+        self.activation = F.gelu if config.activation == "gelu" else F.relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        value, gate = self.up(self.norm(x)).chunk(2, -1)
+        out: Tensor = x + self.down(self.activation(value) * gate)
+        return out
 
 
 class FeedForward(nn.Module):
@@ -84,8 +139,21 @@ class Layer(nn.Module):
         self.attention = Attention(config)
         self.feedforward = FeedForward(config)
 
-    def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        out: Tensor = self.feedforward(self.attention(x, bias))
+    def forward(self, x: Tensor, around: Surroundings) -> Tensor:
+        out: Tensor = self.feedforward(self.attention(x, around.bias))
+        return out
+
+
+class ModernLayer(nn.Module):
+    """One pre-norm transformer layer of ModernBERT."""
+
+    def __init__(self, config: BackboneConfig, layer: int) -> None:
+        super().__init__()
+        self.attention = RotaryAttention(config, layer)
+        self.feedforward = GatedFeedForward(config)
+
+    def forward(self, x: Tensor, around: Surroundings) -> Tensor:
+        out: Tensor = self.feedforward(self.attention(x, around))
         return out
 
 
@@ -100,8 +168,13 @@ class Backbone(nn.Module):
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
+        self.shape = config
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        is_modern = config.architecture == "modernbert"
+        self.layers = nn.ModuleList(
+            ModernLayer(config, layer) if is_modern else Layer(config) for layer in range(config.layers)
+        )
+        self.final_norm = LayerNorm(config.hidden, eps=config.epsilon) if is_modern else None
         for parameter in (p for p in self.parameters() if p.dim() > 1):
             nn.init.normal_(parameter, std=0.02)
 
@@ -124,6 +197,8 @@ class Backbone(nn.Module):
         """
         self.embeddings.norm.to(dtype)
         self.layers.to(dtype)
+        if self.final_norm is not None:
+            self.final_norm.to(dtype)
 
     def speed_up(self) -> None:
         """Compile the layers; they share one compiled graph, so this takes seconds."""
@@ -134,10 +209,27 @@ class Backbone(nn.Module):
         self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32, padded: bool | None = None
     ) -> Tensor:
         x: Tensor = self.embeddings(ids, dtype)  # [n, T, h]
-        bias = attention_bias(mask, dtype, padded)
-        for layer in self.layers:
-            x = layer(x, bias)
-        return x
+        around = self._surroundings(attention_bias(mask, dtype, padded), x)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, around[self.shape.is_local(number)])
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def _surroundings(self, bias: Tensor | None, x: Tensor) -> Sequence[Surroundings]:
+        """Those of layers with full attention, and of local layers."""
+        shape, length = self.shape, x.shape[1]
+        if shape.relative_buckets:
+            classes = _classes(shape.positions, shape.relative_buckets, x.device)
+            position = torch.arange(length, device=x.device)
+            distances = position - position[:, None] + (shape.positions - 1)  # [T, T]
+            relative = self.embeddings.relative[classes[distances]].permute(2, 0, 1)[None].to(x.dtype)
+            bias = relative if bias is None else bias + relative  # [n, heads, T, T]
+        if shape.architecture != "modernbert":
+            return (Surroundings(bias), Surroundings(bias))
+        full, local = (_turns(shape, kind, x.device) for kind in (False, True))
+        full, local = ((cosines[:length], sines[:length]) for cosines, sines in (full, local))
+        window = _window(length, shape.local_window, x)
+        near = window if bias is None else torch.minimum(bias, window)
+        return (Surroundings(bias, full), Surroundings(near, local))
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype, padded: bool | None = None) -> Tensor | None:
@@ -155,3 +247,31 @@ def attention_bias(mask: Tensor, dtype: torch.dtype, padded: bool | None = None)
         return None
     bias = torch.zeros_like(mask, dtype=dtype).masked_fill_(mask == 0, torch.finfo(dtype).min)  # [n, T]
     return bias[:, None, None, :].expand(-1, 1, mask.shape[1], -1)  # [n, 1, T, T]
+
+
+@cache
+def _classes(positions: int, buckets: int, device: torch.device) -> Tensor:
+    return torch.from_numpy(distance_classes(positions, buckets)).to(device)
+
+
+@cache
+def _turns(shape: BackboneConfig, local: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+    if local and not shape.local_window:
+        local = False  # there is no such layer
+    cosines, sines = rotations(shape, local)
+    return torch.from_numpy(cosines).to(device), torch.from_numpy(sines).to(device)
+
+
+def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Rotate the halves of x against each other; in at least fp32, because angles need the precision."""
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1).to(x.dtype)
+
+
+def _window(length: int, size: int, x: Tensor) -> Tensor:
+    """Additive mask [1, 1, T, T]: 0 for tokens at most `size` apart."""
+    position = torch.arange(length, device=x.device)
+    far = (position - position[:, None]).abs() > size
+    return torch.zeros(1, 1, length, length, dtype=x.dtype, device=x.device).masked_fill_(
+        far, torch.finfo(x.dtype).min
+    )

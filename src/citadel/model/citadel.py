@@ -95,6 +95,18 @@ class RouterHead(nn.Module):
         return transformed
 
 
+class _StaticWeights(nn.Module):
+    """A stored weight per token, for queries without a model."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(vocabulary))
+
+    def forward(self, ids: Tensor, routed: Tensor) -> Tensor:
+        present = torch.zeros(len(ids), len(self.weight), device=ids.device)
+        return present.scatter_reduce_(1, ids, routed.to(present.dtype), "amax") * self.weight  # [n, V]
+
+
 class Citadel(Backbone):
     """A backbone with the heads of its config.
 
@@ -117,6 +129,7 @@ class Citadel(Backbone):
         self.router = (
             RouterHead(shape.hidden, shape.vocabulary, shape.epsilon) if config.has_router_head else None
         )
+        self.query = _StaticWeights(shape.vocabulary) if config.static_queries else None
         for head in (self.token, self.semantic):
             if head is not None:
                 nn.init.normal_(head.weight, std=shape.hidden**-0.5)
@@ -145,12 +158,15 @@ class Citadel(Backbone):
         Without `learning`, sums needed only by losses are omitted, and so is Φ unless it is the score itself.
         `padded` says whether `mask` has zeros, if known.
         """
+        if query and self.query is not None:
+            return EncodedTexts(routed, pooled=self.query(ids, routed))
         hidden = self(ids, mask, dtype, padded)  # [n, T, h]
         routing = self._route(hidden, ids, routed, query, learning)
-        vectors = None if self.token is None else self._token_vectors(hidden, routed)
-        return EncodedTexts(routed, vectors, **routing, semantic=self._semantic(hidden, mask))
+        vectors = None if self.token is None else self.token_vectors(hidden, routed)
+        return EncodedTexts(routed, vectors, **routing, semantic=self.semantic_vector(hidden, mask))
 
-    def _token_vectors(self, hidden: Tensor, routed: Tensor) -> Tensor:
+    def token_vectors(self, hidden: Tensor, routed: Tensor) -> Tensor:
+        """Token vectors from the last states; 0 for tokens without keys: [n, T, d]."""
         assert self.token is not None
         vectors = _wide(self.token(hidden)) * routed[..., None]  # [n, T, d]
         return F.normalize(vectors, dim=-1) if self.config.router == "all_to_all" else vectors
@@ -164,12 +180,26 @@ class Citadel(Backbone):
             return {}
         num_keys = self.config.query_keys if query else self.config.document_keys
         x, matrix = self.router(hidden), (self.embeddings.word, self.router.bias)
+        if (self.config.sparse_pooling, self.config.sparse_activation) != ("max", "log"):
+            return {"pooled": self._pool_keys(x, *matrix, routed)}
         if not learning and self.config.router == "dynamic":
             weights, keys = route_top(x, *(self._prepared_router or matrix), routed, num_keys)
             return {"weights": weights, "keys": keys}
         return route(x, *matrix, routed, num_keys)._asdict()
 
-    def _semantic(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
+    def _pool_keys(self, x: Tensor, word: Tensor, bias: Tensor, routed: Tensor) -> Tensor:
+        """Φ of variants of SPLADE, text by text [n, V]."""
+        parts = []
+        for row, marked in zip(x, routed, strict=True):
+            logits = F.linear(row, word.to(row.dtype), bias.to(row.dtype))  # [T, V]
+            weights = torch.log1p(_wide(logits).clamp(min=0)) * marked[:, None]
+            if self.config.sparse_activation == "log log":
+                weights = torch.log1p(weights)
+            parts.append(weights.sum(0) if self.config.sparse_pooling == "sum" else weights.amax(0))
+        return torch.stack(parts)
+
+    def semantic_vector(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
+        """Semantic vector from the last states: [n, s]."""
         if self.semantic is None:
             return None
         pooled = _wide(self.pool(hidden, mask))  # [n, h]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
 from citadel.encode.tokenizer import attended_tokens
+from citadel.model.positions import distance_classes, rotated, rotations
 from citadel.types import Floats, TokenVectors
 
 State = Mapping[str, Floats]
@@ -48,14 +49,24 @@ class _Numpy:
 
     def backbone(self, ids: NDArray[np.int64]) -> Wide:
         shape = self._config.backbone
-        positions = np.arange(len(ids)) + shape.position_offset
-        x = self.norm(
-            self._get("embeddings.word")[ids] + self._get("embeddings.position")[positions], "embeddings.norm"
-        )
+        is_modern = shape.architecture == "modernbert"
+        x = self._get("embeddings.word")[ids]
+        if not is_modern:
+            x = x + self._get("embeddings.position")[np.arange(len(ids)) + shape.position_offset]
+        x = self.norm(x, "embeddings.norm")
         self._attended = attended_tokens(self._config, ids)
         for layer in range(shape.layers):
-            x = self._layer(x, f"layers.{layer}.")
-        return x  # [T, h]
+            x = self._modern_layer(x, layer) if is_modern else self._layer(x, f"layers.{layer}.")
+        return self.norm(x, "final_norm") if is_modern else x  # [T, h]
+
+    def _modern_layer(self, x: Wide, layer: int) -> Wide:
+        """Norm before each block, and a feed-forward block with a gate (GeGLU)."""
+        name, shape = f"layers.{layer}.", self._config.backbone
+        inner = self.norm(x, name + "attention.norm") if layer else x
+        x = x + self.linear(self._attention(inner, name, layer), name + "attention.output")
+        wide = self.linear(self.norm(x, name + "feedforward.norm"), name + "feedforward.up")
+        active = gelu(wide[:, : shape.intermediate]) * wide[:, shape.intermediate :]
+        return x + self.linear(active, name + "feedforward.down")
 
     def _layer(self, x: Wide, name: str) -> Wide:
         x = self.norm(
@@ -65,12 +76,23 @@ class _Numpy:
         active = gelu(inner) if self._config.backbone.activation == "gelu" else np.maximum(inner, 0)
         return self.norm(x + self.linear(active, name + "feedforward.down"), name + "feedforward.norm")
 
-    def _attention(self, x: Wide, name: str) -> Wide:
+    def _attention(self, x: Wide, name: str, layer: int = 0) -> Wide:
         shape = self._config.backbone
         joined = self.linear(x, name + "attention.qkv").reshape(len(x), 3, shape.heads, shape.head_dimension)
         query, key, value = joined.transpose(1, 2, 0, 3)  # each [heads, T, h/heads]
+        if shape.architecture == "modernbert":
+            turns = [part[: len(x)] for part in rotations(shape, shape.is_local(layer))]
+            query, key = rotated(query, *turns), rotated(key, *turns)
         logits = query @ key.transpose(0, 2, 1) / math.sqrt(shape.head_dimension)  # [heads, T, T]
-        logits = np.where(self._attended, logits, -np.inf)
+        distances = np.arange(len(x)) - np.arange(len(x))[:, None]  # j - i
+        if shape.relative_buckets:
+            classes = distance_classes(shape.positions, shape.relative_buckets)
+            table = self._get("embeddings.relative")[
+                classes[distances + shape.positions - 1]
+            ]  # [T, T, heads]
+            logits = logits + table.transpose(2, 0, 1)
+        near = np.abs(distances) <= shape.local_window if shape.is_local(layer) else True
+        logits = np.where(self._attended & near, logits, -np.inf)
         exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
         mixed: Wide = (exponentials / exponentials.sum(axis=-1, keepdims=True)) @ value
         return mixed.transpose(1, 0, 2).reshape(len(x), shape.hidden)
@@ -90,7 +112,7 @@ class _Numpy:
         """φ = log(1 + relu(z)) (Eq. 9), [T, V]."""
         logits = self.router_states(hidden) @ self._get("embeddings.word").T + self._get("router.bias")
         activated: Wide = np.log1p(np.maximum(logits, 0))
-        return activated
+        return np.log1p(activated) if self._config.sparse_activation == "log log" else activated
 
     def router_states(self, hidden: Wide) -> Wide:
         """States that the router multiplies with the embeddings, [T, h]."""

@@ -18,8 +18,11 @@ from citadel.errors import InputError
 from citadel.model.hub import FILES, fetch
 from citadel.model.names import FAMILIES, Family
 from citadel.model.safety import refuse_pickles
+from citadel.model.shapes import backbone_shapes
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"}
+MAX_ROTARY = 4096  # tokens of a text without a position table: attention to more takes gigabytes
+_BUCKETS = 32  # the only number of distance classes that transformers supports
 
 
 @dataclass(frozen=True)
@@ -37,18 +40,31 @@ class Pretrained:
 def load_pretrained(name: str) -> Pretrained:
     """Read a backbone from a local folder or, if there is no such folder, from the hub."""
     folder = find_folder(name)
-    data = _read_json(folder / "config.json")
+    pretrained = from_tensors(read_folder(folder), folder)
+    if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
+        raise InputError(
+            "the backbone has no tokenizer: put its tokenizer.json or vocab.txt beside it", str(folder)
+        )
+    return pretrained
+
+
+def from_tensors(stored: dict[str, Tensor], folder: Path) -> Pretrained:
+    """A backbone from the tensors of a checkpoint; `folder` has its config.json."""
+    data = read_json(folder / "config.json")
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise InputError(f"a backbone of type {kind!r} is not supported: choose one of {known}", str(folder))
     family = FAMILIES[kind]
-    tensors = _renamed(family, read_folder(folder), str(folder))
-    config = _shape(family, data, tensors, str(folder))
-    if not (folder / "tokenizer.json").is_file() and not (folder / "vocab.txt").is_file():
+    try:
+        tensors = _renamed(family, stored if family.needs_biases else _with_biases(stored), str(folder))
+    except (RuntimeError, IndexError, TypeError) as error:  # shapes that cannot be joined
         raise InputError(
-            "the backbone has no tokenizer: put its tokenizer.json or vocab.txt beside it", str(folder)
-        )
+            f"the tensors do not fit together ({str(error).splitlines()[0][:120]}): fetch the backbone again",
+            str(folder),
+        ) from None
+    config = _shape(family, data, tensors, str(folder))
+    _require_shapes(config, tensors, str(folder))
     return Pretrained(config, tensors, folder)
 
 
@@ -59,7 +75,8 @@ def find_folder(name: str, files: list[str] = FILES) -> Path:
     return folder
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the `config.json` of a backbone."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -81,7 +98,7 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
 def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        where = _read_json(index).get("weight_map")
+        where = read_json(index).get("weight_map")
         names = sorted({str(name) for name in where.values()}) if isinstance(where, dict) else []
         # Names in the file are not trusted to stay inside the folder.
         files = [folder / os.path.basename(name) for name in names]
@@ -119,18 +136,32 @@ def _renamed(family: Family, data: dict[str, Tensor], where: str) -> dict[str, T
     layers = 0
     while any(name.startswith(_prefix(family, layers)) for name in bare):
         for ours, named in family.layer.items():
-            _take(tensors, bare, f"layers.{layers}.{ours}", named, where, layers)
+            if layers or ours != "attention.norm" or family.needs_biases:  # ModernBERT begins without a norm
+                _take(tensors, bare, f"layers.{layers}.{ours}", named, where, layers)
         layers += 1
+    for ours, theirs in family.final.items():
+        _take(tensors, bare, ours, theirs, where)
     if all(theirs in bare or f"{theirs}.weight" in bare for theirs in family.router.values()):
         for ours, theirs in family.router.items():
             _take(tensors, bare, ours, theirs, where)
     return tensors
 
 
+def _with_biases(data: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Add biases of zeros to matrices and norms that have none."""
+    zeros = {
+        name.removesuffix("weight") + "bias": torch.zeros(len(tensor))
+        for name, tensor in data.items()
+        if name.endswith(".weight")
+    }
+    return zeros | data
+
+
 def _prefix(family: Family, i: int) -> str:
+    """How the names of the tensors of layer i begin."""
     first = family.layer["attention.output"]
     assert isinstance(first, str)
-    return first.format(i=i).split(".attention")[0] + "."
+    return first.partition("{i}")[0] + f"{i}."
 
 
 def _take(
@@ -156,6 +187,10 @@ def _take(
 def _shape(family: Family, data: dict[str, Any], tensors: dict[str, Tensor], where: str) -> BackboneConfig:
     given = {ours: data[theirs] for ours, theirs in family.shape.items() if theirs in data}
     given |= {**family.fixed, "position_offset": family.position_offset}
+    if family.fixed.get("architecture") == "modernbert":
+        given |= _rotary(data, given, where)
+    if given.get("relative_buckets", _BUCKETS) != _BUCKETS:
+        raise InputError(f"only {_BUCKETS} classes of relative positions are supported", where)
     activation = str(given.get("activation", "gelu"))
     if activation not in _ACTIVATIONS:
         raise InputError(
@@ -171,7 +206,9 @@ def _shape(family: Family, data: dict[str, Any], tensors: dict[str, Tensor], whe
     layers = sum(name.endswith("attention.qkv.weight") for name in tensors)
     if layers != config.layers:
         raise InputError(f"config.json says {config.layers} layers, the weights have {layers}", where)
-    rows, width = tensors["embeddings.word"].shape
+    if data.get("embedding_size", config.hidden) != config.hidden:
+        raise InputError("embeddings of another width than the layers are not supported", where)
+    rows, width = (*tensors["embeddings.word"].shape, 0, 0)[:2]
     if (rows, width) != (config.vocabulary, config.hidden):
         raise InputError(
             f"the vocabulary does not match: config.json says {config.vocabulary} × {config.hidden}, "
@@ -179,3 +216,56 @@ def _shape(family: Family, data: dict[str, Any], tensors: dict[str, Tensor], whe
             where,
         )
     return config
+
+
+def _require_shapes(config: BackboneConfig, tensors: dict[str, Tensor], where: str) -> None:
+    """Raise if a tensor has another shape than config.json says."""
+    expected = backbone_shapes(config)
+    for name, tensor in tensors.items():
+        if name in expected and tuple(tensor.shape) != expected[name]:
+            raise InputError(
+                f"the tensor {name} has shape {tuple(tensor.shape)}, config.json says {expected[name]}: "
+                "fetch the backbone again",
+                where,
+            )
+
+
+def _rotary(data: dict[str, Any], given: dict[str, Any], where: str) -> dict[str, Any]:
+    """The fields of ModernBERT's positions, in the names of transformers 4 or 5."""
+    stored = data.get("rope_parameters")
+    ropes: dict[str, Any] = stored if isinstance(stored, dict) else {}
+    full, local = (ropes.get(kind) or {} for kind in ("full_attention", "sliding_attention"))
+    if data.get("rope_scaling") or any(
+        not isinstance(rope, dict) or rope.get("rope_type", "default") != "default" for rope in (full, local)
+    ):
+        raise InputError("config.json: scaled rotary positions are not supported", where)
+    if data.get("classifier_activation", "gelu") != "gelu":
+        raise InputError("config.json: a head with an activation other than gelu is not supported", where)
+    base = full.get("rope_theta", data.get("global_rope_theta", 160_000.0))
+    fields: dict[str, Any] = {
+        "rotary_base": base,
+        "full_every": _full_every(data, given.get("layers"), where),
+        "positions": _at_most(given.get("positions", 8192), MAX_ROTARY),
+    }
+    if fields["full_every"] != 1:
+        theirs = data.get("local_rope_theta", 10_000.0)
+        window = data.get("local_attention", 128)
+        fields["local_rotary_base"] = local.get("rope_theta", base if theirs is None else theirs)
+        fields["local_window"] = window // 2 if isinstance(window, int) else window
+    return fields
+
+
+def _at_most(value: Any, limit: int) -> Any:
+    return min(value, limit) if isinstance(value, int) else value
+
+
+def _full_every(data: dict[str, Any], layers: Any, where: str) -> Any:
+    """n, if layers 0, n, 2n, … attend to the whole text."""
+    kinds = data.get("layer_types")
+    if kinds is None:
+        return data.get("global_attn_every_n_layers", 3)
+    if isinstance(kinds, list) and len(kinds) == layers:
+        for step in range(1, len(kinds) + 1):
+            if kinds == ["sliding_attention" if i % step else "full_attention" for i in range(len(kinds))]:
+                return step
+    raise InputError("config.json: layers with full attention must follow each other at equal steps", where)

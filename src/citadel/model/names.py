@@ -1,4 +1,4 @@
-"""Tensor names of public backbones and ours, one table per family; all are post-norm BERT models."""
+"""Tensor names of public backbones and ours, one table per family."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ class Family:
 
     prefix: str
     embeddings: dict[str, str]
-    layer: dict[str, str | tuple[str, str, str]]
+    layer: dict[str, str | tuple[str, str, str]]  # the first one is in every layer
     router: dict[str, str]  # the MLM head
     shape: dict[str, str]  # fields of BackboneConfig → keys of the checkpoint's config.json
     position_offset: int = 0
     fixed: dict[str, int | float | str] = field(default_factory=dict)
+    needs_biases: bool = True  # False: absent biases are zeros
+    final: dict[str, str] = field(default_factory=dict)  # tensors after the layers
+    decoder: str = "cls.predictions.decoder.weight"  # of the MLM head, equal to the word embeddings
 
 
 _BERT_LAYER: dict[str, str | tuple[str, str, str]] = {
@@ -62,7 +65,16 @@ _ROBERTA_HEAD = {
     "router.norm": "lm_head.layer_norm",
     "router.bias": "lm_head.bias",
 }
-_ROBERTA = Family("roberta.", _BERT_EMBEDDINGS, _BERT_LAYER, _ROBERTA_HEAD, _BERT_SHAPE, position_offset=2)
+_ROBERTA_DECODER = "lm_head.decoder.weight"
+_ROBERTA = Family(
+    "roberta.",
+    _BERT_EMBEDDINGS,
+    _BERT_LAYER,
+    _ROBERTA_HEAD,
+    _BERT_SHAPE,
+    position_offset=2,
+    decoder=_ROBERTA_DECODER,
+)
 
 FAMILIES = {
     "bert": Family("bert.", _BERT_EMBEDDINGS, _BERT_LAYER, _BERT_HEAD, _BERT_SHAPE),
@@ -78,6 +90,7 @@ FAMILIES = {
             "router.bias": "generator_lm_head.bias",
         },
         _BERT_SHAPE,
+        decoder="generator_lm_head.weight",
     ),
     "distilbert": Family(
         "distilbert.",
@@ -109,5 +122,55 @@ FAMILIES = {
             "activation": "activation",
         },
         fixed={"epsilon": 1e-12},
+        decoder="vocab_projector.weight",
+    ),
+    "mpnet": Family(
+        "mpnet.",
+        {name: theirs for name, theirs in _BERT_EMBEDDINGS.items() if name != "embeddings.type"}
+        | {"embeddings.relative": "encoder.relative_attention_bias.weight"},
+        {
+            "attention.output": "encoder.layer.{i}.attention.attn.o",
+            "attention.qkv": (
+                "encoder.layer.{i}.attention.attn.q",
+                "encoder.layer.{i}.attention.attn.k",
+                "encoder.layer.{i}.attention.attn.v",
+            ),
+            "attention.norm": "encoder.layer.{i}.attention.LayerNorm",
+            "feedforward.up": "encoder.layer.{i}.intermediate.dense",
+            "feedforward.down": "encoder.layer.{i}.output.dense",
+            "feedforward.norm": "encoder.layer.{i}.output.LayerNorm",
+        },
+        _ROBERTA_HEAD,
+        {**_BERT_SHAPE, "relative_buckets": "relative_attention_num_buckets"},
+        position_offset=2,
+        fixed={"architecture": "mpnet"},
+        decoder=_ROBERTA_DECODER,
+    ),
+    "modernbert": Family(
+        "model.",
+        {"embeddings.word": "embeddings.tok_embeddings.weight", "embeddings.norm": "embeddings.norm"},
+        {
+            "attention.output": "layers.{i}.attn.Wo",
+            "attention.qkv": "layers.{i}.attn.Wqkv",
+            "attention.norm": "layers.{i}.attn_norm",  # not in layer 0
+            "feedforward.up": "layers.{i}.mlp.Wi",
+            "feedforward.down": "layers.{i}.mlp.Wo",
+            "feedforward.norm": "layers.{i}.mlp_norm",
+        },
+        {"router.dense": "head.dense", "router.norm": "head.norm", "router.bias": "decoder.bias"},
+        {
+            "vocabulary": "vocab_size",
+            "hidden": "hidden_size",
+            "layers": "num_hidden_layers",
+            "heads": "num_attention_heads",
+            "intermediate": "intermediate_size",
+            "positions": "max_position_embeddings",
+            "epsilon": "norm_eps",
+            "activation": "hidden_activation",
+        },
+        fixed={"architecture": "modernbert"},
+        needs_biases=False,
+        final={"final_norm": "final_norm"},
+        decoder="decoder.weight",
     ),
 }

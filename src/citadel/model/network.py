@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from citadel.encode.config import ModelConfig
 from citadel.model.calibrate import router_span
 from citadel.model.graph import Graph
 from citadel.model.matrices import Matrices
+from citadel.model.positions import distance_classes, rotations
 from citadel.types import Floats
 
 State = Mapping[str, Floats]
@@ -35,9 +38,7 @@ class Network:
         """Build the graph."""
         graph, config = self._graph, self._config
         x = self._embed(graph.input("input_ids", ["n", "T"]))  # [n, T, h]
-        self._attended = () if config.attend_padding else (self._mask(),)
-        for layer in range(config.backbone.layers):
-            x = self._layer(x, f"layers.{layer}.")
+        x = self._layers(x)
         if config.has_token_vectors:
             graph.node("Identity", self._head(x, "token"), name="vectors")
             graph.output("vectors", ["n", "T", config.token_dimension])
@@ -52,12 +53,89 @@ class Network:
         """norm(word + position); the type embedding is folded into the positions."""
         graph, backbone = self._graph, self._config.backbone
         word = self._matrices.rows(graph, ids, "embeddings.word", self._state["embeddings.word"])
+        self._length = graph.node("Shape", ids, start=1, end=2)  # [1]
+        if backbone.architecture == "modernbert":
+            return self._norm(word, "embeddings.norm")
         positions = graph.initialiser("embeddings.position", self._state["embeddings.position"])
         start = backbone.position_offset
-        self._length = graph.node("Shape", ids, start=1, end=2)  # [1]
         end = graph.node("Add", self._length, graph.shape(start)) if start else self._length
         x = graph.node("Add", word, graph.node("Slice", positions, graph.shape(start), end, graph.shape(0)))
         return self._norm(x, "embeddings.norm")
+
+    def _layers(self, x: str) -> str:
+        """All layers: [n, T, h] → [n, T, h]."""
+        shape = self._config.backbone
+        self._attended = "" if self._config.attend_padding else self._mask()
+        self._bias = {False: self._relative() if shape.relative_buckets else ""}
+        if any(map(shape.is_local, range(shape.layers))):
+            self._bias[True] = self._window()
+        for layer in range(shape.layers):
+            is_modern = shape.architecture == "modernbert"
+            x = self._modern_layer(x, layer) if is_modern else self._layer(x, f"layers.{layer}.")
+        return self._norm(x, "final_norm") if shape.architecture == "modernbert" else x
+
+    def _modern_layer(self, x: str, layer: int) -> str:
+        """Norm before each block, and a feed-forward block with a gate (GeGLU)."""
+        graph, name = self._graph, f"layers.{layer}."
+        inner = self._norm(x, name + "attention.norm") if layer else x
+        attended = self._linear(self._rotary_attention(inner, layer), name + "attention.output")
+        x = graph.node("Add", attended, x)
+        wide = self._linear(self._norm(x, name + "feedforward.norm"), name + "feedforward.up")
+        value, gate = graph.nodes("Split", wide, axis=-1, num_outputs=2, count=2)
+        active = graph.node("Mul", self._active(value), gate)
+        return graph.node("Add", self._linear(active, name + "feedforward.down"), x)
+
+    def _rotary_attention(self, x: str, layer: int) -> str:
+        """Attention whose queries and keys are rotated by their positions."""
+        graph, shape = self._graph, self._config.backbone
+        local = shape.is_local(layer)
+        name = "rotations.local" if local else "rotations"
+        turns = [
+            graph.initialiser(f"{name}.{part}", values)
+            for part, values in zip(("cosines", "sines"), rotations(shape, local), strict=True)
+        ]
+        joined = self._linear(x, f"layers.{layer}.attention.qkv")  # [n, T, 3h]
+        query, key, value = graph.nodes("Split", joined, axis=-1, num_outputs=3, count=3)
+        query, key = (graph.node("ms.RotaryEmbedding", part, graph.shape(0), *turns) for part in (query, key))
+        return self._attend(query, key, value, "", self._bias[local])
+
+    def _relative(self) -> str:
+        """Bias of each head by the distance of two tokens [1, heads, T, T]."""
+        graph, shape = self._graph, self._config.backbone
+        distances = self._distances(np.arange(shape.positions, dtype=np.int64))
+        row = graph.node("Add", distances, graph.shape(shape.positions - 1))
+        classes = graph.initialiser(
+            "relative.classes", distance_classes(shape.positions, shape.relative_buckets)
+        )
+        table = graph.node("Transpose", self._tensor("embeddings.relative"), perm=[1, 0])  # [heads, classes]
+        bias = graph.node("Gather", table, graph.node("Gather", classes, row), axis=1)  # [heads, T, T]
+        return graph.node("Unsqueeze", bias, graph.shape(0))
+
+    def _window(self) -> str:
+        """Bias that hides tokens outside the window [1, 1, T, T]: 0 inside, -10⁹ or less outside."""
+        graph, shape = self._graph, self._config.backbone
+        distances = graph.node("Abs", self._distances(np.arange(shape.positions, dtype=np.float32)))
+        beyond = graph.node("Relu", graph.node("Sub", distances, graph.number(float(shape.local_window))))
+        return graph.node("Unsqueeze", graph.node("Mul", beyond, graph.number(-1e9)), graph.shape(0, 1))
+
+    def _distances(self, positions: NDArray[Any]) -> str:
+        """j - i for all pairs of tokens [T, T]."""
+        graph = self._graph
+        stored = graph.initialiser(f"positions.{positions.dtype}", positions)
+        row = graph.node("Slice", stored, graph.shape(0), self._length, graph.shape(0))  # [T]
+        return graph.node("Sub", row, graph.node("Unsqueeze", row, graph.shape(1)))
+
+    def _active(self, x: str) -> str:
+        return self._graph.node("Gelu" if self._config.backbone.activation == "gelu" else "Relu", x)
+
+    def _attend(self, query: str, key: str, value: str, bias: str, positions: str) -> str:
+        """Attention over the heads; `positions` is added to the products of queries and keys."""
+        shape = self._config.backbone
+        inputs = [query, key, value, bias, self._attended, positions]
+        while not inputs[-1]:
+            inputs.pop()
+        scale = 1 / math.sqrt(shape.head_dimension)
+        return self._graph.node("ms.MultiHeadAttention", *inputs, num_heads=shape.heads, scale=scale)
 
     def _layer(self, x: str, name: str) -> str:
         """Attention and feed-forward, each followed by residual and norm."""
@@ -65,17 +143,13 @@ class Network:
         attended = self._linear(self._attention(x, name), name + "attention.output")
         x = self._norm(graph.node("Add", attended, x), name + "attention.norm")
         inner = self._linear(x, name + "feedforward.up")
-        active = graph.node("Gelu" if self._config.backbone.activation == "gelu" else "Relu", inner)
-        down = self._linear(active, name + "feedforward.down")
+        down = self._linear(self._active(inner), name + "feedforward.down")
         return self._norm(graph.node("Add", down, x), name + "feedforward.norm")
 
     def _attention(self, x: str, name: str) -> str:
-        graph, backbone = self._graph, self._config.backbone
         joined = self._product(x, name + "attention.qkv")  # [n, T, 3h]
-        query, key, value = graph.nodes("Split", joined, axis=-1, num_outputs=3, count=3)
-        inputs = (query, key, value, self._tensor(name + "attention.qkv.bias"), *self._attended)
-        scale = 1 / math.sqrt(backbone.head_dimension)
-        return graph.node("ms.MultiHeadAttention", *inputs, num_heads=backbone.heads, scale=scale)
+        query, key, value = self._graph.nodes("Split", joined, axis=-1, num_outputs=3, count=3)
+        return self._attend(query, key, value, self._tensor(name + "attention.qkv.bias"), self._bias[False])
 
     def _mask(self) -> str:
         """The tokens that others attend to [n, T], as attention reads them."""
@@ -157,22 +231,28 @@ class Network:
         graph.output("weights", ["n", "T", num_keys])
 
     def _pool_keys(self, logits: str) -> None:
-        """Φ = max over the routed tokens of φ."""
-        graph = self._graph
+        """Φ = max (or sum) over the routed tokens of φ."""
+        graph, config = self._graph, self._config
         routed = graph.node("Cast", graph.input("routed_mask", ["n", "T"]), to=TensorProto.BOOL)
         column = graph.node("Unsqueeze", routed, graph.shape(2))  # [n, T, 1]
         masked = graph.node("Where", column, logits, graph.number(0.0))
-        self._activate(graph.node("ReduceMax", masked, graph.shape(1), keepdims=0), "activations")
-        graph.output("activations", ["n", self._config.backbone.vocabulary])
+        if config.sparse_pooling == "max":
+            self._activate(graph.node("ReduceMax", masked, graph.shape(1), keepdims=0), "activations")
+        else:
+            graph.node("Identity", self._sum(self._activate(masked)), name="activations")
+        graph.output("activations", ["n", config.backbone.vocabulary])
+        if config.static_queries:
+            self._tensor("query.weight")  # read by encode/encoder.py
 
     def _activate(self, logits: str, name: str = "") -> str:
         """φ = log(1 + relu(z)) (Eq. 9), in double: fp32 results depend on the position in a SIMD vector."""
         graph = self._graph
         wide = graph.node("Cast", graph.node("Relu", logits), to=TensorProto.DOUBLE)
         one = graph.initialiser("one", np.array(1, np.float64))
-        return graph.node(
-            "Cast", graph.node("Log", graph.node("Add", wide, one)), to=TensorProto.FLOAT, name=name
-        )
+        wide = graph.node("Log", graph.node("Add", wide, one))
+        if self._config.sparse_activation == "log log":
+            wide = graph.node("Log", graph.node("Add", wide, one))
+        return graph.node("Cast", wide, to=TensorProto.FLOAT, name=name)
 
     def _product(self, x: str, name: str) -> str:
         return self._matrices.product(self._graph, x, name + ".weight", self._state[name + ".weight"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from citadel.encode.config import ModelConfig
+from citadel.encode.config import BackboneConfig, ModelConfig
 from citadel.errors import InputError
 from citadel.types import Floats
 
@@ -20,20 +20,41 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return dict(_shapes(config))
 
 
-def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    shape = config.backbone
+def backbone_shapes(shape: BackboneConfig) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor of a backbone by name.
+
+    >>> backbone_shapes(BackboneConfig(hidden=8, heads=2))["embeddings.norm.weight"]
+    (8,)
+    """
+    return dict(_backbone(shape))
+
+
+def _backbone(shape: BackboneConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden = shape.hidden
     yield "embeddings.word", (shape.vocabulary, hidden)
-    yield "embeddings.position", (shape.positions, hidden)
+    is_modern = shape.architecture == "modernbert"
+    if not is_modern:
+        yield "embeddings.position", (shape.positions, hidden)
+    if shape.relative_buckets:
+        yield "embeddings.relative", (shape.relative_buckets, shape.heads)
     yield from _norm("embeddings.norm", hidden)
     for layer in range(shape.layers):
         name = f"layers.{layer}."
         yield from _linear(name + "attention.qkv", 3 * hidden, hidden)
         yield from _linear(name + "attention.output", hidden, hidden)
-        yield from _norm(name + "attention.norm", hidden)
-        yield from _linear(name + "feedforward.up", shape.intermediate, hidden)
+        if layer or not is_modern:  # ModernBERT's first layer follows the norm of the embeddings
+            yield from _norm(name + "attention.norm", hidden)
+        yield from _linear(name + "feedforward.up", (1 + is_modern) * shape.intermediate, hidden)
         yield from _linear(name + "feedforward.down", hidden, shape.intermediate)
         yield from _norm(name + "feedforward.norm", hidden)
+    if is_modern:
+        yield from _norm("final_norm", hidden)
+
+
+def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    shape = config.backbone
+    hidden = shape.hidden
+    yield from _backbone(shape)
     if config.has_token_vectors:
         yield from _linear("token", config.token_dimension, hidden)
     if config.has_semantic:
@@ -42,6 +63,8 @@ def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from _linear("router.dense", hidden, hidden)
         yield from _norm("router.norm", hidden)
         yield "router.bias", (shape.vocabulary,)
+    if config.static_queries:
+        yield "query.weight", (shape.vocabulary,)
 
 
 def _linear(name: str, out: int, given: int) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
@@ -16,11 +15,13 @@ import uvicorn
 
 from citadel.api import Index
 from citadel.errors import UsageError
+from citadel.search.engine import EngineOpener
 from citadel.server.app import create_app, create_context
 from citadel.server.config import ServerConfig
 from citadel.server.context import ServerContext
 from citadel.server.protocol import bounded_protocol
 from citadel.server.service import Service, WriteSlots
+from citadel.server.sockets import listen
 
 _CLOSE_NOTICE = 1.0  # seconds in which keep-alive clients get `Connection: close`
 _TICK = 0.02
@@ -64,23 +65,30 @@ class DrainingServer(uvicorn.Server):
 
 
 def serve(
-    indexes: Mapping[str, Index], config: ServerConfig, tokens: Mapping[str, Mapping[str, Any]] | None = None
+    indexes: Mapping[str, Index],
+    config: ServerConfig,
+    tokens: Mapping[str, Mapping[str, Any]] | None = None,
+    engines: Mapping[str, EngineOpener] | None = None,
 ) -> None:
-    """Serve indexes by name until SIGTERM or SIGINT; `tokens` has those of single indexes."""
+    """Serve indexes by name until SIGTERM or SIGINT; `tokens` and `engines` has those of single indexes."""
     listener = listen(config.host, config.port, config.share_port)
     with contextlib.suppress(KeyboardInterrupt):
-        make_server(make_services(indexes, config, tokens or {})).run(sockets=[listener])
+        make_server(make_services(indexes, config, tokens or {}, engines)).run(sockets=[listener])
 
 
 def make_services(
-    indexes: Mapping[str, Index], config: ServerConfig, tokens: Mapping[str, Mapping[str, Any]]
+    indexes: Mapping[str, Index],
+    config: ServerConfig,
+    tokens: Mapping[str, Mapping[str, Any]],
+    engines: Mapping[str, EngineOpener] | None = None,
 ) -> dict[str, Service]:
     """Open the searchers of all indexes."""
     if unknown := sorted(tokens.keys() - indexes.keys()):
         raise UsageError(f"there are tokens for {unknown[0]!r}, and no index has this name: correct the file")
-    slots = WriteSlots(config.limits.writes)
+    slots, opened = WriteSlots(config.limits.writes), engines or {}
     return {
-        name: Service(index, config.for_index(tokens.get(name, {})), slots) for name, index in indexes.items()
+        name: Service(index, config.for_index(tokens.get(name, {})), slots, opened.get(name, "native"))
+        for name, index in indexes.items()
     }
 
 
@@ -101,31 +109,3 @@ def make_server(services: Service | Mapping[str, Service]) -> DrainingServer:
         timeout_graceful_shutdown=max(1, round(config.drain_seconds)),
     )
     return DrainingServer(settings, context)
-
-
-def listen(host: str, port: int, shared: bool = False) -> socket.socket:
-    """Bind a socket; port 0 takes a free one. A shared port is balanced by the kernel."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((host, port))
-    except socket.gaierror:
-        listener.close()
-        raise UsageError(f"{host}: no such address: use one of this machine") from None
-    except OSError as error:
-        listener.close()
-        raise UsageError(f"{host}:{port}: {_bind_problem(error)}") from None
-    return listener
-
-
-def _bind_problem(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "another program listens on this port; stop it, or choose another --port"
-    if error.errno == errno.EACCES:
-        return "ports below 1024 are for the administrator; choose another --port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "this machine does not have that address; choose another --host"
-    return f"cannot listen ({error.strerror}); choose another --host or --port"

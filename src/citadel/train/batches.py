@@ -33,6 +33,7 @@ class TrainingBatch:
     passage_mask: TokenIds  # [B·G, Tp]
     allowed: NDArray[np.bool_]  # [B, B·G]: False for known positives and false negatives
     teacher: NDArray[np.float32] | None  # [B, G]; NaN if the teacher gave no score
+    stubs: NDArray[np.float32] | None = None  # [B, S]: `hubs.Stubs.caps`; the last S passages are stubs
 
 
 class QueryGroup(NamedTuple):
@@ -61,10 +62,9 @@ class Batches:
 
     def batch(self, step: int) -> TrainingBatch:
         """Return the batch of a forward pass; passes are counted from 0."""
-        start = step * self._batch + self._rank * self._share
-        positions = np.arange(start, start + self._share)
-        drawn = [self._draw(int(position)) for position in positions]
-        chosen = np.array([self.example(int(position)) for position in positions])
+        positions = self._positions(step)
+        drawn = [self._draw(position) for position in positions]
+        chosen = np.array([self.example(position) for position in positions])
         passages = np.concatenate([each.rows for each in drawn])  # [B·G]
         query_ids, query_mask = self._pad([each.query for each in drawn], self._part.query_length)
         texts = [text for each in drawn for text in each.texts]
@@ -73,6 +73,11 @@ class Batches:
         return TrainingBatch(
             query_ids, query_mask, passage_ids, passage_mask, self._allowed(chosen, passages), teacher
         )
+
+    def _positions(self, step: int) -> range:
+        """Positions in the stream of examples of this process's share of a batch."""
+        start = step * self._batch + self._rank * self._share
+        return range(start, start + self._share)
 
     def _pad(self, rows: list[NDArray[Any]], length: int) -> tuple[TokenIds, TokenIds]:
         return pad(rows, self.data.special.pad, length if self._fixed else 0)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tomllib
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from citadel.encode.config import make
@@ -14,6 +14,7 @@ from citadel.errors import InputError
 from citadel.train.config_tables import (
     PRESETS,
     DataPart,
+    HubsPart,
     LossPart,
     ModelPart,
     OptimizerPart,
@@ -58,6 +59,7 @@ class TrainConfig:
     router: RouterPart
     optimizer: OptimizerPart
     run: RunPart
+    hubs: HubsPart = field(default_factory=HubsPart)
 
     def to_toml(self) -> str:
         """The effective config as TOML: every value, given or default."""
@@ -73,6 +75,8 @@ class TrainConfig:
             name: value for name, value in tables["run"].items() if name not in _NOT_FINGERPRINTED
         }
         del tables["data"]["cache"]  # does not affect the weights
+        if not self.hubs.on:
+            del tables["hubs"]  # the fingerprint of other runs must not change
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
     def with_steps(self, steps: int) -> TrainConfig:
@@ -94,15 +98,19 @@ class TrainConfig:
 
 def load_train_config(path: str | os.PathLike[str]) -> TrainConfig:
     """Read a config from a TOML file."""
+    return parse_train_config(read_text(path), os.fspath(path))
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a config file."""
     name = os.fspath(path)
     try:
         with open(name, encoding="utf-8") as file:
-            text = file.read()
+            return file.read()
     except OSError as error:
         raise InputError(f"cannot be opened: {error.strerror}; name a training config", name) from None
     except ValueError as error:
         raise InputError(f"cannot be read ({error}): a config is a TOML file in UTF-8", name) from None
-    return parse_train_config(text, name)
 
 
 def parse_train_config(text: str, source: str = "") -> TrainConfig:
@@ -152,6 +160,7 @@ def _train_config(data: dict[str, Any]) -> TrainConfig:
         router=make(RouterPart, tables["router"], "router."),
         optimizer=make(OptimizerPart, tables["optimizer"], "optimizer."),
         run=make(RunPart, tables["run"], "run."),
+        hubs=make(HubsPart, tables["hubs"], "hubs."),
     )
 
 

@@ -104,14 +104,14 @@ class DataPart:
     cache: str = ""  # folder of the data cache; "": no cache
 
     def __post_init__(self) -> None:
-        _one_of("data.format", self.format, FORMATS)
+        one_of("data.format", self.format, FORMATS)
         _weights("data.kinds", self.kinds)
         _weights("data.sources", self.sources)
-        _within("data.group", self.group, 1, 1 << 16)
-        _within("data.query_length", self.query_length, 3, 1 << 20)
-        _within("data.passage_length", self.passage_length, 3, 1 << 20)
-        _within("data.crops", self.crops, 0, 1)
-        _within("data.max_pairs", self.max_pairs, 0, math.inf)
+        within("data.group", self.group, 1, 1 << 16)
+        within("data.query_length", self.query_length, 3, 1 << 20)
+        within("data.passage_length", self.passage_length, 3, 1 << 20)
+        within("data.crops", self.crops, 0, 1)
+        within("data.max_pairs", self.max_pairs, 0, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +147,16 @@ class LossPart:
     ramp_power: int = 1
 
     def __post_init__(self) -> None:
-        _one_of("loss.preset", self.preset, tuple(PRESETS))
-        _one_of("loss.l1", self.l1, ("vocabulary", "top-k"))
-        _one_of("loss.l1_sides", self.l1_sides, ("both", "passages"))
-        _one_of("loss.balance", self.balance, ("argmax", "top-k"))
-        _one_of("loss.distillation", self.distillation, ("none", "kl", "margin-mse"))
-        _above("loss.temperature", self.temperature)
-        _above("loss.teacher_temperature", self.teacher_temperature)
-        _within("loss.ramp", self.ramp, 0, 1)
-        _within("loss.prune", self.prune, 0, 1)
-        _within("loss.ramp_power", self.ramp_power, 1, 8)
+        one_of("loss.preset", self.preset, tuple(PRESETS))
+        one_of("loss.l1", self.l1, ("vocabulary", "top-k"))
+        one_of("loss.l1_sides", self.l1_sides, ("both", "passages"))
+        one_of("loss.balance", self.balance, ("argmax", "top-k"))
+        one_of("loss.distillation", self.distillation, ("none", "kl", "margin-mse"))
+        above("loss.temperature", self.temperature)
+        above("loss.teacher_temperature", self.teacher_temperature)
+        within("loss.ramp", self.ramp, 0, 1)
+        within("loss.prune", self.prune, 0, 1)
+        within("loss.ramp_power", self.ramp_power, 1, 8)
         if self.teacher and self.distillation == "none" and not self.anchor:
             raise InputError("loss.teacher is not used: set loss.distillation to 'kl', or loss.anchor")
         _weights("loss.teachers", self.teachers)
@@ -177,7 +177,34 @@ class LossPart:
             "flops_passage",
         )
         for name in (*weights, "bm25", "anchor"):
-            _within(f"loss.{name}", getattr(self, name), 0, math.inf)
+            within(f"loss.{name}", getattr(self, name), 0, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class HubsPart:
+    """[hubs]: keeps short boilerplate from winning short queries; see `train/hubs.py`.
+
+    >>> HubsPart(stubs=48).on
+    True
+    """
+
+    stubs: int = 0  # boilerplate texts per batch; 0: off
+    short_queries: int = 160  # one- and two-word queries per batch
+    word_queries: int = 96  # single words of the batch's own positives
+    quantile: float = 0.05  # a stub may score like this quantile of a query's passages
+    penalty: float = 0.5  # weight of what a stub scores above that
+    shape: float = 0.2  # weight of the squared difference of centred scores
+    anchor: float = 0.3  # weight of KL between the semantic scores
+    route_function_words: bool = False  # in queries
+
+    @property
+    def on(self) -> bool:
+        return self.stubs > 0
+
+    def __post_init__(self) -> None:
+        for name in ("stubs", "short_queries", "word_queries", "penalty", "shape", "anchor"):
+            within(f"hubs.{name}", getattr(self, name), 0, math.inf)
+        within("hubs.quantile", self.quantile, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +228,14 @@ class RouterPart:
     token_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _one_of("router.semantic_start", self.semantic_start, ("random", "identity", "pca"))
-        _one_of("router.token_start", self.token_start, ("random", "pca"))
-        _within("router.warm_up_steps", self.warm_up_steps, 0, math.inf)
-        _within("router.warm_up_batch", self.warm_up_batch, 1, math.inf)
-        _within("router.active_keys", self.active_keys, 0, 1 << 16)
-        _above("router.warm_up_lr", self.warm_up_lr)
+        one_of("router.semantic_start", self.semantic_start, ("random", "identity", "pca"))
+        one_of("router.token_start", self.token_start, ("random", "pca"))
+        within("router.warm_up_steps", self.warm_up_steps, 0, math.inf)
+        within("router.warm_up_batch", self.warm_up_batch, 1, math.inf)
+        within("router.active_keys", self.active_keys, 0, 1 << 16)
+        above("router.warm_up_lr", self.warm_up_lr)
         for name in ("warm_up_masked", "warm_up_shown"):
-            _within(f"router.{name}", getattr(self, name), 0, 1)
+            within(f"router.{name}", getattr(self, name), 0, 1)
         if not 0 < self.warm_up_masked + self.warm_up_shown <= 1:
             raise InputError("router.warm_up_masked + router.warm_up_shown must be above 0 and at most 1")
 
@@ -238,9 +265,9 @@ class OptimizerPart:
     def __post_init__(self) -> None:
         if (self.steps > 0) == (self.epochs > 0) or self.steps < 0 or self.epochs < 0:
             raise InputError("optimizer.steps and optimizer.epochs: give one of them, above 0")
-        _above("optimizer.lr", self.lr)
+        above("optimizer.lr", self.lr)
         for name in ("head_lr", "semantic_lr", "weight_decay", "average"):
-            _within(f"optimizer.{name}", getattr(self, name), 0, 1)
+            within(f"optimizer.{name}", getattr(self, name), 0, 1)
         for name, low in (
             ("clip", 0),
             ("warm_up", 0),
@@ -249,7 +276,7 @@ class OptimizerPart:
             ("cache", 0),
             ("frozen", 0),
         ):
-            _within(f"optimizer.{name}", getattr(self, name), low, math.inf)
+            within(f"optimizer.{name}", getattr(self, name), low, math.inf)
 
     def total_steps(self, examples: int) -> int:
         """Number of steps for an epoch of this many examples."""
@@ -291,26 +318,29 @@ class RunPart:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        _one_of("run.precision", self.precision, ("auto", "bf16", "fp32"))
+        one_of("run.precision", self.precision, ("auto", "bf16", "fp32"))
         for name in ("log_every", "evaluate_every", "evaluate_queries", "checkpoint_every"):
-            _within(f"run.{name}", getattr(self, name), 0, math.inf)
-        _within("run.groups", self.groups, 1, 1 << 10)
+            within(f"run.{name}", getattr(self, name), 0, math.inf)
+        within("run.groups", self.groups, 1, 1 << 10)
 
 
-def _one_of(name: str, value: str, options: tuple[str, ...]) -> None:
+def one_of(name: str, value: str, options: tuple[str, ...]) -> None:
+    """Raise unless a value is one of the options."""
     if value not in options:
         raise InputError(
             f"{name} is {value!r}: choose one of {', '.join(repr(option) for option in options)}"
         )
 
 
-def _within(name: str, value: float, low: float, high: float) -> None:
+def within(name: str, value: float, low: float, high: float) -> None:
+    """Raise unless a number is within the limits."""
     if not low <= value <= high:
         limit = f"from {low} to {high}" if math.isfinite(high) else f"of {low} or more"
         raise InputError(f"{name} is {value}: give a number {limit}")
 
 
-def _above(name: str, value: float) -> None:
+def above(name: str, value: float) -> None:
+    """Raise unless a number is above 0 and finite."""
     if not 0 < value < math.inf:
         raise InputError(f"{name} is {value}: give a number above 0")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError
 from citadel.progress import Meter, silent
-from citadel.train.config import TrainConfig, expand
+from citadel.train.config import expand
 from citadel.train.config_tables import DataPart
 from citadel.train.data_files import checked
 from citadel.train.mined import PairIndex, ScoredLists, read_mined, read_scored
@@ -66,7 +66,14 @@ class Data:
     teacher: ScoredLists | None = None
 
 
-def make_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) -> Data:
+class HasData(Protocol):
+    """A config with a table [data]."""
+
+    @property
+    def data(self) -> DataPart: ...
+
+
+def make_data(config: HasData, tokenizer: Tokenizer, meter: Meter = silent) -> Data:
     """Read and tokenise the files of [data]; `data_cache.load_data` caches the result."""
     part = config.data
     files = {key: checked(expand(getattr(part, key)), f"data.{key}") for key in _lists_of(part)}

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from citadel.progress import Meter, silent
 from citadel.text.corpus import COMPRESSIONS
-from citadel.train.config import TrainConfig, expand
+from citadel.train.config import expand
 from citadel.train.config_tables import DataPart
-from citadel.train.data import Data, Examples, make_data, sentence_ends
+from citadel.train.data import Data, Examples, HasData, make_data, sentence_ends
 from citadel.train.data_files import checked
 from citadel.train.mined import ScoredLists
 from citadel.train.ragged import Ragged
@@ -38,7 +38,7 @@ _TABLES = ("passages", "queries", "known")
 _OPTIONAL = ("negatives", "dropped")
 
 
-def load_data(config: TrainConfig, tokenizer: Tokenizer, meter: Meter = silent) -> Data:
+def load_data(config: HasData, tokenizer: Tokenizer, meter: Meter = silent) -> Data:
     """Load the data of a config, from the cache if possible; else read, tokenise and cache it."""
     part = config.data
     if not part.cache:

@@ -53,10 +53,12 @@ def evaluate(
     queries: int = 0,
     tau: float | None = None,
     meter: Meter = silent,
+    documents: Citadel | None = None,
 ) -> dict[str, float]:
     """Measure nDCG@10, RR@10 and R@100 on held-out pairs and unseen sources, and postings per passage.
 
-    `queries` limits the number of pairs of each; 0 means all.
+    `queries` limits the number of pairs of each; 0 means all. `documents` is the model that encodes
+    passages, if it is another one of the same space.
     """
     selected = {"": data.held_out} | {f"unseen {name} ": some for name, some in data.unseen.items()}
     selected = {
@@ -64,9 +66,12 @@ def evaluate(
     }
     if not any(map(len, selected.values())):
         return {}
-    encoder = TorchEncoder(model, marker, data.special.pad, model.config.tau if tau is None else tau)
+    tau = model.config.tau if tau is None else tau
+    encoder = TorchEncoder(model, marker, data.special.pad, tau)
     query_rows = np.concatenate([some.query for some in selected.values()])
     encoded = encoder.encode([data.queries[int(row)] for row in query_rows], query=True)
+    if documents is not None:
+        encoder = TorchEncoder(documents, marker, data.special.pad, tau)
     numbers, postings = _search(encoder, data, encoded, meter)
     figures = {"postings": postings / max(1, len(data.passages))}
     parts = torch.split(numbers, [len(some) for some in selected.values()])

@@ -30,6 +30,8 @@ class Inputs(NamedTuple):
 class Marker:
     """Marks routed tokens: all but [CLS], padding and, depending on the config, [SEP] and punctuation.
 
+    Queries also leave out the function words that the config names.
+
     >>> marker = Marker(ModelConfig("dynamic", route_separator=False), punctuation=[1012])
     >>> marker(torch.tensor([[101, 7, 1012, 102, 0]]), torch.tensor([[1, 1, 1, 1, 0]])).routed.tolist()
     [[False, True, True, False, False]]
@@ -44,13 +46,16 @@ class Marker:
         unrouted += [] if config.route_punctuation else punctuation
         self._unrouted = torch.zeros(config.backbone.vocabulary, dtype=torch.bool, device=device)
         self._unrouted[torch.tensor(unrouted, device=device)] = True
+        self._unrouted_in_queries = self._unrouted.clone()
+        self._unrouted_in_queries[list(config.unrouted_query_tokens)] = True
 
     def __call__(self, ids: Tensor, mask: Tensor, query: bool = False) -> Inputs:
         device = self._unrouted.device
         ids, mask = ids.to(device, non_blocking=True), mask.to(device, non_blocking=True)
         if query and self._config.query_padding:
             ids, mask = self._pad_query(ids, mask)
-        return Inputs(ids, mask, (mask > 0) & ~self._unrouted[ids])
+        unrouted = self._unrouted_in_queries if query else self._unrouted
+        return Inputs(ids, mask, (mask > 0) & ~unrouted[ids])
 
     def _pad_query(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """ColBERT: [MASK] tokens up to a fixed length, attended and routed like words."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,10 +17,14 @@ from citadel.train.batches import TrainingBatch
 from citadel.train.config import TrainConfig
 from citadel.train.evaluate import evaluate
 from citadel.train.health import RouterHealth, check, router_health
+from citadel.train.hubs import hub_labels, hub_terms
+from citadel.train.inputs import Inputs
 from citadel.train.logs import Log
 from citadel.train.objective import Labels, objective
 from citadel.train.run import Run, finish, set_up
 from citadel.train.step import Outcome, forward_backward
+
+Terms = Callable[[EncodedTexts, EncodedTexts], dict[str, Tensor]]
 
 
 def train(config: TrainConfig, out: str | Path, *, resume: bool = False, meter: Meter = silent) -> Path:
@@ -71,16 +75,28 @@ def _pass(run: Run, batch: TrainingBatch, progress: float) -> Outcome:
     """Run forward and backward on one batch; each process encodes its share and scores the batch."""
     queries = run.marker(torch.from_numpy(batch.query_ids), torch.from_numpy(batch.query_mask), query=True)
     passages = run.marker(torch.from_numpy(batch.passage_ids), torch.from_numpy(batch.passage_mask))
-    world, model, labels = run.world, run.model, _labels(run, batch)
+    world, model = run.world, run.model
+    terms_of = _hub_terms(run, batch, queries, passages) if run.hubs else _terms(run, batch, progress)
 
     def cost(q: EncodedTexts, p: EncodedTexts) -> dict[str, Tensor]:
-        terms = objective(model, world.gather(q), world.gather(p), labels, run.config.loss, progress)
+        terms = terms_of(world.gather(q), world.gather(p))
         return {name: term / run.config.optimizer.accumulate for name, term in terms.items()}
 
     cache, groups = run.config.optimizer.cache, run.config.run.groups
     return forward_backward(
         model, world.share(queries), world.share(passages), cost, run.dtype, cache, groups
     )
+
+
+def _terms(run: Run, batch: TrainingBatch, progress: float) -> Terms:
+    labels = _labels(run, batch)
+    return lambda q, p: objective(run.model, q, p, labels, run.config.loss, progress)
+
+
+def _hub_terms(run: Run, batch: TrainingBatch, queries: Inputs, passages: Inputs) -> Terms:
+    assert run.hubs is not None and batch.stubs is not None
+    labels = hub_labels(run.hubs, queries, passages, torch.from_numpy(batch.stubs).to(run.world.device))
+    return lambda q, p: hub_terms(run.model, q, p, labels, run.config.loss, run.config.hubs)
 
 
 def _labels(run: Run, batch: TrainingBatch) -> Labels:

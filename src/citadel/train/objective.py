@@ -53,7 +53,7 @@ def objective(
             semantic / loss.temperature, labels.anchor
         )
     ramp = min(1.0, progress / loss.ramp) ** loss.ramp_power if loss.ramp else 1.0
-    return terms | {name: ramp * term for name, term in _regularisers(model, queries, passages, loss).items()}
+    return terms | {name: ramp * term for name, term in regularisers(model, queries, passages, loss).items()}
 
 
 def pruned(texts: EncodedTexts, tau: float) -> EncodedTexts:
@@ -87,9 +87,10 @@ def _distill(scores: Tensor, labels: Labels, loss: LossPart) -> Tensor:
     return losses.kl_distillation_loss(scores, teacher, temperature)
 
 
-def _regularisers(
+def regularisers(
     model: Citadel, queries: EncodedTexts, passages: EncodedTexts, loss: LossPart
 ) -> dict[str, Tensor]:
+    """FLOPS, load balancing and L1, as far as the config has them."""
     terms: dict[str, Tensor] = {}
     if queries.pooled is None or passages.pooled is None:
         return terms

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from citadel.encode.tokenizer import is_punctuation
 from citadel.errors import InputError
-from citadel.model.checkpoint import TOKENIZER, WEIGHTS, new_model, save_model
+from citadel.model.checkpoint import ONNX, TOKENIZER, WEIGHTS, load_model, new_model
 from citadel.model.citadel import Citadel
 from citadel.model.encoder import find_device
 from citadel.model.hub import pinned
-from citadel.model.load import load_pretrained
+from citadel.model.load import Pretrained, load_pretrained, read_json
 from citadel.progress import Meter
+from citadel.text.function_words import function_word_ids
 from citadel.train import state
 from citadel.train.batches import Batches
 from citadel.train.calibrate import start_heads
@@ -25,11 +26,15 @@ from citadel.train.config import TrainConfig, expand
 from citadel.train.data import Data, check_lengths
 from citadel.train.data_cache import load_data
 from citadel.train.evaluate import evaluate
+from citadel.train.hubs import HubBatches, HubTeacher
 from citadel.train.inputs import Marker
 from citadel.train.logs import Log
 from citadel.train.processes import World
 from citadel.train.teacher import BatchTeacher, find_batch_teacher
 from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 @dataclass
@@ -48,6 +53,7 @@ class Run:
     tokenizer: Path
     total: int
     teacher: BatchTeacher | None = None
+    hubs: HubTeacher | None = None
     start: int = 0
     figures: dict[str, float] = field(default_factory=dict)  # from initialising the heads
     average: dict[str, Tensor] | None = None
@@ -101,30 +107,31 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     torch.manual_seed(config.seed)
     world = World(find_device(config.run.device).type)
     backbone = expand(config.model.backbone)
-    pretrained = load_pretrained(backbone)
+    pretrained = _trained(backbone) if is_model(backbone) else load_pretrained(backbone)
     if (exact := pinned(backbone, pretrained.folder)) != backbone:
         config = config.with_backbone(exact)
     tokenizer = load_tokenizer(pretrained.folder)
     check_vocabulary(tokenizer, pretrained.config.vocabulary, str(pretrained.folder))
     check_lengths(config.data, pretrained.config.longest)
     special = special_tokens(tokenizer, str(pretrained.folder))
-    named = {"name": config.name, **{f"{token}_id": id for token, id in special._asdict().items()}}
-    model, _ = new_model(config.model.config(pretrained.config, **named), pretrained)
-    _check_out(out, resume)
+    named = {f"{token}_id": id for token, id in special._asdict().items()} | _unrouted(config, tokenizer)
+    model, _ = new_model(config.model.config(pretrained.config, name=config.name, **named), pretrained)
+    state.check_out(out, resume)
     data = load_data(config, tokenizer, meter)
     model = model.to(world.device)
     model.freeze(config.optimizer.frozen)
     punctuation = [id for token, id in tokenizer.get_vocab().items() if is_punctuation(token)]
     marker = Marker(model.config, punctuation, world.device)
-    batches = Batches(data, config)
+    batches = HubBatches(data, config, tokenizer) if config.hubs.on else Batches(data, config)
     dtype = torch.bfloat16 if _bf16(config, world.device) else torch.float32
     world.check_batch(config.optimizer.batch)
     total, saved = config.optimizer.total_steps(batches.epoch_size), out / TOKENIZER
     silent = [*special, *punctuation]
     teacher = find_batch_teacher(config, data, tokenizer.get_vocab(), silent, world.device, dtype)
+    hubs = _hub_teacher(model, config, backbone, dtype)
     optimizer = _optimizer(model, config)
-    run = Run(config, out, model, data, batches, marker, optimizer, world, dtype, saved, total, teacher)
-    if not (resume and _resumed(run)):
+    run = Run(config, out, model, data, batches, marker, optimizer, world, dtype, saved, total, teacher, hubs)
+    if not (resume and _resumed(run)) and not is_model(backbone):
         run.figures = start_heads(model, data, marker, config.router, config.seed, dtype, meter)
     world.agree(model)
     if world.leads:  # a single writer: checkpoints copy the tokenizer file
@@ -136,6 +143,37 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     if config.run.compile:
         model.speed_up()
     return run
+
+
+def is_model(folder: str) -> bool:
+    """Whether a folder holds a model of ours, trained or exported, rather than a public backbone."""
+    return os.path.isfile(os.path.join(folder, ONNX)) or (
+        os.path.isfile(os.path.join(folder, WEIGHTS)) and "router" in read_json(Path(folder, "config.json"))
+    )
+
+
+def _unrouted(config: TrainConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    if not config.hubs.on or config.hubs.route_function_words:
+        return {}
+    return {"unrouted_query_tokens": function_word_ids(tokenizer.get_vocab())}
+
+
+def _trained(folder: str) -> Pretrained:
+    """A trained model as the start of another run: its heads are kept."""
+    model = load_model(folder)
+    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    return Pretrained(model.config.backbone, tensors, Path(folder))
+
+
+def _hub_teacher(model: Citadel, config: TrainConfig, start: str, dtype: torch.dtype) -> HubTeacher | None:
+    """The model before training as the teacher; its word embeddings, and so the keys, stay as they are."""
+    if not config.hubs.on:
+        return None
+    if not is_model(start) or config.model.router != "dynamic" or model.semantic is None:
+        reason = "[hubs] refines a trained model with the router dynamic and a semantic vector"
+        raise InputError(f"{reason}: name its folder in model.backbone", start)
+    model.embeddings.word.requires_grad_(False)
+    return HubTeacher(model, dtype, config.run.groups)
 
 
 def _resumed(run: Run) -> bool:
@@ -159,15 +197,7 @@ def finish(run: Run, log: Log, meter: Meter) -> Path:
                 run.total,
                 evaluate(run.model, run.data, run.marker, run.config.run.evaluate_queries, meter=meter),
             )
-        temporary = run.out / "final.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        save_model(run.model, temporary, run.tokenizer)
-        # Move the weights last: without them an interrupted run can still be resumed.
-        for file in sorted(temporary.iterdir(), key=lambda file: file.name == WEIGHTS):
-            state.sync(file)
-            os.replace(file, run.out / file.name)
-        state.sync(run.out)
-        temporary.rmdir()
+        state.publish(run.out, run.model, run.tokenizer)
     run.world.wait()
     return run.out
 
@@ -199,13 +229,3 @@ def _optimizer(model: Citadel, config: TrainConfig) -> torch.optim.Optimizer:
 
 def _bf16(config: TrainConfig, device: torch.device) -> bool:
     return config.run.precision == "bf16" or (config.run.precision == "auto" and device.type == "cuda")
-
-
-def _check_out(out: Path, resume: bool) -> None:
-    """Raise if the folder holds another run, finished or not."""
-    if (out / WEIGHTS).exists():
-        raise InputError("already holds a finished model: name another --out", str(out))
-    if not resume and any(out.glob(f"{state.PREFIX}*")):
-        raise InputError(
-            "holds an unfinished run: continue it with --resume, or name another --out", str(out)
-        )

@@ -20,11 +20,12 @@ from citadel.errors import InputError
 from citadel.model.checkpoint import WEIGHTS, fill, read_tensors, save_model
 from citadel.model.citadel import Citadel
 
-PREFIX, STATE, OPTIMIZER, AVERAGE = (
+PREFIX, STATE, OPTIMIZER, AVERAGE, EXTRA = (
     "checkpoint-",
     "state.json",
     "optimizer.safetensors",
     "average.safetensors",
+    "extra.safetensors",
 )
 KEPT = 2  # checkpoints
 
@@ -37,6 +38,7 @@ class Restored:
     folder: Path
     average: dict[str, Tensor] | None
     averaged: int
+    extra: dict[str, Tensor]
 
 
 def save(
@@ -48,19 +50,24 @@ def save(
     fingerprint: str,
     average: dict[str, Tensor] | None = None,
     averaged: int = 0,
+    extra: dict[str, Tensor] | None = None,
 ) -> Path:
-    """Write `checkpoint-STEP` atomically and remove all but the newest checkpoints."""
+    """Write `checkpoint-STEP` atomically and remove all but the newest checkpoints.
+
+    `extra` holds further tensors that a resumed run needs.
+    """
     target = out / f"{PREFIX}{step:08d}"
     temporary = out / f"{target.name}.{uuid.uuid4().hex}.tmp"
     save_model(model, temporary, tokenizer)
     save_file(_optimizer_tensors(model, optimizer), temporary / OPTIMIZER)
-    if average is not None:
-        save_file({name: tensor.cpu().contiguous() for name, tensor in average.items()}, temporary / AVERAGE)
-    files = {file.name: _crc(file) for file in sorted(temporary.iterdir())}
+    for file, tensors in ((AVERAGE, average), (EXTRA, extra)):
+        if tensors:
+            save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary / file)
+    files = {path.name: _crc(path) for path in sorted(temporary.iterdir())}
     state = {"step": step, "config": fingerprint, "averaged": averaged, "files": files}
     (temporary / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
-    for file in (*temporary.iterdir(), temporary):
-        sync(file)
+    for path in (*temporary.iterdir(), temporary):
+        sync(path)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(temporary, target)
     sync(out)
@@ -88,8 +95,32 @@ def restore(out: Path, model: Citadel, optimizer: torch.optim.Optimizer, fingerp
         fill(model, read_tensors(folder / WEIGHTS), str(folder))
         _load_optimizer(model, optimizer, read_tensors(folder / OPTIMIZER))
         average = read_tensors(folder / AVERAGE) if AVERAGE in state["files"] else None
-        return Restored(int(state["step"]), folder, average, int(state["averaged"]))
+        extra = read_tensors(folder / EXTRA) if EXTRA in state["files"] else {}
+        return Restored(int(state["step"]), folder, average, int(state["averaged"]), extra)
     return None
+
+
+def publish(out: Path, model: Citadel, tokenizer: Path) -> None:
+    """Write the finished model into the folder of its run."""
+    temporary = out / "final.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    save_model(model, temporary, tokenizer)
+    # Move the weights last: without them an interrupted run can still be resumed.
+    for file in sorted(temporary.iterdir(), key=lambda file: file.name == WEIGHTS):
+        sync(file)
+        os.replace(file, out / file.name)
+    sync(out)
+    temporary.rmdir()
+
+
+def check_out(out: Path, resume: bool) -> None:
+    """Raise if the folder holds another run, finished or not."""
+    if (out / WEIGHTS).exists():
+        raise InputError("already holds a finished model: name another --out", str(out))
+    if not resume and any(out.glob(f"{PREFIX}*")):
+        raise InputError(
+            "holds an unfinished run: continue it with --resume, or name another --out", str(out)
+        )
 
 
 def last_checkpoint(out: Path) -> str:

@@ -46,6 +46,18 @@ def encoder_folder(backbone: Path, folder: Path, words: list[str], prompts: Any 
     return folder
 
 
+def both_skip_lists_folder(backbone: Path, folder: Path) -> Path:
+    """Words skipped in queries and documents, and others in documents only."""
+    encoder_folder(backbone, folder, [",", "[SEP]"], query_expansion=FIXED)
+    changed(folder / "2_MultiVectorMask" / "config.json", skiplist_tasks=["query", "document"])
+    modules = json.loads((folder / "modules.json").read_text())
+    second = {**modules[2], "idx": 4, "name": "4", "path": "4_MultiVectorMask"}
+    (folder / "modules.json").write_text(json.dumps([*modules[:3], second, modules[3]]))
+    (folder / "4_MultiVectorMask").mkdir()
+    (folder / "4_MultiVectorMask" / "config.json").write_text(json.dumps({"skiplist_words": ["rome"]}))
+    return folder
+
+
 def pylate_folder(backbone: Path, folder: Path, **settings: Any) -> Path:
     """Transformer and Dense alone, with PyLate's settings."""
     encoder_folder(backbone, folder, [])
@@ -78,6 +90,7 @@ FIXED = {"strategy": "fixed", "length": 16}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "plain": (encoder_folder, {"words": []}),
     "skip list": (encoder_folder, {"words": PUNCTUATION}),
+    "skip lists for queries": (both_skip_lists_folder, {}),
     "prompts": (encoder_folder, {"words": [], "prompts": {"query": "who: ", "document": "the history, "}}),
     "lengths": (encoder_folder, {"words": [], "query_length": 10, "document_length": 20}),
     "expansion, not attended": (encoder_folder, {"words": [",", "rome"], "query_expansion": FIXED}),
@@ -143,10 +156,10 @@ def changed(path: Path, **values: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-def test_skip_list_for_queries_is_refused(backbone: Path, tmp_path: Path) -> None:
+def test_skip_list_for_an_unknown_task_is_refused(backbone: Path, tmp_path: Path) -> None:
     source = encoder_folder(backbone, tmp_path / "foreign", [","])
-    changed(source / "2_MultiVectorMask" / "config.json", skiplist_tasks=["query", "document"])
-    with pytest.raises(InputError, match="skip list for queries is not supported"):
+    changed(source / "2_MultiVectorMask" / "config.json", skiplist_tasks=["query", "image"])
+    with pytest.raises(InputError, match="other than queries and documents"):
         import_model(str(source), tmp_path / "ours")
 
 

@@ -13,7 +13,7 @@ from citadel.cli.support.vectors import read_shapes
 from citadel.errors import DocumentTooLargeError, InputError, UsageError
 from citadel.index.manifest import Build
 from citadel.progress import Progress
-from citadel.settings import DEFAULT_MEMORY
+from citadel.settings import DEFAULT_MEMORY, EncodeOn
 from citadel.text.corpus import KEPT_REASONS, Corpus, OnError, find_file, read_corpus
 from citadel.text.files import STDIN
 
@@ -62,8 +62,9 @@ class TextFeed:
         start: int = 0,
         memory: int = DEFAULT_MEMORY,
         generate_ids: bool = False,
+        encode_on: EncodeOn | None = None,
     ) -> None:
-        self._source = source
+        self._source, self._encode_on = source, encode_on or EncodeOn()
         limit = max(memory // _LINE_SHARE, _MIN_LINE)
         self._corpus = read_corpus(
             path, format=format, on_error=on_error, start=start, max_line=limit, generate_ids=generate_ids
@@ -89,7 +90,7 @@ class TextFeed:
         while not is_added:
             self._read.clear()
             try:
-                index.add_checked(documents, lambda count: self._advance(count, progress))
+                index.add_checked(documents, lambda count: self._advance(count, progress), self._encode_on)
                 is_added = True
             except DocumentTooLargeError as error:
                 self._corpus.refuse(error)
@@ -210,6 +211,7 @@ def open_feed(
     start: Build | None = None,
     memory: int = DEFAULT_MEMORY,
     generate_ids: bool = False,
+    encode_on: EncodeOn | None = None,
 ) -> Feed:
     """Open a corpus at its beginning, or where an earlier build stopped."""
     if on_error not in ("fail", "skip"):
@@ -218,9 +220,24 @@ def open_feed(
     if is_vectors(corpus):
         if generate_ids:
             raise UsageError("--generate-ids is for JSONL: an .npz file has an array `ids`")
+        if encode_on is not None and encode_on.is_gpu:
+            raise UsageError(f"--device {encode_on.device} is for text: vectors are not encoded")
         return VectorFeed(corpus, real_source(corpus), policy, start.line if start else 0)
+    if encode_on is not None and encode_on.is_gpu:
+        _check_device(encode_on)
     position = start.position if start else 0
-    return TextFeed(corpus, real_source(corpus), format, policy, position, memory, generate_ids)
+    return TextFeed(corpus, real_source(corpus), format, policy, position, memory, generate_ids, encode_on)
+
+
+def _check_device(encode_on: EncodeOn) -> None:
+    """Raise UsageError before an index is created or replaced."""
+    try:
+        from citadel.model.documents import check_encode_on
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--device {encode_on.device} needs {error.name}: run `pip install 'citadel-ir[gpu]'`"
+        ) from None
+    check_encode_on(encode_on)
 
 
 def real_source(corpus: str) -> str:

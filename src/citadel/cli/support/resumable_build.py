@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from citadel.api import Index
@@ -21,11 +21,13 @@ from citadel.cli.support.output import plural, say
 from citadel.errors import IndexNotFoundError, InputError, LockHeldError
 from citadel.index.manifest import Build
 from citadel.index.root_manifest import is_root
-from citadel.index.storage import FolderStorage
+from citadel.index.storage import as_storage
 from citadel.progress import Progress
+from citadel.settings import EncodeOn
 from citadel.text.files import STDIN
 
 COMMIT_BYTES = 64_000_000
+GPU_COMMIT_BYTES = 1 << 30  # a GPU reads this in a minute; it waits while a commit merges segments
 COMMIT_SECONDS = 30.0
 
 
@@ -50,6 +52,7 @@ class BuildOptions:
     commit_bytes: int = COMMIT_BYTES
     commit_seconds: float = COMMIT_SECONDS
     graph: bool = True
+    encode_on: EncodeOn = field(default_factory=EncodeOn)
 
 
 def build(job: BuildOptions) -> None:
@@ -80,7 +83,7 @@ def build(job: BuildOptions) -> None:
 
 def _existing(job: BuildOptions) -> Index | None:
     """Open the index of an earlier run of the same command; None if there is nothing to keep."""
-    if is_root(FolderStorage(job.path)):
+    if is_root(as_storage(job.path)):
         raise InputError("it holds a sharded index: give another folder", job.path)
     try:
         index = Index.open(job.path, memory=job.memory)
@@ -126,11 +129,13 @@ def _check_finished(job: BuildOptions, build: Build) -> None:
 def _open(job: BuildOptions, on_error: str, start: Build | None) -> Feed:
     """Open the corpus where an earlier run stopped, if everything before is unchanged."""
     if start is None or start.position == 0:
-        return open_feed(job.corpus, job.format, on_error, memory=job.memory, generate_ids=job.generate_ids)
+        return open_feed(job.corpus, job.format, on_error, None, job.memory, job.generate_ids, job.encode_on)
     changed = "the corpus has changed since it was indexed: restore it, or rebuild with --overwrite"
     try:
         with Progress("Verifying the indexed part"):
-            feed = open_feed(job.corpus, job.format, on_error, start, job.memory, job.generate_ids)
+            feed = open_feed(
+                job.corpus, job.format, on_error, start, job.memory, job.generate_ids, job.encode_on
+            )
     except InputError as error:
         raise InputError(f"{error.reason.removesuffix('; start anew')}; {changed}", job.corpus) from None
     state = feed.state()

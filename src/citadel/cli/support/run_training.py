@@ -1,4 +1,4 @@
-"""Run `train`, `mine`, `score` and `measure`: check the options, then call the library."""
+"""Run `train`, `distill`, `mine`, `score` and `measure`: check the options, then call the library."""
 
 from __future__ import annotations
 
@@ -26,6 +26,31 @@ def run_train(config: str, out: str, resume: bool = False, device: str = "", ste
     from citadel.train.loop import train
 
     train(loaded, out, resume=resume, meter=default_meter())
+
+
+def run_distill(
+    config: str,
+    out: str,
+    resume: bool = False,
+    teacher: str = "",
+    device: str = "",
+    steps: int = 0,
+    minutes: float = 0.0,
+) -> None:
+    """Train a student as configured."""
+    from citadel.train.students.config import load_distill_config
+
+    if steps and minutes:
+        raise UsageError("--steps and --minutes both limit the run: give one of them")
+    loaded = load_distill_config(config)
+    loaded = loaded.with_steps(steps) if steps else loaded
+    loaded = loaded.with_minutes(minutes) if minutes else loaded
+    loaded = loaded.with_device(device) if device else loaded
+    loaded = loaded.with_teacher(teacher) if teacher else loaded
+    _need_torch("training")
+    from citadel.train.students.loop import distill
+
+    distill(loaded, out, resume=resume, meter=default_meter())
 
 
 def run_mine(

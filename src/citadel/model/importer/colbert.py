@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from citadel.errors import InputError
+from citadel.model.importer.skip_lists import skip_lists, strings
 from citadel.model.importer.source import (
     Dense,
     Module,
@@ -55,15 +56,15 @@ def stanford(
     if weight is None or weight.dim() != 2:
         raise InputError("the checkpoint has no matrix linear.weight: fetch the model again", where)
     as_pylate = {
-        "query_prefix": f"{metadata.get('query_token_id') or '[unused0]'} ",
-        "document_prefix": f"{metadata.get('doc_token_id') or '[unused1]'} ",
+        "query_prefix": _marker(metadata.get("query_token_id") or "[unused0]", where),
+        "document_prefix": _marker(metadata.get("doc_token_id") or "[unused1]", where),
         "query_length": metadata.get("query_maxlen"),
         "document_length": metadata.get("doc_maxlen"),
         "attend_to_mask_tokens": metadata.get("attend_to_mask_tokens"),
     }
     words = list(string.punctuation) if metadata.get("mask_punctuation", True) else []
     dense = project([Dense(weight, torch.zeros(len(weight)))], pretrained.config.hidden, where)
-    return _fields(as_pylate, {}, words, dense, pretrained, tokenizer)
+    return _fields(as_pylate, {}, {"document": words}, dense, pretrained, tokenizer)
 
 
 def colbert(
@@ -72,12 +73,13 @@ def colbert(
     """Fields and projection of a MultiVectorEncoder, or of a PyLate model, which lists fewer modules."""
     where = str(pretrained.folder)
     denses: list[Dense] = []
-    words, is_normalized = None, settings.get("model_type") != "MultiVectorEncoder"
+    masks: list[Module] = []
+    is_normalized = settings.get("model_type") != "MultiVectorEncoder"
     for module in modules[1:]:
-        if module.kind == "Dense" and words is None:
+        if module.kind == "Dense" and not masks:
             denses.append(_token_dense(module))
         elif module.kind == "MultiVectorMask":
-            words = _skip_list(module)
+            masks.append(module)
         elif module.kind == "Normalize":
             is_normalized = True
         else:
@@ -90,12 +92,13 @@ def colbert(
         raise InputError("a ColBERT model without a Normalize module is not supported", where)
     if settings.get("similarity_fn_name") == "meanmaxsim":
         raise InputError("the similarity 'meanmaxsim' is not supported: only maxsim is", where)
-    if words is None:
+    skipped = skip_lists(masks)
+    if not masks:
         words = settings.get("skiplist_words")
-        words = list(string.punctuation) if words is None else _strings(words, where)
+        skipped = {"document": list(string.punctuation) if words is None else strings(words, where)}
     own = transformer_settings(pretrained.folder)
     dense = project(denses, pretrained.config.hidden, where)
-    return _fields(settings, own, words, dense, pretrained, tokenizer)
+    return _fields(settings, own, skipped, dense, pretrained, tokenizer)
 
 
 def _token_dense(module: Module) -> Dense:
@@ -109,25 +112,10 @@ def _token_dense(module: Module) -> Dense:
     return dense
 
 
-def _skip_list(module: Module) -> list[str]:
-    words = _strings(module.config.get("skiplist_words") or [], str(module.folder))
-    if words and module.config.get("skiplist_tasks", ["document"]) not in ("document", ["document"]):
-        raise InputError("a skip list for queries is not supported", str(module.folder))
-    if module.config.get("keep_only_token_ids"):
-        raise InputError("keep_only_token_ids is not supported", str(module.folder))
-    return words
-
-
-def _strings(words: Any, where: str) -> list[str]:
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise InputError("the skip list is not a list of words: fetch the model again", where)
-    return words
-
-
 def _fields(
     settings: dict[str, Any],
     own: dict[str, Any],
-    words: list[str],
+    skipped: dict[str, list[str]],
     dense: Dense,
     pretrained: Pretrained,
     tokenizer: ForeignTokenizer,
@@ -140,7 +128,8 @@ def _fields(
         "query_prompt": query,
         "document_prompt": document,
         "route_cls": True,
-        "skipped_tokens": tokenizer.known(words),
+        "skipped_tokens": tokenizer.known(skipped.get("document", [])),
+        "unrouted_query_tokens": tokenizer.known(skipped.get("query", [])),
     }
     length = own.get("document_length") or settings.get("document_length")
     if length is not None:
@@ -149,6 +138,12 @@ def _fields(
     if expansion is not None:
         fields |= _expanded(expansion, own, longest, tokenizer, where)
     return fields, {"token.weight": dense.weight, "token.bias": dense.bias}
+
+
+def _marker(name: Any, where: str) -> str:
+    if not isinstance(name, str):
+        raise InputError("a marker of queries or documents is not a string: fetch the model again", where)
+    return f"{name} "
 
 
 def _prompts(

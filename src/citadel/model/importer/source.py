@@ -17,7 +17,11 @@ from citadel.model.checkpoint import read_tensors
 from citadel.model.safety import refuse_pickles
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
+ROUTES = "router_config.json"
 WEIGHTS = "model.safetensors"
+STATIC = "SparseStaticEmbedding"  # stored weights of a query's tokens
+_LONGEST_NAME = 255
+_NO_CONFIG = ("Transformer", "MLMTransformer", "Router")  # read elsewhere
 _PACKAGES = ("sentence_transformers.", "pylate.")
 _ACTIVATIONS = {"torch.nn.modules.linear.Identity": "", "torch.nn.modules.activation.Tanh": "tanh"}
 
@@ -79,6 +83,30 @@ def read_modules(folder: Path) -> list[Module]:
     return [_module(folder, str(entry.get("type")), str(entry.get("path", "")), path) for entry in entries]
 
 
+def flatten_routes(modules: list[Module], folder: Path) -> list[Module]:
+    """The modules of documents, then those of queries, of a model with a route for each."""
+    if [module.kind for module in modules] != ["Router"]:
+        return modules
+    path = modules[0].folder / ROUTES
+    routes = read_object(path)
+    structure, kinds = routes.get("structure"), routes.get("types")
+    if not isinstance(structure, dict) or not isinstance(kinds, dict):
+        raise InputError("has no structure of routes: fetch the model again", str(path))
+    if structure.keys() != {"query", "document"} or (routes.get("parameters") or {}).get("route_mappings"):
+        raise InputError("routes other than query and document are not supported", str(path))
+    names = [structure["document"], structure["query"]]
+    if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in names):
+        raise InputError("has no structure of routes: fetch the model again", str(path))
+    documents, queries = ([_module(folder, str(kinds.get(n)), n, path) for n in part] for part in names)
+    if [module.kind for module in queries] != [STATIC]:
+        raise InputError(
+            f"two encoders, one for queries and one for documents, are not supported: only {STATIC} is for "
+            "queries",
+            str(path),
+        )
+    return [*documents, *queries]
+
+
 def _module(folder: Path, kind: str, inner: str, path: Path) -> Module:
     if not kind.startswith(_PACKAGES):
         raise InputError(
@@ -88,14 +116,12 @@ def _module(folder: Path, kind: str, inner: str, path: Path) -> Module:
         )
     own = folder / inner_name(inner, path)
     name = kind.rpartition(".")[2]
-    return Module(
-        name, own, {} if name in ("Transformer", "MLMTransformer") else read_object(own / "config.json")
-    )
+    return Module(name, own, {} if name in _NO_CONFIG else read_object(own / "config.json"))
 
 
 def inner_name(name: str, path: Path) -> str:
     """The name of a folder directly inside the model's; a path that leaves it is an error."""
-    if os.path.basename(name) != name or name in (".", ".."):
+    if os.path.basename(name) != name or name in (".", "..") or "\0" in name or len(name) > _LONGEST_NAME:
         raise InputError(
             f"the module path {name[:60]!r} leaves the model's folder: fetch it again", str(path)
         )

@@ -82,7 +82,10 @@ async def _answer(
     request: Request,
 ) -> Response:
     texts = [query.query for query in queries if query.query is not None]
-    job = PoolJob(context.service.searcher, SearchTask(body, queries, context).run, texts)
+    if body.mode != "model" and len(texts) < len(queries):
+        raise ServerError(422, "fields", f"the mode {body.mode} needs the text of each query, not vectors")
+    searcher = context.service.searcher_of(body.mode, body.fusion, body.weights)
+    job = PoolJob(searcher, SearchTask(body, queries, context).run, texts)
     return JsonBytes(await context.answer(job, request, body.deadline_ms))
 
 
@@ -187,7 +190,16 @@ class SearchTask:
             "tau": results[0].tau,
             "dot_products": sum(hits.dot_products for hits in results),
             "timings": timings,
-        }
+        } | completeness(results)
+
+
+def completeness(results: Sequence[Hits]) -> dict[str, Any]:
+    """Whether all shards answered every query, for an index served on a cluster."""
+    shards = [hits.shards for hits in results if hits.shards is not None]
+    if not shards:
+        return {}
+    answered, total = min(shards)
+    return {"complete": answered == total, "shards": f"{answered}/{total}"}
 
 
 class _Stopwatch:
@@ -207,12 +219,13 @@ def id_rows(hits: Hits) -> list[dict[str, Any]]:
     rows = [
         {"rank": rank, "id": id, "score": score} for rank, (id, score) in enumerate(pairs, hits.offset + 1)
     ]
-    return [row | _relevance(hits, index) for index, row in enumerate(rows)]
+    return [row | _relevance_and_parts(hits, index) for index, row in enumerate(rows)]
 
 
-def _relevance(hits: Hits, index: int) -> dict[str, float]:
-    value = hits.relevance(index)
-    return {} if value is None else {"relevance": value}
+def _relevance_and_parts(hits: Hits, index: int) -> dict[str, Any]:
+    value, parts = hits.relevance(index), hits.parts(index)
+    relevance = {} if value is None else {"relevance": value}
+    return relevance | ({"parts": [asdict(part) for part in parts]} if parts else {})
 
 
 class HitReader:
@@ -236,7 +249,7 @@ class HitReader:
             for id, title, text, metadata in hits.fields(len(rows), len(rows) + step, limit):
                 rank = hits.offset + len(rows) + 1
                 row = self._row(rank, id, scores[len(rows)], title, text) | {"metadata": metadata}
-                row |= _relevance(hits, len(rows))
+                row |= _relevance_and_parts(hits, len(rows))
                 rows.append(row | self._passages(hits, len(rows), passages))
             if self._remaining < 0:
                 raise ServerError(422, "limit", self._too_long)

@@ -1,0 +1,1 @@
+"""Students: models with fewer layers in the vector space of their teacher."""
