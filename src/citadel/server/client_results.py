@@ -29,6 +29,7 @@ class RemoteHits(Sequence[Hit]):
         self.tau, self.dot_products = answer["tau"], dot_products
         self.query_cut = bool(result.get("query_cut"))
         self.matching: int | None = answer.get("matching")  # documents that match the filter
+        self.unknown_fields: list[str] = answer.get("unknown_fields", [])  # that no document has
         self.complete: bool = answer.get("complete", True)  # all shards of a cluster answered in time
         self.facets = facet_pairs(answer.get("facets", {}))
         self._hits = [

@@ -185,6 +185,9 @@ class SearchSummary(ResponseModel):
 
     generation: int = Field(description="the generation that was searched")
     matching: int = Field(description="documents that match the filter; all documents without one")
+    unknown_fields: list[str] | None = Field(
+        None, description="fields of filter, facets and group_by that no document has, if there are any"
+    )
     tau: float = Field(description="the τ in use")
     dot_products: int
     complete: bool | None = Field(

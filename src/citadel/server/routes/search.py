@@ -13,8 +13,8 @@ from pydantic_core import to_json
 
 from citadel.errors import Cancelled, ServerError
 from citadel.filter.parse import given_filter
-from citadel.filter.tree import Filter
-from citadel.index.listing import count_fields
+from citadel.filter.tree import Filter, comparisons
+from citadel.index.listing import count_fields, unknown_fields
 from citadel.index.snapshot import Snapshot
 from citadel.search.hits import Hits
 from citadel.server.config import Limits
@@ -107,7 +107,8 @@ class SearchTask:
         stopwatch = _Stopwatch(seconds)
         filter = given_filter(self._request.filter)
         results = self._scan(job, encoded, filter)
-        matching = {"matching": job.searcher.count(filter, cancel=job.cancel)} | self._facets(job, filter)
+        matching = {"matching": job.searcher.count(filter, cancel=job.cancel)}
+        matching |= self._facets(job, filter) | self._unknown_fields(job, filter)
         stopwatch.lap("scan")
         rows = [self._rows(hits, job) for hits in results]
         stopwatch.lap("documents")
@@ -124,6 +125,17 @@ class SearchTask:
             return {}
         facets = count_fields(job.searcher.snapshot, names, filter, FACET_VALUES, job.cancel)
         return {"facets": facet_rows(facets)}
+
+    def _unknown_fields(self, job: PoolJob, filter: Filter | None) -> dict[str, Any]:
+        """Fields of the request that no document has; the index must not be empty."""
+        names = list(self._request.facets) if isinstance(self._request, SearchRequest) else []
+        names += [self._request.group_by] if self._request.group_by is not None else []
+        if filter is not None:
+            names += [part.field for part in comparisons(filter) if not part.tests_presence]
+        if not names or not len(job.searcher):
+            return {}
+        unknown = unknown_fields(job.searcher.snapshot, names, job.cancel)
+        return {"unknown_fields": unknown} if unknown else {}
 
     def _rows(self, hits: Hits, job: PoolJob) -> list[dict[str, Any]]:
         if not self._request.documents:
