@@ -28,8 +28,9 @@ Change = Callable[[onnx.ModelProto], None]
 
 
 @pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """All sessions that were started."""
+def sessions(monkeypatch: pytest.MonkeyPatch, tiny_model: ModelFolder) -> list[Any]:
+    """All sessions that were started; the export of the model, which starts one, comes first."""
+    tiny_model()
     started: list[Any] = []
     real = onnxruntime.InferenceSession
 
@@ -79,6 +80,22 @@ def outer(name: str, size: int) -> Change:
     """A column and a row whose sum has size² elements."""
     column, row = np.zeros((size, 1), np.float32), np.zeros((1, size), np.float32)
     return both(stored(f"{name}.column", column), stored(f"{name}.row", row))
+
+
+def rotation(
+    position: list[int] | None = None,
+    at: str = "position",
+    cosines: tuple[int, int] = (4, 4),
+    sines: tuple[int, int] = (4, 4),
+) -> Change:
+    """Rotated positions of [1, 4, 8]."""
+    tables = {"cosines": cosines, "sines": sines}
+    return both(
+        stored("x", np.zeros((1, 4, 8), np.float32)),
+        stored("position", np.array(position or [0], np.int64)),
+        *(stored(name, np.zeros(shape, np.float32)) for name, shape in tables.items()),
+        node("RotaryEmbedding", ["x", at, *tables], ["s"], domain="com.microsoft"),
+    )
 
 
 def external(model: onnx.ModelProto) -> None:
@@ -208,6 +225,21 @@ GRAPHS: dict[str, tuple[Change, str]] = {
         lambda m: m.graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1 << 40])),
         "input 'x'",
     ),
+    "rotations from another position": (rotation(position=[1 << 40]), "begin at position 0"),
+    "rotations of several positions": (rotation(position=[0, 0]), "begin at position 0"),
+    "rotations from an input": (rotation(at="input_ids"), "begin at position 0"),
+    "rotations of other widths": (rotation(sines=(4, 2)), "cosines and sines"),
+    "rotations that divide no head": (rotation(cosines=(4, 5), sines=(4, 5)), "cosines and sines"),
+    "rotations of nothing": (rotation(cosines=(4, 0), sines=(4, 0)), "cosines and sines"),
+    "attention with seven inputs": (
+        both(
+            stored("a", np.zeros((1, 4, 8), np.float32)),
+            node(
+                "MultiHeadAttention", ["a"] * 7, ["s"], domain="com.microsoft", num_heads=1,
+            ),
+        ),
+        "MultiHeadAttention has inputs",
+    ),
     "a node without inputs": (node("Relu", [], ["s"]), "which nothing gives"),
     "an undefined input": (node("Relu", ["nobody"], ["s"]), "'nobody'"),
     "weights in another file": (external, "tensor"),
@@ -279,7 +311,7 @@ TOKENIZERS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an unknown normaliser": (
         {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}},
-        "'Precompiled'",
+        "compiled normalizer is damaged",
     ),
     "a prefix": ({"normalizer": {"type": "Prepend", "prepend": "x" * 1000}}, "'Prepend'"),
     "a sequence in a sequence": (

@@ -171,6 +171,26 @@ def test_scaled_rotary_positions_are_refused(tmp_path: Path) -> None:
         load_pretrained(str(tmp_path))
 
 
+def test_narrow_embeddings_are_refused(tmp_path: Path) -> None:
+    written(tmp_path, ElectraConfig(**{**SIZES, "embedding_size": 16}))
+    with pytest.raises(InputError, match="another width than the layers"):
+        load_pretrained(str(tmp_path))
+
+
+def test_modernbert_in_bf16_is_close(tmp_path: Path) -> None:
+    written(tmp_path, BACKBONES["modernbert"])
+    pretrained = load_pretrained(str(tmp_path))
+    backbone = Backbone(pretrained.config).eval()
+    backbone.load_state_dict(pretrained.tensors)
+    ids = torch.randint(5, 36, (2, 40))
+    with torch.no_grad():
+        exact, rounded = (
+            backbone(ids, torch.ones_like(ids), dtype) for dtype in (torch.float32, torch.bfloat16)
+        )
+    assert rounded.dtype == torch.bfloat16
+    assert torch.cosine_similarity(exact, rounded.float(), dim=-1).min() > 0.99
+
+
 def test_irregular_layers_are_refused(tmp_path: Path) -> None:
     written(tmp_path, BACKBONES["modernbert"])
     path = tmp_path / "config.json"

@@ -9,14 +9,16 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from citadel.encode.charsmap import charsmap_problem
 from citadel.errors import InputError
 
 MAX_GROWTH = 16  # factor by which all replacements together may lengthen a text
 MAX_WORD = 1000  # letters of a word that WordPiece splits
 MAX_PARTS = 16
-_ADVICE = "take the tokenizer of a BERT or RoBERTa checkpoint and export the model again"
+_ADVICE = "take the tokenizer of a BERT, RoBERTa or XLM-RoBERTa checkpoint and export the model again"
 _ALLOWED = {
-    "normalizer": "BertNormalizer Lowercase NFC NFD NFKC NFKD Replace Sequence Strip StripAccents",
+    "normalizer": "BertNormalizer Lowercase NFC NFD NFKC NFKD Precompiled Replace Sequence Strip "
+    "StripAccents",
     "pre_tokenizer": "BertPreTokenizer ByteLevel CharDelimiterSplit Digits Metaspace Punctuation Sequence "
     "Split UnicodeScripts Whitespace WhitespaceSplit",
     "post_processor": "BertProcessing ByteLevel RobertaProcessing Sequence TemplateProcessing",
@@ -31,7 +33,7 @@ _INNER = ("normalizers", "pretokenizers", "processors", "decoders")  # keys of a
 def check_tokenizer(contents: bytes, path: str) -> None:
     """Reject a tokenizer with unknown parts, regular expressions or lengthening replacements.
 
-    >>> check_tokenizer(b'{"normalizer": {"type": "Precompiled"}, "model": {"type": "BPE"}}', "t.json")
+    >>> check_tokenizer(b'{"normalizer": {"type": "Prepend"}, "model": {"type": "BPE"}}', "t.json")
     Traceback (most recent call last):
     citadel.errors.InputError: t.json: the tokenizer is refused: its normalizer is of type ...
     """
@@ -80,7 +82,9 @@ def _part_problem(part: str, item: Any) -> str | None:
     kind = item.get("type", "") if isinstance(item, Mapping) else ""
     if not isinstance(kind, str) or kind not in _KINDS[part]:
         return f"its {part} is of type {str(kind)[:40]!r}, which is not known to be bounded"
-    if kind in ("Replace", "Split") and not _is_plain(item.get("pattern")):
+    if kind == "Precompiled":
+        return charsmap_problem(item.get("precompiled_charsmap")) or None
+    if kind in ("Replace", "Split") and not _is_plain(item.get("pattern")) and not _joins_spaces(item):
         return f"the pattern of its {part} is not plain text"
     word = item.get("max_input_chars_per_word", 0)
     if kind == "WordPiece" and part == "model" and not (isinstance(word, int) and 0 <= word <= MAX_WORD):
@@ -95,9 +99,18 @@ def _is_plain(pattern: Any) -> bool:
     return isinstance(pattern, Mapping) and pattern.keys() == {"String"} and bool(pattern["String"])
 
 
+def _joins_spaces(item: Mapping[str, Any]) -> bool:
+    """Whether an item is the one known expression: runs of spaces become one (SentencePiece)."""
+    return (
+        item.get("type") == "Replace"
+        and item.get("pattern") == {"Regex": " {2,}"}
+        and item.get("content") in (" ", "▁")
+    )
+
+
 def _growth(item: Mapping[str, Any]) -> float:
     """Factor by which a replacement may lengthen a text."""
-    if item.get("type") != "Replace":
+    if item.get("type") != "Replace" or _joins_spaces(item):
         return 1
     return max(len(str(item.get("content", ""))) / len(str(item["pattern"]["String"])), 1)
 

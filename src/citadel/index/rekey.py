@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from citadel.index.centroid_book import AnyCodebook, CentroidBook
 from citadel.index.documents import Row, renumbered
+from citadel.index.id_table import id_hashes
 from citadel.index.packing import is_first_of_pair, ranges
 from citadel.index.quantize import decode
-from citadel.index.segment import WHOLE_TEXT, Segment, id_hashes
+from citadel.index.segment import WHOLE_TEXT, Segment
 from citadel.index.tombstones import Deleted
 from citadel.types import Floats
 
@@ -101,6 +102,9 @@ class RekeyedContents:
     @property
     def total_length(self) -> int:
         return 0
+
+    def words(self) -> None:
+        """None: a centroid index has no BM25 lists."""
 
     def passage_counts(self) -> Iterator[NDArray[np.uint32]]:
         yield self._counts

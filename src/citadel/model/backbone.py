@@ -226,13 +226,10 @@ class Backbone(nn.Module):
         if shape.architecture != "modernbert":
             return (Surroundings(bias), Surroundings(bias))
         full, local = (_turns(shape, kind, x.device) for kind in (False, True))
-        turns = [tuple(part[:length].to(x.dtype) for part in parts) for parts in (full, local)]
+        full, local = ((cosines[:length], sines[:length]) for cosines, sines in (full, local))
         window = _window(length, shape.local_window, x)
         near = window if bias is None else torch.minimum(bias, window)
-        return (
-            Surroundings(bias, (turns[0][0], turns[0][1])),
-            Surroundings(near, (turns[1][0], turns[1][1])),
-        )
+        return (Surroundings(bias, full), Surroundings(near, local))
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype, padded: bool | None = None) -> Tensor | None:
@@ -266,8 +263,9 @@ def _turns(shape: BackboneConfig, local: bool, device: torch.device) -> tuple[Te
 
 
 def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Rotate the halves of x against each other; in at least fp32, because angles need the precision."""
     first, second = x.chunk(2, -1)
-    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1)
+    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1).to(x.dtype)
 
 
 def _window(length: int, size: int, x: Tensor) -> Tensor:

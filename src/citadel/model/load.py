@@ -206,6 +206,8 @@ def _shape(family: Family, data: dict[str, Any], tensors: dict[str, Tensor], whe
     layers = sum(name.endswith("attention.qkv.weight") for name in tensors)
     if layers != config.layers:
         raise InputError(f"config.json says {config.layers} layers, the weights have {layers}", where)
+    if data.get("embedding_size", config.hidden) != config.hidden:
+        raise InputError("embeddings of another width than the layers are not supported", where)
     rows, width = (*tensors["embeddings.word"].shape, 0, 0)[:2]
     if (rows, width) != (config.vocabulary, config.hidden):
         raise InputError(

@@ -40,7 +40,8 @@ class TorchTexts:
         self._model = load_model(folder).to(self._device).eval()
         self._model.prepare_router(self._dtype)
         self.config = self._model.config
-        singly = singly and self.config.attend_padding  # recorded queries attend to every token
+        # Recorded queries attend to every token, and stored weights need no recording.
+        singly = singly and self.config.attend_padding and not self.config.static_queries
         self._single = SingleQueries(self._model, self._dtype, str(folder)) if singly else None
         self.tau = self.config.tau if tau is None else tau
         self.tokenizer = Tokenizer(folder, self.config)

@@ -72,7 +72,6 @@ class CentroidEngine:
             raise Cancelled("the search was cancelled") from error
         return [Scored(*parts) for parts in results]
 
-
     def search_timed(self, query: Floats, options: Options) -> tuple[Scored, dict[str, float]]:
         """Search on one thread; also return the seconds per stage: products with centroids, lists, MaxSim."""
         start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import string
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
@@ -27,11 +28,13 @@ from transformers import (
     MPNetConfig,
     PreTrainedTokenizerFast,
     RobertaConfig,
+    XLMRobertaConfig,
 )
 
 from citadel.encode.encoder import Encoder
 from citadel.errors import InputError
 from citadel.model.importer.convert import import_model
+from tests.support.charsmap import charsmap
 
 WORDS = "the theory of relativity was proposed by einstein in Bern, not by newton; darwin wrote on evolution."
 SENTENCES = [
@@ -64,6 +67,7 @@ BACKBONES: dict[str, tuple[str, Any]] = {
         ),
     ),
     "roberta": ("bytes", lambda size: RobertaConfig(vocab_size=size, pad_token_id=1, **SIZES)),
+    "xlm-roberta": ("sentencepiece", lambda size: XLMRobertaConfig(vocab_size=size, pad_token_id=1, **SIZES)),
     "mpnet": ("mpnet", lambda size: MPNetConfig(vocab_size=size, **SIZES)),
     "modernbert": (
         "modern",
@@ -106,6 +110,25 @@ def byte_pairs(special: tuple[str, ...], cls: str, sep: str, normalizer: Any) ->
     return tokenizer
 
 
+def sentence_pieces(special: tuple[str, ...], cls: str, sep: str) -> Tokenizer:
+    """Unigram with a compiled normalizer, as that of XLM-RoBERTa."""
+    tokenizer = Tokenizer(models.Unigram())
+    rules = {"ß": "ss", "ﬁ": "fi", "\t": " ", "\n": " ", "②": "2", "²": "2"}
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Precompiled(base64.b64decode(charsmap(rules))), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, special_tokens=list(special), unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    vocabulary = tokenizer.get_vocab()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[cls, "$A", sep], special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])]
+    )
+    return tokenizer
+
+
 def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
     if kind == "wordpiece":
         library, names = (
@@ -115,6 +138,8 @@ def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
     elif kind == "mpnet":
         special = ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")
         library, names = word_pieces(special, "<s>", "</s>"), dict(zip("cpsum", special, strict=True))
+    elif kind == "sentencepiece":
+        library, names = sentence_pieces(ROBERTA, "<s>", "</s>"), dict(zip("cpsum", ROBERTA, strict=True))
     elif kind == "bytes":
         library, names = byte_pairs(ROBERTA, "<s>", "</s>", None), dict(zip("cpsum", ROBERTA, strict=True))
     else:

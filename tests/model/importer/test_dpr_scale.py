@@ -297,6 +297,16 @@ def test_hostile_file_is_refused(
     assert not (tmp_path / "evil").exists()
 
 
+def test_refusal_names_the_command_that_converts(backbone: Path, tmp_path: Path) -> None:
+    path = archive(tmp_path, call("evil", "Module", "evil"))
+    message = refused(path, backbone, tmp_path)
+    assert f"torch.load('{path}', weights_only=False)['state_dict']" in message and "clean.ckpt" in message
+    state = state_dict(backbone)
+    torch.save({"state_dict": state}, tmp_path / "clean.ckpt")  # what the command writes
+    [folder] = import_model(str(tmp_path / "clean.ckpt"), tmp_path / "clean", backbone=str(backbone))
+    assert (load_config(folder).query_keys, load_config(folder).document_keys) == (1, 5)
+
+
 def test_missing_checkpoint_and_folder_are_refused(backbone: Path, tmp_path: Path) -> None:
     assert "no such checkpoint" in refused(tmp_path / "none.ckpt", backbone, tmp_path)
     (tmp_path / "folder.ckpt").mkdir()

@@ -17,7 +17,11 @@ from torch import Tensor
 from citadel.errors import InputError
 
 MAX_PICKLE = 64 << 20  # bytes of the pickle itself; tensors lie beside it
-_ADVICE = "convert it on a machine you trust: load it there and save its state_dict with safetensors"
+_ADVICE = (
+    "convert it on a machine you trust with "
+    "`python -c \"import torch; torch.save({'state_dict': torch.load('FILE', "
+    "weights_only=False)['state_dict']}, 'clean.ckpt')\"` and name clean.ckpt"
+)
 
 
 class Ignored:
@@ -140,7 +144,9 @@ def _whole(name: str, tensor: Any, where: str) -> Tensor:
 
 
 def _refused(reason: str, where: str) -> InputError:
-    return InputError(f"the pickled checkpoint is refused: it {reason}; {_ADVICE}", where)
+    return InputError(
+        f"the pickled checkpoint is refused: it {reason}; {_ADVICE.replace('FILE', where)}", where
+    )
 
 
 def _first_line(error: Exception) -> str:

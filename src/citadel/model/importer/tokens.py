@@ -13,6 +13,7 @@ from citadel.encode.tokenizer_check import check_tokenizer
 from citadel.errors import InputError
 
 PROBES = ("heart", "Heart", "1", "(a) b", "über x")
+MAX_PROMPT = 10_000  # letters
 _MASKS = ("[MASK]", "<mask>")
 _PADS = ("[PAD]", "<pad>")
 
@@ -62,6 +63,8 @@ class ForeignTokenizer:
 
     def prompt(self, text: str) -> tuple[int, ...]:
         """Ids of a prompt; one that merges with the text behind it is an error."""
+        if len(text) > MAX_PROMPT:
+            raise InputError(f"a prompt of {len(text):,} letters is not supported", str(self.path))
         own = self.ids(text)
         for probe in PROBES:
             if self.ids(text + probe) != own + self.ids(probe):
