@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from citadel.errors import UsageError
 from citadel.index.snapshot import Snapshot
 from citadel.search.centroid import CentroidEngine
-from citadel.search.cpu import STAGES, CpuEngine
+from citadel.search.cpu import STAGES
 from citadel.search.plan import Options, Plan, plan_vectors
 from citadel.settings import Settings
 from citadel.types import RoutedTokens, Scored
@@ -55,7 +55,7 @@ class Bench:
     """An index to time: its engine, the queries, and the steps before and after the engine."""
 
     snapshot: Snapshot
-    engine: CpuEngine | CentroidEngine
+    engine: Any  # a CpuEngine or CentroidEngine, each with queries of its own
     options: Options
     queries: Sequence[Any]  # texts with an encoder, else routed tokens
     encode: Callable[[str], RoutedTokens] | None = None
