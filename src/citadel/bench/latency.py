@@ -179,7 +179,8 @@ def _timed(bench: Bench, query: Any) -> dict[str, float]:
 def _searched(bench: Bench, prepared: Any) -> tuple[Scored, dict[str, float]]:
     if bench.gpu is not None:
         return bench.gpu.search(prepared, bench.options), {"plan": 0.0}
-    return bench.engine.search_timed(prepared, bench.options)
+    timed: tuple[Scored, dict[str, float]] = bench.engine.search_timed(prepared, bench.options)
+    return timed
 
 
 def _plan(bench: Bench, query: Any) -> Plan:
