@@ -87,8 +87,17 @@ class RankedHits(Hits):
     @property
     def dot_products(self) -> int:
         """Dot products computed by the searches that these hits come from."""
+        return sum(hits.dot_products for hits in self._searches())
+
+    @property
+    def shards(self) -> tuple[int, int] | None:
+        """The fewest shards that answered one of the searches, of how many; None unless on a cluster."""
+        return min((hits.shards for hits in self._searches() if hits.shards is not None), default=None)
+
+    def _searches(self) -> list[Hits]:
+        """The searches that these hits come from."""
         searches = {id(hits): hits for row in self._rows for hits, _ in row.sources}
-        return sum(hits.dot_products for hits in searches.values() if isinstance(hits, Hits))
+        return [hits for hits in searches.values() if isinstance(hits, Hits)]
 
     def fields(self, start: int, stop: int, limit: int = sys.maxsize) -> list[Fields]:
         """Id, title, text and metadata of hits start … stop − 1; texts are cut after `limit` characters."""
