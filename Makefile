@@ -14,6 +14,7 @@ NIGHT  := tests/crash/test_full_disk.py=15m tests/crash/test_memory.py=15m \
           tests/cli/test_resume.py=15m tests/train/test_loop.py=15m tests/server/test_fuzz.py=15m \
           tests/server/test_swap.py=15m tests/server/test_slow_clients.py=15m tests/server/web=15m \
           tests/server/test_overload.py=15m tests/crash/test_power_loss.py=15m \
+          tests/crash/test_object_store.py=15m tests/cluster=15m \
           tests/crash/test_process_death.py=15m
 
 NATIVE := CMakeLists.txt $(foreach kind,cpp hpp,$(wildcard native/*/*.$(kind) native/*/*/*.$(kind)))
@@ -74,7 +75,7 @@ night: $(VENV)/.dev
 	@sh scripts/night.sh $(BIN)/pytest $(JOBS) $(NIGHT)
 
 bench: $(VENV)/.bench
-	set -e; for file in $(filter-out %/common.py %/train.py %/graph_large.py benchmarks/gpu%,$(wildcard benchmarks/*.py)); \
+	set -e; for file in $(filter-out %/common.py %/train.py %/graph_large.py %/off_topic.py %/hybrid.py benchmarks/gpu%,$(wildcard benchmarks/*.py)); \
 		do $(BIN)/python $$file; done
 
 reproduce: $(VENV)/.dev

@@ -123,6 +123,13 @@ def encode_queries(encoder: GpuEncoder, given: Sequence[tuple[str, frozenset[str
     return Queries(rows, [relevant for _, relevant in given])
 
 
+def save_queries(path: Path, queries: Queries) -> None:
+    """Write the queries for `peers/vectors.py`."""
+    keys, weights, _, semantic = zip(*queries.part(1000).rows, strict=True)
+    rows: dict[str, Any] = {"keys": np.concatenate(keys), "weights": np.concatenate(weights)}
+    np.savez(path, offsets=np.cumsum([0, *map(len, keys)]), semantic=np.stack(semantic), **rows)
+
+
 def crops(tokens: Tokens, count: int) -> tuple[Tokens, int]:
     """About `count` windows of WINDOW tokens, evenly spread over all texts, and their distance in tokens."""
     inner = tokens.lengths - 2  # without [CLS] and [SEP]
@@ -335,6 +342,7 @@ def measure_passages(
     held_out = encode_queries(encoder, pairs(known, lambda crc: crc % 100 == 0, 10_000))
     tuning = encode_queries(encoder, pairs(known, lambda crc: crc % 2 == 1, given.queries))
     run.note("held-out queries", len(held_out.rows))
+    save_queries(given.folder / "queries.npz", held_out)
     index = build(run, "passages", given.folder / "passages", encoder.batches(tokens, texts.ids, []))
     subject = Subject(index)
     grades = [dict.fromkeys(relevant, 1) for relevant in held_out.relevant]

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from citadel.search.fusion import fuse
     from citadel.search.hits import Hits
     from citadel.search.hybrid import Hybrid
+    from citadel.search.index_hybrid import IndexHybrid
     from citadel.search.searcher import Searcher
+    from citadel.server.async_client import AsyncClient
     from citadel.server.client import Client
     from citadel.settings import Field, LongDocuments, Settings
     from citadel.types import AddedCount, Document, Hit, Passage, Ranking, ScorePart
@@ -47,6 +49,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AddedCount",
+    "AsyncClient",
     "CancelFlag",
     "Cancelled",
     "ChangesLostError",
@@ -66,6 +69,7 @@ __all__ = [
     "Hybrid",
     "HybridExplanation",
     "Index",
+    "IndexHybrid",
     "IndexNotFoundError",
     "InputError",
     "LockHeldError",
@@ -92,6 +96,7 @@ __all__ = [
 # Imported at first use: `citadel --help` must not wait for numpy and the engine.
 _LAZY = {
     "AddedCount": "citadel.types",
+    "AsyncClient": "citadel.server.async_client",
     "CancelFlag": "citadel._native",
     "Client": "citadel.server.client",
     "Document": "citadel.types",
@@ -102,6 +107,7 @@ _LAZY = {
     "Hybrid": "citadel.search.hybrid",
     "HybridExplanation": "citadel.explain.hybrid",
     "Index": "citadel.api",
+    "IndexHybrid": "citadel.search.index_hybrid",
     "LongDocuments": "citadel.settings",
     "Passage": "citadel.types",
     "Ranking": "citadel.types",

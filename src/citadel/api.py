@@ -8,9 +8,9 @@ import inspect
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from citadel.encode.batches import encoded_batches
 from citadel.encode.config import load_config
@@ -36,10 +36,14 @@ from citadel.index.sharded import ShardedSnapshot, open_newest
 from citadel.index.snapshot import Snapshot
 from citadel.index.storage import AnyPath, Storage, as_storage
 from citadel.index.vectors import batches
+from citadel.index.word_snapshot import WordSnapshot
 from citadel.index.writer import Writer
 from citadel.index_reader import IndexReader
 from citadel.progress import document_progress
+from citadel.search.async_search import run_cancellable
+from citadel.search.engine import EngineOpener
 from citadel.search.hits import Hits
+from citadel.search.index_hybrid import CANDIDATES, DEFAULT_METHOD, DEFAULT_WEIGHTS, MODES, IndexHybrid
 from citadel.search.searcher import QueryEncoder, Searcher
 from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR, EncodeOn, Field
 from citadel.text.new_ids import NewIds
@@ -81,7 +85,7 @@ class Index(IndexReader):
         self._view: Snapshot | Writer = open_newest(storage)  # a Writer after the first change
         super().__init__(storage, memory, model, threads, encoder, query_model)
         self._closed = False
-        self._newest: tuple[Any, Searcher] | None = None  # of `search`
+        self._newest: tuple[Any, dict[str, Searcher | IndexHybrid]] | None = None  # of `search`, by mode
         self._document_encoder: tuple[EncodeOn, Callable[..., Iterator[VectorBatch]]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -109,6 +113,7 @@ class Index(IndexReader):
         long: str | None = None,
         chunk_tokens: int | None = None,
         chunk_overlap: int | None = None,
+        hybrid: bool = False,
         memory: int = DEFAULT_MEMORY,
         threads: int | None = None,
         overwrite: bool = False,
@@ -120,6 +125,8 @@ class Index(IndexReader):
         Text is encoded by `model`, a folder made by `citadel export`; the default is the model installed with
         the package. `tau` (default: the model's) and the codecs of its token and semantic vectors (`int8`)
         are optional. `model="bm25"`, or an `analyser` (`english`), `k1` (0.9) or `b` (0.4), selects BM25.
+        `hybrid=True` keeps BM25 lists beside those of a model, for searches with `mode="hybrid"` or
+        `mode="bm25"`; `analyser`, `k1` and `b` are then theirs.
 
         `long` decides what becomes of texts longer than the model reads: "chunk" (the default) splits them
         into passages of at most `chunk_tokens` tokens (256) with `chunk_overlap` in common (32), and a hit is
@@ -145,6 +152,7 @@ class Index(IndexReader):
             long=long,
             chunk_tokens=chunk_tokens,
             chunk_overlap=chunk_overlap,
+            hybrid=hybrid,
         )
         settings, named, encoder = new_index_settings(options)
         storage = as_storage(path)
@@ -459,8 +467,10 @@ class Index(IndexReader):
 
     # -- reading
 
-    def search(self, query: str, k: int = 10, **options: Any) -> Hits:
+    def search(self, query: str, k: int = 10, *, mode: str = "model", **options: Any) -> Hits:
         """Search the newest committed generation, with the options of `Searcher.search`.
+
+        `mode` is one of `searcher`.
 
         >>> import tempfile
         >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
@@ -470,32 +480,129 @@ class Index(IndexReader):
         >>> index.search("mc²", offset=10).ids, index.search("mc²", min_score=99.0).ids
         (['d10', 'd11'], [])
         """
-        self.refresh()
-        generation = (self.settings.fingerprint, self.generation, self._snapshot.manifest.index_id)
-        searcher = self._newest
-        if searcher is None or searcher[0] != generation:
-            self._newest = searcher = (generation, self.searcher())
-        return searcher[1].search(query, k, **options)
+        return self._newest_searcher(mode).search(query, k, **options)
 
+    async def asearch(
+        self, query: str, k: int = 10, *, mode: str = "model", cancel: Cancel | None = None, **options: Any
+    ) -> Hits:
+        """`search` in a worker thread, with texts and metadata; cancelling the task stops the search.
+
+        >>> import asyncio, tempfile
+        >>> index = Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add([{"id": "d1", "text": "E = mc²"}])
+        >>> asyncio.run(index.commit().asearch("mc²")).ids
+        ['d1']
+        """
+
+        def work(flag: Cancel) -> Hits:
+            hits = self.search(query, k, mode=mode, cancel=flag, **options)
+            hits.load(flag)
+            return hits
+
+        return await run_cancellable(work, cancel)
+
+    def _newest_searcher(self, mode: str) -> Searcher | IndexHybrid:
+        """The searcher of a mode over the newest generation; kept until the next one."""
+        self.refresh()
+        snapshot = self._snapshot
+        generation = (snapshot.settings.fingerprint, snapshot.manifest.generation, snapshot.manifest.index_id)
+        newest = self._newest
+        if newest is None or newest[0] != generation:
+            self._newest = newest = (generation, {})
+        if mode not in newest[1]:
+            newest[1][mode] = self.searcher(mode=mode)
+        return newest[1][mode]
+
+    @overload
     def searcher(
         self,
         *,
+        mode: Literal["model", "bm25"] = "model",
+        threads: int | None = None,
+        engine: str | EngineOpener = "native",
+        device: str = "cpu",
+        gpu_memory: int | None = None,
+        card_memory: int | None = None,
+    ) -> Searcher: ...
+    @overload
+    def searcher(
+        self,
+        *,
+        mode: Literal["hybrid"],
+        fusion: str = DEFAULT_METHOD,
+        weights: Sequence[float] | None = DEFAULT_WEIGHTS,
+        candidates: int = CANDIDATES,
         threads: int | None = None,
         engine: str = "native",
         device: str = "cpu",
         gpu_memory: int | None = None,
         card_memory: int | None = None,
-    ) -> Searcher:
+    ) -> IndexHybrid: ...
+    @overload
+    def searcher(
+        self,
+        *,
+        mode: str,
+        fusion: str = DEFAULT_METHOD,
+        weights: Sequence[float] | None = DEFAULT_WEIGHTS,
+        candidates: int = CANDIDATES,
+        threads: int | None = None,
+        engine: str = "native",
+        device: str = "cpu",
+        gpu_memory: int | None = None,
+        card_memory: int | None = None,
+    ) -> Searcher | IndexHybrid: ...
+    def searcher(
+        self,
+        *,
+        mode: str = "model",
+        fusion: str = DEFAULT_METHOD,
+        weights: Sequence[float] | None = DEFAULT_WEIGHTS,
+        candidates: int = CANDIDATES,
+        threads: int | None = None,
+        engine: str = "native",
+        device: str = "cpu",
+        gpu_memory: int | None = None,
+        card_memory: int | None = None,
+    ) -> Searcher | IndexHybrid:
         """A searcher over the last committed generation; later commits do not change its results.
 
         `device="cuda"` copies the index to a GPU, searches there and encodes queries there. Lists beyond
         `gpu_memory` bytes stay in host memory (`card_memory` is its former name).
+
+        An index created with `hybrid=True` has three modes: `model` searches the model's lists, `bm25` the
+        BM25 lists, `hybrid` both, fused as by `citadel.fuse` with `weights` of model and BM25. Each gives its
+        best `candidates` hits, at least `offset + k`.
+
+        >>> import tempfile
+        >>> index = Index.create(tempfile.mkdtemp(), model="default", hybrid=True)
+        >>> added = index.add([{"id": "d1", "text": "E = mc²"}])
+        >>> searcher = index.commit().searcher(mode="hybrid", fusion="rrf", weights=(1, 1))
+        >>> [(part.name, part.rank) for part in searcher.search("mc²")[0].parts]
+        [('model', 1), ('bm25', 1)]
         """
+        if mode not in MODES:
+            raise UsageError(f"unknown mode {mode!r}: choose one of {', '.join(MODES)}")
         memory = card_memory if gpu_memory is None else gpu_memory
-        return self._searcher(self._snapshot, threads, engine, device, memory)
+        snapshot = self._snapshot
+        own = (
+            self._searcher(snapshot, threads, engine, device, memory)
+            if mode != "bm25" or snapshot.settings.router == "bm25"
+            else None
+        )
+        if own is not None and mode != "hybrid":
+            return own
+        on_cpu = engine if isinstance(engine, str) and device == "cpu" else "native"
+        bm25 = _word_searcher(WordSnapshot(snapshot), threads, on_cpu)
+        return bm25 if own is None else IndexHybrid(own, bm25, fusion, weights, candidates)
 
     def _searcher(
-        self, snapshot: Snapshot, threads: int | None, engine: str, device: str, gpu_memory: int | None
+        self,
+        snapshot: Snapshot,
+        threads: int | None,
+        engine: str | EngineOpener,
+        device: str,
+        gpu_memory: int | None,
     ) -> Searcher:
         encoder = self._encode_queries if self.settings.model else None
         on_device = functools.cache(lambda: self.encoder_on(device)) if encoder and device != "cpu" else None
@@ -540,15 +647,17 @@ class Index(IndexReader):
             return self._document_encoder[1]
 
     def _load_on(self, where: EncodeOn) -> Callable[..., Iterator[VectorBatch]]:
+        folder = self._find_model()
+        require_space(load_config(folder), space_of(folder), self.settings, folder)
         try:
             from citadel.model.documents import document_batches, document_encoder
+
+            encoder = document_encoder(folder, where, self.settings.tau)
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"--device {where.device} needs {error.name}: run `pip install 'citadel-ir[gpu]'`"
             ) from None
-        folder = self._find_model()
-        require_space(load_config(folder), space_of(folder), self.settings, folder)
-        return functools.partial(document_batches, document_encoder(folder, where, self.settings.tau))
+        return functools.partial(document_batches, encoder)
 
     def encoder_on(self, device: str) -> QueryEncoder:
         """Load the model for queries on a device."""
@@ -609,6 +718,13 @@ def _restore_searcher(
     """Restore a pickled Searcher."""
     index = Index(snapshot.storage, memory, model, threads, query_model=query_model)
     return index._searcher(snapshot, *options)
+
+
+def _word_searcher(snapshot: Snapshot, threads: int | None, engine: str) -> Searcher:
+    """A searcher of the BM25 lists beside those of a model."""
+    searcher = Searcher(snapshot, threads, engine)
+    searcher.recipe = (_word_searcher, (threads, engine))
+    return searcher
 
 
 def _conditions(filter: GivenFilter) -> Filter:

@@ -124,6 +124,27 @@ def long_documents(
 
 
 @dataclass(frozen=True, slots=True)
+class WordSettings:
+    """The BM25 lists of an index that has them beside the lists of its model.
+
+    >>> WordSettings("english-1-00000000").settings().router
+    'bm25'
+    """
+
+    fingerprint: str  # of the analyser
+    analyser: str = DEFAULT_ANALYSER
+    k1: float = DEFAULT_K1
+    b: float = DEFAULT_B
+
+    def __post_init__(self) -> None:
+        check_bm25(self.k1, self.b)
+
+    def settings(self) -> Settings:
+        """The settings of a BM25 index with the same lists."""
+        return Settings("bm25", self.fingerprint, analyser=self.analyser, k1=self.k1, b=self.b)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Settings that determine the postings of a document; stored in every manifest.
 
@@ -142,6 +163,7 @@ class Settings:
     b: float = DEFAULT_B
     model: str | None = None  # name of the model that encodes text; `fingerprint` identifies it
     long: LongDocuments = field(default_factory=LongDocuments)
+    words: WordSettings | None = None  # BM25 lists beside those of the model
 
     def __post_init__(self) -> None:
         if self.router not in ROUTERS:

@@ -182,6 +182,7 @@ class Scored(NamedTuple):
     numbers: NDArray[np.int64]  # [k]
     scores: Floats  # [k]
     dot_products: int = 0
+    shards: tuple[int, int] | None = None  # answered, of how many; None unless they are searched elsewhere
 
 
 class AddedCount(int):

@@ -90,7 +90,7 @@ def test_settings_reach_the_index(corpus: Path, tmp_path: Path, citadel: Citadel
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--analyser", "french"], "unknown analyser 'french'"),
+        (["--analyser", "klingon"], "unknown analyser 'klingon'"),
         (["--tau", "0.5"], "--tau is for a corpus of vectors, an .npz file, or for a --model"),
         (["--router", "dynamic"], "router 'dynamic' needs vectors"),
         (["--b", "2"], "b"),

@@ -21,9 +21,9 @@ from citadel.cluster.job import Job
 from citadel.errors import InputError, LockHeldError, ResourceError, UsageError
 from citadel.types import Document
 from tests.cluster.test_units import BM25, documents
+from tests.support.ray_cluster import local_cluster
 
 ray: Any = pytest.importorskip("ray", reason="needs the extra [ray]")
-cluster_utils: Any = pytest.importorskip("ray.cluster_utils", reason="needs the extra [ray]")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # Ray leaves sockets open
@@ -34,14 +34,8 @@ DEADLINE = 120.0  # seconds; generous, because the machine may be busy
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes on this machine, beside a head without cores."""
-    node = {"object_store_memory": 80 << 20, "include_dashboard": False}
-    made = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **node})
-    for _ in range(2):
-        made.add_node(num_cpus=1, object_store_memory=80 << 20)
-    ray.init(address=made.address, log_to_driver=False)
-    yield made
-    ray.shutdown()
-    made.shutdown()
+    with local_cluster(1, 1) as made:
+        yield made
 
 
 def job_of(root: Path, **options: Any) -> Job:

@@ -13,6 +13,7 @@ from citadel.cluster.encode_unit import UnitEncoder, is_finished, unit_folder
 from citadel.cluster.job import Job
 from citadel.cluster.join_units import join_units
 from citadel.cluster.units import Unit, cut_units
+from citadel.encode.locate import default_model
 from citadel.errors import CorruptIndexError, LockHeldError
 from citadel.index.root_manifest import RootManifest, write_root
 from citadel.types import Document
@@ -154,3 +155,22 @@ def test_a_damaged_unit_is_reported_and_encoded_again(
     assert not is_finished(job, units[0].key)
     UnitEncoder(job).encode(units[0])
     assert len(publish(job, units)) == 60
+
+
+@pytest.mark.skipif(default_model() is None, reason="the default model is not installed")
+def test_units_with_bm25_lists_beside_a_model(tmp_path: Path) -> None:
+    settings = {"model": "default", "hybrid": True}
+    job = Job(str(tmp_path / "root"), "corpus", 2, settings, unit_documents=4, memory=64 << 20, graph=False)
+    job.target.make()
+    given = documents(12)
+    encoder, units = UnitEncoder(job), list(cut_units(given, job))
+    for unit in units:
+        encoder.encode(unit)
+    root = publish(job, units)
+    root.check(deep=True)
+    with citadel.Index.create(tmp_path / "one", **settings) as one:
+        one.add(given)
+        one.commit()
+    for mode in ("bm25", "hybrid"):
+        hits, expected = (each.search("fox w3 again", 20, mode=mode) for each in (root, one))
+        assert hits.to_dicts() == expected.to_dicts()

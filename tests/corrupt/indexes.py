@@ -17,6 +17,7 @@ from citadel.index.checksum import crc32c
 from citadel.index.vectors import batches
 from citadel.types import Passages, VectorBatch
 from tests.index.quick import Quick
+from tests.support.hybrid import create_hybrid
 
 KINDS = ("bm25", "int8", "fp16", "pq2", "sparse", "none", "long")
 WORDS = [
@@ -58,8 +59,9 @@ ROUTERS = {
     "sparse": "sparse",
     "none": "none",
     "long": "dynamic",
+    "hybrid": "dynamic",
 }
-CODECS = {"long": "int8"}  # other kinds are named after theirs
+CODECS = {"long": "int8", "hybrid": "int8"}  # other kinds are named after theirs
 
 
 def fields(kind: str) -> dict[str, citadel.Field]:
@@ -119,6 +121,8 @@ def text_of(number: int) -> dict[str, Any]:
 def create(folder: Path, kind: str) -> citadel.Index:
     if kind == "bm25":
         return citadel.Index.create(Quick(folder), analyser="plain")
+    if kind == "hybrid":
+        return create_hybrid(Quick(folder), fields(kind), "by hand")
     return citadel.Index.create(
         Quick(folder), fields=fields(kind), router=ROUTERS[kind], fingerprint="by hand"
     )
@@ -129,6 +133,8 @@ def add(index: citadel.Index, kind: str, numbers: range) -> None:
         index.add(text_of(number) for number in numbers)
     elif kind == "long":
         index.add_vectors(long_documents(index, numbers))
+    elif kind == "hybrid":
+        index.add_vectors([vectors_of(kind, number) | text_of(number) for number in numbers])
     else:
         index.add_vectors([vectors_of(kind, number) for number in numbers])
 
@@ -218,6 +224,10 @@ def ask(folder: Path, kind: str, engine: str = "native") -> list[Any]:
         answers: list[Any] = [
             (hits.ids, hits.scores) for hits in (query(searcher) for query in queries(kind))
         ]
+        if kind == "hybrid":
+            words = index.searcher(mode="bm25", engine=engine, threads=1)
+            answers += [(hits.ids, hits.scores) for hits in (query(words) for query in queries("bm25"))]
+            answers.append(explained(words, "bm25", "d7"))
         if kind == "long":
             for query in queries(kind):
                 answers += [(hit.passage, hit.passages) for hit in query(searcher)]

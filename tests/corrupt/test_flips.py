@@ -22,6 +22,8 @@ CIT = [(kind, "seg-") for kind in indexes.KINDS] + [
     ("pq2", "codebook-"),
     ("bm25", "cols-"),
     ("int8", "cols-"),
+    ("hybrid", "words-"),
+    ("hybrid", "del-"),
 ]
 
 
@@ -129,7 +131,7 @@ def test_flips_in_header_table_footer_and_padding(
 def test_flips_in_every_section(kind: str, prefix: str, whole: Whole, truth: Truth, tmp_path: Path) -> None:
     random, folder = generator("sections", kind, prefix), indexes.copy(whole(kind), tmp_path / kind)
     path = file_of(folder, prefix)
-    flips_per_section = often(200, 300)
+    flips_per_section = often(40 if kind == "hybrid" else 200, 300)
     assert (
         flip_all(folder, kind, path, inside(File(path), random, flips_per_section), truth(kind), random)
         >= min(4, File(path).count) * flips_per_section

@@ -76,7 +76,9 @@ class Harness:
         files = dict(state)
         manifests = [name for name in files if name.startswith("gen.") and not name.endswith(".tmp")]
         if not manifests:
-            return any(name.startswith(("seg-", "docs-", "cols-", "del-", "graph-")) for name in files)
+            return any(
+                name.startswith(("seg-", "docs-", "cols-", "del-", "graph-", "words-")) for name in files
+            )
         newest = files[max(manifests)]
         return newest, *((name, files.get(name)) for name in self._named(newest))
 
@@ -86,6 +88,7 @@ class Harness:
         data = json.loads(self.crashes.contents[manifest.file].partition(b"\n")[0])
         parts = ("file", "documents_file", "columns_file", "graph_file")
         files = [segment[part]["name"] for segment in data["segments"] for part in parts if segment[part]]
+        files += [segment["words"]["file"]["name"] for segment in data["segments"] if "words" in segment]
         return files + ([data["deletions"]["name"]] if data["deletions"] else [])
 
     def _open(self, disk: MemoryDisk) -> Outcome:
@@ -132,18 +135,21 @@ def _add(index: Index, added: tuple[str, str]) -> None:
     Step(add=(added,)).apply(index)
 
 
-@pytest.mark.parametrize("kind", ["text", "vectors", "graphs"])
-def test_power_loss_never_loses_or_mixes_commits(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "share"), [("text", 1), ("vectors", 1), ("graphs", 1), ("hybrid", 8)])
+def test_power_loss_never_loses_or_mixes_commits(kind: str, share: int) -> None:
+    """`share` is the part of the states that is opened, for workloads with many files."""
+    states, writers = STATES // share, WRITERS // share
     disk = MemoryDisk()
     expected = recorded(disk, kind)
     harness = Harness(disk, kind, expected, f"power loss, {kind}")
     assert any("graph-" in operation.name for operation in disk.log) is (kind == "graphs")
-    failures = list(harness.failures(STATES, WRITERS))
+    assert any("words-" in operation.name for operation in disk.log) is (kind == "hybrid")
+    failures = list(harness.failures(states, writers))
     opened = f"{harness.states} states, {harness.opened} opened"
     print(f"{opened}, {harness.writers} next writers, {len(disk.log)} operations")
     assert failures == []
-    assert harness.states >= STATES
-    assert harness.writers >= 0.9 * WRITERS
+    assert harness.states >= states
+    assert harness.writers >= 0.9 * writers
 
 
 @pytest.mark.parametrize("protocol", BROKEN, ids=lambda protocol: protocol.__name__)

@@ -13,6 +13,7 @@ import pytest
 
 import citadel
 from citadel.cli.main import run
+from citadel.cli.serve import _open
 from citadel.encode.config import ModelConfig, load_config, parse_config
 from citadel.encode.encoder import Encoder
 from citadel.encode.locate import fingerprint, space_of
@@ -160,3 +161,24 @@ def test_query_model_on_the_command_line(
     wrong = [*own, "--query-model", str(models["alone"])]
     assert run(["search", str(tmp_path / "idx"), "rome", *wrong]) == FingerprintError.exit_code
     assert "the index was built with space tiny" in capsys.readouterr().err
+
+
+def test_server_checks_the_query_model_at_start(models: dict[str, Path], tmp_path: Path) -> None:
+    build(tmp_path / "idx", models["large"])
+    folder, memory = str(tmp_path / "idx"), 1 << 30
+    opened = _open(folder, (str(models["large"]), str(models["small"])), memory, is_only=True)
+    assert opened.searcher().text_encoder.encode_queries(["rome"])[0].keys.tolist() == (
+        Encoder(models["small"], threads=1).encode_query("rome").keys.tolist()
+    )
+    with pytest.raises(FingerprintError, match="the index was built with space tiny"):
+        _open(folder, (str(models["large"]), str(models["alone"])), memory, is_only=True)
+    with pytest.raises(InputError, match="there is no such model"):
+        _open(folder, (str(models["large"]), "huge-en"), memory, is_only=True)
+
+
+def test_queries_do_not_need_the_model_of_the_index(models: dict[str, Path], tmp_path: Path) -> None:
+    build(tmp_path / "idx", models["large"])
+    opened = citadel.Index.open(tmp_path / "idx", query_model=models["small"], threads=1)
+    assert opened.search("rome").ids
+    with pytest.raises(InputError, match=r"the model 'large' \(space tiny\), which is not installed"):
+        opened.add(DOCUMENTS)

@@ -18,6 +18,7 @@ import numpy as np
 
 import citadel
 from citadel.index.container import FORMAT
+from tests.support.hybrid import create_hybrid
 
 FOLDER = Path(__file__).parent / f"format-{FORMAT}"
 TEXTS = [
@@ -85,6 +86,19 @@ def vectors(folder: Path, codec: str) -> None:
         index.commit()
 
 
+def hybrid(folder: Path) -> None:
+    """A dynamic index with BM25 lists beside its own, two segments, a deletion and a replaced document."""
+    random = np.random.default_rng(2026)
+    fields = {"lexical": citadel.Field(8, "int8"), "semantic": citadel.Field(4, "int8")}
+    with create_hybrid(folder, fields, "golden", tau=0.1) as index:
+        for part in (range(6), range(6, 10)):
+            index.add_vectors([document(n, random) | {"text": TEXTS[n]} for n in part])
+            index.commit()
+        index.delete(["d2"])
+        index.add_vectors([document(6, random) | {"text": "A fox meets a cat"}])
+        index.commit()
+
+
 def document(number: int, random: np.random.Generator) -> dict[str, Any]:
     return {
         "id": f"d{number}",
@@ -112,12 +126,14 @@ INDEXES: dict[str, Callable[[Path], None]] = {
     "bm25": text,
     "int8": lambda folder: vectors(folder, "int8"),
     "pq2": lambda folder: vectors(folder, "pq2"),
+    "hybrid": hybrid,
 }
 
 
 def rankings(name: str, folder: Path) -> list[list[tuple[str, float]]]:
     """The rankings of the golden queries."""
-    searcher = citadel.Index.open(folder).searcher(threads=1)
+    index = citadel.Index.open(folder)
+    searcher = index.searcher(threads=1)
     if name == "bm25":
         results = [searcher.search(query, k=5) for query in QUERIES]
     else:
@@ -126,6 +142,9 @@ def rankings(name: str, folder: Path) -> list[list[tuple[str, float]]]:
             searcher.search_vectors(**vector_query(n), k=5, semantic_mode=m) for n in range(3) for m in modes
         ]
         results.append(searcher.search_vectors(**vector_query(3), k=5, tau=1.5))
+    if name == "hybrid":
+        words = index.searcher(mode="bm25", threads=1)
+        results += [words.search(query, k=5) for query in QUERIES]
     return [list(zip(hits.ids, hits.scores, strict=True)) for hits in results]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from citadel import Index
-from citadel.index import segment
+from citadel.index import id_table
 from citadel.types import Document
 
 
@@ -25,7 +25,7 @@ def build(path: Path, *segments: list[str]) -> Index:
 
 @pytest.mark.parametrize("part", [1, 2, 1 << 16])
 def test_ids_with_white_space(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment, "IDS_PER_PART", part)
+    monkeypatch.setattr(id_table, "IDS_PER_PART", part)
     ids = ["d1", "a b", "ü", "c\u3000d", " e", "f\u00a0"]
     with build(tmp_path / "idx", ids, ["d2", "g h"]) as index:
         assert sorted(spaced(index)) == sorted(["a b", "c\u3000d", " e", "f\u00a0", "g h"])

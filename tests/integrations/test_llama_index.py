@@ -113,7 +113,6 @@ def test_nodes_come_back_whole(store: CitadelVectorStore) -> None:
         text="Rome",
         metadata={"a": 1, "secret": "x"},
         excluded_llm_metadata_keys=["secret"],
-        metadata_separator="; ",
         start_char_idx=3,
         relationships={NodeRelationship.NEXT: RelatedNodeInfo(node_id="n1")},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,6 +255,7 @@ def test_index_resumes_on_another_device(
     [
         (["--model", "bm25", "--device", "cuda"], "--device cuda is for a model"),
         (["--device", "tpu"], "unknown device 'tpu'"),
+        (["--device", "cuda:99"], "or use --device cpu"),
         (["--device", DEVICE, "--precision", "int4"], "unknown precision"),
         (["--device", DEVICE, "--cluster", "local"], "--device and --cluster exclude each other"),
     ],
@@ -264,5 +266,17 @@ def test_usage_errors(
     file = tmp_path / "corpus.jsonl"
     file.write_text(json.dumps(corpus(1)[0]) + "\n")
     given = options if "--model" in options else ["--model", str(model), *options]
-    assert run(["index", str(file), str(tmp_path / "idx"), *given]) == 2
+    kept = citadel.Index.create(tmp_path / "idx", model="bm25")
+    kept.add(corpus(3))
+    kept.commit()
+    assert run(["index", str(file), str(tmp_path / "idx"), "--overwrite", *given]) == 2
     assert message in capsys.readouterr().err
+    assert len(citadel.Index.open(tmp_path / "idx")) == 3
+
+
+def test_without_torch(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "citadel.model.documents", None)
+    index = citadel.Index.create(tmp_path / "idx", model=model, threads=1)
+    with pytest.raises(UsageError, match=r"--device cuda needs .*\[gpu\]"):
+        index.add(corpus(2), device="cuda")
+    assert not index.has_changes

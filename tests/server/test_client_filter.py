@@ -57,7 +57,7 @@ def test_search_equals_the_library(server: Running) -> None:
             [4, 5, 6, 7, 8],
         )
         assert [hit.document for hit in hits] == [hit.document for hit in truth]
-        assert hits.matching == 15 and hits.facets == {}
+        assert hits.matching == 15 and hits.facets == {} and hits.unknown_fields == []
 
 
 def test_facets_of_a_search(server: Running) -> None:

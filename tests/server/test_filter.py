@@ -53,6 +53,15 @@ def refused(server: Running, path: str, body: object) -> tuple[int, str, str]:
     return status, answer["error"]["code"], answer["error"]["message"]
 
 
+def test_unknown_fields_are_named(server: Running) -> None:
+    filter = {"yaer": {"$gte": 1902}, "$or": [{"lang": "de"}, {"langs": "en"}], "gone": {"$exists": False}}
+    answer = search(server, filter=filter, facets=["year", "topic"], group_by="lang")
+    assert answer["unknown_fields"] == ["topic", "yaer", "langs"] and answer["hits"] == []
+    assert "unknown_fields" not in search(server, filter={"lang": "de"}, facets=["year"])
+    _, batch = server.post("/v1/search/batch", {"queries": [{"query": "theory"}], "filter": {"x": 1}})
+    assert batch["unknown_fields"] == ["x"]
+
+
 def test_filter_equals_the_library(server: Running) -> None:
     filter = {"year": {"$gte": 1902}, "$or": [{"lang": "de"}, {"tags": {"$contains": "new"}}]}
     answer = search(server, filter=filter, k=5)

@@ -52,6 +52,9 @@ def ranking_of(index: Index) -> tuple[tuple[str, float], ...]:
     else:
         mode = "graph" if index.settings.fingerprint == WITH_GRAPHS else "auto"
         hits = searcher.search_vectors(**QUERY_VECTORS, k=10_000, semantic_mode=mode)
+    if index.settings.words is not None:  # both rankings, the second from the BM25 lists
+        words = index.searcher(mode="bm25", threads=1).search(QUERY, k=10_000)
+        return tuple((hit.id, hit.score) for hit in [*hits, *words])
     return tuple((hit.id, hit.score) for hit in hits)
 
 

@@ -85,13 +85,14 @@ def running(
     limits: Limits | None = None,
     port: int = 0,
     tokens: Mapping[str, Mapping[str, Any]] | None = None,
+    engines: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Iterator[Running]:
     """Serve an index, or several by name, from a thread, with a write token."""
     chosen: dict[str, Any] = {"write_token": TOKEN, "access_log": False, "reload_seconds": 0.0}
     chosen |= {"host_names": ("x", "test")} | settings
     named = index if isinstance(index, Mapping) else {"index": index}
-    services = make_services(named, ServerConfig(limits=limits or Limits(), **chosen), tokens or {})
+    services = make_services(named, ServerConfig(limits=limits or Limits(), **chosen), tokens or {}, engines)
     server, listening = make_server(services), listen("127.0.0.1", port)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     port = listening.getsockname()[1]

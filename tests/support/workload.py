@@ -9,6 +9,7 @@ from typing import Any
 
 from citadel import Index
 from citadel.index.storage import Storage
+from tests.support.hybrid import create_hybrid
 
 WITH_GRAPHS = "test with graphs"  # a fingerprint
 GRAPH_FLOOR = 3  # documents
@@ -76,6 +77,7 @@ CREATE: dict[str, Callable[[Storage | str], Index]] = {
     "text": create_text,
     "vectors": create_vectors,
     "graphs": create_with_graphs,
+    "hybrid": lambda storage: create_hybrid(storage, memory=MEMORY),
 }
 
 

@@ -116,7 +116,7 @@ def test_marks_are_not_word_characters() -> None:
 def test_long_terms_are_cut_between_characters() -> None:
     assert cut("é" * 127 + "x") == "é" * 127 + "x"
     assert cut("é" * 128) == "é" * 127
-    assert PLAIN.terms("Ａ" + "東" * 90) == ["a" + "東" * 84]
+    assert PLAIN.terms("Ａ" + "ह" * 90) == ["a" + "ह" * 84]
     assert len(ENGLISH.terms("x" * 1_000_000)[0]) == 255
 
 
@@ -145,6 +145,54 @@ def test_finish_is_never_called_concurrently() -> None:
         assert list(pool.map(analyser.terms, texts)) == [text.split() for text in texts]
 
 
+def test_every_stemmer_of_pystemmer_is_an_analyser() -> None:
+    stemmer = pytest.importorskip("Stemmer")
+    assert set(stemmer.algorithms()) - {"english"} <= set(ANALYSERS)
+    assert len({get_analyser(name).fingerprint for name in ANALYSERS}) == len(ANALYSERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "terms"),
+    [
+        ("german", "Häuser HAUS Straßen", ["haus", "haus", "strass"]),
+        ("french", "l’homme d'hommes aujourd'hui", ["homm", "homm", "aujourd'hui"]),
+        ("greek", "δρόμος ΔΡΌΜΟΙ", ["δρομ", "δρομ"]),
+        ("turkish", "ISPARTA İzmir ısparta", ["ıspar", "izmir", "ıspar"]),
+        ("porter2", "generously universities", ["generous", "universiti"]),
+        ("plain", "東京タワーは高い", ["東", "京", "タワー", "は", "高", "い"]),
+        ("plain", "iPhone東2023", ["iphone", "東", "2023"]),
+        ("plain", "한국어 학교에", ["한국어", "학교에"]),
+        ("plain", "บ้านไม้", ["บ้า", "าน", "นไ", "ไม้"]),
+        ("cjk", "東京タワー", ["東京", "京タ", "タワ", "ワー"]),
+        ("cjk", "東 한국어 naïve x", ["東", "한국", "국어", "naïve", "x"]),
+        ("cjk", "ｶﾞｷﾞ", ["ガギ"]),
+    ],
+)
+def test_languages(name: str, text: str, terms: list[str]) -> None:
+    assert get_analyser(name).terms(text) == terms
+
+
+@given(text=st.text(st.sampled_from("aé 東京がか\u3099タｶﾞー한\u1112\u1161\u11abไทม้\u0e31ខ្មែ。")))
+@pytest.mark.parametrize("name", ["plain", "cjk"])
+def test_segmentation_is_the_same_for_composed_text_and_in_windows(name: str, text: str) -> None:
+    analyser = get_analyser(name)
+    terms = analyser.terms(text)
+    assert terms == analyser.terms(unicodedata.normalize("NFC", text))
+    assert terms == analyser.terms(unicodedata.normalize("NFD", text))
+    assert list(analyser.tokens(text).texts) == terms
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_LONG_TEXT", 0)
+        patch.setattr(module, "_WINDOW", 3)
+        assert [term for window in analyser.windows(text) for term in window] == terms
+
+
+def test_a_run_of_a_million_characters_is_split_in_linear_time() -> None:
+    start = time.perf_counter()
+    windows = get_analyser("cjk").windows("東京" * 500_000)
+    assert max(map(len, windows)) <= module._WINDOW
+    assert time.perf_counter() - start < 10
+
+
 def test_shared_analyser_gives_the_same_terms_in_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CACHED_TERMS", 50)  # keeps the stemmer busy
     shared = Analyser("english", module._english())
@@ -160,9 +208,17 @@ def test_fingerprint_depends_on_behaviour() -> None:
     assert len(PROBES) >= 200
 
 
-def test_fingerprints_of_version_1() -> None:
-    """A change here rejects older indexes: increment VERSION and mention it in the changelog."""
-    assert (ENGLISH.fingerprint, PLAIN.fingerprint) == ("english-1-ace931c3", "plain-1-9dc99d36")
+def test_fingerprints_are_those_of_released_versions() -> None:
+    """A change here rejects older indexes: add a version and mention it in the changelog."""
+    assert (ENGLISH.fingerprint, PLAIN.fingerprint) == ("english-1-ace931c3", "plain-2-9655834f")
+
+
+def test_an_older_index_gets_the_version_that_made_it() -> None:
+    """Version 1 of `plain` leaves Chinese, Japanese and Thai as they are."""
+    first = get_analyser("plain", "plain-1-9dc99d36")
+    assert (first.fingerprint, first.terms("東京 ไทย")) == ("plain-1-9dc99d36", ["東京", "ไทย"])
+    assert get_analyser("plain", PLAIN.fingerprint) is PLAIN
+    assert get_analyser("plain", "plain-9999-00000000") is PLAIN  # of a newer citadel: fingerprints differ
 
 
 def test_unknown_analyser_is_a_usage_error() -> None:

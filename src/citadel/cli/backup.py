@@ -31,11 +31,11 @@ def restore(
 
 def _copied(source: str, target: str, copy: bool) -> str:
     from citadel.index.backup import backup as copy_generation
-    from citadel.index.storage import FolderStorage
+    from citadel.index.storage import as_storage
     from citadel.progress import Progress
 
     with Progress("Copying and verifying"):
-        snapshot = copy_generation(FolderStorage(source), target, links=not copy)
+        snapshot = copy_generation(as_storage(source), target, links=not copy)
     manifest = snapshot.manifest
     size = sum(record.length for record in manifest.files())
     contents = f"{plural(manifest.documents, 'document')}, {plural(size, 'byte')}"

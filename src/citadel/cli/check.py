@@ -13,7 +13,7 @@ from citadel.errors import CorruptIndexError, FingerprintError, InputError, Usag
 if TYPE_CHECKING:
     from citadel.index.repair import EncodeDocuments
     from citadel.index.snapshot import Snapshot
-    from citadel.index.storage import FolderStorage
+    from citadel.index.storage import Storage
     from citadel.settings import Settings
 
 
@@ -28,9 +28,9 @@ def check(
 ) -> None:
     """Verify an index and report damage."""
     from citadel.index.root_manifest import is_root
-    from citadel.index.storage import FolderStorage
+    from citadel.index.storage import as_storage
 
-    storage = FolderStorage(index)
+    storage = as_storage(index)
     if repair and is_root(storage):
         raise UsageError(
             f"{index}: a sharded index is not repaired in place; repair the original "
@@ -58,7 +58,7 @@ def _reported(error: CorruptIndexError) -> typer.Exit:
     return typer.Exit(error.exit_code)
 
 
-def _check(storage: FolderStorage, deep: bool) -> Snapshot:
+def _check(storage: Storage, deep: bool) -> Snapshot:
     from citadel.index import check as checking
     from citadel.progress import Progress
 
@@ -66,7 +66,7 @@ def _check(storage: FolderStorage, deep: bool) -> Snapshot:
         return checking.check(storage, deep, lambda name: progress(0, what=f"Checking {name}"))
 
 
-def _check_older(storage: FolderStorage, newest: int) -> None:
+def _check_older(storage: Storage, newest: int) -> None:
     """Report damage of older generations, which a repair could return to."""
     from citadel.index.check import is_whole
     from citadel.index.manifest import generations
@@ -76,7 +76,7 @@ def _check_older(storage: FolderStorage, newest: int) -> None:
             say(f"{storage.location}: generation {number}, which a repair could return to, is damaged")
 
 
-def _check_older_roots(storage: FolderStorage, newest: int) -> None:
+def _check_older_roots(storage: Storage, newest: int) -> None:
     """Report older generations of a sharded index that cannot be opened."""
     from citadel.index.root_manifest import read_root, root_generations
     from citadel.index.sharded import ShardedSnapshot
@@ -97,7 +97,7 @@ def _contents(snapshot: Snapshot, deep: bool) -> str:
     return f"{plural(manifest.documents, 'document')}, {segments}, {plural(size, 'byte')} ({how})"
 
 
-def _print_generations(storage: FolderStorage, model: str | None) -> None:
+def _print_generations(storage: Storage, model: str | None) -> None:
     from citadel.index.check import whole_generations
     from citadel.index.manifest import generations, read_manifest
     from citadel.index.repair import loss_message, plan_repair
@@ -121,7 +121,7 @@ def _print_generations(storage: FolderStorage, model: str | None) -> None:
         print(f"{storage.location}: `citadel check {storage.location} {options}`: {loss_message(plan)}")
 
 
-def _repair(storage: FolderStorage, yes: bool, model: str | None) -> Snapshot:
+def _repair(storage: Storage, yes: bool, model: str | None) -> Snapshot:
     from citadel.index.repair import loss_message, repair
 
     try:
@@ -134,7 +134,7 @@ def _repair(storage: FolderStorage, yes: bool, model: str | None) -> Snapshot:
     return _check(storage, deep=True)
 
 
-def _encode(storage: FolderStorage, model: str | None) -> EncodeDocuments | None:
+def _encode(storage: Storage, model: str | None) -> EncodeDocuments | None:
     """Return the encoder that rebuilds damaged lists; None if there is none or it is not installed."""
     from citadel.encode.batches import encoded_batches
     from citadel.index.manifest import newest_manifest

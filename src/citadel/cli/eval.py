@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from citadel.cli.support.options import Device, GpuMemory, Json, Model, QueryModel, Threads, parse_gpu_memory
+from citadel.cli.support.options import (
+    Device,
+    FusionMethod,
+    GpuMemory,
+    Json,
+    Mode,
+    Model,
+    QueryModel,
+    Threads,
+    Weights,
+    parse_gpu_memory,
+    parse_mode,
+)
 from citadel.cli.support.run_eval import EvalOptions, print_values, save
 from citadel.cli.support.run_eval import evaluate as run_evaluation
 from citadel.errors import UsageError
@@ -64,6 +76,9 @@ def evaluate(
     save_queries: SaveQueries = "",
     relevant: LowestGrade = None,
     drop_same_id: DropSameId = None,
+    mode: Mode = "model",
+    fusion: FusionMethod = None,
+    weights: Weights = None,
     model: Model = None,
     query_model: QueryModel = None,
     threads: Threads = None,
@@ -78,6 +93,7 @@ def evaluate(
     options = EvalOptions(
         index, queries, qrels, dataset, split, measures, run, baseline, relevant, drop_same_id, model,
         threads, device, parse_gpu_memory(gpu_memory), bool(save_run), query_model,
+        parse_mode(mode, fusion, weights),
     )  # fmt: skip
     result = run_evaluation(options)
     save(result, save_run, save_qrels, save_queries)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from citadel.cli.support.options import QueryModel, Threads
+from citadel.cli.support.options import FusionMethod, Mode, QueryModel, Threads, Weights, parse_mode
 from citadel.cli.support.output import print_json, say
 from citadel.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from citadel.explain import Explanation, TextExplanation
+    from citadel.explain.hybrid import HybridExplanation
+    from citadel.search.index_hybrid import IndexHybrid
     from citadel.search.searcher import Searcher
 
 
@@ -27,6 +29,9 @@ def explain(
         str, typer.Option(metavar="document|query", help="With --text: encode it as a document or a query.")
     ] = "document",
     vectors: Annotated[str | None, typer.Option(metavar="F.npz", help="The query, given as vectors.")] = None,
+    mode: Mode = "model",
+    fusion: FusionMethod = None,
+    weights: Weights = None,
     tau: Annotated[
         float | None, typer.Option(help="Dynamic router: leave out document weights up to this.")
     ] = None,
@@ -52,7 +57,11 @@ def explain(
         raise UsageError(
             "--json and --html - both print to standard output: name a file for the HTML, or leave one out"
         )
-    given = arguments or []
+    given, chosen = arguments or [], parse_mode(mode, fusion, weights)
+    if mode != "model" and (text is not None or vectors is not None):
+        raise UsageError("--mode explains a QUERY: leave it out with --text and --vectors")
+    if mode == "hybrid" and html is not None:
+        raise UsageError("--html shows one part: write --mode model or --mode bm25")
     if text is not None:
         _text(given, text, side, tau, (model, query_model), threads, json, html)
         return
@@ -62,16 +71,22 @@ def explain(
     from citadel.api import Index
 
     with Index.open(given[0], model=model, query_model=query_model, threads=threads) as opened:
-        explanation = _match(opened.searcher(threads=threads), given[1:], vectors, semantic, tau)
+        searcher = opened.searcher(**chosen.options(), threads=threads)
+        explanation = _match(searcher, given[1:], vectors, semantic, tau)
     _show(explanation, json, html)
 
 
 def _match(
-    searcher: Searcher, rest: list[str], vectors: str | None, semantic: str, tau: float | None
-) -> Explanation:
+    searcher: Searcher | IndexHybrid,
+    rest: list[str],
+    vectors: str | None,
+    semantic: str,
+    tau: float | None,
+) -> Explanation | HybridExplanation:
+    from citadel.search.searcher import Searcher
     from citadel.text.parse import check_text
 
-    if vectors is None:
+    if vectors is None or not isinstance(searcher, Searcher):
         query = check_text(rest[0], "the query")
         return searcher.explain(query, rest[1], semantic_mode=semantic, tau=tau)
     from citadel.cli.support.vectors import read_vector_queries
@@ -114,9 +129,13 @@ def _text(
     _show(explain_text(Encoder(model or "", threads), text, tau=tau, side=side), json, html)
 
 
-def _show(explanation: Explanation | TextExplanation, json: bool, html: str | None) -> None:
+def _show(
+    explanation: Explanation | TextExplanation | HybridExplanation, json: bool, html: str | None
+) -> None:
     """Print an explanation as a table or JSON, or write it as HTML."""
-    if html is not None:
+    from citadel.explain.hybrid import HybridExplanation
+
+    if html is not None and not isinstance(explanation, HybridExplanation):
         _write_html(explanation, html)
     if json:
         print_json(explanation.to_json())
@@ -126,10 +145,13 @@ def _show(explanation: Explanation | TextExplanation, json: bool, html: str | No
         Console(highlight=False).print(_view(explanation))
 
 
-def _view(explanation: Explanation | TextExplanation) -> Any:
-    from citadel.cli.support.render_explanation import match_view, text_view
+def _view(explanation: Explanation | TextExplanation | HybridExplanation) -> Any:
+    from citadel.cli.support.render_explanation import hybrid_view, match_view, text_view
+    from citadel.explain.hybrid import HybridExplanation
     from citadel.explain.result import Explanation
 
+    if isinstance(explanation, HybridExplanation):
+        return hybrid_view(explanation)
     return match_view(explanation) if isinstance(explanation, Explanation) else text_view(explanation)
 
 

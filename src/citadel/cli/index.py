@@ -53,7 +53,7 @@ SemanticCodec = Annotated[
     str | None, typer.Option(metavar="fp16|int8", help="How semantic vectors are stored.  [int8]")
 ]
 Analyser = Annotated[
-    str | None, typer.Option(metavar="english|plain", help="Text: the analyser of BM25 terms.")
+    str | None, typer.Option(metavar="english|plain|cjk|german|…", help="Text: the analyser of BM25 terms.")
 ]
 K1 = Annotated[float | None, typer.Option("--k1", help=f"BM25: k1.  [default: {DEFAULT_K1}]")]
 B = Annotated[float | None, typer.Option("--b", help=f"BM25: b.  [default: {DEFAULT_B}]")]
@@ -82,6 +82,9 @@ def index(
     analyser: Analyser = None,
     k1: K1 = None,
     b: B = None,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Keep BM25 lists beside the model's, for search --mode hybrid.")
+    ] = False,
     long: Long = None,
     chunk_tokens: ChunkTokens = None,
     chunk_overlap: ChunkOverlap = None,
@@ -117,7 +120,7 @@ def index(
 
     given = _Given(
         *(model, router, tau, codec, semantic_codec, fingerprint, analyser, k1, b, format),
-        *(long, chunk_tokens, chunk_overlap),
+        *(long, chunk_tokens, chunk_overlap, hybrid or None),
     )
     settings = _settings(corpus, given)
     encode_on = EncodeOn(device, precision, batch_tokens)
@@ -164,6 +167,7 @@ class _Given(NamedTuple):
     long: str | None
     chunk_tokens: int | None
     chunk_overlap: int | None
+    hybrid: bool | None
 
     def pick(self, names: str) -> dict[str, Any]:
         """Return those of the named options that were given."""
@@ -187,19 +191,22 @@ def _settings(corpus: str, given: _Given) -> dict[str, Any]:
     if given.model is not None and given.router is not None:
         raise UsageError("--router and --model exclude each other: a model has its own router")
     if is_vectors(corpus):
-        given.refuse(f"model analyser k1 b format {_LONG}", "a corpus of text")
+        given.refuse(f"model analyser k1 b format hybrid {_LONG}", "a corpus of text")
         return _vector_settings(corpus, given)
-    is_bm25 = given.model is None and given.pick("router analyser k1 b")
+    is_bm25 = given.model is None and not given.hybrid and given.pick("router analyser k1 b")
     model = None if is_bm25 else text_model(given.model)
     if model is None:
         given.refuse(
             "tau codec semantic_codec fingerprint", "a corpus of vectors, an .npz file, or for a --model"
         )
         given.refuse(_LONG, "a model: bm25 reads whole texts")
+        given.refuse("hybrid", "a model: bm25 has these lists already")
         return {"model": BM25, **given.pick("router analyser k1 b")}
-    given.refuse("analyser k1 b", "bm25, not for a model")
+    if not given.hybrid:
+        given.refuse("analyser k1 b", "bm25 or --hybrid, not for a model alone")
+    given.refuse("router", "an index without a model")
     given.refuse("fingerprint", "a corpus of vectors, an .npz file")
-    return {"model": model, **given.pick(f"tau codec semantic_codec {_LONG}")}
+    return {"model": model, **given.pick(f"tau codec semantic_codec analyser k1 b hybrid {_LONG}")}
 
 
 def _options(settings: dict[str, Any]) -> dict[str, str]:

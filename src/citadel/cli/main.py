@@ -32,6 +32,7 @@ from citadel.cli import (
     merge,
     mine,
     optimize,
+    plan,
     score,
     search,
     serve,
@@ -70,6 +71,7 @@ app.command()(update.update)
 app.command()(merge.merge)
 app.command()(optimize.optimize)
 app.command()(shard.shard)
+app.command()(plan.plan)
 app.command()(check.check)
 app.command()(backup.backup)
 app.command()(backup.restore)

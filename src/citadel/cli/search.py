@@ -10,13 +10,17 @@ import typer
 from citadel.cli.support.options import (
     Device,
     FilterText,
+    FusionMethod,
     GpuMemory,
     IndexFolder,
+    Mode,
     Model,
     QueryModel,
     Threads,
+    Weights,
     parse_filter_option,
     parse_gpu_memory,
+    parse_mode,
 )
 from citadel.cli.support.output import print_json
 from citadel.cli.support.unknown_fields import report_unknown_fields
@@ -24,6 +28,7 @@ from citadel.errors import UsageError
 
 if TYPE_CHECKING:
     from citadel.cli.support.batch_search import QueryHits, SearchOptions
+    from citadel.search.index_hybrid import IndexHybrid
     from citadel.search.searcher import Searcher
 
 
@@ -53,6 +58,9 @@ def search(
     run: Annotated[str | None, typer.Option(metavar="FILE", help="Write a TREC run; - prints it.")] = None,
     tag: Annotated[str, typer.Option(help="The last column of the run.")] = "citadel",
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")] = False,
+    mode: Mode = "model",
+    fusion: FusionMethod = None,
+    weights: Weights = None,
     semantic: Annotated[
         str, typer.Option(metavar="auto|exact|graph|rerank|off", help="How semantic vectors are used.")
     ] = "auto",
@@ -92,10 +100,15 @@ def search(
     }
     if min_relevance is not None and vectors is not None:
         raise UsageError("--min-relevance is for text queries: leave it out, or use --min-score")
+    chosen = parse_mode(mode, fusion, weights)
+    if mode != "model" and vectors is not None:
+        raise UsageError(f"--mode {mode} needs the text of a query: leave --vectors or --mode out")
     if run is not None:
         Ranking((), ()).trec(tag)  # refuses a bad tag before the search
     with Index.open(index, model=model, query_model=query_model, threads=threads) as opened:
-        searcher = opened.searcher(threads=threads, device=device, gpu_memory=parse_gpu_memory(gpu_memory))
+        searcher = opened.searcher(
+            **chosen.options(), threads=threads, device=device, gpu_memory=parse_gpu_memory(gpu_memory)
+        )
         if searcher.settings.semantic is None and semantic in set(SEMANTIC_MODES) - {"auto"}:
             raise UsageError(f"{index}: this index holds no semantic vectors: leave --semantic out")
         report_unknown_fields(opened, options["filter"], [] if group_by is None else [group_by])
@@ -106,11 +119,13 @@ def search(
         if json:
             _print_json(results)
         elif run is None:
-            _show(results, searcher.settings.analyser, named=len(queries or []) != 1)
+            words = searcher.settings.words
+            analyser = searcher.settings.analyser if words is None else words.analyser
+            _show(results, analyser, named=len(queries or []) != 1)
 
 
 def _search(
-    searcher: Searcher,
+    searcher: Searcher | IndexHybrid,
     queries: list[str],
     file: str | None,
     vectors: str | None,
@@ -120,9 +135,10 @@ def _search(
     is_run: bool,
 ) -> Iterator[QueryHits]:
     from citadel.cli.support.batch_search import check_trec_run, search_texts, search_vectors
+    from citadel.search.searcher import Searcher
 
     results: Iterator[QueryHits]
-    if vectors is not None:
+    if vectors is not None and isinstance(searcher, Searcher):
         from citadel.cli.support.vectors import read_vector_queries
 
         arrays = read_vector_queries(vectors)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from citadel.cli.support.cluster_serve import ServeCluster, shard_engines
 from citadel.cli.support.options import LogLevel, Model, parse_gpu_memory, parse_log_level
 from citadel.errors import InputError, UsageError
 
@@ -68,6 +69,23 @@ GpuMemory = Annotated[
         help="GPU memory limit; the rest of the index stays in RAM.",
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    _option(
+        "CLUSTER", "Search the shards of a sharded index on a Ray cluster.", metavar="auto|local|ADDRESS"
+    ),
+]
+Replicas = Annotated[int, _option("REPLICAS", "With --cluster: replicas of each shard.", min=1)]
+ShardCores = Annotated[
+    float, _option("SHARD_CORES", "With --cluster: cores that Ray reserves per replica.", min=0.0)
+]
+ShardTimeout = Annotated[
+    float,
+    _option("SHARD_TIMEOUT", "With --cluster: max wait for a shard.", min=0.01, metavar="SECONDS"),
+]
+RequireComplete = Annotated[
+    bool, _option("REQUIRE_COMPLETE", "With --cluster: an error instead of an answer without all shards.")
+]
 QueryModel = Annotated[
     str | None,
     _option("QUERY_MODEL", "Encode queries with another model of the same space.", metavar="NAME|DIR"),
@@ -100,6 +118,11 @@ def serve(
     reload: Reload = 5.0,
     log_level: LogLevel = "info",
     access_log: AccessLog = True,
+    cluster: Cluster = None,
+    replicas: Replicas = 2,
+    shard_cores: ShardCores = 1.0,
+    shard_timeout: ShardTimeout = 2.0,
+    require_complete: RequireComplete = False,
 ) -> None:
     """Serve indexes over HTTP, with a web page at /. Variables CITADEL_… set the same options."""
     parse_log_level(log_level)
@@ -130,7 +153,9 @@ def serve(
         "gpu_memory": parse_gpu_memory(gpu_memory),
     }
     settings |= tokens | {"access_log": access_log}
-    _run(index, (model, query_model), log_level, limits, settings, _index_tokens(index_tokens))
+    on_cluster = ServeCluster(cluster, replicas, shard_cores, threads, shard_timeout, require_complete)
+    models = (model, query_model)
+    _run(index, models, log_level, limits, settings, _index_tokens(index_tokens), on_cluster)
 
 
 def _run(
@@ -140,6 +165,7 @@ def _run(
     limits: dict[str, int],
     settings: dict[str, Any],
     tokens: dict[str, dict[str, str | None]],
+    on_cluster: ServeCluster,
 ) -> None:
     try:
         from citadel.server import logs, run
@@ -156,7 +182,11 @@ def _run(
     memory = max(DEFAULT_MEMORY // len(named), MIN_MEMORY)  # the indexes share one bound
     opened = {name: _open(folder, models, memory, len(named) == 1) for name, folder in named.items()}
     logs.set_up(log_level)
-    run.serve(opened, config, tokens)
+    if on_cluster.address is None:
+        run.serve(opened, config, tokens)
+        return
+    with shard_engines(on_cluster, named) as engines:
+        run.serve(opened, config, tokens, engines)
 
 
 def _open(folder: str, models: tuple[str | None, str | None], memory: int, is_only: bool) -> Index:

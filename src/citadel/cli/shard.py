@@ -29,11 +29,11 @@ def shard(
     """Split an index into shards by the hash of each document's id. Rankings stay the same."""
     from citadel.index.shard import shard_index
     from citadel.index.snapshot import open_snapshot
-    from citadel.index.storage import FolderStorage
+    from citadel.index.storage import as_storage
     from citadel.progress import Progress
 
-    source, root = open_snapshot(FolderStorage(index)), output or f"{index.rstrip('/')}-shards"
-    target = FolderStorage(root)
+    source, root = open_snapshot(as_storage(index)), output or f"{index.rstrip('/')}-shards"
+    target = as_storage(root)
     with Progress("Sharding", "documents", len(source)) as progress:
         shard_index(
             source,

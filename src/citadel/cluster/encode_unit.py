@@ -17,14 +17,14 @@ from citadel.index.create import NewIndexOptions, create_index, new_index_settin
 from citadel.index.manifest import Build, newest_manifest
 from citadel.index.shard import write_order
 from citadel.index.snapshot import Snapshot, open_snapshot
-from citadel.index.storage import FolderStorage
+from citadel.index.storage import Storage
 from citadel.settings import Settings
 
 if TYPE_CHECKING:
     from citadel.encode.encoder import Encoder
 
 
-def unit_folder(job: Job, key: str) -> FolderStorage:
+def unit_folder(job: Job, key: str) -> Storage:
     """The folder of a unit."""
     return job.work.inside(f"unit-{key}")
 

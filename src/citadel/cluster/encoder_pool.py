@@ -12,6 +12,7 @@ from citadel.cluster.units import Unit
 from citadel.errors import CitadelError, LockHeldError, ResourceError
 
 MAX_TRIES = 4  # per unit
+LOCK_TRIES = 90  # in an object store the lease of a dead worker lasts a minute
 START_SECONDS = 300.0  # until an actor must have started, if none works
 _QUEUE = 2  # units per actor, so that none waits for the driver
 _LOCK_WAIT = 1.0  # seconds until a unit is tried again that another worker holds
@@ -103,7 +104,7 @@ class EncoderPool:
         if sent is None or not isinstance(error.cause, LockHeldError):
             raise_cause(error)
         else:
-            self._try_again(sent, error.cause)
+            self._try_again(sent, error.cause, LOCK_TRIES)
             time.sleep(_LOCK_WAIT)
 
     def _died(self, sent: _Sent | None, error: Exception) -> None:
@@ -119,12 +120,12 @@ class EncoderPool:
             self._start()
         self._try_again(sent, error)
 
-    def _try_again(self, sent: _Sent, error: Exception) -> None:
-        if sent.tries >= MAX_TRIES:
+    def _try_again(self, sent: _Sent, error: Exception, tries: int = MAX_TRIES) -> None:
+        if sent.tries >= tries:
             size, first = len(sent.unit.documents), sent.unit.documents[0].id
             raise ResourceError(
-                f"{self._job.root}: a unit of {size} documents from id {first!r} on failed {MAX_TRIES} times "
-                f"({_short(error)}); finished units are kept: rerun the same command, "
+                f"{self._job.root}: a unit of {size} documents from id {first!r} on failed "
+                f"{sent.tries} times ({_short(error)}); finished units are kept: rerun the same command, "
                 "with fewer --workers if memory was short"
             ) from error
         self._again.append((sent.unit, sent.tries + 1))

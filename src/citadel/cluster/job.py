@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from citadel.index.container import FORMAT
-from citadel.index.storage import FolderStorage
+from citadel.index.storage import Storage, as_storage
 
 WORK_PREFIX = ".build-"
 UNIT_DOCUMENTS, UNIT_BYTES = 2_000, 4 << 20
@@ -42,12 +42,12 @@ class Job:
         return digest(json.dumps([*parts, sorted(self.options.items())]))
 
     @property
-    def target(self) -> FolderStorage:
+    def target(self) -> Storage:
         """The folder of the sharded index."""
-        return FolderStorage(self.root)
+        return as_storage(self.root)
 
     @property
-    def work(self) -> FolderStorage:
+    def work(self) -> Storage:
         """The folder of finished and unfinished units."""
         return self.target.inside(f"{WORK_PREFIX}{self.key}")
 

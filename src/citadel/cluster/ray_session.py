@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,10 +16,12 @@ _OBJECT_STORE = 256 << 20  # texts of waiting units
 
 
 @contextlib.contextmanager
-def ray_session(address: str) -> Iterator[Any]:
+def ray_session(address: str, cores: int | None = None) -> Iterator[Any]:
     """Connect to a cluster and yield the module `ray`; `local` starts one for this process.
 
-    A connection that exists already is used and kept."""
+    A local cluster claims to have `cores`, by default those of this machine. A connection that exists
+    already is used and kept."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends no report of its use
     try:
         import ray
     except ImportError:
@@ -29,7 +32,10 @@ def ray_session(address: str) -> Iterator[Any]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address == LOCAL:
-            size: dict[str, Any] = {"num_cpus": available_threads(), "object_store_memory": _OBJECT_STORE}
+            size: dict[str, Any] = {
+                "num_cpus": cores or available_threads(),
+                "object_store_memory": _OBJECT_STORE,
+            }
             ray.init(address=LOCAL, include_dashboard=False, **size, **quiet)
         else:
             ray.init(address=address, **quiet)
@@ -37,7 +43,7 @@ def ray_session(address: str) -> Iterator[Any]:
         reason = " ".join(str(error).split())[:200]
         raise ResourceError(
             f"cannot connect to the Ray cluster {address!r} ({reason}); start one with `ray start --head`, "
-            "or use --cluster local"
+            "use its token (RAY_AUTH_TOKEN), or use --cluster local"
         ) from error
     try:
         yield ray

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from citadel.cluster.job import Job, digest
-from citadel.index.segment import id_hashes
+from citadel.index.id_table import id_hashes
 from citadel.index.sharded import shard_of
 from citadel.types import Document
 

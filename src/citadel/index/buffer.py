@@ -17,11 +17,13 @@ from citadel.index.codebook_sample import CodebookSample
 from citadel.index.document_limits import metadata_json
 from citadel.index.documents import Row, row_of
 from citadel.index.growable import Column
+from citadel.index.id_table import id_hashes
 from citadel.index.packing import POSTINGS_PER_BLOCK, list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
-from citadel.index.segment import WHOLE_TEXT, Meta, id_hashes
+from citadel.index.segment import WHOLE_TEXT, Meta
 from citadel.routing import get_router
-from citadel.settings import DEFAULT_MEMORY, Settings
+from citadel.settings import DEFAULT_MEMORY, Settings, WordSettings
+from citadel.text.analyser import get_analyser
 from citadel.types import Document, Floats, Passages, VectorBatch
 
 _TERM_BYTES = 96  # per new term besides its text: its number and its table entry
@@ -109,6 +111,7 @@ class Buffer:
         self._terms = _TermTable()
         self._tokens = array.array("I")
         self._lengths = array.array("I")
+        self._words = None if settings.words is None else WordBuffer(self, settings.words, memory)
         self._num_staged = 0  # documents whose tokens are postings already
         self._stored_bytes = self._largest_document = (
             0  # bytes of documents and postings, and of the largest document
@@ -125,6 +128,7 @@ class Buffer:
             + _ROW_COPIES * self._largest_document
             + self._terms.bytes
             + _TOKEN_BYTES * len(self._tokens)
+            + (0 if self._words is None else self._words.bytes)
         )
 
     def _take(self, document: Document, metadata: str, passages: int = 1) -> bool:
@@ -151,10 +155,14 @@ class Buffer:
     def add_terms(self, document: Document, windows: Iterable[Sequence[str]]) -> bool:
         """Add a document of a bm25 index from lists of its terms; raises when it is too large."""
         metadata = metadata_json(document)
+        self._append_terms(document, windows, (1 + _ROW_COPIES) * _text_bytes(document, metadata))
+        return self._take(document, metadata)
+
+    def _append_terms(self, document: Document, windows: Iterable[Sequence[str]], size: int) -> None:
+        """Append the terms of a document, which takes `size` bytes besides; all of them or none."""
         if len(document.text) > _LONG_TEXT and len(self._lengths) > self._num_staged:
             self._stage()  # staging a long document alone takes half the memory
         first, known = len(self._tokens), (len(self._terms), self._terms.bytes)
-        size = (1 + _ROW_COPIES) * _text_bytes(document, metadata)
         try:
             self._require_room(document, size)
             for terms in windows:
@@ -167,7 +175,6 @@ class Buffer:
         self._lengths.append(len(self._tokens) - first)
         if len(self._tokens) >= _STAGED_TOKENS:
             self._stage()
-        return self._take(document, metadata)
 
     def _own_bytes(self, tokens: int, known: int) -> int:
         """Memory of one document's tokens and of the terms that it added to the table."""
@@ -213,6 +220,8 @@ class Buffer:
         """Add documents with given vectors and return how many replaced a buffered one."""
         self.check(batch)
         metadata = [metadata_json(document) for document in batch.documents]
+        if self._words is not None:
+            self._words.add_texts(batch.documents)  # first: it may raise
         owners = np.repeat(np.arange(len(batch.offsets) - 1), np.diff(batch.offsets))  # passages
         kept = batch.weights > (self.settings.tau if self.settings.router == "dynamic" else 0)
         rows = slice(None) if kept.all() else kept  # copies only when postings are dropped
@@ -297,6 +306,42 @@ class Buffer:
         columns = {name: column.values() for name, column in self._columns.items()}
         return MemoryContents(self, columns, codebook)
 
+    def words(self) -> MemoryContents | None:
+        """The BM25 lists of the same documents."""
+        return None if self._words is None else self._words.contents(None)
+
+
+class WordBuffer(Buffer):
+    """The BM25 lists of the documents of another buffer, which keeps the documents."""
+
+    def __init__(self, owner: Buffer, words: WordSettings, memory: int) -> None:
+        super().__init__(words.settings(), None, None, memory)
+        self._analyser = get_analyser(words.analyser, words.fingerprint)  # checked by the writer
+        self.documents, self._metadata, self.numbers = owner.documents, owner._metadata, owner.numbers
+
+    def add_texts(self, documents: Sequence[Document]) -> None:
+        """Add the terms of documents that the owner takes next; all of them or none."""
+        done = len(self._lengths)
+        try:
+            for document in documents:
+                self._append_terms(document, self._analyser.windows(document.encoded_text), 0)
+                self._passages.append(1)
+        except InputError:
+            self._drop_from(done)
+            raise
+
+    def _drop_from(self, document: int) -> None:
+        """Drop the documents from this number on."""
+        if len(self._lengths) > self._num_staged:
+            self._stage()
+        kept = self._columns["DOCUMENTS"].values() < document if "DOCUMENTS" in self._columns else None
+        if kept is not None:
+            columns, self._columns, self._stored_bytes = self._columns, {}, 0
+            for name, column in columns.items():
+                self._append(name, column.values()[kept])
+        del self._lengths[document:], self._passages[document:]
+        self._num_staged = document
+
 
 class MemoryContents:
     """A buffer as the contents of a segment (see `segment_writer.Contents`)."""
@@ -372,6 +417,10 @@ class MemoryContents:
         ranks = np.zeros(len(table), np.uint32)
         ranks[numbers] = np.arange(len(numbers), dtype=np.uint32)
         return ranks[keys]
+
+    def words(self) -> MemoryContents | None:
+        """The BM25 lists of the same documents."""
+        return self._buffer.words()
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         ids = [self._buffer.documents[number].id for number in self._live.tolist()]

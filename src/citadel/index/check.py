@@ -12,12 +12,13 @@ from citadel.index.checksum import crc32c
 from citadel.index.container import CitFile, FileRecord
 from citadel.index.failures import resource_errors
 from citadel.index.graph_file import check_graph
+from citadel.index.id_table import id_hashes
 from citadel.index.join import join_names
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.mapping import require_whole, whole_files
 from citadel.index.merge import Source
 from citadel.index.packing import WINDOW
-from citadel.index.segment import WHOLE_TEXT, Segment, id_hashes
+from citadel.index.segment import WHOLE_TEXT, Segment, term_lists
 from citadel.index.sharded import ShardedSnapshot, open_newest, shard_of
 from citadel.index.snapshot import NOTHING_DELETED, Snapshot
 from citadel.index.storage import Storage
@@ -66,6 +67,7 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
             check_columns(segment, storage)
             check_passages(segment)
             check_lists(segment, storage)
+            check_words(segment, storage)
             check_graph(storage, segment, manifest.index_id)
             _check_deletions(snapshot, segment)
     for record, kind in ((manifest.deletions, "tombstones"), (manifest.codebook, "codebook")):
@@ -152,11 +154,25 @@ def check_lists(segment: Segment, storage: Storage) -> None:
             last = int(lists[-1]), int(numbers[-1])
 
 
+def check_words(segment: Segment, storage: Storage) -> None:
+    """Read every byte of the BM25 lists beside a model's, and check them."""
+    words = segment.words
+    if words is None:
+        return
+    with whole_files([words.file]):
+        words.file.check()
+        check_lists(words, storage)
+        if int(words.lengths.sum(dtype=np.int64)) != words.record.total_length:
+            raise CorruptIndexError(words.name, "LENGTHS", "its sum differs from the manifest's")
+
+
 def _check_deletions(snapshot: Snapshot, segment: Segment) -> None:
     """Check that the deletions subtract the terms and tokens of the deleted documents (bm25)."""
     deleted, record = snapshot.deleted(segment), snapshot.manifest.deletions
-    if segment.meta.kind != "bm25" or record is None or not len(deleted.documents):
+    lists = term_lists(segment)
+    if lists is None or record is None or not len(deleted.documents):
         return
+    segment = lists
     if int(segment.lengths[deleted.documents].sum(dtype=np.int64)) != deleted.removed_length:
         raise CorruptIndexError(
             record.name, "REMOVED_LENGTHS", "it differs from the deleted documents' lengths"

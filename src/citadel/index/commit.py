@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from citadel.errors import OwnershipError, ResourceError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
+from citadel.index.container import CitFile
 from citadel.index.deletion import NumberSet, extend_deleted, union_of
 from citadel.index.graph_build import KeptGraph, build_graph, can_have_graph, graph_space
 from citadel.index.graph_file import write_graph
@@ -20,7 +21,7 @@ from citadel.index.graph_merge import kept_graph
 from citadel.index.manifest import Build, Manifest, newest_manifest, write_manifest
 from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents, choose_merge, merge_space
-from citadel.index.segment import Segment
+from citadel.index.segment import Segment, term_lists
 from citadel.index.segment_writer import write_contents
 from citadel.index.snapshot import Snapshot, matching_analyser, open_snapshot
 from citadel.index.storage import Lock, Storage
@@ -166,9 +167,10 @@ class Publisher:
         return tombstones
 
     def _deleted(self, segment: Segment, before: Deleted, fresh: NDArray[np.uint32]) -> Deleted:
-        if self.settings.router == "bm25":
-            with whole_files([segment.file]):
-                return extend_deleted(self._storage, segment, before, fresh, self._analyser())
+        if (lists := term_lists(segment)) is not None:
+            analyser = matching_analyser(self.settings, self._storage.location)
+            with whole_files([segment.file, lists.file]):
+                return extend_deleted(self._storage, lists, before, fresh, analyser)
         return Deleted(union_of(before.documents, fresh))
 
     # -- graphs
@@ -254,7 +256,7 @@ class Publisher:
         codec = stored_codec(self.settings, self._codebook)
         books = (self._codebook, old_codebook or self._codebook)
         # A truncated file reads as zeros, which must not become a segment with good checksums.
-        with whole_files([segment.file for segment in old]):
+        with whole_files(files_of(old)):
             return [self._write(MergedContents(old, deleted, codec, *books, self._memory, self._storage))]
 
 
@@ -262,3 +264,9 @@ def sizes_of(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> tuple[l
     """Documents and live documents per segment."""
     sizes = [segment.documents for segment in segments]
     return sizes, [size - len(gone.documents) for size, gone in zip(sizes, deleted, strict=True)]
+
+
+def files_of(segments: Sequence[Segment]) -> list[CitFile]:
+    """The files with the lists of segments."""
+    lists = [segment.words for segment in segments if segment.words]
+    return [part.file for part in (*segments, *lists)]

@@ -22,7 +22,7 @@ from citadel.index.storage import TEMPORARY, Storage
 
 FORMAT = 2  # written; all formats from 1 on are read
 MAGIC, END_MAGIC = b"CITADEL\0", b"LEDATIC\0"
-KINDS = {"segment": 1, "tombstones": 2, "codebook": 3, "columns": 4, "graph": 5, "order": 6}
+KINDS = {"segment": 1, "tombstones": 2, "codebook": 3, "columns": 4, "graph": 5, "order": 6, "words": 7}
 PREFIXES = {
     "segment": "seg",
     "tombstones": "del",
@@ -30,6 +30,7 @@ PREFIXES = {
     "columns": "cols",
     "graph": "graph",
     "order": "order",
+    "words": "words",
 }
 SECTIONS = {
     "META": 1, "ID_OFFSETS": 2, "ID_BYTES": 3, "ID_HASHES": 4, "ID_NUMBERS": 5,

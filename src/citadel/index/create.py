@@ -19,6 +19,7 @@ from citadel.settings import (
     DEFAULT_ANALYSER,
     Field,
     Settings,
+    WordSettings,
     long_documents,
     text_settings,
     vector_settings,
@@ -86,6 +87,7 @@ class NewIndexOptions(NamedTuple):
     long: str | None = None
     chunk_tokens: int | None = None
     chunk_overlap: int | None = None
+    hybrid: bool = False
 
 
 def new_index_settings(options: NewIndexOptions) -> tuple[Settings, str | None, Encoder | None]:
@@ -93,11 +95,16 @@ def new_index_settings(options: NewIndexOptions) -> tuple[Settings, str | None, 
     bm25 = {"analyser": options.analyser, "k1": options.k1, "b": options.b}
     bm25_options: dict[str, Any] = {name: value for name, value in bm25.items() if value is not None}
     router, tau, codecs = options.router, options.tau, (options.codec, options.semantic_codec)
-    if options.fields is None and (model := chosen_model(options.model, router, bm25_options)) is not None:
+    words = _word_settings(bm25_options) if options.hybrid else None
+    choosing = {} if words else bm25_options
+    if options.fields is None and (model := chosen_model(options.model, router, choosing)) is not None:
         encoder = load_encoder(model, tau, options.threads)
         settings = encoder.index_settings(model_name(model), router, tau, *codecs)
         long = (options.long, options.chunk_tokens, options.chunk_overlap)
-        return replace(settings, long=long_documents(*long, encoder.tokenizer.window)), model, encoder
+        split = long_documents(*long, encoder.tokenizer.window)
+        return replace(settings, long=split, words=words), model, encoder
+    if words is not None:
+        raise UsageError("hybrid adds BM25 lists to those of a model: name a model that is not bm25, or none")
     if (options.long, options.chunk_tokens, options.chunk_overlap) != (None, None, None):
         raise UsageError("long, chunk_tokens and chunk_overlap go with a model; bm25 reads whole texts")
     if codecs != (None, None):
@@ -106,6 +113,11 @@ def new_index_settings(options: NewIndexOptions) -> tuple[Settings, str | None, 
         return vector_settings(options.fields, router, options.fingerprint, tau), None, None
     analyser = get_analyser(options.analyser or DEFAULT_ANALYSER)
     return text_settings(analyser.fingerprint, router, tau, **bm25_options), None, None
+
+
+def _word_settings(bm25_options: dict[str, Any]) -> WordSettings:
+    analyser = get_analyser(bm25_options.get("analyser", DEFAULT_ANALYSER))
+    return WordSettings(analyser.fingerprint, **{"analyser": analyser.name} | bm25_options)
 
 
 def load_encoder(model: AnyPath, tau: float | None, threads: int | None) -> Encoder:

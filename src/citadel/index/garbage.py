@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from citadel.errors import CorruptIndexError
 from citadel.index.folder_lock import LOCK
 from citadel.index.manifest import generations, read_manifest
 from citadel.index.storage import TEMPORARY, Storage
 
-PREFIXES = ("seg-", "docs-", "del-", "codebook-", "cols-", "graph-")
+PREFIXES = ("seg-", "docs-", "del-", "codebook-", "cols-", "graph-", "words-")
 _UNFINISHED = (*PREFIXES, "gen.", "scratch-")
 
 
@@ -22,11 +22,14 @@ def unfinished(name: str) -> bool:
     return name.endswith(TEMPORARY) and name.startswith(_UNFINISHED)
 
 
-def collect(storage: Storage, keep: int, spare: Collection[str] = ()) -> None:
+def collect(
+    storage: Storage, keep: int, spare: Collection[str] = (), check: Callable[[], None] = lambda: None
+) -> None:
     """Remove all but the newest `keep` generations, and files that belong to none.
 
     Manifests go first, so that none ever refers to a missing file. Files in `spare` stay: the next
-    generation may need them.
+    generation may need them. `check` is called between listing and removing files; it raises if another
+    writer may have begun, whose files are not in the list.
     """
     numbers = generations(storage)
     for number in numbers[:-keep]:
@@ -34,7 +37,9 @@ def collect(storage: Storage, keep: int, spare: Collection[str] = ()) -> None:
     if numbers[:-keep]:
         storage.sync()
     needed = _needed(storage, numbers[-keep:]) | set(spare)
-    for name in storage.names():
+    names = storage.names()
+    check()
+    for name in names:
         if unfinished(name) or (name not in needed and name.startswith(PREFIXES)):
             storage.remove(name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,6 +91,13 @@ def count_fields(
                 counts.update(dict(columns.facet(field, mask, cancel)))
             facets[field] = ranked(counts)[:limit]
     return facets
+
+
+def unknown_fields(snapshot: Snapshot, names: Iterable[str], cancel: Cancel | None = None) -> list[str]:
+    """Those of some metadata fields that no document has, such as misspelt ones."""
+    with snapshot.whole():
+        columns = [segment.columns.until(cancel) for segment in snapshot.segments]
+        return [name for name in dict.fromkeys(names) if all(part.column(name) is None for part in columns)]
 
 
 def list_fields(snapshot: Snapshot, cancel: Cancel | None = None) -> dict[str, str]:

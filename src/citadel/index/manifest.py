@@ -19,7 +19,7 @@ from citadel.errors import (
 from citadel.index.checksum import crc32c
 from citadel.index.container import FORMAT, DurableFile, FileRecord
 from citadel.index.storage import Storage
-from citadel.settings import Field, LongDocuments, Settings
+from citadel.settings import Field, LongDocuments, Settings, WordSettings
 
 MAX_BYTES = 1 << 20  # parsed, its JSON takes up to 25 times as much memory
 MAX_SEGMENTS = 200  # 130 kB of memory each; merging by tiers leaves about 32
@@ -35,7 +35,17 @@ _FILES = {
     "columns": re.compile(r"cols-[0-9a-f]{32}\.cit"),
     "graph": re.compile(r"graph-[0-9a-f]{32}\.cit"),
     "order": re.compile(r"order-[0-9a-f]{32}\.cit"),
+    "words": re.compile(r"words-[0-9a-f]{32}\.cit"),
 }
+
+
+@dataclass(frozen=True)
+class WordsRecord:
+    """The BM25 lists of a segment beside those of the model: their file and counts."""
+
+    file: FileRecord
+    postings: int
+    total_length: int  # tokens
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ class SegmentRecord:
     columns_file: FileRecord | None = None  # None: no document has metadata, or `has_columns` is false
     has_columns: bool = False  # false in segments of format 1
     graph_file: FileRecord | None = None  # optional; without it the segment is scanned
+    words: WordsRecord | None = None  # of an index with BM25 lists beside the model's
 
     def files(self) -> list[FileRecord]:
         """The files of the segment."""
@@ -57,7 +68,8 @@ class SegmentRecord:
 
     def needed_files(self) -> list[FileRecord]:
         """The files without which the segment cannot be searched."""
-        return [self.file, self.documents_file, *([self.columns_file] if self.columns_file else [])]
+        words = [self.words.file] if self.words else []
+        return [self.file, self.documents_file, *([self.columns_file] if self.columns_file else []), *words]
 
 
 @dataclass(frozen=True)
@@ -92,9 +104,9 @@ _MANIFEST = frozenset(
     )
 )
 _RECORD = frozenset(FileRecord._fields)
-_SEGMENT, _SETTINGS, _FIELD, _LONG, _BUILD = (
+_SEGMENT, _SETTINGS, _FIELD, _LONG, _BUILD, _WORDS_RECORD, _WORDS = (
     frozenset(item.name for item in dataclasses.fields(kind))
-    for kind in (SegmentRecord, Settings, Field, LongDocuments, Build)
+    for kind in (SegmentRecord, Settings, Field, LongDocuments, Build, WordsRecord, WordSettings)
 )
 
 
@@ -167,7 +179,8 @@ def _absent(storage: Storage) -> Exception:
             "change the original and run `citadel shard` again"
         )
     if any(
-        name.startswith(("seg-", "docs-", "del-", "codebook-", "cols-", "graph-")) for name in storage.names()
+        name.startswith(("seg-", "docs-", "del-", "codebook-", "cols-", "graph-", "words-"))
+        for name in storage.names()
     ):
         return CorruptIndexError(storage.location, "manifest", "the folder holds index files but no manifest")
     return IndexNotFoundError(
@@ -207,6 +220,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
             "columns_file": record.columns_file and record.columns_file._asdict(),
             "has_columns": record.has_columns,
             "graph_file": record.graph_file and record.graph_file._asdict(),
+            **({"words": _words_json(record.words)} if record.words else {}),
         }
         for record in manifest.segments
     ]
@@ -214,7 +228,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "format": FORMAT,
         "index": manifest.index_id,
         "generation": manifest.generation,
-        "settings": dataclasses.asdict(manifest.settings),
+        "settings": settings_json(manifest.settings),
         "segments": segments,
         "deletions": manifest.deletions and manifest.deletions._asdict(),
         "deleted": manifest.deleted,
@@ -223,6 +237,20 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "build": manifest.build and dataclasses.asdict(manifest.build),
         "graphs": manifest.graphs,
     }
+
+
+def _words_json(words: WordsRecord) -> dict[str, Any]:
+    return {"file": words.file._asdict(), "postings": words.postings, "total_length": words.total_length}
+
+
+def settings_json(settings: Settings) -> dict[str, Any]:
+    """Settings as JSON; without word lists, versions from before them can read it.
+
+    >>> "words" in settings_json(Settings("bm25", "english", analyser="english"))
+    False
+    """
+    data = dataclasses.asdict(settings)
+    return data if data["words"] is not None else {name: data[name] for name in data if name != "words"}
 
 
 def _from_json(data: dict[str, Any], generation: int) -> Manifest:
@@ -312,7 +340,14 @@ def _segment(data: dict[str, Any]) -> SegmentRecord:
         _optional(data.get("columns_file"), lambda record: record_of(record, "columns")),  # format 1 has none
         _truth(data.get("has_columns", False)),
         _optional(data.get("graph_file"), lambda record: record_of(record, "graph")),
+        _optional(data.get("words"), _words_record),
     )
+
+
+def _words_record(data: dict[str, Any]) -> WordsRecord:
+    known_fields(data, _WORDS_RECORD)
+    counts = (count_of(data["postings"]), count_of(data["total_length"]))
+    return WordsRecord(record_of(data["file"], "words"), *counts)
 
 
 def settings_of(data: dict[str, Any]) -> Settings:
@@ -330,10 +365,12 @@ def settings_of(data: dict[str, Any]) -> Settings:
         k1=_number(data["k1"]),
         b=_number(data["b"]),
         long=_long(data["long"]) if "long" in data else LongDocuments(),  # format 1 has none
+        words=_optional(data.get("words"), _words),
     )
     is_valid = settings.weight_step >= 1e-6 and 0 <= settings.tau <= 255 * settings.weight_step
     is_valid &= (settings.router == "bm25") == (settings.analyser is not None)
     is_valid &= settings.model is None or settings.router != "bm25"
+    is_valid &= settings.words is None or settings.model is not None
     if not is_valid:
         raise ValueError("a setting is out of range")
     return settings
@@ -344,6 +381,12 @@ def _long(data: dict[str, Any]) -> LongDocuments:
     return LongDocuments(
         text_of(data["mode"]), count_of(data["chunk_tokens"]), count_of(data["chunk_overlap"])
     )
+
+
+def _words(data: dict[str, Any]) -> WordSettings:
+    known_fields(data, _WORDS)
+    names = (text_of(data["fingerprint"]), text_of(data["analyser"]))
+    return WordSettings(*names, _number(data["k1"]), _number(data["b"]))
 
 
 def _field(data: dict[str, Any]) -> Field:

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from citadel.index.codebook import Codebook
 from citadel.index.documents import Row, renumbered
 from citadel.index.growable import Spool
+from citadel.index.id_table import id_hashes
 from citadel.index.join import NAMES_PER_WINDOW, Names, join_names
 from citadel.index.packing import POSTINGS_PER_BLOCK, WINDOW, block_sizes, list_groups
 from citadel.index.quantize import Encoded, decode, encode
-from citadel.index.segment import WHOLE_TEXT, Segment, deleted_passages, id_hashes
+from citadel.index.segment import WHOLE_TEXT, Segment, deleted_passages
+from citadel.index.segment_writer import StoredContents
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
 from citadel.types import Floats
@@ -152,7 +154,10 @@ class MergedContents:
         old_codebook: Codebook | None,
         memory: int,
         storage: Storage,
+        words: StoredContents | None = None,
     ) -> None:
+        """Merge segments; `words` are BM25 lists that take the place of theirs."""
+        self._inputs, self._words, self._limits = (segments, deleted), words, (memory, storage)
         self.sources: list[Source] = []
         base = passage_base = 0
         for segment, gone in zip(segments, deleted, strict=True):
@@ -193,6 +198,13 @@ class MergedContents:
         for source, spool in zip(self.sources, new_lists, strict=False):
             source.new_lists = spool.values()
         self.list_lengths, self.keys, self._names = lengths.values(), names.keys.values(), names
+
+    def words(self) -> StoredContents | None:
+        """The BM25 lists of the same documents."""
+        own = [segment.words for segment in self._inputs[0] if segment.words]
+        if self._words is not None or not own:
+            return self._words
+        return MergedContents(own, self._inputs[1], "int8", None, None, *self._limits)
 
     # -- documents
 
@@ -376,6 +388,8 @@ def merge_space(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> int:
         share = 1 - len(gone.documents) / max(segment.documents, 1)
         spooled = sum(len(segment.file[name].data) for name in _SPOOLED if name in segment.file)
         lists, documents = segment.record.file.length, segment.record.documents_file.length
+        if segment.words:
+            lists += segment.words.record.file.length
         needed += math.ceil(share * (lists + 2 * documents + spooled))
     return needed
 

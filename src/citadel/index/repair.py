@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from citadel.encode.locate import model_name
 from citadel.errors import CitadelError, CorruptIndexError, FingerprintError, RepairLossError, ResourceError
 from citadel.index.buffer import Buffer, MemoryContents, expected_bytes, stored_codec
 from citadel.index.changes import AnalysedDocument, Item, add_item, item_bytes
-from citadel.index.check import check_columns, check_documents, check_file, check_lists, is_whole
+from citadel.index.check import check_columns, check_documents, check_file, check_lists, check_words, is_whole
 from citadel.index.codebook import Codebook, read_codebook
 from citadel.index.container import CitFile
 from citadel.index.deletion import union_of
@@ -54,7 +55,7 @@ class SegmentState:
     segment: Segment | None
     store: DocumentStore | None
     unreadable: tuple[int, ...]  # live documents whose rows are damaged
-    is_whole: bool
+    is_whole: bool  # `segment` has no word lists if those are damaged
 
     @property
     def live(self) -> int:
@@ -64,6 +65,11 @@ class SegmentState:
     def needs_rebuild(self) -> bool:
         """Whether its lists are damaged but texts can be read."""
         return self.segment is None and self.store is not None
+
+    @property
+    def lacks_words(self) -> bool:
+        """Whether only its word lists are damaged, of all lists."""
+        return self.segment is not None and self.segment.words is None and self.record.words is not None
 
     def live_readable(self) -> list[int]:
         """Numbers of the live documents with intact rows."""
@@ -109,6 +115,8 @@ def plan_repair(storage: Storage, encode: EncodeDocuments | None = None) -> Repa
             return RepairPlan(newest, "return", older, manifest.documents)
         if any(state.needs_rebuild for state in states):
             _require_encoder(manifest.settings, encode, storage.location)
+        if any(state.lacks_words for state in states):
+            matching_analyser(manifest.settings, storage.location)
         return plan
 
 
@@ -179,8 +187,8 @@ def _without_damaged_graph(storage: Storage, index_id: str, state: SegmentState)
 
 
 def _state(storage: Storage, index_id: str, record: SegmentRecord, deleted: Deleted) -> SegmentState:
-    opened = _attempt(lambda: Segment(storage, record, index_id))
-    segment = opened or _attempt(lambda: _without_columns(storage, record, index_id))
+    opened = _attempt(lambda: _open(storage, record, index_id))
+    segment = opened or _first_readable(storage, record, index_id)
     store = (
         segment.store
         if segment
@@ -194,9 +202,22 @@ def _state(storage: Storage, index_id: str, record: SegmentRecord, deleted: Dele
     return SegmentState(record, deleted, lists, store, unreadable, is_whole)
 
 
-def _without_columns(storage: Storage, record: SegmentRecord, index_id: str) -> Segment:
-    """A segment whose columns file is damaged; the columns are written again from the documents."""
-    return Segment(storage, replace(record, columns_file=None, has_columns=False), index_id)
+def _first_readable(storage: Storage, record: SegmentRecord, index_id: str) -> Segment | None:
+    """A segment without its columns, its word lists or both, which are made again from the documents."""
+    columns, words = {"columns_file": None, "has_columns": False}, {"words": None}
+    for dropped in (columns, words, columns | words):
+        rest = replace(record, **dropped)
+        segment = _attempt(partial(_open, storage, rest, index_id))
+        if segment is not None:
+            return segment
+    return None
+
+
+def _open(storage: Storage, record: SegmentRecord, index_id: str) -> Segment:
+    """Open a segment and check its word lists."""
+    segment = Segment(storage, record, index_id)
+    check_words(segment, storage)
+    return segment
 
 
 def _is_graph_whole(storage: Storage, segment: Segment | None, index_id: str) -> bool:
@@ -274,7 +295,7 @@ def _plan_return(storage: Storage, newest: int, older: int | None) -> RepairPlan
 def _can_rebuild(settings: Settings, encode: EncodeDocuments | None) -> bool:
     """Whether lists can be rebuilt, with the analyser or the model of the index."""
     if settings.analyser is not None:
-        return get_analyser(settings.analyser).fingerprint == settings.fingerprint
+        return get_analyser(settings.analyser, settings.fingerprint).fingerprint == settings.fingerprint
     return settings.model is not None and encode is not None
 
 
@@ -372,9 +393,31 @@ class _Rewriter:
         if state.segment is None:
             yield from self._rebuilt(state)
             return
+        if state.lacks_words:
+            yield from self._with_new_words(state, state.segment)
+            return
         gone = Deleted(union_of(state.deleted.documents, np.array(state.unreadable, np.uint32)))
-        codec, codebook = stored_codec(self.settings, self.codebook), self.codebook
-        yield MergedContents([state.segment], [gone], codec, codebook, codebook, self.memory, self.storage)
+        yield self._copied(state.segment, gone)
+
+    def _copied(self, segment: Segment, gone: Deleted, words: MemoryContents | None = None) -> MergedContents:
+        codec, books = stored_codec(self.settings, self.codebook), (self.codebook, self.codebook)
+        return MergedContents([segment], [gone], codec, *books, self.memory, self.storage, words)
+
+    def _with_new_words(self, state: SegmentState, segment: Segment) -> Iterator[MergedContents]:
+        """A segment with word lists from its texts, as several segments within the memory bound."""
+        assert self.settings.words is not None and state.store is not None
+        words, numbers = self.settings.words.settings(), list[int]()
+        buffer, analyser = Buffer(words, None, None, self.memory), matching_analyser(words, "")
+        for number in state.live_readable():
+            [document] = state.store.get([number])
+            is_full = buffer.bytes > self.memory // BUFFER_SHARE or len(numbers) >= _DOCUMENTS_PER_SEGMENT
+            if numbers and is_full:
+                yield self._copied(segment, _all_but(segment, numbers), buffer.contents(None))
+                buffer, numbers = Buffer(words, None, None, self.memory), []
+            buffer.add_terms(document, analyser.windows(document.encoded_text))
+            numbers.append(number)
+        if numbers:
+            yield self._copied(segment, _all_but(segment, numbers), buffer.contents(None))
 
     def _rebuilt(self, state: SegmentState) -> Iterator[MemoryContents]:
         """Rebuild the lists of a segment from its texts, as segments within the memory bound."""
@@ -401,6 +444,12 @@ class _Rewriter:
         if self.settings.model is None or self.encode is None:
             return ()  # counted as lost in the plan
         return self.encode(documents)
+
+
+def _all_but(segment: Segment, numbers: Sequence[int]) -> Deleted:
+    mask = np.ones(segment.documents, np.bool_)
+    mask[list(numbers)] = False
+    return Deleted(np.flatnonzero(mask).astype(np.uint32))
 
 
 def _estimated_bytes(item: Item) -> int:

@@ -24,7 +24,16 @@ from citadel.errors import (
 )
 from citadel.index.checksum import crc32c
 from citadel.index.container import DurableFile, FileRecord
-from citadel.index.manifest import HEX_ID, MAX_BYTES, count_of, known_fields, record_of, settings_of, text_of
+from citadel.index.manifest import (
+    HEX_ID,
+    MAX_BYTES,
+    count_of,
+    known_fields,
+    record_of,
+    settings_json,
+    settings_of,
+    text_of,
+)
 from citadel.index.storage import TEMPORARY, Storage
 from citadel.settings import Settings
 
@@ -134,7 +143,7 @@ def _to_json(root: RootManifest) -> dict[str, Any]:
         "format": ROOT_FORMAT,
         "root": root.root_id,
         "generation": root.generation,
-        "settings": dataclasses.asdict(root.settings),
+        "settings": settings_json(root.settings),
         "shards": shards,
         "counts": dict(root.counts),
         "build": root.build,

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel._native import read_ids
 from citadel.errors import CorruptIndexError
 from citadel.index.columns_file import read_columns
 from citadel.index.container import CitFile
 from citadel.index.documents import DocumentStore
-from citadel.index.manifest import SegmentRecord
+from citadel.index.id_table import IdTable
+from citadel.index.manifest import SegmentRecord, WordsRecord
 from citadel.index.packing import block_sizes, rises, unpack_documents, unpack_values
 from citadel.index.quantize import Encoded
 from citadel.index.segment_columns import SegmentColumns
 from citadel.index.storage import Storage
 from citadel.settings import CODECS, MAX_DIMENSION, SUBVECTOR
-from citadel.text.parse import MAX_ID
 
-IDS_PER_PART = 1 << 16
 MAX_PASSAGES = (1 << 32) - 1
 WHOLE_TEXT = np.array([[0, MAX_PASSAGES]], "<u4")  # span of a document with one passage
 KINDS = ("vectors", "sparse", "bm25", "none")
@@ -57,23 +54,12 @@ class Meta:
         return self.dimension // SUBVECTOR.get(self.codec, 1)
 
 
-def id_hashes(ids: Iterable[str]) -> NDArray[np.uint64]:
-    """64-bit hashes of ids.
-
-    >>> id_hashes(["d1"]).dtype.name
-    'uint64'
-    """
-    digests = (hashlib.blake2b(id.encode(), digest_size=8).digest() for id in ids)
-    return np.frombuffer(b"".join(digests), "<u8")
-
-
 class Segment:
     """One segment of a generation; immutable, shared between threads."""
 
     def __init__(self, storage: Storage, record: SegmentRecord, index_id: str) -> None:
         self.record, self.name = record, record.file.name
         self.storage, self.index_id = storage, index_id
-        self._id_arrays: tuple[NDArray[np.uint64], NDArray[np.uint8]] | None = None
         self.file = CitFile(storage, record.file, "segment", index_id)
         self.meta = self._meta(self.file["META"].json())
         self.documents, self.passages = self.meta.documents, self.meta.passages
@@ -81,11 +67,9 @@ class Segment:
         file = record.columns_file
         columns = read_columns(storage, file, index_id, self.documents) if file else None
         self.columns = SegmentColumns(record, columns, self.store)
-        self._shape()
-
-    @property
-    def file_id(self) -> str:
-        return self.name[4:-4]
+        self.id_table, self.file_id = IdTable(self.file, self.documents), self.name[4:-4]
+        self._shape(self._id_sizes())
+        self.words = WordLists(self, record.words) if record.words else None
 
     def _meta(self, data: dict[str, Any]) -> Meta:
         try:
@@ -111,16 +95,15 @@ class Segment:
     def _corrupt(self, section: str, problem: str) -> CorruptIndexError:
         return CorruptIndexError(self.name, section, problem)
 
-    def _shape(self) -> None:
+    def _id_sizes(self) -> dict[str, int]:
+        documents = self.meta.documents
+        return {"ID_OFFSETS": 8 * (documents + 1), "ID_HASHES": 8 * documents, "ID_NUMBERS": 4 * documents}
+
+    def _shape(self, sizes: dict[str, int]) -> None:
         """Check the size of every section; contents are verified on access."""
         meta, has_lists = self.meta, self.meta.kind != "none"
         self.lists = max(len(self.file["LIST_STARTS"].data) // 8 - 1, 0) if has_lists else 0
         blocks = len(self.file["BLOCK_DOCUMENTS"].data) // 4 if has_lists else 0
-        sizes = {
-            "ID_OFFSETS": 8 * (meta.documents + 1),
-            "ID_HASHES": 8 * meta.documents,
-            "ID_NUMBERS": 4 * meta.documents,
-        }
         if meta.has_long_documents:
             sizes |= {"PASSAGE_STARTS": 8 * (meta.documents + 1), "PASSAGE_SPANS": 8 * meta.passages}
         if has_lists:
@@ -163,54 +146,15 @@ class Segment:
 
     def ids(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """The ids of these documents."""
-        offsets, octets = self._id_arrays or self._map_ids()
-        try:
-            ids = read_ids(offsets, octets, np.asarray(numbers, np.int64))
-        except UnicodeDecodeError:
-            self.file.require_whole()
-            raise self._corrupt("ID_BYTES", "an id is not UTF-8") from None
-        self.file.require_whole(exact=False)
-        return ids
+        return self.id_table.ids(numbers)
 
     def ids_with_white_space(self) -> Iterator[tuple[int, str]]:
         """Yield number and id of each document whose id has white space."""
-        # Decoding many ids as one string is over 20 times as fast as one by one.
-        offsets, octets = self._id_arrays or self._map_ids()
-        for start in range(0, self.documents, IDS_PER_PART):
-            end = min(start + IDS_PER_PART, self.documents)
-            joined = str(octets[offsets[start] : offsets[end]].data, "utf-8", "replace")
-            if joined.split(None, 1) != [joined]:
-                numbers = range(start, end)
-                ids = zip(numbers, self.ids(numbers), strict=True)
-                yield from ((number, id) for number, id in ids if id.split() != [id])
-        self.file.require_whole(exact=False)
-
-    def _map_ids(self) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """Offsets and bytes of the ids."""
-        offsets, octets = self.file["ID_OFFSETS"].array("<u8"), self.file["ID_BYTES"].array(np.uint8)
-        if len(octets) != int(offsets[-1]) or not rises(offsets, MAX_ID):
-            raise self._corrupt("ID_OFFSETS", "the ids do not follow each other or one is too long")
-        self._id_arrays = offsets, octets
-        return self._id_arrays
+        return self.id_table.with_white_space()
 
     def find(self, ids: Sequence[str], hashes: NDArray[np.uint64]) -> dict[str, int]:
         """The numbers of those ids that this segment holds."""
-        if not self.documents or not len(ids):
-            return {}
-        known = self.file["ID_HASHES"].array("<u8")
-        numbers = self.file["ID_NUMBERS"].array("<u4")
-        matches: dict[str, int] = {}
-        positions = np.searchsorted(known, hashes)
-        for i in np.flatnonzero(known[np.minimum(positions, len(known) - 1)] == hashes).tolist():
-            position = int(positions[i])
-            while position < len(known) and known[position] == hashes[i]:  # several ids may share a hash
-                number = int(numbers[position])
-                if number >= self.documents:
-                    raise self._corrupt("ID_NUMBERS", f"document {number} does not exist")
-                if self.ids([number]) == [ids[i]]:
-                    matches[ids[i]] = number
-                position += 1
-        return matches
+        return self.id_table.find(ids, hashes)
 
     # -- passages
 
@@ -355,6 +299,38 @@ class Segment:
 
     def close(self) -> None:
         self.store.close()
+
+
+class WordLists(Segment):
+    """The BM25 lists of a segment's documents, beside the lists of a model; a BM25 segment to searches.
+
+    They have a file of their own; ids, texts, metadata and deletions are those of the segment.
+    """
+
+    def __init__(self, segment: Segment, words: WordsRecord) -> None:
+        self.record = replace(
+            segment.record,
+            file=words.file,
+            postings=words.postings,
+            total_length=words.total_length,
+            graph_file=None,
+            words=None,
+        )
+        self.name, self.storage, self.index_id = words.file.name, segment.storage, segment.index_id
+        self.file = CitFile(segment.storage, words.file, "words", segment.index_id)
+        self.meta = self._meta(self.file["META"].json())
+        if self.meta.kind != "bm25":
+            raise self._corrupt("META", "its lists are not those of words")
+        self.documents = self.passages = segment.documents
+        # Not the segment itself: a reference in both directions would delay freeing its files.
+        self.store, self.columns = segment.store, segment.columns
+        self.id_table, self.file_id, self.words = segment.id_table, segment.file_id, None
+        self._shape({})
+
+
+def term_lists(segment: Segment) -> Segment | None:
+    """The lists of a segment whose names are terms: its own or those beside them; None if it has none."""
+    return segment if segment.meta.kind == "bm25" else segment.words
 
 
 def deleted_passages(segment: Segment, deleted: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -16,7 +16,7 @@ from citadel.index.columns_file import write_documents_and_columns
 from citadel.index.container import CitWriter, FileRecord
 from citadel.index.documents import Row
 from citadel.index.growable import Spool
-from citadel.index.manifest import SegmentRecord
+from citadel.index.manifest import SegmentRecord, WordsRecord
 from citadel.index.packing import POSTINGS_PER_BLOCK, WINDOW, blocks_of, windows
 from citadel.index.segment import Meta
 from citadel.index.storage import Storage
@@ -25,6 +25,7 @@ from citadel.types import Floats
 _PADDING = bytes(8)  # lets a decoder load eight bytes at any offset
 Hashes = NDArray[np.uint64]
 _SORTED_IDS = 1 << 17  # id hashes sorted at a time
+_ID_SECTIONS = ("ID_OFFSETS", "ID_BYTES", "ID_HASHES", "ID_NUMBERS")
 
 
 class Contents(Protocol):
@@ -65,20 +66,30 @@ class StoredContents(Contents, Protocol):
     @property
     def total_length(self) -> int: ...
     def document_rows(self) -> Iterator[Row]: ...
+    def words(self) -> StoredContents | None:
+        """The BM25 lists of the same documents; None for an index without them."""
+        ...
 
 
 BuildProbe = Callable[[Callable[[int, int], Floats], int], Probe]
 
 
 def write_segment(
-    storage: Storage, index_id: str, file_id: str, contents: Contents, probe: BuildProbe = build_probe
+    storage: Storage,
+    index_id: str,
+    file_id: str,
+    contents: Contents,
+    probe: BuildProbe = build_probe,
+    kind: str = "segment",
 ) -> FileRecord:
-    """Write all sections of a segment; `probe` builds the probe structure."""
+    """Write all sections of a segment, of `words` all but ids; `probe` builds the probe structure."""
     names = section_names(contents.meta, contents.meta.passages >= PROBE_FLOOR)
-    writer = CitWriter(storage, "segment", index_id, file_id, sections=len(names))
+    sections = len(names) - (len(_ID_SECTIONS) if kind == "words" else 0)
+    writer = CitWriter(storage, kind, index_id, file_id, sections)
     try:
         writer.section("META", json.dumps(asdict(contents.meta)).encode())
-        _write_ids(writer, contents, storage)
+        if kind == "segment":
+            _write_ids(writer, contents, storage)
         if contents.meta.has_long_documents:
             writer.stream("PASSAGE_STARTS", _starts(contents.passage_counts()))
             writer.stream("PASSAGE_SPANS", contents.passage_spans())
@@ -96,14 +107,25 @@ def write_contents(storage: Storage, index_id: str, contents: StoredContents) ->
     """Write a segment and its document database under a new id."""
     file_id = uuid.uuid4().hex
     file = write_segment(storage, index_id, file_id, contents)
+    words = _write_words(storage, index_id, file_id, contents)
     documents, columns = write_documents_and_columns(storage, index_id, file_id, contents.document_rows())
     counts = (contents.meta.documents, contents.meta.postings, contents.total_length)
-    return SegmentRecord(file, documents, *counts, columns, has_columns=True)
+    return SegmentRecord(file, documents, *counts, columns, has_columns=True, words=words)
+
+
+def _write_words(
+    storage: Storage, index_id: str, file_id: str, contents: StoredContents
+) -> WordsRecord | None:
+    words = contents.words()
+    if words is None:
+        return None
+    file = write_segment(storage, index_id, file_id, words, kind="words")
+    return WordsRecord(file, words.meta.postings, words.total_length)
 
 
 def section_names(meta: Meta, probe: bool = False) -> list[str]:
     """The sections of a segment of this kind."""
-    names = ["META", "ID_OFFSETS", "ID_BYTES", "ID_HASHES", "ID_NUMBERS"]
+    names = ["META", *_ID_SECTIONS]
     names += ["PASSAGE_STARTS", "PASSAGE_SPANS"] if meta.has_long_documents else []
     if meta.kind != "none":
         names += ["LIST_STARTS", "BLOCK_STARTS", "PACKED_DOCUMENTS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS"]

@@ -14,6 +14,7 @@ from citadel.index.codebook import Codebook, write_codebook
 from citadel.index.container import CitWriter, FileRecord
 from citadel.index.failures import resource_errors
 from citadel.index.folder_lock import LOCK
+from citadel.index.id_table import id_hashes
 from citadel.index.manifest import Manifest, SegmentRecord, generations, write_manifest
 from citadel.index.merge import MergedContents, merge_space
 from citadel.index.root_manifest import (
@@ -26,7 +27,7 @@ from citadel.index.root_manifest import (
     root_generations,
     write_root,
 )
-from citadel.index.segment import Segment, id_hashes
+from citadel.index.segment import Segment
 from citadel.index.segment_writer import write_contents
 from citadel.index.sharded import ShardedSnapshot, shard_of
 from citadel.index.snapshot import Snapshot

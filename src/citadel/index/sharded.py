@@ -107,7 +107,11 @@ class ShardedSnapshot(Snapshot):
 
     def positions(self, passages: NDArray[np.int64]) -> NDArray[np.int64]:
         """The position in the collection of the document of each passage."""
-        documents, positions = self.owners(passages), np.empty(len(passages), np.int64)
+        return self.document_positions(self.owners(passages))
+
+    def document_positions(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The position in the collection of each document."""
+        positions = np.empty(len(documents), np.int64)
         owners = np.searchsorted(self._shard_bases, documents, side="right") - 1
         for owner in np.unique(owners).tolist():
             mine = owners == owner

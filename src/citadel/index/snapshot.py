@@ -19,9 +19,10 @@ from citadel.filter.tree import Filter
 from citadel.index.codebook import Codebook, read_codebook
 from citadel.index.documents import DocumentStore, Fields
 from citadel.index.failures import resource_errors
+from citadel.index.id_table import id_hashes
 from citadel.index.manifest import Manifest, newest_manifest, read_manifest
 from citadel.index.mapping import whole_files
-from citadel.index.segment import Meta, Segment, deleted_passages, id_hashes
+from citadel.index.segment import Meta, Segment, deleted_passages, term_lists
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones
 from citadel.routing import get_router
@@ -72,6 +73,10 @@ class Snapshot:
         self.segments: list[Segment] = []
         for record in self.manifest.segments:
             segment = known.get(record) or Segment(self.storage, record, self.manifest.index_id)
+            if (segment.words is None) != (self.settings.words is None):
+                raise CorruptIndexError(
+                    segment.name, "words", "its word lists do not fit the index's settings"
+                )
             if not fits(segment.meta, self.manifest):
                 raise CorruptIndexError(segment.name, "META", "it does not fit the index's router and fields")
             self.segments.append(segment)
@@ -139,6 +144,10 @@ class Snapshot:
     def positions(self, passages: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers that order passages by their documents' positions in the collection."""
         return passages
+
+    def document_positions(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers that order documents by their positions in the collection."""
+        return documents
 
     def passages_of(self, document: int) -> range:
         """The index-wide passage numbers of an index-wide document number."""
@@ -242,8 +251,10 @@ class Snapshot:
 
 
 def _extent(segment: Segment) -> Extent:
-    has_terms = segment.meta.kind == "bm25"
-    return Extent(segment.documents, segment.lists * has_terms, segment.record.total_length * has_terms)
+    lists = term_lists(segment)
+    if lists is None:
+        return Extent(segment.documents)
+    return Extent(segment.documents, lists.lists, lists.record.total_length)
 
 
 def fits(meta: Meta, manifest: Manifest) -> bool:
@@ -266,9 +277,10 @@ def fits(meta: Meta, manifest: Manifest) -> bool:
 
 
 def matching_analyser(settings: Settings, location: str) -> Analyser:
-    """The analyser of a bm25 index; raises FingerprintError if it makes other terms here."""
+    """The analyser of an index with words; raises FingerprintError if it makes other terms here."""
+    settings = settings.words.settings() if settings.words else settings
     assert settings.analyser is not None  # the manifest of a bm25 index has one
-    analyser = get_analyser(settings.analyser)
+    analyser = get_analyser(settings.analyser, settings.fingerprint)
     if analyser.fingerprint != settings.fingerprint:
         raise FingerprintError(
             f"{location}: built with analyser {settings.fingerprint}, this machine has "

@@ -12,8 +12,9 @@ from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
 from citadel.index.codebook_sample import CodebookSample, sample_vectors
 from citadel.index.commit import Publisher, sizes_of
 from citadel.index.deletion import NumberSet
+from citadel.index.id_table import id_hashes
 from citadel.index.merge import choose_merge
-from citadel.index.segment import Segment, id_hashes
+from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted

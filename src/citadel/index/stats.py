@@ -29,6 +29,8 @@ def statistics(snapshot: Snapshot) -> dict[str, Any]:
     columns = sum(record.columns_file.length for record in manifest.segments if record.columns_file)
     sections["METADATA_COLUMNS"] = columns
     sections["GRAPHS"] = sum(record.graph_file.length for record in manifest.segments if record.graph_file)
+    if snapshot.settings.words is not None:
+        sections["WORD_LISTS"] = sum(record.words.file.length for record in manifest.segments if record.words)
     sections["DOCUMENT_STORE"] = sum(record.documents_file.length for record in manifest.segments)
     return {
         "format": FORMAT,
@@ -37,6 +39,7 @@ def statistics(snapshot: Snapshot) -> dict[str, Any]:
         "router": snapshot.settings.router,
         "fingerprint": snapshot.settings.fingerprint,
         "tau": snapshot.settings.tau,
+        **({"words": snapshot.settings.words.fingerprint} if snapshot.settings.words else {}),
         "codecs": sorted({_codec(segment) for segment in snapshot.segments}),
         "documents": len(snapshot),
         "passages": snapshot.live_passages,

@@ -277,7 +277,20 @@ def as_storage(path: AnyPath | Storage) -> Storage:
     """The storage of an index, given by itself or by its path."""
     if path is None or isinstance(path, (int, bytes)) or path == "":
         raise UsageError(f"an index is a folder: give its path, not {path!r}")
+    if isinstance(path, str) and "://" in path:
+        from citadel.index.object_store import ObjectStorage
+
+        return ObjectStorage(path)
     return FolderStorage(path) if isinstance(path, (str, os.PathLike)) else path
+
+
+def absolute(path: str) -> str:
+    """A path that another process understands: absolute, or the address of an object store.
+
+    >>> absolute("s3://bucket/index")
+    's3://bucket/index'
+    """
+    return path if "://" in path else os.path.abspath(path)
 
 
 def sync_folder(path: Path) -> None:

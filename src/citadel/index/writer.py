@@ -28,8 +28,9 @@ from citadel.index.garbage import collect
 from citadel.index.manifest import Build
 from citadel.index.merge import merge_space
 from citadel.index.metadata_update import write_updated
+from citadel.index.object_store import ObjectStorage
 from citadel.index.segment import Segment
-from citadel.index.snapshot import Snapshot, open_snapshot
+from citadel.index.snapshot import Snapshot, matching_analyser, open_snapshot
 from citadel.index.spill import SpillingWriter, file_names
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
@@ -89,7 +90,8 @@ class Writer(SpillingWriter):
                     )
                 self.snapshot = newest
                 self._reset()
-                self._collect()
+                if not isinstance(self._storage, ObjectStorage):  # a lease may have been taken over
+                    self._collect()
         except BaseException:
             self.release()
             raise
@@ -98,7 +100,7 @@ class Writer(SpillingWriter):
         """Remove files of old generations while this writer owns the index; `check --repair` may use two."""
         if self._lock is not None:
             self._lock.check()
-            collect(self._storage, keep, self._uncommitted_files())
+            collect(self._storage, keep, self._uncommitted_files(), self._lock.check)
 
     def _uncommitted_files(self) -> set[str]:
         spilled = [*self._pending, *(segment for call in self._calls for segment in call.segments)]
@@ -119,6 +121,8 @@ class Writer(SpillingWriter):
 
     def add_vectors(self, batches: Iterable[VectorBatch]) -> int:
         """Add documents with given vectors and return their number."""
+        if self.settings.words is not None:
+            matching_analyser(self.settings, self._storage.location)
         return self._add_items(batches)
 
     def _add_items(self, items: Iterable[Item]) -> int:
@@ -427,7 +431,8 @@ class Writer(SpillingWriter):
                 self._reset()
                 # What cannot be removed now is left to the next writer.
                 with contextlib.suppress(OSError, CorruptIndexError, OwnershipError):
-                    self._collect()
+                    if not isinstance(self._storage, ObjectStorage):
+                        self._collect()
                 self._release_if_idle()
 
 

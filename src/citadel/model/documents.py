@@ -1,6 +1,6 @@
 """Encode streams of documents on GPUs, for indexing.
 
-A thread reads and tokenises, one thread per GPU encodes, and the caller writes, all at the same time. Each
+A thread reads and tokenises, two threads per GPU encode, and the caller writes, all at the same time. Each
 works on a window of some thousand texts, sorted by length, so that little is padded.
 """
 
@@ -37,6 +37,7 @@ _WINDOW_TOKENS = 1 << 19  # sorted by length together
 _BYTES_PER_TOKEN = 1 << 11  # of the memory bound per token of a window, of which a few are alive
 _WINDOW_BYTES = 1 << 26  # of an encoded window
 _AHEAD_SHARE, _MAX_AHEAD = 8, 32  # encoded windows may take an eighth of the memory bound
+_THREADS_PER_GPU = 2  # one copies results while the other computes
 _MIN_WINDOW = 1 << 12
 _MIN_TOKENS = 512  # a GPU that cannot encode this many at a time is out of memory
 _WIDTH = 8  # widths of batches are multiples of this
@@ -71,9 +72,7 @@ class DocumentEncoder:
         tau: float | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise UsageError(f"unknown precision {precision!r}: choose one of {', '.join(PRECISIONS)}")
-        devices = parse_devices(device)
+        devices = check_encode_on(EncodeOn(device, precision))
         model = load_model(folder)
         if model.config.router != "dynamic":
             raise UsageError(
@@ -96,13 +95,17 @@ class DocumentEncoder:
         """
         ahead = min(max(memory // _AHEAD_SHARE // _WINDOW_BYTES, 1), _MAX_AHEAD)
         windows = _ReadAhead(_windows(token_groups(documents, self.tokenizer, memory, long), memory), ahead)
-        pools = [ThreadPoolExecutor(1, thread_name_prefix="citadel-gpu") for _ in self._replicas]
+        pools = [
+            ThreadPoolExecutor(_THREADS_PER_GPU, thread_name_prefix="citadel-gpu") for _ in self._replicas
+        ]
         pending: deque[Future[EncodedBatch]] = deque()
         try:
             for number, window in enumerate(windows):
                 which = number % len(pools)
                 pending.append(pools[which].submit(self._replicas[which].encode, window))
-                if len(pending) >= len(pools) + ahead:  # so that GPUs work while a segment is written
+                if (
+                    len(pending) >= _THREADS_PER_GPU * len(pools) + ahead
+                ):  # so that GPUs work while a segment is written
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -113,6 +116,13 @@ class DocumentEncoder:
                 pool.shutdown(cancel_futures=True)
 
 
+def check_encode_on(where: EncodeOn) -> list[torch.device]:
+    """The devices to encode on; raises UsageError for one that does not exist and an unknown precision."""
+    if where.precision not in PRECISIONS:
+        raise UsageError(f"unknown precision {where.precision!r}: choose one of {', '.join(PRECISIONS)}")
+    return parse_devices(where.device)
+
+
 def parse_devices(names: str) -> list[torch.device]:
     """Devices by name: `cuda`, `cuda:1`, or several with commas between them.
 
@@ -121,7 +131,10 @@ def parse_devices(names: str) -> list[torch.device]:
     """
     if names == TORCH_CPU:
         return [torch.device("cpu")]
-    devices = [parse_device(name.strip()) for name in names.split(",")]
+    try:
+        devices = [parse_device(name.strip()) for name in names.split(",")]
+    except UsageError as error:
+        raise UsageError(str(error).replace("search with --device cpu", "use --device cpu")) from None
     repeated = len({(device.type, device.index or 0) for device in devices}) < len(devices)
     if repeated or any(device.type != "cuda" for device in devices):
         raise UsageError(f"cannot encode documents on {names!r}: name GPUs, as in cuda or cuda:0,cuda:1")
@@ -161,7 +174,7 @@ class _Replica:
                 if self.batch_tokens // 2 < max(_MIN_TOKENS, int(window.texts.lengths.max())):
                     raise
             # Outside the handler: the exception's traceback keeps tensors alive.
-            self.batch_tokens //= 2
+            self.batch_tokens = max(self.batch_tokens // 2, _MIN_TOKENS)
             torch.cuda.empty_cache()
 
     def _encode(self, window: Window) -> EncodedBatch:

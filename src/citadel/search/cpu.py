@@ -110,11 +110,28 @@ class CpuEngine:
                 raise self._corrupt(error) from error
         with self._typed():
             lists = self._native.find_terms(terms)
-            frequencies = statistics.frequencies(lists, self._native.list_lengths(lists))
-            return self._query(Plan(NO_KEYS, statistics.weights(frequencies, repeats)), lists)
+            return self._query(Plan(NO_KEYS, self._weights(lists, repeats, statistics)), lists)
 
     def _query(self, plan: Plan, lists: NDArray[np.int64]) -> _native.Query:
         return _native.Query(lists, plan.weights, plan.vectors, plan.semantic)
+
+    def term_weights(
+        self, terms: list[bytes], repeats: list[int], statistics: TermStatistics
+    ) -> NDArray[np.float32]:
+        """The weight of each term of a bm25 query, by the statistics of this snapshot."""
+        with self._typed():
+            return self._weights(self._native.find_terms(terms), repeats, statistics)
+
+    def _weights(
+        self, lists: NDArray[np.int64], repeats: list[int], statistics: TermStatistics
+    ) -> NDArray[np.float32]:
+        frequencies = statistics.frequencies(lists, self._native.list_lengths(lists))
+        return statistics.weights(frequencies, repeats)
+
+    def prepare_weighted(self, terms: list[bytes], weights: NDArray[np.float32]) -> _native.Query:
+        """Prepare a bm25 query whose terms have weights."""
+        with self._typed():
+            return self._query(Plan(NO_KEYS, weights), self._native.find_terms(terms))
 
     def prepare_filter(self, masks: Sequence[NDArray[np.bool_]]) -> _native.Filter:
         """The live documents among the allowed ones, as bitmaps."""

@@ -12,7 +12,7 @@ numbers and scores, which `search/hits.py` turns into hits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -60,10 +60,13 @@ class Engine(Protocol[Query]):
         ...
 
 
-class EngineOptions(NamedTuple):
-    """Which engine to open, and where it runs."""
+EngineOpener = Callable[[Snapshot, bool, tuple[float, float]], Engine[Any]]  # of floor and norm
 
-    name: str = "native"
+
+class EngineOptions(NamedTuple):
+    """Which engine to open, by name or with a function, and where it runs."""
+
+    name: str | EngineOpener = "native"
     threads: int = 1
     device: str = "cpu"
     gpu_memory: int | None = None  # bytes; None: no limit
@@ -73,6 +76,8 @@ def open_engine(
     snapshot: Snapshot, floor: bool, norm: tuple[float, float], options: EngineOptions
 ) -> Engine[Any]:
     """Open an engine over a snapshot; `floor` and `norm` come from its router."""
+    if callable(options.name):
+        return options.name(snapshot, floor, norm)
     engine = _open(snapshot, floor, norm, options)
     if snapshot.is_ordered:
         return engine

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 from citadel.errors import InputError, UsageError
-from citadel.search.ranked_hits import RankedHits, Row, Source, columns
+from citadel.search.hits import Hits
+from citadel.search.ranked_hits import RankedHits, Row, Source, columns, id_of, score_of
 from citadel.text.values import unwrapped
 from citadel.types import Hit, Ranking, ScorePart
 
 METHODS = ("linear", "rrf")
 RANK_CONSTANT = 60  # of reciprocal rank fusion (Cormack et al., 2009)
-_Found = tuple[int, float, float]  # index in the ranking, score, gain
+Key = int | str  # of a document: its number in one index, or its id
 
 
 class Fusion:
@@ -29,28 +31,27 @@ class Fusion:
         self.names, self.method = list(names), method
         self.weights = _check_weights(weights, len(self.names))
 
-    def rows(self, results: Sequence[Sequence[Hit]]) -> list[Row]:
-        """All hits of one query's rankings, best first; equal scores keep the order of the rankings."""
-        found: dict[str, list[_Found | None]] = {}
-        for number, (hits, weight) in enumerate(zip(results, self.weights, strict=True)):
-            ids, scores = columns(hits) if weight else ([], [])
-            gains = self._gains(ids, scores, weight)
-            for index, (id, score, gain) in enumerate(zip(ids, scores, gains, strict=True)):
-                parts = found.setdefault(id, [None] * len(results))
-                if parts[number] is None:  # of an id that occurs twice, the first counts
-                    parts[number] = (index, score, gain)
-        rows = [self._row(id, parts, results) for id, parts in found.items()]
-        return sorted(rows, key=lambda row: -row.score)
+    def rows(self, results: Sequence[Sequence[Hit]], same_index: bool = False) -> FusedRows:
+        """All hits of one query's rankings, best first; equal scores keep the order of the rankings.
 
-    def _gains(self, ids: Sequence[str], scores: Sequence[float], weight: float) -> list[float]:
+        Hits of the `same_index` are known by number, so that only the ids of the requested rows are read.
+        """
+        keys, gains = [], []
+        for hits, weight in zip(results, self.weights, strict=True):
+            own, scores = _columns(hits, same_index) if weight else ([], [])
+            keys.append(own)
+            gains.append(self._gains(hits, scores, weight))
+        return FusedRows(self.names, results, keys, gains)
+
+    def _gains(self, hits: Sequence[Hit], scores: Sequence[float], weight: float) -> list[float]:
         if self.method == "rrf":
             return [weight / (RANK_CONSTANT + rank) for rank in range(1, len(scores) + 1)]
         if not scores:
             return []
         if not all(map(math.isfinite, scores)):
-            wrong = next(id for id, score in zip(ids, scores, strict=True) if not math.isfinite(score))
+            wrong = next(index for index, score in enumerate(scores) if not math.isfinite(score))
             raise InputError(
-                f'the score of {wrong!r} is not finite: use method="rrf", which reads ranks only'
+                f'the score of {hits[wrong].id!r} is not finite: use method="rrf", which reads ranks only'
             )
         lowest, highest = min(scores), max(scores)
         if highest == lowest:
@@ -58,16 +59,63 @@ class Fusion:
         width = highest - lowest
         return [weight * ((score - lowest) / width) for score in scores]
 
-    def _row(self, id: str, found: Sequence[_Found | None], results: Sequence[Sequence[Hit]]) -> Row:
+
+class FusedRows(Sequence[Row]):
+    """The rows of fused rankings, best first, each made when it is asked for."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        results: Sequence[Sequence[Hit]],
+        keys: Sequence[Sequence[Key]],
+        gains: Sequence[Sequence[float]],
+    ) -> None:
+        """`keys` and `gains` of each ranking: what is the same document, and what each hit adds."""
+        self._names, self._results = names, results
+        # Reversed, so that of a key that occurs twice the first counts.
+        self._positions = [dict(zip(reversed(own), range(len(own) - 1, -1, -1), strict=True)) for own in keys]
+        self._gains = [
+            dict(zip(reversed(own), reversed(part), strict=True))
+            for own, part in zip(keys, gains, strict=True)
+        ]
+        found = list(dict.fromkeys(itertools.chain.from_iterable(keys)))
+        self._scores = {key: self._score(key) for key in found}
+        self._order = sorted(found, key=self._scores.__getitem__, reverse=True)  # stable
+
+    def _score(self, key: Key) -> float:
+        return math.fsum([gains[key] for gains in self._gains if key in gains])
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        if isinstance(index, slice):
+            return [self._row(key) for key in self._order[index]]
+        return self._row(self._order[index])
+
+    def _row(self, key: Key) -> Row:
         sources: list[Source] = []
         parts: list[ScorePart] = []
-        for name, own, hits in zip(self.names, found, results, strict=True):
-            if own is None:
+        for name, positions, gains, hits in zip(
+            self._names, self._positions, self._gains, self._results, strict=True
+        ):
+            index = positions.get(key)
+            if index is None:
                 parts.append(ScorePart(name, None, None, 0.0))
             else:
-                sources.append((hits, own[0]))
-                parts.append(ScorePart(name, own[1], own[0] + 1, own[2]))
-        return Row(id, math.fsum(part.gain for part in parts), tuple(sources), tuple(parts))
+                sources.append((hits, index))
+                parts.append(ScorePart(name, score_of(hits, index), index + 1, gains[key]))
+        return Row(id_of(*sources[0]), self._scores[key], tuple(sources), tuple(parts))
+
+
+def _columns(hits: Sequence[Hit], same_index: bool) -> tuple[Sequence[Key], list[float]]:
+    if same_index and isinstance(hits, Hits):
+        return hits.numbers, hits.scores
+    return columns(hits)
 
 
 def fuse(

@@ -105,6 +105,7 @@ class GroupRanking:
         self._best: dict[Group, tuple[float, int]] = {}
         self._dropped: list[int] = []  # passages without tokens
         self._dot_products = 0
+        self._shards: tuple[int, int] | None = None  # the fewest that a search had an answer of
 
     def __len__(self) -> int:
         return len(self._best)
@@ -112,6 +113,8 @@ class GroupRanking:
     def add(self, scored: Scored) -> None:
         """Take the passages of one search, best first."""
         self._dot_products += scored.dot_products
+        if scored.shards is not None:
+            self._shards = min(self._shards or scored.shards, scored.shards)
         numbers, scores = scored.numbers, scored.scores
         if self._drop_zero and not scores.all():
             self._dropped += numbers[scores == 0].tolist()
@@ -133,7 +136,7 @@ class GroupRanking:
         numbers = np.array([number for _, number in self._best.values()], np.int64)
         scores = np.array([score for score, _ in self._best.values()], np.float32)
         order = np.lexsort((numbers, self._snapshot.positions(numbers), -scores))[:k]
-        return Scored(numbers[order], scores[order], self._dot_products)
+        return Scored(numbers[order], scores[order], self._dot_products, self._shards)
 
 
 def best_of_documents(snapshot: Snapshot, scored: Scored, searched_k: int, wanted: int) -> Scored | None:
@@ -143,7 +146,7 @@ def best_of_documents(snapshot: Snapshot, scored: Scored, searched_k: int, wante
     best = first_of_each(snapshot.owners(scored.numbers), wanted)
     if len(best) < wanted and len(scored.numbers) >= searched_k:
         return None
-    return Scored(scored.numbers[best], scored.scores[best], scored.dot_products)
+    return scored._replace(numbers=scored.numbers[best], scores=scored.scores[best])
 
 
 def best_of_groups(

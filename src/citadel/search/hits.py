@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.errors import Cancelled
 from citadel.index.documents import Fields
 from citadel.index.snapshot import Snapshot
-from citadel.types import Document, Hit, Passage, Scored
+from citadel.types import Document, Hit, Passage, Scored, ScorePart
 
+if TYPE_CHECKING:
+    from citadel._native import Cancel
+
+_READ_AT_ONCE = 50  # documents
 _MAX_KEPT = 100_000  # characters; a longer document is read alone, when it is asked for
 
 
@@ -145,6 +150,22 @@ class Hits(Sequence[Hit]):
         return self._ids
 
     @property
+    def numbers(self) -> list[int]:
+        """The numbers of the documents in the index."""
+        numbers: list[int] = self._scored.numbers.tolist()
+        return numbers
+
+    def id(self, index: int) -> str:
+        """The id of hit `index`; reads no other."""
+        if self._ids is not None:
+            return self._ids[index]
+        return self._snapshot.ids(self._scored.numbers[index : index + 1])[0]
+
+    def score(self, index: int) -> float:
+        """The score of hit `index`."""
+        return float(self._scored.scores[index])
+
+    @property
     def scores(self) -> list[float]:
         """The scores of all hits."""
         scores: list[float] = self._scored.scores.tolist()
@@ -154,10 +175,30 @@ class Hits(Sequence[Hit]):
         """The relevance of hit `index`, from 0 to 1; None without a calibration."""
         return None if self._relevance is None else float(self._relevance[index])
 
+    def parts(self, index: int) -> tuple[ScorePart, ...]:
+        """The scores that hit `index` was made from, if it was fused or reranked."""
+        return ()
+
+    def load(self, cancel: Cancel | None = None) -> None:
+        """Read the documents of all hits now, but long ones."""
+        if self._documents is None:
+            documents: list[Document | None] = []
+            for start in range(0, len(self), _READ_AT_ONCE):
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled("the search was cancelled")
+                part = self.fields(start, start + _READ_AT_ONCE, _MAX_KEPT + 1)
+                documents += [_kept(*fields) for fields in part]
+            self._documents = documents
+
     @property
     def dot_products(self) -> int:
         """Dot products computed: query tokens with postings, and queries with semantic vectors."""
         return self._scored.dot_products
+
+    @property
+    def shards(self) -> tuple[int, int] | None:
+        """How many shards answered, of how many, for an index served on a cluster; otherwise None."""
+        return self._scored.shards
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The hits as dicts in JSON's types: `json.dumps(hits.to_dicts())`.
@@ -189,8 +230,8 @@ class Hits(Sequence[Hit]):
         return self._passages.others(index) if others else self._passages.best(index)
 
     def _document(self, rank: int) -> Document:
-        if self._documents is None:
-            self._documents = [_kept(*fields) for fields in self.fields(0, len(self), _MAX_KEPT + 1)]
+        self.load()
+        assert self._documents is not None
         index = rank - self.offset - 1
         return self._documents[index] or self._long_document(index)
 

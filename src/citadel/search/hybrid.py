@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from citadel.errors import EmptyQueryError, InputError, UsageError
 from citadel.filter.parse import GivenFilter
+from citadel.search.async_search import run_cancellable
 from citadel.search.fusion import Fusion, check_names, is_cut
+from citadel.search.hits import Hits
 from citadel.search.ranked_hits import RankedHits, Row
 from citadel.search.request import check_page, check_relevance
 from citadel.search.rerank import Rerank, RerankPage
-from citadel.search.searcher import Searcher
+from citadel.search.searcher import PreparedQuery, Searcher, empty_query
 from citadel.text.queries import named_queries
 from citadel.text.values import unwrapped
 from citadel.types import Hit, Ranking, ScorePart
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
     from citadel._native import Cancel
     from citadel.explain.hybrid import HybridExplanation
     from citadel.explain.result import Explanation
+
+
+class HybridQuery(NamedTuple):
+    """A text prepared for each searcher; None where it is not searched, or has no words."""
+
+    text: str
+    parts: tuple[PreparedQuery | None, ...]
 
 
 class Hybrid:
@@ -38,6 +47,8 @@ class Hybrid:
     >>> hit.id, [(part.name, part.rank) for part in hit.parts]
     ('d1', [('default', 1), ('bm25', 1)])
     """
+
+    same_index = False  # whether document numbers mean the same in all searchers
 
     def __init__(
         self,
@@ -81,9 +92,70 @@ class Hybrid:
         `min_score` applies to fused scores. `semantic_mode`, `tau` and `ef` go to the searchers that they
         fit. `min_relevance` leaves out hits with a lower relevance or none.
         """
-        page = _Page(k, offset, min_score, min_relevance, group_by, rerank, rerank_k)
+        page = _Page(k, offset, min_score, min_relevance, group_by, rerank, rerank_k, self.same_index)
         options = self._options(semantic_mode, tau, ef, cancel, filter, group_by)
         return page.hits(self.fusion, query, self._results(query, page.depth(self.candidates), options))
+
+    async def asearch(
+        self, query: str, k: int = 10, *, cancel: Cancel | None = None, **options: Any
+    ) -> RankedHits:
+        """`search` in a worker thread, with texts and metadata; cancelling the task stops the search."""
+
+        def work(flag: Cancel) -> RankedHits:
+            hits = self.search(query, k, cancel=flag, **options)
+            hits.load(flag)
+            return hits
+
+        return await run_cancellable(work, cancel)
+
+    async def asearch_batch(
+        self,
+        queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str],
+        k: int = 10,
+        *,
+        cancel: Cancel | None = None,
+        **options: Any,
+    ) -> Ranking:
+        """`search_batch` in a worker thread; cancelling the task stops the search."""
+        return await run_cancellable(
+            lambda flag: self.search_batch(queries, k, cancel=flag, **options), cancel
+        )
+
+    def prepare(self, queries: Sequence[str]) -> list[HybridQuery]:
+        """Prepare texts for `search_prepared`; a model encodes several at once."""
+        columns = [
+            prepared(searcher, queries) if weight else [None] * len(queries)
+            for searcher, weight in zip(self.searchers, self.fusion.weights, strict=True)
+        ]
+        return [
+            require_words(HybridQuery(text, parts))
+            for text, parts in zip(queries, zip(*columns, strict=True), strict=True)
+        ]
+
+    def search_prepared(
+        self,
+        query: HybridQuery,
+        k: int = 10,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        cancel: Cancel | None = None,
+        filter: GivenFilter | None = None,
+        offset: int = 0,
+        min_score: float | None = None,
+        group_by: str | None = None,
+        ef: int | None = None,
+        min_relevance: float | None = None,
+    ) -> RankedHits:
+        """The best k documents for a query from `prepare`."""
+        page = _Page(k, offset, min_score, min_relevance, group_by, None, 1, self.same_index)
+        options = self._options(semantic_mode, tau, ef, cancel, filter, group_by)
+        depth = page.depth(self.candidates)
+        results: list[Sequence[Hit]] = [
+            () if part is None else searcher.search_prepared(part, depth, **own)
+            for searcher, part, own in zip(self.searchers, query.parts, options, strict=True)
+        ]
+        return page.hits(self.fusion, query.text, results)
 
     def search_batch(
         self,
@@ -104,7 +176,7 @@ class Hybrid:
     ) -> Ranking:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
-        page = _Page(k, offset, min_score, min_relevance, group_by, rerank, rerank_k)
+        page = _Page(k, offset, min_score, min_relevance, group_by, rerank, rerank_k, self.same_index)
         options = self._options(semantic_mode, tau, ef, cancel, filter, group_by)
         depth = page.depth(self.candidates)
         try:
@@ -217,7 +289,9 @@ class _Page:
         group_by: str | None,
         rerank: Rerank | None,
         rerank_k: int,
+        same_index: bool = False,
     ) -> None:
+        self._same_index = same_index
         page = (unwrapped(k), unwrapped(offset), unwrapped(min_score))
         self._k, self._offset, self._min_score = check_page(*page)
         self._least = None if min_relevance is None else check_relevance(unwrapped(min_relevance))
@@ -233,7 +307,7 @@ class _Page:
 
     def hits(self, fusion: Fusion, query: str, results: Sequence[Sequence[Hit]]) -> RankedHits:
         """Fuse the results of one query and keep the requested part."""
-        rows = fusion.rows(results)
+        rows: Sequence[Row] = fusion.rows(results, self._same_index)
         if self._group_by is not None:
             rows = _best_of_groups(rows, self._group_by)
         if self._least is not None:
@@ -242,9 +316,27 @@ class _Page:
         if self._reranking is not None:
             first = RankedHits(rows[: self._reranking.depth], query_cut=query_cut)
             return self._reranking.hits(query, first)
+        tau = max((hits.tau for hits in results if isinstance(hits, Hits)), default=0.0)
         if self._min_score is not None:
             rows = [row for row in rows if row.score >= self._min_score]
-        return RankedHits(rows[self._offset : self._offset + self._k], self._offset, query_cut)
+        return RankedHits(rows[self._offset : self._offset + self._k], self._offset, query_cut, tau)
+
+
+def prepared(searcher: Searcher, queries: Sequence[str]) -> Sequence[PreparedQuery | None]:
+    """The queries prepared for a searcher; None for one that has no words for it."""
+    try:
+        return searcher.prepare(queries)
+    except EmptyQueryError:
+        if len(queries) == 1:
+            return [None]
+        return [part for query in queries for part in prepared(searcher, [query])]
+
+
+def require_words(query: HybridQuery) -> HybridQuery:
+    """Raise EmptyQueryError if no searcher has words of the query."""
+    if not any(query.parts):
+        raise empty_query(query.text)
+    return query
 
 
 def _best_of_groups(rows: Sequence[Row], field: str) -> list[Row]:

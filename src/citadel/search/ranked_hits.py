@@ -63,6 +63,14 @@ class RankedHits(Hits):
         """The ids of all hits."""
         return [row.id for row in self._rows]
 
+    def id(self, index: int) -> str:
+        """The id of hit `index`."""
+        return self._rows[index].id
+
+    def score(self, index: int) -> float:
+        """The score of hit `index`."""
+        return self._rows[index].score
+
     @property
     def scores(self) -> list[float]:
         """The scores of all hits."""
@@ -71,6 +79,10 @@ class RankedHits(Hits):
     def relevance(self, index: int) -> float | None:
         """The relevance of hit `index`, from 0 to 1; None if no search gave one."""
         return self._rows[index].relevance
+
+    def parts(self, index: int) -> tuple[ScorePart, ...]:
+        """The scores that hit `index` was made from."""
+        return self._rows[index].parts
 
     @property
     def dot_products(self) -> int:
@@ -112,6 +124,16 @@ def columns(hits: Sequence[Hit]) -> tuple[list[str], list[float]]:
     if isinstance(hits, Hits):
         return hits.ids, hits.scores
     return [hit.id for hit in hits], [hit.score for hit in hits]
+
+
+def id_of(hits: Sequence[Hit], index: int) -> str:
+    """The id of one hit of a search."""
+    return hits.id(index) if isinstance(hits, Hits) else hits[index].id
+
+
+def score_of(hits: Sequence[Hit], index: int) -> float:
+    """The score of one hit of a search."""
+    return hits.score(index) if isinstance(hits, Hits) else hits[index].score
 
 
 def relevance_of(hits: Sequence[Hit], index: int) -> float | None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.errors import EmptyQueryError, InputError, UsageError
+from citadel.errors import Cancelled, EmptyQueryError, InputError, UsageError
 from citadel.filter.parse import GivenFilter, given_filter
 from citadel.index.snapshot import Snapshot, matching_analyser
 from citadel.routing import get_router
-from citadel.search.engine import Engine, EngineOptions, open_engine
+from citadel.search.async_search import run_cancellable
+from citadel.search.engine import Engine, EngineOpener, EngineOptions, open_engine
 from citadel.search.grouping import ByDocument, GroupRanking, best_of_documents, best_of_groups
 from citadel.search.hits import HitPassages, Hits
 from citadel.search.plan import Options, Plan, TermStatistics, count_terms, plan_vectors, tau_used
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from citadel.explain.text import TextExplanation
 
 _BATCH = 256  # queries planned and searched per call
+_CANCELLABLE_BATCH = 16  # queries encoded per call, where a flag is checked in between
 _PARTS = ("keys", "weights", "vectors", "semantic")
 
 
@@ -67,7 +69,7 @@ class Searcher:
         self,
         snapshot: Snapshot,
         threads: int | None = None,
-        engine: str = "native",
+        engine: str | EngineOpener = "native",
         encoder: Callable[[], Encoder] | None = None,
         device: str = "cpu",
         query_encoder: Callable[[], QueryEncoder] | None = None,
@@ -150,6 +152,36 @@ class Searcher:
         hits = self._search(self._prepare_text(query), request)
         return hits if rerank is None else reranking.hits(query, hits)
 
+    async def asearch(self, query: str, k: int = 10, *, cancel: Cancel | None = None, **options: Any) -> Hits:
+        """`search` in a worker thread, with texts and metadata; cancelling the task stops the search.
+
+        >>> import asyncio, citadel, tempfile
+        >>> index = citadel.Index.create(tempfile.mkdtemp(), model="bm25")
+        >>> added = index.add([{"id": "d1", "text": "a theory of relativity"}])
+        >>> asyncio.run(index.commit().searcher().asearch("relativity", k=1)).ids
+        ['d1']
+        """
+
+        def work(flag: Cancel) -> Hits:
+            hits = self.search(query, k, cancel=flag, **options)
+            hits.load(flag)
+            return hits
+
+        return await run_cancellable(work, cancel)
+
+    async def asearch_batch(
+        self,
+        queries: Sequence[str] | Sequence[tuple[str, str]] | Mapping[str, str],
+        k: int = 10,
+        *,
+        cancel: Cancel | None = None,
+        **options: Any,
+    ) -> Ranking:
+        """`search_batch` in a worker thread; cancelling the task stops the search."""
+        return await run_cancellable(
+            lambda flag: self.search_batch(queries, k, cancel=flag, **options), cancel
+        )
+
     def search_vectors(
         self,
         keys: Any = None,
@@ -198,7 +230,7 @@ class Searcher:
             k, offset, min_score = reranking.depth, 0, None
         page = (offset, min_score, group_by, ef, min_relevance)
         request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
-        prepared = self._prepare_texts([text for _, text in named])
+        prepared = self._prepare_texts([text for _, text in named], cancel)
         ranking = self._batch([id for id, _ in named], prepared, request)
         return ranking if rerank is None else reranking.ranking(dict(named), ranking)
 
@@ -236,7 +268,7 @@ class Searcher:
     def prepare_routed(self, query: str, routed: RoutedTokens) -> PreparedQuery:
         """Prepare a text that `text_encoder` has encoded."""
         if routed.is_blank:
-            raise _empty_query(query)
+            raise empty_query(query)
         rows = (routed.keys, routed.weights, routed.vectors, routed.semantic)
         plan = plan_vectors(self.settings, *rows)
         return PreparedQuery(self._engine.prepare(plan), routed.is_cut, self._logit(plan))
@@ -349,10 +381,12 @@ class Searcher:
         scored = self._rescore(PreparedQuery(self._engine.prepare(plan)), request, passages)
         return int(scored.numbers[0]) if len(scored.numbers) else passages.start
 
-    def _prepare_texts(self, queries: Sequence[str]) -> Iterator[PreparedQuery]:
+    def _prepare_texts(self, queries: Sequence[str], cancel: Cancel | None = None) -> Iterator[PreparedQuery]:
         for query in queries:
             _check_text(query)
-        return map(self._prepare_terms, queries) if self.statistics else self._prepare_encoded(queries)
+        return (
+            map(self._prepare_terms, queries) if self.statistics else self._prepare_encoded(queries, cancel)
+        )
 
     def _prepare_text(self, query: str) -> PreparedQuery:
         _check_text(query)
@@ -362,14 +396,18 @@ class Searcher:
         assert self.statistics is not None
         terms = self.analyser.terms(query)
         if not terms and not self.analyser.has_words(query):
-            raise _empty_query(query)
+            raise empty_query(query)
         return PreparedQuery(self._engine.prepare_terms(*count_terms(terms), self.statistics))
 
-    def _prepare_encoded(self, queries: Sequence[str]) -> Iterator[PreparedQuery]:
+    def _prepare_encoded(
+        self, queries: Sequence[str], cancel: Cancel | None = None
+    ) -> Iterator[PreparedQuery]:
         """Encode a batch of queries at a time, on all cores."""
-        encoder = self.text_encoder
-        for start in range(0, len(queries), _BATCH):
-            part = queries[start : start + _BATCH]
+        encoder, size = self.text_encoder, _BATCH if cancel is None else _CANCELLABLE_BATCH
+        for start in range(0, len(queries), size):
+            if cancel is not None and cancel.is_set():
+                raise Cancelled("the search was cancelled")
+            part = queries[start : start + size]
             yield from map(self.prepare_routed, part, encoder.encode_queries(part))
 
     def _logit(self, plan: Plan) -> float | None:
@@ -456,5 +494,6 @@ def _check_text(query: object) -> None:
         raise UsageError(f"a query must be a string, not {type(query).__name__}")
 
 
-def _empty_query(query: str) -> EmptyQueryError:
+def empty_query(query: str) -> EmptyQueryError:
+    """The error for a query without words."""
     return EmptyQueryError(f"the query {shorten(query)} has no words to search for: give at least one")

@@ -139,8 +139,13 @@ class Client:
         passages: bool = False,
         facets: Sequence[str] = (),
         min_relevance: float | None = None,
+        mode: str = "model",
+        fusion: str | None = None,
+        weights: Sequence[float] | None = None,
     ) -> RemoteHits:
         """Return the best k documents for a text.
+
+        `mode`, `fusion` and `weights` are those of `Index.searcher`.
 
         `facets` names metadata fields; `hits.facets` has their values with the number of documents, over all
         documents that match the filter, and `hits.matching` is the number of these documents. `passages` also
@@ -148,6 +153,7 @@ class Client:
         """
         options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
         options |= {"passages": passages, "min_relevance": min_relevance}
+        options |= _mode_options(mode, fusion, weights)
         return self._search({"query": query, "facets": list(facets)} | options)
 
     def search_vectors(
@@ -188,10 +194,14 @@ class Client:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        mode: str = "model",
+        fusion: str | None = None,
+        weights: Sequence[float] | None = None,
     ) -> Ranking:
         """Return the hits of many queries in their order, in as many requests as the server's limits need."""
         named = [{"id": id, "query": text} for id, text in named_queries(queries)]
         options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
+        options |= _mode_options(mode, fusion, weights)
         return self._batch(named, options)
 
     def search_vectors_batch(
@@ -214,10 +224,19 @@ class Client:
         return self._batch(named, options)
 
     def explain(
-        self, query: str, id: str, *, semantic_mode: str = "auto", tau: float | None = None
+        self,
+        query: str,
+        id: str,
+        *,
+        semantic_mode: str = "auto",
+        tau: float | None = None,
+        mode: str = "model",
+        fusion: str | None = None,
+        weights: Sequence[float] | None = None,
     ) -> dict[str, Any]:
         """Explain the score of a document, in the JSON of docs/reference/explanation.md."""
         body = {"query": query, "id": id, "semantic_mode": semantic_mode, "tau": tau}
+        body |= _mode_options(mode, fusion, weights)
         return dict(self.call("POST", "/v1/explain", body)["explanation"])
 
     def explain_text(self, text: str, *, tau: float | None = None, side: str = "document") -> dict[str, Any]:
@@ -512,6 +531,13 @@ def _options(
     page = {"k": k, "offset": offset, "min_score": min_score, "group_by": group_by}
     options = {"semantic_mode": mode, "ef": ef, "tau": tau, "documents": documents}
     return page | options | {"filter": filter_json(filter)}
+
+
+def _mode_options(mode: str, fusion: str | None, weights: Sequence[float] | None) -> dict[str, Any]:
+    """The mode of a search as JSON; nothing for the default, which older servers know, too."""
+    if (mode, fusion, weights) == ("model", None, None):
+        return {}
+    return {"mode": mode, "fusion": fusion, "weights": None if weights is None else list(weights)}
 
 
 def _with_id(fields: Mapping[str, Any], new_id: Callable[[], str]) -> Mapping[str, Any]:

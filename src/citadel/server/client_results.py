@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from citadel.errors import InputError
 from citadel.filter.tree import Scalar
-from citadel.types import Document, Hit, Passage
+from citadel.types import Document, Hit, Passage, ScorePart
 
 if TYPE_CHECKING:
     from citadel.server.client import Client
@@ -29,9 +29,19 @@ class RemoteHits(Sequence[Hit]):
         self.tau, self.dot_products = answer["tau"], dot_products
         self.query_cut = bool(result.get("query_cut"))
         self.matching: int | None = answer.get("matching")  # documents that match the filter
+        self.unknown_fields: list[str] = answer.get("unknown_fields", [])  # that no document has
+        self.complete: bool = answer.get("complete", True)  # all shards of a cluster answered in time
         self.facets = facet_pairs(answer.get("facets", {}))
         self._hits = [
-            Hit(row["id"], row["score"], row["rank"], self._document, self._passages, row.get("relevance"))
+            Hit(
+                row["id"],
+                row["score"],
+                row["rank"],
+                self._document,
+                self._passages,
+                row.get("relevance"),
+                tuple(ScorePart(**part) for part in row.get("parts", ())),
+            )
             for row in self._rows
         ]
 

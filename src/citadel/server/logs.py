@@ -27,7 +27,9 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }
-        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line |= {
+            name: value for name, value in vars(record).items() if name not in _STANDARD and name[0] != "_"
+        }
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = "".join(traceback.format_exception(record.exc_info[1]))
         return json.dumps(line, default=str)

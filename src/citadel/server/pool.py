@@ -16,6 +16,8 @@ from typing import Any, Literal, NoReturn
 
 from citadel._native import Cancel
 from citadel.errors import Cancelled, ServerError
+from citadel.search.deadline import deadline
+from citadel.search.index_hybrid import IndexHybrid
 from citadel.search.searcher import Searcher
 from citadel.server.errors import busy
 from citadel.server.work_queue import WorkQueue
@@ -29,6 +31,7 @@ REFUSAL_DELAY, REFUSAL_STEP, MAX_REFUSAL_DELAY = 0.1, 0.004, 1.0  # seconds; ste
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Run = Callable[["PoolJob", list[Any]], Any]
+AnySearcher = Searcher | IndexHybrid
 
 
 class PoolJob:
@@ -38,6 +41,7 @@ class PoolJob:
         "cancel",
         "created",
         "encode_seconds",
+        "expires",
         "future",
         "outcome",
         "run",
@@ -46,10 +50,11 @@ class PoolJob:
         "texts",
     )
 
-    def __init__(self, searcher: Searcher, run: Run, texts: Sequence[str] = ()) -> None:
+    def __init__(self, searcher: AnySearcher, run: Run, texts: Sequence[str] = ()) -> None:
         self.searcher, self.run, self.texts = searcher, run, texts
         self.cancel, self.created = Cancel(), time.perf_counter()
         self.started = self.encode_seconds = 0.0
+        self.expires: float | None = None  # by time.perf_counter(); set when it is queued
         self.outcome: tuple[Any, BaseException | None] = (None, None)
         self.future: asyncio.Future[Any] | None = asyncio.get_running_loop().create_future()
 
@@ -141,6 +146,7 @@ class Pool:
         loop, future = asyncio.get_running_loop(), job.future
         assert future is not None  # a job runs once
         watch = _Watch(job, receive, seconds)
+        job.expires = time.perf_counter() + seconds
         watch.timer = loop.call_later(min(WATCH_AFTER, seconds), watch.start)
         self._submit(job)
         try:
@@ -258,11 +264,11 @@ def _encode_texts(jobs: list[PoolJob]) -> list[Any]:
     return queries
 
 
-def _prepare(pairs: list[tuple[Searcher, str]]) -> list[Any]:
+def _prepare(pairs: list[tuple[AnySearcher, str]]) -> list[Any]:
     """Prepare texts, each for its searcher; the model encodes them in one batch."""
     first, texts = pairs[0][0], [text for _, text in pairs]
     if all(searcher is first for searcher, _ in pairs):
-        return first.prepare(texts)
+        return list(first.prepare(texts))
     encoded = first.text_encoder.encode_queries(texts)
     return [
         searcher.prepare_routed(text, routed) for (searcher, text), routed in zip(pairs, encoded, strict=True)
@@ -273,7 +279,8 @@ def _run(job: PoolJob, queries: list[Any]) -> None:
     if job.outcome[1] is not None:
         return
     try:
-        job.outcome = (job.run(job, queries), None)
+        with deadline(job.expires):
+            job.outcome = (job.run(job, queries), None)
     except BaseException as error:
         job.outcome = (None, error)
 

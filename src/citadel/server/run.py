@@ -15,6 +15,7 @@ import uvicorn
 
 from citadel.api import Index
 from citadel.errors import UsageError
+from citadel.search.engine import EngineOpener
 from citadel.server.app import create_app, create_context
 from citadel.server.config import ServerConfig
 from citadel.server.context import ServerContext
@@ -64,23 +65,30 @@ class DrainingServer(uvicorn.Server):
 
 
 def serve(
-    indexes: Mapping[str, Index], config: ServerConfig, tokens: Mapping[str, Mapping[str, Any]] | None = None
+    indexes: Mapping[str, Index],
+    config: ServerConfig,
+    tokens: Mapping[str, Mapping[str, Any]] | None = None,
+    engines: Mapping[str, EngineOpener] | None = None,
 ) -> None:
-    """Serve indexes by name until SIGTERM or SIGINT; `tokens` has those of single indexes."""
+    """Serve indexes by name until SIGTERM or SIGINT; `tokens` and `engines` has those of single indexes."""
     listener = listen(config.host, config.port, config.share_port)
     with contextlib.suppress(KeyboardInterrupt):
-        make_server(make_services(indexes, config, tokens or {})).run(sockets=[listener])
+        make_server(make_services(indexes, config, tokens or {}, engines)).run(sockets=[listener])
 
 
 def make_services(
-    indexes: Mapping[str, Index], config: ServerConfig, tokens: Mapping[str, Mapping[str, Any]]
+    indexes: Mapping[str, Index],
+    config: ServerConfig,
+    tokens: Mapping[str, Mapping[str, Any]],
+    engines: Mapping[str, EngineOpener] | None = None,
 ) -> dict[str, Service]:
     """Open the searchers of all indexes."""
     if unknown := sorted(tokens.keys() - indexes.keys()):
         raise UsageError(f"there are tokens for {unknown[0]!r}, and no index has this name: correct the file")
-    slots = WriteSlots(config.limits.writes)
+    slots, opened = WriteSlots(config.limits.writes), engines or {}
     return {
-        name: Service(index, config.for_index(tokens.get(name, {})), slots) for name, index in indexes.items()
+        name: Service(index, config.for_index(tokens.get(name, {})), slots, opened.get(name, "native"))
+        for name, index in indexes.items()
     }
 
 

@@ -11,6 +11,17 @@ from citadel.server.filter_schema import MAX_FACETS, FacetValue, FieldName, Filt
 from citadel.server.ledger import TOKEN_PATTERN
 
 SemanticMode = Literal["auto", "exact", "graph", "rerank", "off"]
+SearchMode = Annotated[
+    Literal["model", "bm25", "hybrid"],
+    Field(description="which lists of an index built with --hybrid are searched"),
+]
+FusionMethod = Annotated[
+    Literal["linear", "rrf"] | None, Field(description="mode hybrid: how scores are fused; linear by default")
+]
+Weights = Annotated[
+    list[float] | None,
+    Field(min_length=2, max_length=2, description="mode hybrid: weights of model and BM25"),
+]
 
 
 def _not_blank(text: str) -> str:
@@ -52,6 +63,9 @@ class SearchOptions(RequestModel):
     group_by: FieldName | None = Field(
         None, description="return only the best document of each value of this metadata field"
     )
+    mode: SearchMode = "model"
+    fusion: FusionMethod = None
+    weights: Weights = None
     semantic_mode: SemanticMode = Field("auto", description="how semantic vectors are used")
     ef: int | None = Field(
         None, ge=1, le=100_000, description="documents that the mode graph scores exactly; 2 k by default"
@@ -127,6 +141,15 @@ class PassageModel(ResponseModel):
     score: float
 
 
+class PartModel(ResponseModel):
+    """One part of the score of a hit in the mode hybrid."""
+
+    name: Literal["model", "bm25"]
+    score: float | None = Field(description="null if the document is not among the candidates of this part")
+    rank: int | None
+    gain: float = Field(description="what it adds to the hit's score")
+
+
 class HitModel(ResponseModel):
     """A ranked document."""
 
@@ -134,6 +157,7 @@ class HitModel(ResponseModel):
     id: str
     score: float
     relevance: float | None = Field(None, description="from 0 to 1, of models with a calibration")
+    parts: list[PartModel] | None = Field(None, description="in the mode hybrid")
     title: str | None = None
     text: str | None = None
     text_cut: bool | None = Field(
@@ -161,8 +185,15 @@ class SearchSummary(ResponseModel):
 
     generation: int = Field(description="the generation that was searched")
     matching: int = Field(description="documents that match the filter; all documents without one")
+    unknown_fields: list[str] | None = Field(
+        None, description="fields of filter, facets and group_by that no document has, if there are any"
+    )
     tau: float = Field(description="the τ in use")
     dot_products: int
+    complete: bool | None = Field(
+        None, description="of an index served on a cluster: whether all shards answered in time"
+    )
+    shards: str | None = Field(None, description='how many shards answered, such as "7/8"')
     timings: SearchTimings
 
 
@@ -208,6 +239,9 @@ class ExplainRequest(RequestModel):
     id: str = Field(description="id of the document")
     tau: float | None = Field(None, ge=0)
     semantic_mode: SemanticMode = "auto"
+    mode: SearchMode = "model"
+    fusion: FusionMethod = None
+    weights: Weights = None
 
 
 class TextRequest(RequestModel):

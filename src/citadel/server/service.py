@@ -7,11 +7,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from citadel.api import Index
-from citadel.errors import CitadelError, InputError, ServerError
+from citadel.errors import CitadelError, InputError, ServerError, UsageError
 from citadel.index.check import check_new_files
+from citadel.search.engine import EngineOpener
+from citadel.search.index_hybrid import DEFAULT_METHOD, DEFAULT_WEIGHTS, IndexHybrid
 from citadel.search.searcher import Searcher
 from citadel.server.config import ServerConfig
 from citadel.server.errors import busy
@@ -24,6 +26,13 @@ from citadel.types import Document
 
 T = TypeVar("T")
 _log = logging.getLogger("citadel.server")
+
+
+class Serving(NamedTuple):
+    """The searchers of one generation; `bm25` is None in an index without BM25 lists beside its model's."""
+
+    searcher: Searcher
+    bm25: Searcher | None = None
 
 
 class WriteSlots:
@@ -46,9 +55,16 @@ class WriteSlots:
 class Service:
     """Searches use the current `searcher`; changes run one at a time in the writer's thread."""
 
-    def __init__(self, index: Index, config: ServerConfig, slots: WriteSlots | None = None) -> None:
+    def __init__(
+        self,
+        index: Index,
+        config: ServerConfig,
+        slots: WriteSlots | None = None,
+        engine: str | EngineOpener = "native",
+    ) -> None:
         self.index, self.config, self.started = index, config, time.monotonic()
-        self.searcher, self.index_stats = self._open_searcher(), IndexStatsCache()
+        self._engine = engine
+        self._serving, self.index_stats = self._open_searchers(), IndexStatsCache()
         self.kept = KeptGenerations()  # for listings
         self.waiting = 0  # uncommitted changes
         self._ledger = Ledger()  # for the writer's thread only
@@ -57,16 +73,46 @@ class Service:
         self._writer = ThreadPoolExecutor(1, "citadel-writer")
         self._slots = slots or WriteSlots(config.limits.writes)
 
-    def _open_searcher(self, previous: Searcher | None = None) -> Searcher:
-        """Open a searcher and run one query: loads the model and detects damage before it serves."""
+    @property
+    def searcher(self) -> Searcher:
+        """The searcher of the mode `model`."""
+        return self._serving.searcher
+
+    def searcher_of(
+        self, mode: str = "model", fusion: str | None = None, weights: Sequence[float] | None = None
+    ) -> Searcher | IndexHybrid:
+        """The searcher of a mode; method and weights are for `hybrid`."""
+        serving = self._serving
+        if mode != "hybrid" and (fusion is not None or weights is not None):
+            raise UsageError(
+                'fusion and weights are for the mode hybrid: send mode: "hybrid", or leave them out'
+            )
+        if mode == "model" or (mode == "bm25" and serving.searcher.settings.router == "bm25"):
+            return serving.searcher
+        if serving.bm25 is None:
+            raise UsageError(f"the mode {mode} needs an index built with `citadel index --hybrid`")
+        if mode == "bm25":
+            return serving.bm25
+        chosen = (fusion or DEFAULT_METHOD, DEFAULT_WEIGHTS if weights is None else weights)
+        return IndexHybrid(serving.searcher, serving.bm25, *chosen)
+
+    def _open_searchers(self, previous: Searcher | None = None) -> Serving:
+        """Open the searchers and run one query each: loads the model and detects damage before they serve."""
         searcher = self.index.searcher(
-            threads=self.config.threads, device=self.config.device, gpu_memory=self.config.gpu_memory
+            threads=self.config.threads,
+            engine=self._engine,
+            device=self.config.device,
+            gpu_memory=self.config.gpu_memory,
         )
         if previous is not None:
             check_new_files(searcher.snapshot, previous.snapshot)
         if searcher.settings.has_text_queries:
             searcher.search("the first query", k=1)
-        return searcher
+        if searcher.settings.words is None:
+            return Serving(searcher)
+        bm25 = self.index.searcher(mode="bm25", threads=self.config.threads)
+        bm25.search("the first query", k=1)
+        return Serving(searcher, bm25)
 
     @property
     def generation(self) -> int:
@@ -215,7 +261,7 @@ class Service:
         self._serve_newest()
 
     def _serve_newest(self) -> None:
-        self.searcher = self._open_searcher(self.searcher)
+        self._serving = self._open_searchers(self.searcher)
         self.kept.prune()
 
     def _detect_losses(self) -> None:

@@ -12,6 +12,7 @@ from citadel.types import Ranking, check_trec_ids
 if TYPE_CHECKING:
     from citadel.cli.support.vectors import VectorQuery
     from citadel.filter.tree import Filter
+    from citadel.search.index_hybrid import IndexHybrid
     from citadel.search.searcher import Searcher
     from citadel.types import Hit
 
@@ -39,7 +40,7 @@ class SearchOptions(TypedDict, total=False):
 
 
 def search_texts(
-    searcher: Searcher,
+    searcher: Searcher | IndexHybrid,
     queries: Sequence[tuple[str, str]],
     k: int,
     min_relevance: float | None = None,
@@ -65,7 +66,7 @@ def is_cut(hits: Sequence[Hit]) -> bool:
     return bool(getattr(hits, "query_cut", False))
 
 
-def warn_of_cuts(results: Iterator[QueryHits], searcher: Searcher) -> Iterator[QueryHits]:
+def warn_of_cuts(results: Iterator[QueryHits], searcher: Searcher | IndexHybrid) -> Iterator[QueryHits]:
     """Yield the results and print a warning for each query that was cut."""
     for result in results:
         if is_cut(result.hits):
@@ -85,7 +86,7 @@ def search_vectors(
             yield QueryHits(id, None, hits)
 
 
-def check_trec_run(searcher: Searcher, query_ids: Iterable[str]) -> None:
+def check_trec_run(searcher: Searcher | IndexHybrid, query_ids: Iterable[str]) -> None:
     """Raise if a query or a document of the index has an id that a TREC run cannot hold."""
     check_trec_ids(query_ids)
     check_trec_ids(searcher.snapshot.ids_with_white_space())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -10,7 +9,7 @@ from citadel.cli.support.corpus_feed import is_vectors, real_source, report_skip
 from citadel.cli.support.output import plural, say
 from citadel.errors import InputError, UsageError
 from citadel.index.root_manifest import MAX_SHARDS, root_generations
-from citadel.index.storage import FolderStorage
+from citadel.index.storage import absolute, as_storage
 from citadel.progress import Progress
 from citadel.text.corpus import Corpus, OnError, read_corpus
 from citadel.text.files import STDIN
@@ -42,9 +41,9 @@ def build(given: ClusterBuild) -> None:
     from citadel.cluster.ray_session import ray_session
 
     address, shards = _check(given)
-    numbers = root_generations(FolderStorage(given.path))
+    numbers = root_generations(as_storage(given.path))
     job = Job(
-        os.path.abspath(given.path), real_source(given.corpus), shards, given.settings, given.options,
+        absolute(given.path), real_source(given.corpus), shards, given.settings, given.options,
         generation=(numbers[-1] if numbers else 0) + 1, memory=given.memory, graph=given.graph,
     )  # fmt: skip
     if numbers and not given.overwrite:

@@ -223,8 +223,21 @@ def open_feed(
         if encode_on is not None and encode_on.is_gpu:
             raise UsageError(f"--device {encode_on.device} is for text: vectors are not encoded")
         return VectorFeed(corpus, real_source(corpus), policy, start.line if start else 0)
+    if encode_on is not None and encode_on.is_gpu:
+        _check_device(encode_on)
     position = start.position if start else 0
     return TextFeed(corpus, real_source(corpus), format, policy, position, memory, generate_ids, encode_on)
+
+
+def _check_device(encode_on: EncodeOn) -> None:
+    """Raise UsageError before an index is created or replaced."""
+    try:
+        from citadel.model.documents import check_encode_on
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--device {encode_on.device} needs {error.name}: run `pip install 'citadel-ir[gpu]'`"
+        ) from None
+    check_encode_on(encode_on)
 
 
 def real_source(corpus: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -87,6 +87,19 @@ FilterText = Annotated[
         help="""Only documents whose metadata match, e.g. '{"year": {"$gte": 1900}}'.""",
     ),
 ]
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode", metavar="model|bm25|hybrid", help="Which lists of an index built with --hybrid to search."
+    ),
+]
+FusionMethod = Annotated[
+    str | None, typer.Option("--fusion", metavar="linear|rrf", help="Hybrid: how scores are fused.  [linear]")
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(metavar="M,B", help="Hybrid: weights of model and BM25.  [0.7,0.3]"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LogLevel = Annotated[
     str,
@@ -98,6 +111,37 @@ Fingerprint = Annotated[
     str | None,
     typer.Option("--fingerprint", metavar="NAME", help="Vectors: name of the model that made them."),
 ]
+
+
+class SearchMode(NamedTuple):
+    """The mode of a search; method and weights are those of the mode hybrid."""
+
+    mode: str
+    fusion: str | None = None
+    weights: tuple[float, ...] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of Index.searcher."""
+        given = {"fusion": self.fusion, "weights": self.weights}
+        return {"mode": self.mode} | {name: value for name, value in given.items() if value is not None}
+
+
+def parse_mode(mode: str, fusion: str | None, weights: str | None) -> SearchMode:
+    """Check --mode, --fusion and --weights.
+
+    >>> parse_mode("hybrid", None, "0.7,0.3").options()
+    {'mode': 'hybrid', 'weights': (0.7, 0.3)}
+    """
+    if mode not in ("model", "bm25", "hybrid"):
+        raise UsageError(f"--mode {mode}: choose one of model, bm25, hybrid")
+    if mode != "hybrid" and (fusion is not None or weights is not None):
+        raise UsageError("--fusion and --weights are for --mode hybrid: leave them out")
+    if weights is None:
+        return SearchMode(mode, fusion)
+    try:
+        return SearchMode(mode, fusion, tuple(float(weight) for weight in weights.split(",")))
+    except ValueError:
+        raise UsageError(f"--weights {weights}: write two numbers, such as 0.7,0.3") from None
 
 
 def parse_size(text: str, option: str = "--memory") -> int:

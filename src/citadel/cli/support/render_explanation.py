@@ -12,6 +12,7 @@ from rich.text import Text
 from citadel.cli.support.output import one_line, plain, shown
 from citadel.explain.colours import hues, strength
 from citadel.explain.html import percent
+from citadel.explain.hybrid import HybridExplanation
 from citadel.explain.result import Explanation, Match, Token
 from citadel.explain.text import TextExplanation, TextToken
 
@@ -39,6 +40,25 @@ def match_view(explanation: Explanation) -> RenderableType:
             Text("Next keys of the query tokens, and what they would have added:"),
         ]
         parts += alternatives
+    return Group(*parts)
+
+
+def hybrid_view(explanation: HybridExplanation) -> RenderableType:
+    """Render what each part adds to a fused score, then the explanation of each."""
+    head = Text.assemble(
+        (plain(explanation.id), "bold"), "  ", (f"{explanation.method} {explanation.score:.4f}", "cyan")
+    )
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("part", "weight", "rank", "score", "gain"):
+        table.add_column(name, justify="left" if name == "part" else "right")
+    parts: list[RenderableType] = [head, table]
+    for part in explanation.parts:
+        rank, score = (
+            ("–", "–") if part.score is None else (str(part.rank), f"{part.score:.4f}")
+        )  # not among the candidates
+        table.add_row(part.name, f"{part.weight:.2f}", rank, score, f"{part.gain:.4f}")
+        if part.explanation is not None:
+            parts += [Text(), Text(part.name, "bold"), match_view(part.explanation)]
     return Group(*parts)
 
 

@@ -21,7 +21,7 @@ from citadel.cli.support.output import plural, say
 from citadel.errors import IndexNotFoundError, InputError, LockHeldError
 from citadel.index.manifest import Build
 from citadel.index.root_manifest import is_root
-from citadel.index.storage import FolderStorage
+from citadel.index.storage import as_storage
 from citadel.progress import Progress
 from citadel.settings import EncodeOn
 from citadel.text.files import STDIN
@@ -83,7 +83,7 @@ def build(job: BuildOptions) -> None:
 
 def _existing(job: BuildOptions) -> Index | None:
     """Open the index of an earlier run of the same command; None if there is nothing to keep."""
-    if is_root(FolderStorage(job.path)):
+    if is_root(as_storage(job.path)):
         raise InputError("it holds a sharded index: give another folder", job.path)
     try:
         index = Index.open(job.path, memory=job.memory)

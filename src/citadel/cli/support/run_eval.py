@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from citadel.cli.support.options import SearchMode
 from citadel.cli.support.output import one_line, plural, print_json, say
 from citadel.errors import InputError, UsageError
 
@@ -41,6 +42,7 @@ class EvalOptions:
     gpu_memory: int | None = None
     writes_run: bool = False
     query_model: str | None = None
+    mode: SearchMode = field(default_factory=lambda: SearchMode("model"))
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,10 @@ def _search(options: EvalOptions, dataset: Dataset, depth: int) -> Ranking:
     ) as opened:
         _check_same_collection(opened, dataset, options.index or "")
         searcher = opened.searcher(
-            threads=options.threads, device=options.device, gpu_memory=options.gpu_memory
+            **options.mode.options(),
+            threads=options.threads,
+            device=options.device,
+            gpu_memory=options.gpu_memory,
         )
         if options.writes_run:
             check_trec_run(searcher, [id for id, _ in queries])

@@ -9,10 +9,12 @@ from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
 from citadel.errors import Cancelled, ServerError
+from citadel.filter.parse import given_filter
+from citadel.search.index_hybrid import IndexHybrid
 from citadel.server.context import server_context
 from citadel.server.errors import JsonBytes
 from citadel.server.json_route import ERRORS, JsonRoute, check_limit
-from citadel.server.pool import PoolJob, Run
+from citadel.server.pool import PoolJob
 from citadel.server.schema import ExplainRequest, ExplainResponse, SearchRequest, TextRequest
 
 router = APIRouter(route_class=JsonRoute, responses=ERRORS, tags=["explain"])
@@ -27,7 +29,9 @@ async def explain(body: ExplainRequest, request: Request) -> Response:
     def run(job: PoolJob, _: list[Any]) -> bytes:
         return _response_json(job, explain_document(job, body))
 
-    return await _answer(request, run)
+    context = server_context(request)
+    searcher = context.service.searcher_of(body.mode, body.fusion, body.weights)
+    return JsonBytes(await context.answer(PoolJob(searcher, run), request))
 
 
 @router.post("/v1/explain/text", response_model=ExplainResponse)
@@ -40,10 +44,6 @@ async def explain_text(body: TextRequest, request: Request) -> Response:
         explanation = job.searcher.explain_text(body.text, tau=body.tau, side=body.side)
         return _response_json(job, explanation.to_json())
 
-    return await _answer(request, run)
-
-
-async def _answer(request: Request, run: Run) -> Response:
     context = server_context(request)
     return JsonBytes(await context.answer(PoolJob(context.service.searcher, run), request))
 
@@ -59,15 +59,22 @@ def explain_hits(job: PoolJob, request: SearchRequest, rows: list[dict[str, Any]
     for row in rows:
         if job.cancel.is_set():
             raise Cancelled("the search was cancelled")
-        row["explanation"] = _explain(job, request.query or "", row["id"], request.semantic_mode, request.tau)
+        row["explanation"] = _explain(job, request, request.query or "", row["id"])
 
 
 def explain_document(job: PoolJob, request: ExplainRequest) -> dict[str, Any]:
     """Explain the score of one document; 404 if it does not exist."""
     if not job.searcher.snapshot.locate([request.id]):
         raise ServerError(404, "not_found", "no document has this id: use one from a search response")
-    return _explain(job, request.query, request.id, request.semantic_mode, request.tau)
+    return _explain(job, request, request.query, request.id)
 
 
-def _explain(job: PoolJob, query: str, id: str, mode: str, tau: float | None) -> dict[str, Any]:
-    return job.searcher.explain(query, id, semantic_mode=mode, tau=tau, cancel=job.cancel).to_json()
+def _explain(job: PoolJob, request: SearchRequest | ExplainRequest, query: str, id: str) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "semantic_mode": request.semantic_mode,
+        "tau": request.tau,
+        "cancel": job.cancel,
+    }
+    if isinstance(job.searcher, IndexHybrid) and isinstance(request, SearchRequest):
+        options["filter"] = given_filter(request.filter)  # it decides which documents are candidates
+    return job.searcher.explain(query, id, **options).to_json()

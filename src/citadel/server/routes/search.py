@@ -13,8 +13,8 @@ from pydantic_core import to_json
 
 from citadel.errors import Cancelled, ServerError
 from citadel.filter.parse import given_filter
-from citadel.filter.tree import Filter
-from citadel.index.listing import count_fields
+from citadel.filter.tree import Filter, comparisons
+from citadel.index.listing import count_fields, unknown_fields
 from citadel.index.snapshot import Snapshot
 from citadel.search.hits import Hits
 from citadel.server.config import Limits
@@ -82,7 +82,10 @@ async def _answer(
     request: Request,
 ) -> Response:
     texts = [query.query for query in queries if query.query is not None]
-    job = PoolJob(context.service.searcher, SearchTask(body, queries, context).run, texts)
+    if body.mode != "model" and len(texts) < len(queries):
+        raise ServerError(422, "fields", f"the mode {body.mode} needs the text of each query, not vectors")
+    searcher = context.service.searcher_of(body.mode, body.fusion, body.weights)
+    job = PoolJob(searcher, SearchTask(body, queries, context).run, texts)
     return JsonBytes(await context.answer(job, request, body.deadline_ms))
 
 
@@ -104,7 +107,8 @@ class SearchTask:
         stopwatch = _Stopwatch(seconds)
         filter = given_filter(self._request.filter)
         results = self._scan(job, encoded, filter)
-        matching = {"matching": job.searcher.count(filter, cancel=job.cancel)} | self._facets(job, filter)
+        matching = {"matching": job.searcher.count(filter, cancel=job.cancel)}
+        matching |= self._facets(job, filter) | self._unknown_fields(job, filter)
         stopwatch.lap("scan")
         rows = [self._rows(hits, job) for hits in results]
         stopwatch.lap("documents")
@@ -121,6 +125,17 @@ class SearchTask:
             return {}
         facets = count_fields(job.searcher.snapshot, names, filter, FACET_VALUES, job.cancel)
         return {"facets": facet_rows(facets)}
+
+    def _unknown_fields(self, job: PoolJob, filter: Filter | None) -> dict[str, Any]:
+        """Fields of the request that no document has; the index must not be empty."""
+        names = list(self._request.facets) if isinstance(self._request, SearchRequest) else []
+        names += [self._request.group_by] if self._request.group_by is not None else []
+        if filter is not None:
+            names += [part.field for part in comparisons(filter) if not part.tests_presence]
+        if not names or not len(job.searcher):
+            return {}
+        unknown = unknown_fields(job.searcher.snapshot, names, job.cancel)
+        return {"unknown_fields": unknown} if unknown else {}
 
     def _rows(self, hits: Hits, job: PoolJob) -> list[dict[str, Any]]:
         if not self._request.documents:
@@ -175,7 +190,16 @@ class SearchTask:
             "tau": results[0].tau,
             "dot_products": sum(hits.dot_products for hits in results),
             "timings": timings,
-        }
+        } | completeness(results)
+
+
+def completeness(results: Sequence[Hits]) -> dict[str, Any]:
+    """Whether all shards answered every query, for an index served on a cluster."""
+    shards = [hits.shards for hits in results if hits.shards is not None]
+    if not shards:
+        return {}
+    answered, total = min(shards)
+    return {"complete": answered == total, "shards": f"{answered}/{total}"}
 
 
 class _Stopwatch:
@@ -195,12 +219,13 @@ def id_rows(hits: Hits) -> list[dict[str, Any]]:
     rows = [
         {"rank": rank, "id": id, "score": score} for rank, (id, score) in enumerate(pairs, hits.offset + 1)
     ]
-    return [row | _relevance(hits, index) for index, row in enumerate(rows)]
+    return [row | _relevance_and_parts(hits, index) for index, row in enumerate(rows)]
 
 
-def _relevance(hits: Hits, index: int) -> dict[str, float]:
-    value = hits.relevance(index)
-    return {} if value is None else {"relevance": value}
+def _relevance_and_parts(hits: Hits, index: int) -> dict[str, Any]:
+    value, parts = hits.relevance(index), hits.parts(index)
+    relevance = {} if value is None else {"relevance": value}
+    return relevance | ({"parts": [asdict(part) for part in parts]} if parts else {})
 
 
 class HitReader:
@@ -224,7 +249,7 @@ class HitReader:
             for id, title, text, metadata in hits.fields(len(rows), len(rows) + step, limit):
                 rank = hits.offset + len(rows) + 1
                 row = self._row(rank, id, scores[len(rows)], title, text) | {"metadata": metadata}
-                row |= _relevance(hits, len(rows))
+                row |= _relevance_and_parts(hits, len(rows))
                 rows.append(row | self._passages(hits, len(rows), passages))
             if self._remaining < 0:
                 raise ServerError(422, "limit", self._too_long)

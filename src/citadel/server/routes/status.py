@@ -28,10 +28,11 @@ async def stats(request: Request) -> Response:
     context = server_context(request)
     await context.pool.admit()
 
-    def run(job: PoolJob, _: list[Any]) -> dict[str, Any]:
-        return context.service.index_stats.of(job.searcher)
-
     searcher = context.service.searcher
+
+    def run(_job: PoolJob, _encoded: list[Any]) -> dict[str, Any]:
+        return context.service.index_stats.of(searcher)
+
     index_stats = await context.answer(PoolJob(searcher, run), request)
     memory = {
         "resident_bytes": resident_bytes(),
