@@ -560,7 +560,7 @@ class Index(IndexReader):
         weights: Sequence[float] | None = DEFAULT_WEIGHTS,
         candidates: int = CANDIDATES,
         threads: int | None = None,
-        engine: str = "native",
+        engine: str | EngineOpener = "native",
         device: str = "cpu",
         gpu_memory: int | None = None,
         card_memory: int | None = None,
