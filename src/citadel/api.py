@@ -560,7 +560,7 @@ class Index(IndexReader):
         weights: Sequence[float] | None = DEFAULT_WEIGHTS,
         candidates: int = CANDIDATES,
         threads: int | None = None,
-        engine: str = "native",
+        engine: str | EngineOpener = "native",
         device: str = "cpu",
         gpu_memory: int | None = None,
         card_memory: int | None = None,
@@ -592,7 +592,8 @@ class Index(IndexReader):
         )
         if own is not None and mode != "hybrid":
             return own
-        bm25 = _word_searcher(WordSnapshot(snapshot), threads, engine if device == "cpu" else "native")
+        on_cpu = engine if isinstance(engine, str) and device == "cpu" else "native"
+        bm25 = _word_searcher(WordSnapshot(snapshot), threads, on_cpu)
         return bm25 if own is None else IndexHybrid(own, bm25, fusion, weights, candidates)
 
     def _searcher(

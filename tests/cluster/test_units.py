@@ -159,7 +159,7 @@ def test_a_damaged_unit_is_reported_and_encoded_again(
 
 @pytest.mark.skipif(default_model() is None, reason="the default model is not installed")
 def test_units_with_bm25_lists_beside_a_model(tmp_path: Path) -> None:
-    settings = {"model": "default", "hybrid": True}
+    settings: dict[str, Any] = {"model": "default", "hybrid": True}
     job = Job(str(tmp_path / "root"), "corpus", 2, settings, unit_documents=4, memory=64 << 20, graph=False)
     job.target.make()
     given = documents(12)
