@@ -153,11 +153,12 @@ def build_kannolo_sparse(given: Input, scratch: Path) -> Built:
     kannolo = library("kannolo")
 
     arrays = given.keys.astype(np.int32), given.weights, given.offsets.astype(np.int64)
-    index = kannolo.SparsePlainHNSW.build_from_arrays(*arrays, 32, 200)
+    index, last = kannolo.SparsePlainHNSW.build_from_arrays(*arrays, 32, 200), given.keys.max()
     index.save(str(scratch / "index"))
 
     def search(query: int, k: int, ef: int) -> Sequence[int]:
         keys, weights = given.sparse_query(query)
+        keys, weights = keys[keys <= last], weights[keys <= last]  # it refuses keys that no document has
         return list(index.search(keys.astype(np.int32), weights, k, max(ef, k))[1])
 
     return Built(search, EF)
@@ -360,8 +361,8 @@ def run_one(name: str, file: Path, source: str) -> list[list[Any]]:
         except subprocess.TimeoutExpired:
             return [[name, ENGINES[name][0], f"not done after {LIMIT} s"]]
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return [[name, ENGINES[name][0], last[:120]]]
+        lines = [line for line in done.stderr.splitlines() if line.strip() and "backtrace" not in line]
+        return [[name, ENGINES[name][0], (lines or ["no output"])[-1][:120]]]
     rows: list[list[Any]] = json.loads(done.stdout.strip().splitlines()[-1])
     return rows
 
