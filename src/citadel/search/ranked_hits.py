@@ -95,11 +95,6 @@ class RankedHits(Hits):
         """Dot products computed by the searches that these hits come from."""
         return sum(hits.dot_products for hits in self._searches())
 
-    @property
-    def shards(self) -> tuple[int, int] | None:
-        """The fewest shards that answered one of the searches, of how many; None unless on a cluster."""
-        return min((hits.shards for hits in self._searches() if hits.shards is not None), default=None)
-
     def _searches(self) -> list[Hits]:
         """The searches that these hits come from."""
         searches = {id(hits): hits for row in self._rows for hits, _ in row.sources}
