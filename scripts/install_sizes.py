@@ -17,6 +17,7 @@ DEVELOPMENT = {
     "frameworks",
     "fuzz",
     "notebooks",
+    "oracle",
     "peers",
     "test",
 }  # extras that users do not install

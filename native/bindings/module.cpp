@@ -25,4 +25,5 @@ NB_MODULE(_native, m) {
   python::bind_packing(m);
   python::bind_router(m);
   python::bind_search(m);
+  python::bind_maxsim(m);
 }

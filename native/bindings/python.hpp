@@ -50,6 +50,7 @@ nb::object to_numpy(std::vector<T>&& values) {
 
 // Each adds its functions and classes to the module.
 void bind_files(nb::module_& m);
+void bind_maxsim(nb::module_& m);
 void bind_hits(nb::module_& m);
 void bind_packing(nb::module_& m);
 void bind_router(nb::module_& m);

@@ -10,8 +10,7 @@
 #include <stdexcept>
 
 #include "citadel/graph_builder.hpp"
-#include "python.hpp"
-#include "citadel/search.hpp"
+#include "snapshot.hpp"
 
 using namespace nb::literals;
 
@@ -93,11 +92,6 @@ void make_query(Query* self, Array<std::int64_t, 2> lists, Array<float, 1> weigh
   new (self) Query(std::move(query));
 }
 
-struct PySnapshot {
-  std::vector<nb::object> owners;  // the segments' Python objects, which own the bytes
-  Snapshot snapshot;
-};
-
 // A graph and the Python buffers it reads.
 struct PyGraph {
   PyGraph() = default;
@@ -175,12 +169,6 @@ void make_snapshot(PySnapshot* self, nb::sequence segments, bool floor, float no
     }
   new (self) PySnapshot{std::move(owners), Snapshot(std::move(parts), floor, norm_base, norm_slope, std::move(own))};
 }
-
-// The documents a search of this snapshot may return.
-struct PyFilter {
-  const PySnapshot* snapshot;
-  std::vector<DocumentSet> allowed;
-};
 
 PyFilter make_filter(const PySnapshot& self, nb::sequence bitmaps) {
   const auto& segments = self.snapshot.segments();

@@ -316,3 +316,23 @@ inline bool any_lane(Ints lanes) {
     for (std::size_t key = 0; key < kKeyBlock; ++key) above[row] |= static_cast<std::uint32_t>(out[key] > threshold[row]) << key;
   }
 }
+
+// ---- products of token vectors ------------------------------------------------------------------------------------------
+
+[[maybe_unused]] void residual_maxima(const std::int32_t* sums, std::size_t rows, const float* const* bases, const float* row_scales,
+                                      const std::int32_t* offsets, const float* steps, float* best) {
+  for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock) {
+    const float* base = bases[row];
+    for (std::size_t query = 0; query < kKeyBlock; ++query) {
+      const float value = base[query] + (static_cast<float>(sums[query] - offsets[query]) * row_scales[row]) * steps[query];
+      best[query] = value > best[query] ? value : best[query];
+    }
+  }
+}
+
+[[maybe_unused]] void scaled_products(const std::int32_t* sums, std::size_t rows, const float* row_scales, const std::int32_t* offsets,
+                                      const float* scales, float* out) {
+  for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock, out += kKeyBlock)
+    for (std::size_t query = 0; query < kKeyBlock; ++query)
+      out[query] = (static_cast<float>(sums[query] - offsets[query]) * row_scales[row]) * scales[query];
+}

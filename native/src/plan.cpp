@@ -36,6 +36,8 @@ Group open_group(const Segment& segment, const Query& query, std::size_t number,
 }  // namespace
 
 void check_query(const Snapshot& snapshot, const Query& query, Semantic semantic) {
+  for (const auto& segment : snapshot.segments())
+    if (segment->kind() == Kind::centroid) throw std::invalid_argument("search centroid segments with search_tokens");
   if (query.segments != snapshot.segments().size())
     throw std::invalid_argument("the query was made for " + std::to_string(query.segments) +
                                 " segments, the snapshot has " + std::to_string(snapshot.segments().size()));

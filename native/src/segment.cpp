@@ -9,11 +9,15 @@ namespace {
 
 Kind parse_kind(const std::string& kind) {
   if (kind == "vectors") return Kind::vectors;
+  if (kind == "centroid") return Kind::centroid;
   if (kind == "sparse") return Kind::sparse;
   if (kind == "bm25") return Kind::bm25;
   if (kind == "none") return Kind::none;
-  throw std::invalid_argument("unknown kind '" + kind + "': vectors, sparse, bm25 or none");
+  throw std::invalid_argument("unknown kind '" + kind + "': vectors, centroid, sparse, bm25 or none");
 }
+
+// Bits per dimension of a residual; 0 for another codec.
+unsigned residual_bits(const std::string& codec) { return codec == "residual1" ? 1 : codec == "residual2" ? 2 : codec == "residual4" ? 4 : 0; }
 
 void check_length(const Section& section, std::uint64_t expected) {
   if (section.size() != expected)
@@ -59,6 +63,12 @@ Segment::Segment(SegmentShape shape, const std::map<std::string, SectionBytes>& 
     if (pq && (codebook_->dimension() != dimension_ || codebook_->sub() != sub))
       throw CorruptError(name_, "META", "the codebook has a different dimension or codec");
     code_bytes_ = pq ? codebook_->subvectors() : codec_ == Codec::int8 ? dimension_ : 2 * dimension_;
+  }
+  if (kind_ == Kind::centroid) {
+    bits_ = residual_bits(shape.codec);
+    if (bits_ == 0 && shape.codec != "int8") throw std::invalid_argument("unknown codec '" + shape.codec + "'");
+    if (bits_ != 0 && dimension_ % 8 != 0) throw CorruptError(name_, "META", "residuals need a dimension divisible by 8");
+    code_bytes_ = bits_ == 0 ? dimension_ : dimension_ * bits_ / 8;
   }
   if (semantic_dimension_ > 0 && shape.semantic_codec != "int8" && shape.semantic_codec != "fp16")
     throw std::invalid_argument("unknown semantic codec '" + shape.semantic_codec + "'");
@@ -109,6 +119,7 @@ void Segment::take_payload(const std::map<std::string, SectionBytes>& sections) 
   }
   keys = take(sections, "KEYS", true);
   check_length(keys, 4 * lists_);
+  if (kind_ == Kind::centroid) return take_tokens(sections);
   weights = take(sections, "WEIGHTS", false);
   if (weights.present()) check_length(weights, postings_);
   if (kind_ == Kind::sparse) {
@@ -121,6 +132,28 @@ void Segment::take_payload(const std::map<std::string, SectionBytes>& sections) 
   if (codec_ != Codec::int8) return;
   scales = take(sections, "SCALES", true);
   check_length(scales, saturating_product(postings_, 2));
+}
+
+void Segment::take_tokens(const std::map<std::string, SectionBytes>& sections) {
+  token_starts = take(sections, "TOKEN_STARTS", true);
+  check_length(token_starts, 8 * (documents_ + 1));
+  codes = take(sections, "CODES", true);
+  tokens_ = codes.size() / std::max<std::uint64_t>(code_bytes_, 1);
+  check_length(codes, tokens_ * code_bytes_);
+  scales = take(sections, "SCALES", true);
+  check_length(scales, (bits_ == 0 ? 2 : 1) * tokens_);
+  if (bits_ == 0) return;
+  token_centroids = take(sections, "TOKEN_CENTROIDS", true);
+  check_length(token_centroids, 2 * tokens_);
+}
+
+Span Segment::tokens(std::uint64_t document, const Cancel* cancel) const {
+  const Span span = checked_span(token_starts, document, tokens_);
+  codes.verify(span.begin * code_bytes_, span.end * code_bytes_, cancel);
+  const std::uint64_t width = bits_ == 0 ? 2 : 1;
+  scales.verify(width * span.begin, width * span.end, cancel);
+  if (bits_ != 0) token_centroids.verify(2 * span.begin, 2 * span.end, cancel);
+  return span;
 }
 
 void Segment::take_semantic(const std::map<std::string, SectionBytes>& sections) {
@@ -168,6 +201,7 @@ ListView Segment::open_list(std::uint64_t list, const Cancel* cancel) const {
   if (kind_ == Kind::bm25) view.counts_end = checked_packed(count_offsets, packed_counts, view, cancel);
   if (kind_ == Kind::bm25) lengths.verify(0, lengths.size(), cancel);
   if (weights.present()) weights.verify(span.begin, span.end, cancel);
+  if (kind_ == Kind::centroid) return view;
   if (codes.present()) codes.verify(span.begin * code_bytes_, span.end * code_bytes_, cancel);
   if (scales.present()) scales.verify(2 * span.begin, 2 * span.end, cancel);
   if (values.present()) values.verify(2 * span.begin, 2 * span.end, cancel);

@@ -116,7 +116,7 @@ class Segment:
         deleted: U8 | None,
         codebook: Codebook | None,
     ) -> None:
-        """kind: 'vectors', 'sparse', 'bm25' or 'none'. A section is (name, bytes, CRC32C per 1 MiB block).
+        """kind: vectors, centroid, sparse, bm25 or none. A section is (name, bytes, CRC32C per 1 MiB).
 
         `deleted` is a bitmap, bit n & 7 of byte n >> 3. Sizes are checked here, contents on first access."""
 
@@ -258,3 +258,55 @@ class Snapshot:
         cancel: Cancel | None = None,
         filter: Filter | None = None,
     ) -> list[tuple[I64, F32, int]]: ...
+
+class CentroidBook:
+    def __init__(
+        self,
+        codes: NDArray[np.int8],
+        scales: NDArray[np.uint16],
+        buckets: NDArray[np.int8],
+        bucket_scale: float,
+        step: float,
+    ) -> None:
+        """codes [K, d], scales [K] as the bits of fp16, buckets [2^b]."""
+
+class TokenQuery:
+    """The vectors [n, d] of a query's tokens and their products with the centroids."""
+
+    def __init__(self, vectors: F32, book: CentroidBook | None) -> None: ...
+    def products(self) -> F32:
+        """[n, K]"""
+
+    def probes(self, nprobe: int) -> U32:
+        """The centroids of the largest products, best first, ties by lower number [n, nprobe]."""
+
+def search_tokens(
+    snapshot: Snapshot,
+    vectors: F32,
+    book: CentroidBook | None,
+    k: int,
+    exact: bool,
+    candidates: int,
+    nprobe: int,
+    threads: int = 1,
+    cancel: Cancel | None = None,
+    filter: Filter | None = None,
+) -> tuple[I64, F32, int]:
+    """The best documents of centroid segments by MaxSim: numbers, scores, number of dot products."""
+
+def search_tokens_batch(
+    snapshot: Snapshot,
+    queries: Sequence[F32],
+    book: CentroidBook | None,
+    k: int,
+    exact: bool,
+    candidates: int,
+    nprobe: int,
+    threads: int = 1,
+    cancel: Cancel | None = None,
+    filter: Filter | None = None,
+) -> list[tuple[I64, F32, int]]: ...
+def token_candidates(
+    snapshot: Snapshot, query: TokenQuery, candidates: int, nprobe: int, filter: Filter | None = None
+) -> U64:
+    """The documents that a search with these options scores, ascending."""

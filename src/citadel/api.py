@@ -366,7 +366,7 @@ class Index(IndexReader):
         return self
 
     def merge(self, *, retrain: bool = False, graph: bool | None = None) -> Self:
-        """Merge all segments into one, without deleted documents; `retrain` renews a pq codebook.
+        """Merge all segments into one, without deleted documents; `retrain` trains a new codebook.
 
         A large segment gets a graph for the semantic mode `graph`, unless an earlier `commit` or `merge`
         had `graph=False`."""
@@ -533,7 +533,7 @@ class Index(IndexReader):
         weights: Sequence[float] | None = DEFAULT_WEIGHTS,
         candidates: int = CANDIDATES,
         threads: int | None = None,
-        engine: str = "native",
+        engine: str | EngineOpener = "native",
         device: str = "cpu",
         gpu_memory: int | None = None,
         card_memory: int | None = None,
@@ -547,7 +547,7 @@ class Index(IndexReader):
         weights: Sequence[float] | None = DEFAULT_WEIGHTS,
         candidates: int = CANDIDATES,
         threads: int | None = None,
-        engine: str = "native",
+        engine: str | EngineOpener = "native",
         device: str = "cpu",
         gpu_memory: int | None = None,
         card_memory: int | None = None,

@@ -10,9 +10,11 @@ from typing import Any
 
 from citadel.errors import UsageError
 
-ROUTERS = ("all_to_all", "bm25", "dynamic", "none", "sparse", "static")
-CODECS = ("fp16", "int8", "pq2", "pq1")
+ROUTERS = ("all_to_all", "bm25", "centroid", "dynamic", "none", "sparse", "static")
+CODECS = ("fp16", "int8", "pq2", "pq1", "residual4", "residual2", "residual1")
 SUBVECTOR = {"pq2": 4, "pq1": 8}  # dimensions per code byte
+RESIDUAL_BITS = {"residual4": 4, "residual2": 2, "residual1": 1}  # per dimension
+DEFAULT_RESIDUAL = "residual2"
 MAX_DIMENSION = 1024
 DEFAULT_ANALYSER = "english"
 DEFAULT_CODEC = "int8"
@@ -63,7 +65,7 @@ class Field:
             raise UsageError(
                 f"dimension {self.dimension} is out of range: 1 to {MAX_DIMENSION} can be stored"
             )
-        width = SUBVECTOR.get(self.codec, 1)
+        width = SUBVECTOR.get(self.codec, 8 if self.codec in RESIDUAL_BITS else 1)
         if self.dimension % width:
             raise UsageError(
                 f"{self.codec} needs a dimension divisible by {width}, not {self.dimension}: use int8"
@@ -171,6 +173,23 @@ class Settings:
         if self.semantic is not None and self.semantic.codec not in ("fp16", "int8"):
             raise UsageError(f"the semantic field is stored as fp16 or int8, not {self.semantic.codec}")
         check_bm25(self.k1, self.b)
+        self._check_residual()
+
+    def _check_residual(self) -> None:
+        has_residual = self.lexical is not None and self.lexical.codec in RESIDUAL_BITS
+        if has_residual and self.router != "centroid":
+            raise UsageError(
+                f"the codecs {', '.join(RESIDUAL_BITS)} go with the router centroid, not {self.router}"
+            )
+        if self.router == "centroid" and (not has_residual or self.semantic is not None):
+            raise UsageError(
+                "the router centroid stores residual codes and no semantic vectors: give a lexical field "
+                f"with the codec {', '.join(RESIDUAL_BITS)}"
+            )
+        if has_residual and self.words is not None:
+            raise UsageError(
+                "a centroid index has no BM25 lists: leave hybrid out, or search a second index of the texts"
+            )
 
     @property
     def has_text_queries(self) -> bool:
@@ -241,6 +260,8 @@ def vector_settings(
     lexical, semantic = (_field(fields[name]) if name in fields else None for name in ("lexical", "semantic"))
     if router is None:
         router = "dynamic" if lexical else "none"
+        if lexical and lexical.codec in RESIDUAL_BITS:
+            router = "centroid"
     if router == "bm25" or (router == "none") != (lexical is None):
         raise UsageError(f"router {router!r} does not go with the fields {', '.join(fields) or 'given'}")
     if lexical is not None and (lexical.dimension == 0) != (router == "sparse"):

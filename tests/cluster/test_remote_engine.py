@@ -149,6 +149,9 @@ def test_a_missing_shard_is_told(tmp_path: Path) -> None:
     assert hits.shards == (2, 3)
     assert set(hits.ids) < set(whole.ids)
     assert remote.search("fox", k=4, group_by="year").shards == (2, 3)
+    hybrid = citadel.Hybrid([remote, citadel.Index.open(tmp_path / "one").searcher()])
+    assert hybrid.search("fox").shards == (2, 3)
+    assert remote.search("fox", rerank=lambda query, texts: [1.0] * len(texts)).shards == (2, 3)
     shards.silent = {0, 1, 2}
     with pytest.raises(ServerError, match="3 of 3 shards did not answer"):
         remote.search("fox")

@@ -19,7 +19,8 @@ from citadel.types import Passages, VectorBatch
 from tests.index.quick import Quick
 from tests.support.hybrid import create_hybrid
 
-KINDS = ("bm25", "int8", "fp16", "pq2", "sparse", "none", "long")
+KINDS = ("bm25", "int8", "fp16", "pq2", "residual2", "sparse", "none", "long")
+LEXICAL_ONLY = ("residual2", "sparse")
 WORDS = [
     "ant",
     "bee",
@@ -56,6 +57,7 @@ ROUTERS = {
     "int8": "dynamic",
     "fp16": "static",
     "pq2": "dynamic",
+    "residual2": "centroid",
     "sparse": "sparse",
     "none": "none",
     "long": "dynamic",
@@ -70,7 +72,8 @@ def fields(kind: str) -> dict[str, citadel.Field]:
         return {"semantic": semantic}
     if kind == "sparse":
         return {"lexical": citadel.Field(0, "fp16")}
-    return {"lexical": citadel.Field(DIMENSION, CODECS.get(kind, kind)), "semantic": semantic}
+    lexical = {"lexical": citadel.Field(DIMENSION, CODECS.get(kind, kind))}
+    return lexical if kind in LEXICAL_ONLY else {**lexical, "semantic": semantic}
 
 
 def metadata_of(number: int) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def vectors_of(kind: str, number: int) -> dict[str, Any]:
         document["weights"] = (random.random(5) * 2 + 0.1).round(2)
     if kind not in ("none", "sparse"):
         document["vectors"] = random.normal(size=(5, DIMENSION)).astype(np.float32)
-    if kind != "sparse":
+    if kind not in LEXICAL_ONLY:
         document["semantic"] = random.normal(size=SEMANTIC).astype(np.float32)
     return document | metadata_of(number) if kind in HAS_COLUMNS else document
 
@@ -179,7 +182,7 @@ def given_query(kind: str) -> dict[str, Any]:
         given |= {"keys": np.arange(KEYS), "weights": np.ones(KEYS)}
     if kind not in ("none", "sparse"):
         given["vectors"] = random.normal(size=(KEYS, DIMENSION))
-    if kind != "sparse":
+    if kind not in LEXICAL_ONLY:
         given["semantic"] = random.normal(size=SEMANTIC)
     return given
 
@@ -194,6 +197,8 @@ def queries(kind: str) -> Iterator[Callable[[citadel.Searcher], citadel.Hits]]:
     modes = ("off",) if kind == "sparse" else ("exact",) if kind == "none" else ("exact", "rerank", "off")
     for mode in modes:
         yield lambda searcher, mode=mode: searcher.search_vectors(**given, k=10, semantic_mode=mode)  # type: ignore[misc]
+    if kind == "residual2":
+        yield lambda searcher: searcher.search_vectors(**given, k=3, ef=4)
     if kind == "int8":
         yield lambda searcher: searcher.search_vectors(**given, k=10, tau=1.0)
 

@@ -22,6 +22,7 @@ FILES = [(kind, "seg-") for kind in indexes.KINDS] + [
     ("bm25", "del-"),
     ("int8", "del-"),
     ("pq2", "codebook-"),
+    ("residual2", "codebook-"),
 ]
 COLUMNS = [(kind, "cols-") for kind in indexes.HAS_COLUMNS]
 WIDTHS = {
@@ -30,7 +31,7 @@ WIDTHS = {
     "COUNT_OFFSETS": 8, "SEMANTIC_SCALES": 2, "PROBE_CENTROIDS": 4, "PROBE_STARTS": 8, "PROBE_DOCUMENTS": 4,
     "DELETED_STARTS": 8, "DELETED_DOCUMENTS": 4, "TERM_STARTS": 8, "TERM_RANKS": 4, "TERM_COUNTS": 4,
     "REMOVED_LENGTHS": 8, "CENTROIDS": 4, "KEY_SCALES": 4, "PASSAGE_STARTS": 8, "PASSAGE_SPANS": 4,
-    "COLUMN_DATA": 8,
+    "COLUMN_DATA": 8, "TOKEN_STARTS": 8, "TOKEN_CENTROIDS": 2, "CENTROID_SCALES": 2, "BUCKET_CUTS": 4,
 }  # fmt: skip
 NAN = struct.pack("<f", float("nan"))
 

@@ -20,6 +20,7 @@ CIT = [(kind, "seg-") for kind in indexes.KINDS] + [
     ("bm25", "del-"),
     ("int8", "del-"),
     ("pq2", "codebook-"),
+    ("residual2", "codebook-"),
     ("bm25", "cols-"),
     ("int8", "cols-"),
     ("hybrid", "words-"),

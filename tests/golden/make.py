@@ -86,6 +86,25 @@ def vectors(folder: Path, codec: str) -> None:
         index.commit()
 
 
+def tokens(folder: Path) -> None:
+    """A centroid index with a segment from before the centroids, one with residuals, and a deletion."""
+    random, fields = np.random.default_rng(2026), {"lexical": citadel.Field(8, "residual2")}
+    with (
+        mock.patch("citadel.index.spill.SAMPLE_FLOOR", 60),
+        citadel.Index.create(folder, fields=fields, fingerprint="golden") as index,
+    ):
+        for part in (range(6), range(6, 40)):
+            index.add_vectors([token_document(n, random) for n in part])
+            index.commit()
+        index.delete(["d9"])
+        index.commit()
+
+
+def token_document(number: int, random: np.random.Generator) -> dict[str, Any]:
+    vectors = random.normal(size=(1 + number % 7, 8)).astype(np.float32)
+    return {"id": f"d{number}", "text": f"text {number}", "vectors": vectors, **metadata(number)}
+
+
 def hybrid(folder: Path) -> None:
     """A dynamic index with BM25 lists beside its own, two segments, a deletion and a replaced document."""
     random = np.random.default_rng(2026)
@@ -126,6 +145,7 @@ INDEXES: dict[str, Callable[[Path], None]] = {
     "bm25": text,
     "int8": lambda folder: vectors(folder, "int8"),
     "pq2": lambda folder: vectors(folder, "pq2"),
+    "residual2": tokens,
     "hybrid": hybrid,
 }
 
@@ -136,6 +156,9 @@ def rankings(name: str, folder: Path) -> list[list[tuple[str, float]]]:
     searcher = index.searcher(threads=1)
     if name == "bm25":
         results = [searcher.search(query, k=5) for query in QUERIES]
+    elif name == "residual2":
+        queries = [vector_query(n)["vectors"] for n in range(4)]
+        results = [searcher.search_vectors(vectors=q, k=5, ef=ef) for q in queries for ef in (5, 8, 100)]
     else:
         modes = ("exact", "rerank", "off")
         results = [
@@ -152,6 +175,8 @@ def ask(name: str, searcher: citadel.Searcher, mode: str, **options: Any) -> lis
     """The ranking of the query that all filters use."""
     if name == "bm25":
         hits = searcher.search("the cat ant bee fox dog elk", **options)
+    elif name == "residual2":
+        hits = searcher.search_vectors(vectors=vector_query(0)["vectors"], semantic_mode=mode, **options)
     else:
         hits = searcher.search_vectors(**vector_query(0), semantic_mode=mode, **options)
     return list(zip(hits.ids, hits.scores, strict=True))
@@ -159,7 +184,7 @@ def ask(name: str, searcher: citadel.Searcher, mode: str, **options: Any) -> lis
 
 def filtered_searches(name: str) -> list[tuple[dict[str, Any], str]]:
     """Every filter with every semantic mode."""
-    modes = ("off",) if name == "bm25" else ("exact", "rerank", "off")
+    modes = {"bm25": ("off",), "residual2": ("exact", "auto")}.get(name, ("exact", "rerank", "off"))
     return list(itertools.product(FILTERS, modes))
 
 

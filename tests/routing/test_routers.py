@@ -46,6 +46,20 @@ def test_unit_vectors_neither_overflow_nor_underflow() -> None:
     assert routed.vectors.tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
+def test_centroid_without_centroids_uses_one_key() -> None:
+    routed = get_router("centroid").route_query(TEXT)
+    assert rows(routed) == [(0, 0, 1.0), (1, 0, 1.0), (2, 0, 1.0)]
+    assert np.allclose(routed.vectors, [[0.6, 0.8], [0, 0], [0, -1]])  # type: ignore[arg-type]
+
+
+def test_centroid_takes_the_nearest_and_probes_the_largest_products() -> None:
+    centroids = np.array([[0, 2], [1, 0], [0, -1], [0.6, 0.8]], np.float32)
+    router = get_router("centroid", centroids=centroids, nprobe=2)
+    assert rows(router.route_document(TEXT)) == [(0, 3, 1.0), (1, 1, 1.0), (2, 2, 1.0)]
+    # Products of the first token: 1.6, 0.6, -0.8, 1.0; the longest centroid is not the nearest one.
+    assert rows(router.route_query(TEXT))[:2] == [(0, 0, 1.0), (0, 3, 1.0)]
+
+
 def test_static_uses_the_tokens_own_ids() -> None:
     routed = get_router("static").route_document(TEXT)
     assert rows(routed) == [(0, 7, 1.0), (1, 7, 1.0), (2, 9, 1.0)]
@@ -110,13 +124,13 @@ def test_rows_match_the_router_attributes(name: str) -> None:
 def test_kind_and_floor() -> None:
     kinds = {name: get_router(name).kind for name in ROUTERS}
     assert kinds == {
-        "all_to_all": "vectors", "bm25": "bm25", "dynamic": "vectors",
+        "all_to_all": "vectors", "bm25": "bm25", "centroid": "centroid", "dynamic": "vectors",
         "none": "none", "sparse": "sparse", "static": "vectors",
     }  # fmt: skip
     assert {name for name in ROUTERS if get_router(name).floor} == {"dynamic", "static"}
 
 
-@pytest.mark.parametrize("name", ["static", "dynamic", "all_to_all", "sparse", "none"])
+@pytest.mark.parametrize("name", ["static", "dynamic", "all_to_all", "centroid", "sparse", "none"])
 def test_missing_input_error_names_the_router(name: str) -> None:
     with pytest.raises(UsageError, match=name):
         get_router(name).route_document(TokenVectors(np.array([1], np.uint32)))
@@ -149,6 +163,9 @@ def test_wrong_number_of_rows_is_an_error() -> None:
         ("dynamic", {"tau": -0.1}, "tau -0.1"),
         ("dynamic", {"tau": float("nan")}, "tau nan"),
         ("dynamic", {"tau": 1e39}, "tau 1e"),
+        ("centroid", {"nprobe": 0}, "nprobe is 0"),
+        ("centroid", {"semantic": True}, "no semantic vector"),
+        ("centroid", {"centroids": np.zeros(3)}, "not a table"),
         ("bm25", {"k1": -1.0}, "k1 -1.0"),
         ("bm25", {"b": 1.5}, "b 1.5"),
     ],

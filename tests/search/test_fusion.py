@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,3 +135,13 @@ def test_an_infinite_score_has_no_linear_scale() -> None:
     with pytest.raises(citadel.InputError, match="the score of 'a' is not finite: use method=\"rrf\""):
         fuse([infinite])
     assert len(fuse([infinite], method="rrf")["q1"]) == 2
+
+
+def test_fused_hits_know_how_many_shards_answered(tmp_path: Path) -> None:
+    index = citadel.Index.create(tmp_path, model="bm25")
+    index.add([{"id": "d1", "text": "rome"}])
+    rankings = [index.commit().searcher().search_batch({"q": "rome"}) for _ in range(2)]
+    for ranking, shards in zip(rankings, [(3, 4), (2, 4)], strict=True):
+        ranking["q"]._scored = ranking["q"]._scored._replace(shards=shards)  # type: ignore[attr-defined]
+    [fused] = citadel.fuse(rankings).hits
+    assert fused.shards == (2, 4)  # type: ignore[attr-defined]

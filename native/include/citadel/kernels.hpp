@@ -77,6 +77,13 @@ struct Kernels {
                         std::int32_t* sums);
   // Logits out[r, k], and in above[r] a bit mask of the keys whose logit exceeds threshold[r]
   void (*logits)(const std::int32_t* sums, std::size_t rows, KeyParameters keys, const float* threshold, float* out, std::uint32_t* above);
+  // best[q] = max(best[q], bases[r][q] + ((float)(sums[r, q] − offset) · row_scales[r]) · step) for 32 query tokens, whose offsets, steps and
+  // best products these are, and the sums of `rows` document tokens.
+  void (*residual_maxima)(const std::int32_t* sums, std::size_t rows, const float* const* bases, const float* row_scales, const std::int32_t* offsets,
+                          const float* steps, float* best);
+  // out[r, q] = ((float)(sums[r, q] − offset) · row_scales[r]) · scale
+  void (*scaled_products)(const std::int32_t* sums, std::size_t rows, const float* row_scales, const std::int32_t* offsets, const float* scales,
+                          float* out);
 };
 
 extern const Kernels kPortableKernels;

@@ -15,7 +15,7 @@
 
 namespace citadel {
 
-enum class Kind { vectors, sparse, bm25, none };
+enum class Kind { vectors, centroid, sparse, bm25, none };
 enum class Codec { fp16, int8, pq };
 
 struct SectionBytes {
@@ -57,6 +57,7 @@ class Segment {
   Codec codec() const { return codec_; }
   std::uint64_t dimension() const { return dimension_; }
   std::uint64_t code_bytes() const { return code_bytes_; }
+  unsigned bits() const { return bits_; }  // per dimension of a residual; 0 for int8
   Codec semantic_codec() const { return semantic_codec_; }
   std::uint64_t semantic_dimension() const { return semantic_dimension_; }
   const std::shared_ptr<const Codebook>& codebook() const { return codebook_; }
@@ -80,23 +81,28 @@ class Segment {
   std::uint64_t probe_lists() const { return probe_lists_; }          // 0: no probe structure
   Span probe_list(std::uint64_t list) const;
 
+  // The tokens of a document (centroid), whose codes have been verified.
+  Span tokens(std::uint64_t document, const Cancel* cancel) const;
+
   Section keys, list_starts, block_starts, block_documents, block_offsets, packed_documents, weights, codes, scales, values,
       term_offsets, term_bytes, lengths, count_offsets, packed_counts, semantic_codes, semantic_scales, probe_centroids,
-      probe_starts, probe_documents;
+      probe_starts, probe_documents, token_starts, token_centroids;
 
  private:
   void take_lexical(const std::map<std::string, SectionBytes>& sections);
   void take_payload(const std::map<std::string, SectionBytes>& sections);
+  void take_tokens(const std::map<std::string, SectionBytes>& sections);
   void take_semantic(const std::map<std::string, SectionBytes>& sections);
   Section take(const std::map<std::string, SectionBytes>& sections, const std::string& name, bool required) const;
   Span checked_span(const Section& starts, std::uint64_t index, std::uint64_t limit) const;
   std::uint64_t checked_packed(const Section& offsets, const Section& packed, const ListView& list, const Cancel* cancel) const;
 
   std::string name_;
-  std::uint64_t documents_ = 0, live_ = 0, lists_ = 0, postings_ = 0, blocks_ = 0;
+  std::uint64_t documents_ = 0, live_ = 0, lists_ = 0, postings_ = 0, blocks_ = 0, tokens_ = 0;
   Kind kind_;
   Codec codec_ = Codec::fp16, semantic_codec_ = Codec::fp16;
   std::uint64_t dimension_ = 0, code_bytes_ = 0, semantic_dimension_ = 0, probe_lists_ = 0;
+  unsigned bits_ = 0;
   const std::uint8_t* deleted_;
   std::size_t mapping_ = kUnwatched;
   std::shared_ptr<const Codebook> codebook_;

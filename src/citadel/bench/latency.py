@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from citadel.errors import UsageError
 from citadel.index.snapshot import Snapshot
-from citadel.search.cpu import STAGES, CpuEngine
+from citadel.search.centroid import CentroidEngine
+from citadel.search.cpu import STAGES
 from citadel.search.plan import Options, Plan, plan_vectors
 from citadel.settings import Settings
 from citadel.types import RoutedTokens, Scored
@@ -54,7 +55,7 @@ class Bench:
     """An index to time: its engine, the queries, and the steps before and after the engine."""
 
     snapshot: Snapshot
-    engine: CpuEngine
+    engine: Any  # a CpuEngine or CentroidEngine, each with queries of its own
     options: Options
     queries: Sequence[Any]  # texts with an encoder, else routed tokens
     encode: Callable[[str], RoutedTokens] | None = None
@@ -178,7 +179,8 @@ def _timed(bench: Bench, query: Any) -> dict[str, float]:
 def _searched(bench: Bench, prepared: Any) -> tuple[Scored, dict[str, float]]:
     if bench.gpu is not None:
         return bench.gpu.search(prepared, bench.options), {"plan": 0.0}
-    return bench.engine.search_timed(prepared, bench.options)
+    timed: tuple[Scored, dict[str, float]] = bench.engine.search_timed(prepared, bench.options)
+    return timed
 
 
 def _plan(bench: Bench, query: Any) -> Plan:
@@ -195,6 +197,8 @@ def _warm_up(bench: Bench, query: Any) -> Traffic:
     if bench.gpu is not None:
         bench.gpu.search(bench.gpu.prepare(plan), bench.options)
     scored = bench.engine.search(bench.engine.prepare(plan), bench.options)
+    if isinstance(bench.engine, CentroidEngine):
+        return _token_traffic(bench, plan, scored.dot_products)
     lists = bench.engine.list_numbers(plan)
     tokens = sum(
         int(np.diff(segment.list_starts)[row[row >= 0]].sum())
@@ -203,6 +207,16 @@ def _warm_up(bench: Bench, query: Any) -> Traffic:
     )
     semantic = scored.dot_products - tokens
     return Traffic(tokens, semantic, _list_bytes(bench, lists), semantic * _semantic_bytes(bench.settings))
+
+
+def _token_traffic(bench: Bench, plan: Plan, products: int) -> Traffic:
+    """What a search of a centroid index reads: the codes of each scored token once, for all query tokens."""
+    tokens = products // max(len(plan.weights), 1)
+    stored = sum(segment.tokens for segment in bench.snapshot.segments)
+    names = ("CODES", "SCALES", "TOKEN_CENTROIDS")
+    sections = [segment.file.sections for segment in bench.snapshot.segments]
+    size = sum(len(own[name].data) for own in sections for name in names if name in own)
+    return Traffic(products, 0, tokens * size // max(stored, 1), 0)
 
 
 def _list_bytes(bench: Bench, lists: NDArray[np.int64]) -> int:

@@ -72,6 +72,8 @@ def latency(
         Index.open(index or like, model=model, query_model=query_model, threads=1) as opened,
         tempfile.TemporaryDirectory(prefix="citadel-bench-", dir=folder or None) as scratch,
     ):
+        if opened.settings.router == "centroid" and (like or device != "cpu"):
+            raise UsageError("a centroid index is timed as it is, on the CPU: leave --like and --device out")
         sample = _queries(opened, queries, limit, tokens)
         synthetic = _synthetic(opened, sample, documents, scratch) if like else None
         prepared = _bench(opened, sample, k, semantic, synthetic, device)
@@ -120,12 +122,14 @@ def _synthetic(opened: Index, queries: list[Any], documents: int, scratch: str) 
 def _bench(opened: Index, queries: list[Any], k: int, semantic: str, synthetic: Any, device: str) -> Bench:
     from citadel.bench.latency import Bench
     from citadel.routing import get_router
+    from citadel.search.centroid import CentroidEngine
     from citadel.search.cpu import CpuEngine
     from citadel.search.plan import plan_options
 
     snapshot = synthetic or opened.searcher().snapshot
     floor = get_router(snapshot.settings.router).floor
-    engine = CpuEngine(snapshot, floor, (0.0, 0.0), 1)
+    is_centroid = snapshot.settings.router == "centroid"
+    engine = CentroidEngine(snapshot) if is_centroid else CpuEngine(snapshot, floor, (0.0, 0.0), 1)
     encode = None
     if queries and isinstance(queries[0], str):
         encode = opened.encode_query if device == "cpu" else _encode_on(opened, device)

@@ -26,6 +26,7 @@ _DEVELOPMENT = {
     "frameworks",
     "fuzz",
     "notebooks",
+    "oracle",
     "peers",
     "test",
 }  # extras that users do not install

@@ -28,6 +28,8 @@ from citadel.settings import (
     DEFAULT_CHUNK_TOKENS,
     DEFAULT_CODEC,
     DEFAULT_K1,
+    DEFAULT_RESIDUAL,
+    RESIDUAL_BITS,
     EncodeOn,
     Field,
 )
@@ -40,14 +42,20 @@ ModelToUse = Annotated[
 ]
 Router = Annotated[
     str | None,
-    typer.Option(help="Without a model: bm25; for vectors dynamic, static, all_to_all, sparse or none."),
+    typer.Option(
+        help="Without a model: bm25; for vectors dynamic, static, all_to_all, centroid, sparse or none."
+    ),
 ]
 Tau = Annotated[
     float | None,
     typer.Option(help="Dynamic router: drop document weights up to this.  [default: the model's]"),
 ]
 Codec = Annotated[
-    str | None, typer.Option(metavar="fp16|int8|pq2|pq1", help="How token vectors are stored.  [int8]")
+    str | None,
+    typer.Option(
+        metavar="fp16|int8|pq2|pq1|residual4|residual2|residual1",
+        help="How token vectors are stored; residual: ColBERT models.  [int8]",
+    ),
 ]
 SemanticCodec = Annotated[
     str | None, typer.Option(metavar="fp16|int8", help="How semantic vectors are stored.  [int8]")
@@ -238,6 +246,9 @@ def _vector_settings(corpus: str, given: _Given) -> dict[str, Any]:
     if not check_text(given.fingerprint or "", "--fingerprint"):
         raise UsageError("vectors need --fingerprint NAME, the name of the model that made them")
     router, dimensions = find_fields(corpus, given.router)
-    codecs = {"lexical": given.codec or DEFAULT_CODEC, "semantic": given.semantic_codec or DEFAULT_CODEC}
+    if given.router is None and given.codec in RESIDUAL_BITS:
+        router = "centroid"
+    usual = DEFAULT_RESIDUAL if router == "centroid" else DEFAULT_CODEC
+    codecs = {"lexical": given.codec or usual, "semantic": given.semantic_codec or DEFAULT_CODEC}
     fields = {name: Field(width, codecs[name]) for name, width in dimensions.items()}
     return {"router": router, "fields": fields, **given.pick("tau fingerprint")}

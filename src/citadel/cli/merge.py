@@ -12,7 +12,9 @@ from citadel.cli.support.output import plural, say
 
 def merge(
     index: IndexFolder,
-    retrain: Annotated[bool, typer.Option("--retrain", help="pq2, pq1: train a new codebook first.")] = False,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="pq2, pq1, residual: train a new codebook first.")
+    ] = False,
     graph: Annotated[
         bool | None,
         typer.Option("--graph/--no-graph", help="Build graphs from now on.  [default: as before]"),

@@ -69,9 +69,11 @@ class RemoteEngine:
         ask: Ask,
         options: RemoteOptions,
     ) -> None:
+        where = snapshot.storage.location
         if not isinstance(snapshot, ShardedSnapshot):
-            where = snapshot.storage.location
             raise UsageError(f"{where}: a cluster serves sharded indexes: split it with `citadel shard`")
+        if snapshot.settings.router == "centroid":
+            raise UsageError(f"{where}: a centroid index is served by one machine: leave --cluster out")
         self._snapshot, self._ask, self._options = snapshot, ask, options
         self._floor, self._norm = floor, norm
         root = snapshot.root

@@ -312,11 +312,6 @@ def _problem(config: ModelConfig) -> str:
         f"the space {config.space[:64]!r} is no name: give up to 64 letters, digits, '.', '_' and '-'": bool(
             config.space and not SPACE.fullmatch(config.space)
         ),
-        "query_padding that is not attended to must lie within local_window": (
-            not config.attend_padding
-            and backbone.full_every > 1
-            and config.query_padding - 2 - len(config.query_prompt) > backbone.local_window
-        ),
         **_sparse_problems(config),
         **_architecture_problems(backbone),
     }

@@ -19,7 +19,15 @@ from citadel.encode.session import MASK, ONNX_FILE, Session, read_model
 from citadel.encode.tokenizer import Encoding, Tokenizer, attended_tokens
 from citadel.errors import InputError, UsageError
 from citadel.routing import get_router
-from citadel.settings import DEFAULT_CODEC, Field, Settings, available_threads, check_tau
+from citadel.settings import (
+    DEFAULT_CODEC,
+    DEFAULT_RESIDUAL,
+    RESIDUAL_BITS,
+    Field,
+    Settings,
+    available_threads,
+    check_tau,
+)
 from citadel.types import Floats, RoutedTokens, TokenVectors
 
 TOKENS_PER_BATCH = 512  # with 30,522 activations per token, a full graph needs 62 MB
@@ -55,6 +63,8 @@ class Encoder:
     ) -> Settings:
         """Settings of an index that encodes text with this model."""
         config = self.config
+        if config.router == "all_to_all" and (router == "centroid" or codec in RESIDUAL_BITS):
+            return self._centroid_settings(name, router, tau, codec)
         if router not in (None, config.router):
             raise UsageError(f"the model's router is {config.router}, not {router}: leave router out")
         check_tau(tau, config.router)
@@ -64,6 +74,20 @@ class Encoder:
         )
         threshold = self.tau if config.router == "dynamic" else 0.0
         return Settings(config.router, self.space, lexical, semantic, threshold, model=name)
+
+    def _centroid_settings(
+        self, name: str, router: str | None, tau: float | None, codec: str | None
+    ) -> Settings:
+        """Settings of a centroid index of a model that compares all tokens."""
+        codec = codec or DEFAULT_RESIDUAL
+        if router not in (None, "centroid") or codec not in RESIDUAL_BITS or self.config.has_semantic:
+            raise UsageError(
+                f"the codecs {', '.join(RESIDUAL_BITS)} go with the router centroid and a model without "
+                "semantic vectors: leave router out, or choose another codec"
+            )
+        check_tau(tau, "centroid")
+        lexical = Field(self.config.token_dimension, codec)
+        return Settings("centroid", self.fingerprint, lexical, None, 0.0, model=name)
 
     def encode_documents(self, texts: Sequence[str]) -> list[RoutedTokens]:
         """Encode documents, in their order; weights ≤ τ are dropped."""

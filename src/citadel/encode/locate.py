@@ -211,7 +211,7 @@ def require_space(config: ModelConfig, space: str, settings: Settings, where: st
     lexical, semantic = settings.lexical, settings.semantic
     shape = (config.router, config.token_dimension, config.semantic_dimension)
     index = (
-        settings.router,
+        "all_to_all" if settings.router == "centroid" else settings.router,
         lexical.dimension if lexical else 0,
         semantic.dimension if semantic else 0,
     )

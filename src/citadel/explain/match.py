@@ -10,6 +10,7 @@ import numpy as np
 
 from citadel.encode.passages import PassageSplitter
 from citadel.errors import Cancelled, InputError, UsageError
+from citadel.explain.centroid import centroid_matches
 from citadel.explain.context import SearchContext
 from citadel.explain.postings import DocumentPostings, MatchedPostings
 from citadel.explain.query import ExplainedQuery, PlanRow, model_query, term_query, vector_query
@@ -152,13 +153,11 @@ def _assemble(
 ) -> Explanation:
     document = part.document
     settings, tokens = context.settings, _document_tokens(context, part, query)
-    matched = stored.match(query.plan, query.lists, options.weight_floor)
-    gains = _gains(matched, get_router(settings.router).floor)
-    pooled = query.plan.semantic if options.semantic != "off" else None
-    semantic = None if pooled is None else stored.semantic(pooled)
-    score = _score(gains, semantic)
-    rows = zip(query.rows, query.plan.weights, matched, gains, strict=True)
-    matches = [_match(*row, score, tokens) for row in rows]
+    semantic = None
+    if stored.segment.meta.kind == "centroid":
+        score, matches = centroid_matches(context.snapshot, stored.segment, stored.number, query, tokens)
+    else:
+        score, semantic, matches = _key_matches(context, query, stored, options, tokens)
     used = {
         position for match in matches for posting in match.postings for position in posting.document_tokens
     }
@@ -168,7 +167,7 @@ def _assemble(
         title=document.title,
         text=document.text,
         router=settings.router,
-        codec=stored.segment.meta.codec if stored.segment.meta.kind == "vectors" else None,
+        codec=stored.segment.meta.codec if stored.segment.meta.kind in ("vectors", "centroid") else None,
         tau=tau_used(settings, options),
         semantic_mode=options.semantic,
         score=None if score is None else float(score),
@@ -180,6 +179,23 @@ def _assemble(
         text_start=part.text_start,
         text_cut=part.cut,
     )
+
+
+def _key_matches(
+    context: SearchContext,
+    query: ExplainedQuery,
+    stored: DocumentPostings,
+    options: Options,
+    tokens: DocumentTokens,
+) -> tuple[np.float32 | None, np.float32 | None, list[Match]]:
+    """The score, its semantic part, and a match per query token with the document's postings of its key."""
+    matched = stored.match(query.plan, query.lists, options.weight_floor)
+    gains = _gains(matched, get_router(context.settings.router).floor)
+    pooled = query.plan.semantic if options.semantic != "off" else None
+    semantic = None if pooled is None else stored.semantic(pooled)
+    score = _score(gains, semantic)
+    rows = zip(query.rows, query.plan.weights, matched, gains, strict=True)
+    return score, semantic, [_match(*row, score, tokens) for row in rows]
 
 
 def _document_tokens(context: SearchContext, part: AnalysedPart, query: ExplainedQuery) -> DocumentTokens:

@@ -29,7 +29,7 @@ class DocumentPostings:
     """The stored postings of one document."""
 
     def __init__(self, snapshot: Snapshot, segment: Segment, number: int, norm: tuple[float, float]) -> None:
-        self.segment, self._number = segment, number
+        self.segment, self.number = segment, number
         self._values = PostingProducts(norm, snapshot.codebook)
         self._runs: dict[int, PostingRun] = {}
 
@@ -39,7 +39,7 @@ class DocumentPostings:
 
     def semantic(self, query: Floats) -> np.float32:
         """The product of the semantic vectors."""
-        product: np.float32 = dots(query, self.segment.semantic(self._number, self._number + 1))[0]
+        product: np.float32 = dots(query, self.segment.semantic(self.number, self.number + 1))[0]
         return product
 
     def _match(self, plan: Plan, token: int, list: int, weight_floor: int) -> MatchedPostings:
@@ -67,7 +67,7 @@ class DocumentPostings:
 
     def _run(self, list: int) -> PostingRun:
         if list not in self._runs:
-            self._runs[list] = _find(self.segment, list, self._number)
+            self._runs[list] = _find(self.segment, list, self.number)
         return self._runs[list]
 
 

@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import DocumentTooLargeError, InputError
-from citadel.index.codebook import Codebook
+from citadel.index.centroid_book import AnyCodebook, CentroidBook
 from citadel.index.codebook_sample import CodebookSample
 from citadel.index.document_limits import metadata_json
 from citadel.index.documents import Row, row_of
 from citadel.index.growable import Column
 from citadel.index.id_table import id_hashes
-from citadel.index.packing import POSTINGS_PER_BLOCK, list_groups
+from citadel.index.packing import POSTINGS_PER_BLOCK, is_first_of_pair, list_groups
 from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
 from citadel.index.segment import WHOLE_TEXT, Meta
 from citadel.routing import get_router
-from citadel.settings import DEFAULT_MEMORY, Settings, WordSettings
+from citadel.settings import DEFAULT_MEMORY, RESIDUAL_BITS, SUBVECTOR, Settings, WordSettings
 from citadel.text.analyser import get_analyser
 from citadel.types import Document, Floats, Passages, VectorBatch
 
@@ -42,10 +42,10 @@ _TERMS_PER_CHUNK = 8192
 _ROWS_ENCODED = 1 << 13
 
 
-def stored_codec(settings: Settings, codebook: Codebook | None) -> str:
-    """The codec of a segment written now: int8 until the product quantiser is trained."""
+def stored_codec(settings: Settings, codebook: AnyCodebook | None) -> str:
+    """The codec of a segment written now: int8 until the product quantiser or the centroids are trained."""
     codec = settings.lexical.codec if settings.lexical else "int8"
-    return "int8" if codec.startswith("pq") and codebook is None else codec
+    return "int8" if codebook is None and (codec in SUBVECTOR or codec in RESIDUAL_BITS) else codec
 
 
 class _TermTable(dict[str, int]):
@@ -95,7 +95,7 @@ class Buffer:
     def __init__(
         self,
         settings: Settings,
-        codebook: Codebook | None,
+        codebook: AnyCodebook | None,
         sample: CodebookSample | None,
         memory: int = DEFAULT_MEMORY,
     ) -> None:
@@ -226,6 +226,8 @@ class Buffer:
         kept = batch.weights > (self.settings.tau if self.settings.router == "dynamic" else 0)
         rows = slice(None) if kept.all() else kept  # copies only when postings are dropped
         keys, weights = batch.keys[rows], batch.weights[rows]
+        if isinstance(self._codebook, CentroidBook) and batch.vectors is not None:
+            keys = self._codebook.nearest(batch.vectors[rows] * weights[:, None])
         self._append("KEYS", keys)
         self._append("DOCUMENTS", (owners[rows] + self._num_passages).astype(np.uint32))
         if self.settings.router == "sparse":
@@ -278,7 +280,7 @@ class Buffer:
             self._append_some(keys[rows], weights[rows], vectors[rows])
 
     def _append_some(self, keys: NDArray[np.uint32], weights: Floats, vectors: Floats) -> None:
-        weighted = vectors * weights[:, None]  # [P, d]
+        weighted = vectors if (weights == 1).all() else vectors * weights[:, None]  # [P, d]
         if self._sample is not None and self._codebook is None:
             self._sample.add(weighted, keys)
         if self.settings.router == "dynamic":
@@ -296,7 +298,17 @@ class Buffer:
 
     # -- writing
 
-    def contents(self, codebook: Codebook | None) -> MemoryContents:
+    @property
+    def num_vectors(self) -> int:
+        """Vectors in the buffer, those of replaced documents included."""
+        return len(self._columns["CODES"].values()) if "CODES" in self._columns else 0
+
+    def vectors(self, rows: NDArray[np.int64]) -> Floats:
+        """Some of the vectors, while the codec is int8."""
+        codes, scales = self._columns["CODES"].values()[rows], self._columns["SCALES"].values()[rows]
+        return decode(Encoded("int8", codes, scales))
+
+    def contents(self, codebook: AnyCodebook | None) -> MemoryContents:
         """Sort the buffer for writing; `codebook` may have been trained since documents were added.
 
         The buffer stays intact in case the write fails. Add nothing while the contents are in use.
@@ -346,14 +358,19 @@ class WordBuffer(Buffer):
 class MemoryContents:
     """A buffer as the contents of a segment (see `segment_writer.Contents`)."""
 
-    def __init__(self, buffer: Buffer, columns: dict[str, NDArray[Any]], codebook: Codebook | None) -> None:
+    def __init__(
+        self, buffer: Buffer, columns: dict[str, NDArray[Any]], codebook: AnyCodebook | None
+    ) -> None:
         settings = self._settings = buffer.settings
         self._buffer, self._columns = buffer, columns
         self._live = np.array(sorted(buffer.numbers.values()), np.int64)  # without replaced documents
         self._counts = np.frombuffer(buffer._passages, np.uint32)  # passages per document
+        self._tokens: dict[str, NDArray[Any]] = {}  # centroid: columns in token order
         self._drop_replaced()
         if buffer.codec == "int8" and stored_codec(settings, codebook) != "int8":
             self._requantize(stored_codec(settings, codebook), codebook)
+        if get_router(settings.router).kind == "centroid":
+            self._keep_tokens()
         self._sort()
         lexical, semantic = settings.lexical, settings.semantic
         self.meta = Meta(
@@ -385,14 +402,38 @@ class MemoryContents:
         for name in [name for name in self._columns if name.startswith("SEMANTIC_")]:
             self._columns[name] = self._columns[name][is_kept]
 
-    def _requantize(self, codec: str, codebook: Codebook | None) -> None:
+    def _keep_tokens(self) -> None:
+        """Keep the columns of tokens in their order; the lists hold the numbers of passages only."""
+        self._tokens = {"TOKEN_CENTROIDS": self._columns.get("KEYS", np.zeros(0, np.uint32)).astype("<u2")}
+        for name in ("CODES", "SCALES"):
+            if name in self._columns:
+                self._tokens[name] = self._columns.pop(name)
+        owners = self._columns.get("DOCUMENTS", np.zeros(0, np.uint32))
+        passages = int(self._counts[self._live].sum())
+        self._token_counts = np.bincount(owners, minlength=passages).astype(np.uint32)
+
+    def token_counts(self) -> Iterator[NDArray[np.uint32]]:
+        yield self._token_counts
+
+    def tokens(self, name: str) -> Iterator[NDArray[Any]]:
+        if name in self._tokens:
+            yield self._tokens[name]
+
+    def _requantize(self, codec: str, codebook: AnyCodebook | None) -> None:
+        if "CODES" not in self._columns:  # no document has a vector
+            return
         rows = Encoded("int8", self._columns["CODES"], self._columns.pop("SCALES"))
         keys, step = self._columns["KEYS"], 65_536
-        parts = [
-            encode(codec, decode(rows[i : i + step]), keys[i : i + step], codebook).codes
-            for i in range(0, max(len(rows), 1), step)
-        ]
-        self._columns["CODES"] = np.concatenate(parts)
+        coded, centroids = [], []
+        for i in range(0, max(len(rows), 1), step):
+            vectors, own = decode(rows[i : i + step]), keys[i : i + step]
+            own = codebook.nearest(vectors) if isinstance(codebook, CentroidBook) else own
+            coded.append(encode(codec, vectors, own, codebook))
+            centroids.append(own)
+        self._columns["KEYS"] = np.concatenate(centroids)
+        self._columns["CODES"] = np.concatenate([part.codes for part in coded])
+        if scales := [part.scales for part in coded if part.scales is not None]:
+            self._columns["SCALES"] = np.concatenate(scales)
 
     def _sort(self) -> None:
         """Sort postings by key; a stable sort keeps documents and tokens in order."""
@@ -403,6 +444,10 @@ class MemoryContents:
         if self._settings.router == "bm25":
             keys = self._rank_terms(keys)
         self._order = sort_by_key(np.ascontiguousarray(keys))
+        if self._settings.router == "centroid" and len(keys):
+            self._order = self._order[
+                is_first_of_pair(keys[self._order], self._columns["DOCUMENTS"][self._order])
+            ]
         ordered = keys[self._order]
         starts = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))  # ~ makes the first posting a start
         self.keys, self.list_lengths = ordered[starts], np.diff(starts, append=len(ordered))

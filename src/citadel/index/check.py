@@ -8,6 +8,7 @@ import numpy as np
 
 from citadel.errors import CitadelError, CorruptIndexError, ResourceError
 from citadel.filter.columns import ColumnsBuilder
+from citadel.index.centroid_book import CentroidBook
 from citadel.index.checksum import crc32c
 from citadel.index.container import CitFile, FileRecord
 from citadel.index.failures import resource_errors
@@ -67,6 +68,7 @@ def _read_all(snapshot: Snapshot, progress: Callable[[str], None] = lambda _: No
             check_columns(segment, storage)
             check_passages(segment)
             check_lists(segment, storage)
+            check_tokens(segment, snapshot.centroids)
             check_words(segment, storage)
             check_graph(storage, segment, manifest.index_id)
             _check_deletions(snapshot, segment)
@@ -152,6 +154,27 @@ def check_lists(segment: Segment, storage: Storage) -> None:
             raise CorruptIndexError(segment.name, "PACKED_DOCUMENTS", "the document numbers of a list fall")
         if len(lists):
             last = int(lists[-1]), int(numbers[-1])
+
+
+def check_tokens(segment: Segment, book: CentroidBook | None) -> None:
+    """Check that the tokens' centroids exist and that the lists hold the passages of their tokens."""
+    if segment.meta.kind != "centroid":
+        return
+    starts, keys = segment.token_starts, segment.keys
+    if book is not None and len(keys) and int(keys[-1]) >= len(book):
+        raise CorruptIndexError(segment.name, "KEYS", f"centroid {keys[-1]} does not exist")
+    lengths = np.zeros(len(keys), np.int64)
+    for start in range(0, segment.passages, _CHUNK):
+        stop = min(start + _CHUNK, segment.passages)
+        own = starts[start : stop + 1]
+        centroids = segment.token_centroids(int(own[0]), int(own[-1])).astype(np.int64)
+        pairs = np.unique(np.repeat(np.arange(stop - start), np.diff(own)) << 32 | centroids)
+        lists = np.searchsorted(keys, pairs & 0xFFFFFFFF)
+        if not np.isin(pairs & 0xFFFFFFFF, keys).all():
+            raise CorruptIndexError(segment.name, "TOKEN_CENTROIDS", "a token has a centroid without a list")
+        lengths += np.bincount(lists, minlength=len(keys))
+    if not np.array_equal(lengths, np.diff(segment.list_starts)):
+        raise CorruptIndexError(segment.name, "LIST_STARTS", "the lists differ from the tokens' centroids")
 
 
 def check_words(segment: Segment, storage: Storage) -> None:

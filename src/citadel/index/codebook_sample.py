@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from citadel.index.centroid_book import AnyCodebook
+from citadel.index.centroid_train import SAMPLE_LIMIT as TOKEN_LIMIT
 from citadel.index.codebook import SAMPLE_LIMIT, Codebook
 from citadel.index.quantize import decode
 from citadel.index.segment import Segment
+from citadel.settings import Settings
 from citadel.types import Floats, Keys
 
 _POSTINGS_PER_READ = 64
+_MEMORY_SHARE = 8  # divisor of the memory bound for a sample of tokens
 
 
 class CodebookSample:
@@ -68,3 +73,24 @@ def sample_vectors(
         dimension = segments[0].meta.dimension if segments else 0
         return np.zeros((0, dimension), np.float32), np.zeros(0, np.uint32)
     return np.concatenate(vectors), np.concatenate(keys)
+
+
+def token_limit(memory: int, settings: Settings) -> int:
+    """How many token vectors a sample for centroids has."""
+    dimension = settings.lexical.dimension if settings.lexical else 1
+    return max(min(TOKEN_LIMIT, memory // (_MEMORY_SHARE * 4 * dimension)), 1 << 12)
+
+
+def token_sample(segment: Segment, share: float, book: AnyCodebook | None, seed: int = 0) -> Floats:
+    """Sample a share of the stored vectors of a centroid segment [n, d]."""
+    generator, total, parts = np.random.default_rng(seed), segment.tokens, []
+    runs = np.arange(0, total, _POSTINGS_PER_READ)
+    for start in runs[generator.random(len(runs)) < share].tolist():
+        stop = min(start + _POSTINGS_PER_READ, total)
+        parts.append(decode(segment.encoded(start, stop), segment.token_centroids(start, stop), book))
+    return np.concatenate([np.zeros((0, segment.meta.dimension), np.float32), *parts])
+
+
+def choose_rows(count: int, share: float, seed: int = 0) -> NDArray[np.int64]:
+    """A random share of `count` rows, ascending."""
+    return np.flatnonzero(np.random.default_rng(seed).random(count) < share)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from citadel.errors import OwnershipError, ResourceError, UsageError
 from citadel.index.buffer import MemoryContents, stored_codec
-from citadel.index.codebook import Codebook, read_codebook, write_codebook
+from citadel.index.centroid_book import AnyCodebook, CentroidBook, read_book, write_book
 from citadel.index.container import CitFile
 from citadel.index.deletion import NumberSet, extend_deleted, union_of
 from citadel.index.graph_build import KeptGraph, build_graph, can_have_graph, graph_space
@@ -21,6 +21,7 @@ from citadel.index.graph_merge import kept_graph
 from citadel.index.manifest import Build, Manifest, newest_manifest, write_manifest
 from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents, choose_merge, merge_space
+from citadel.index.rekey import RekeyedContents, rekeyed
 from citadel.index.segment import Segment, term_lists
 from citadel.index.segment_writer import write_contents
 from citadel.index.snapshot import Snapshot, matching_analyser, open_snapshot
@@ -53,7 +54,7 @@ class Publisher:
         self._pending: list[Segment] = []  # spilled, not yet in a generation
         self._gone: dict[str, NumberSet] = {}  # deleted since the last commit, by segment
         self._counts: dict[str, int] = {}
-        self._codebook, self._codebook_record = self.snapshot.codebook, self.snapshot.manifest.codebook
+        self._codebook, self._codebook_record = self.snapshot.book, self.snapshot.manifest.codebook
 
     @property
     def settings(self) -> Settings:
@@ -75,7 +76,7 @@ class Publisher:
 
     # -- segments
 
-    def _write(self, contents: MemoryContents | MergedContents) -> Segment:
+    def _write(self, contents: MemoryContents | MergedContents | RekeyedContents) -> Segment:
         """Write a segment and open it."""
         self._require_lock()
         index_id = self.snapshot.manifest.index_id
@@ -85,15 +86,13 @@ class Publisher:
     def _subvector(self) -> int:
         return SUBVECTOR[self.settings.lexical.codec] if self.settings.lexical else 1
 
-    def _adopt(self, book: Codebook) -> None:
+    def _adopt(self, book: AnyCodebook) -> None:
         """Write a codebook and use it for new segments."""
         index_id = self.snapshot.manifest.index_id
-        self._codebook_record = write_codebook(self._storage, index_id, uuid.uuid4().hex, book)
+        self._codebook_record = write_book(self._storage, index_id, uuid.uuid4().hex, book)
         field = self.settings.lexical
         assert field is not None
-        self._codebook = read_codebook(
-            self._storage, self._codebook_record, index_id, field.dimension, self._subvector
-        )
+        self._codebook = read_book(self._storage, self._codebook_record, index_id, field)
 
     # -- generations
 
@@ -220,7 +219,7 @@ class Publisher:
                 return
             self._merge(chosen, graph_floor)
 
-    def _merge(self, chosen: slice, graph_floor: int | None, old_codebook: Codebook | None = None) -> None:
+    def _merge(self, chosen: slice, graph_floor: int | None, old_codebook: AnyCodebook | None = None) -> None:
         """Merge adjacent segments.
 
         With a floor, the largest of their graphs is kept and completed before the merged segment is
@@ -248,16 +247,56 @@ class Publisher:
             )
 
     def _joined(
-        self, old: Sequence[Segment], deleted: Sequence[Deleted], old_codebook: Codebook | None = None
+        self, old: Sequence[Segment], deleted: Sequence[Deleted], old_codebook: AnyCodebook | None = None
     ) -> list[Segment]:
         """Merge segments into one, or none when all their documents are deleted."""
         if not sum(sizes_of(old, deleted)[1]):
             return []
+        if isinstance(self._codebook, CentroidBook):
+            return self._joined_tokens(old, deleted, old_codebook)
         codec = stored_codec(self.settings, self._codebook)
         books = (self._codebook, old_codebook or self._codebook)
         # A truncated file reads as zeros, which must not become a segment with good checksums.
         with whole_files(files_of(old)):
             return [self._write(MergedContents(old, deleted, codec, *books, self._memory, self._storage))]
+
+    def _joined_tokens(
+        self, old: Sequence[Segment], deleted: Sequence[Deleted], old_book: AnyCodebook | None
+    ) -> list[Segment]:
+        """Merge segments whose lists are those of centroids; tokens of other centroids get new ones first."""
+        book, codec = self._codebook, stored_codec(self.settings, self._codebook)
+        assert isinstance(book, CentroidBook)
+        parts: list[tuple[Segment, Deleted]] = []
+        rewritten: list[Segment] = []
+        with whole_files([segment.file for segment in old]):
+            for segment, gone in zip(old, deleted, strict=True):
+                if segment.meta.has_residuals and old_book is None:
+                    parts.append((segment, gone))
+                    continue
+                for contents in rekeyed(segment, gone, book, old_book, self._memory):
+                    rewritten.append(self._write(contents))
+                    parts.append((rewritten[-1], Deleted(np.zeros(0, np.uint32))))
+            if len(rewritten) == len(parts) == 1:
+                return rewritten
+            segments, gone_parts = [part[0] for part in parts], [part[1] for part in parts]
+            books = (book, book)
+            merged = self._write(
+                MergedContents(segments, gone_parts, codec, *books, self._memory, self._storage)
+            )
+        for segment in rewritten:
+            self._remove_segment(segment)
+        return [merged]
+
+    def _remove_segment(self, segment: Segment) -> None:
+        """Remove the files of a segment that is in no generation."""
+        segment.close()
+        for name in file_names(segment):
+            self._storage.remove(name)
+
+
+def file_names(segment: Segment) -> list[str]:
+    """The names of a segment's files."""
+    return [record.name for record in segment.record.files()]
 
 
 def sizes_of(segments: Sequence[Segment], deleted: Sequence[Deleted]) -> tuple[list[int], list[int]]:

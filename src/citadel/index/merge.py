@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.index.codebook import Codebook
+from citadel.index.centroid_book import AnyCodebook
 from citadel.index.documents import Row, renumbered
 from citadel.index.growable import Spool
 from citadel.index.id_table import id_hashes
@@ -150,8 +150,8 @@ class MergedContents:
         segments: Sequence[Segment],
         deleted: Sequence[Deleted],
         codec: str,
-        codebook: Codebook | None,
-        old_codebook: Codebook | None,
+        codebook: AnyCodebook | None,
+        old_codebook: AnyCodebook | None,
         memory: int,
         storage: Storage,
         words: StoredContents | None = None,
@@ -176,7 +176,7 @@ class MergedContents:
             documents=base,
             passages=passage_base,
             postings=int(self.list_lengths.sum()),
-            codec=codec if meta.kind == "vectors" else meta.codec,
+            codec=codec if meta.kind in ("vectors", "centroid") else meta.codec,
         )
 
     def _join_lists(self, storage: Storage, window: int) -> None:
@@ -314,6 +314,30 @@ class MergedContents:
         else:
             yield [_whole(source, begin, end, source.new_lists[begin:end]) for source, (begin, end) in spans]
 
+    # -- tokens
+
+    def token_counts(self) -> Iterator[NDArray[np.uint32]]:
+        for source in self.sources:
+            for numbers in source.passages.live_numbers():
+                starts = source.segment.token_starts
+                yield (starts[numbers + 1] - starts[numbers]).astype(np.uint32)
+
+    def tokens(self, name: str) -> Iterator[NDArray[Any]]:
+        for source in self.sources:
+            for rows, kept in self._token_parts(source):
+                yield _token_rows(source.segment, name, rows.start, rows.stop)[kept]
+
+    def _token_parts(self, source: Source) -> Iterator[tuple[range, NDArray[np.bool_] | slice]]:
+        """The tokens of a segment in chunks, and which of them belong to live passages."""
+        total, starts, alive = source.segment.tokens, source.segment.token_starts, source.passages.alive
+        for start in range(0, total, self._chunk):
+            rows = range(start, min(start + self._chunk, total))
+            if alive is None:
+                yield rows, slice(None)
+            else:
+                owners = np.searchsorted(starts, np.arange(rows.start, rows.stop), side="right") - 1
+                yield rows, alive[owners]
+
     # -- semantic
 
     def semantic(self, name: str) -> Iterator[NDArray[Any]]:
@@ -340,6 +364,13 @@ class MergedContents:
                 encoded = source.segment.semantic(int(numbers[0]), int(numbers[-1]) + 1)
                 parts.append(decode(encoded[numbers - numbers[0]]))
         return np.concatenate(parts)
+
+
+def _token_rows(segment: Segment, name: str, start: int, stop: int) -> NDArray[Any]:
+    if name == "TOKEN_CENTROIDS":
+        return segment.token_centroids(start, stop).astype("<u2")
+    encoded = segment.encoded(start, stop)
+    return encoded.codes if name == "CODES" or encoded.scales is None else encoded.scales
 
 
 class _NameSpool:

@@ -90,7 +90,7 @@ def _layout(file: Npz, settings: Settings) -> _Layout:
 
 def _used(settings: Settings) -> list[str]:
     """The per-posting arrays that an index with these settings uses."""
-    names = ["keys", "weights"] if settings.router not in ("none", "all_to_all") else []
+    names = ["keys", "weights"] if settings.router not in ("none", "all_to_all", "centroid") else []
     return [*names, "vectors"] if settings.lexical is not None and settings.lexical.dimension else names
 
 

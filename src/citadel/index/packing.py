@@ -69,6 +69,17 @@ def unpack_documents(
     return documents
 
 
+def is_first_of_pair(lists: NDArray[Any], documents: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which postings, sorted by list and document, differ from the one before.
+
+    >>> is_first_of_pair(np.array([1, 1, 2]), np.array([7, 7, 7])).tolist()
+    [True, False, True]
+    """
+    first = np.ones(len(lists), np.bool_)
+    first[1:] = (lists[1:] != lists[:-1]) | (documents[1:] != documents[:-1])
+    return first
+
+
 def ranges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """0, 1, …, size − 1 for each size, concatenated.
 

@@ -1,4 +1,4 @@
-"""Vector codecs: fp16, int8 (a scale per vector), product quantisation (a scale per key)."""
+"""Vector codecs: fp16, int8 (a scale per vector), product quantisation (a scale per key), residuals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError
-from citadel.index.codebook import Codebook
+from citadel.index.centroid_book import AnyCodebook, CentroidBook
 from citadel.types import Floats, Keys
 
 FP16_MAX = 65504.0
@@ -18,7 +18,7 @@ INT8_MAX = FP16_MAX * 127
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Encoded vectors: codes [P, width] and, for int8, one scale per vector [P].
+    """Encoded vectors: codes [P, width] and, for int8 (fp16) and residuals (u8), one scale per vector [P].
 
     >>> encode("fp16", np.ones((1, 4), np.float32)).codes.dtype.name
     'float16'
@@ -26,7 +26,7 @@ class Encoded:
 
     codec: str
     codes: NDArray[Any]
-    scales: NDArray[np.float16] | None = None
+    scales: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -36,7 +36,7 @@ class Encoded:
 
 
 def encode(
-    codec: str, vectors: Floats, keys: Keys | None = None, codebook: Codebook | None = None
+    codec: str, vectors: Floats, keys: Keys | None = None, codebook: AnyCodebook | None = None
 ) -> Encoded:
     """Encode w'·v [P, d]; the values must be finite and within the codec's range."""
     if codec == "fp16":
@@ -50,11 +50,13 @@ def encode(
 
     assert codebook is not None
     assert keys is not None
+    if isinstance(codebook, CentroidBook):
+        return Encoded(codec, *codebook.encode(vectors, keys))
     scaled = vectors / codebook.scales_for(keys)[:, None]
     return Encoded(codec, pq_assign(np.ascontiguousarray(scaled, np.float32), codebook.centroids))
 
 
-def decode(encoded: Encoded, keys: Keys | None = None, codebook: Codebook | None = None) -> Floats:
+def decode(encoded: Encoded, keys: Keys | None = None, codebook: AnyCodebook | None = None) -> Floats:
     """Decode vectors to fp32 [P, d]."""
     if encoded.codec == "fp16":
         return encoded.codes.astype(np.float32)
@@ -63,6 +65,9 @@ def decode(encoded: Encoded, keys: Keys | None = None, codebook: Codebook | None
         return encoded.codes.astype(np.float32) * encoded.scales.astype(np.float32)[:, None]
     assert codebook is not None
     assert keys is not None
+    if isinstance(codebook, CentroidBook):
+        assert encoded.scales is not None
+        return codebook.decode(encoded.codes, encoded.scales, keys)
     parts = codebook.centroids[np.arange(encoded.codes.shape[1]), encoded.codes]  # [P, S, sub]
     vectors: Floats = parts.reshape(len(encoded), -1) * codebook.scales_for(keys)[:, None]
     return vectors

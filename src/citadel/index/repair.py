@@ -17,9 +17,17 @@ import numpy as np
 from citadel.encode.locate import model_name
 from citadel.errors import CitadelError, CorruptIndexError, FingerprintError, RepairLossError, ResourceError
 from citadel.index.buffer import Buffer, MemoryContents, expected_bytes, stored_codec
+from citadel.index.centroid_book import AnyCodebook, CentroidBook, read_book
 from citadel.index.changes import AnalysedDocument, Item, add_item, item_bytes
-from citadel.index.check import check_columns, check_documents, check_file, check_lists, check_words, is_whole
-from citadel.index.codebook import Codebook, read_codebook
+from citadel.index.check import (
+    check_columns,
+    check_documents,
+    check_file,
+    check_lists,
+    check_tokens,
+    check_words,
+    is_whole,
+)
 from citadel.index.container import CitFile
 from citadel.index.deletion import union_of
 from citadel.index.documents import DocumentStore
@@ -29,13 +37,14 @@ from citadel.index.graph_file import check_graph
 from citadel.index.manifest import Manifest, SegmentRecord, generations, read_manifest, write_manifest
 from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents
+from citadel.index.rekey import RekeyedContents, rekeyed
 from citadel.index.segment import Segment
 from citadel.index.segment_writer import write_contents
 from citadel.index.snapshot import NOTHING_DELETED, Snapshot, matching_analyser
 from citadel.index.spill import BUFFER_SHARE
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones, write_tombstones
-from citadel.settings import DEFAULT_MEMORY, SUBVECTOR, Settings
+from citadel.settings import DEFAULT_MEMORY, Settings
 from citadel.text.analyser import get_analyser
 from citadel.types import Document, VectorBatch
 
@@ -230,6 +239,7 @@ def _check_segment(segment: Segment, storage: Storage) -> bool:
     with whole_files([segment.file]):
         segment.file.check()
         check_lists(segment, storage)
+        check_tokens(segment, None)
     return True
 
 
@@ -268,14 +278,12 @@ def _tombstones(storage: Storage, manifest: Manifest) -> Tombstones:
     return read_tombstones(storage, manifest.deletions, manifest.index_id, extents)
 
 
-def _codebook(storage: Storage, manifest: Manifest) -> Codebook | None:
+def _codebook(storage: Storage, manifest: Manifest) -> AnyCodebook | None:
     record, lexical = manifest.codebook, manifest.settings.lexical
     if record is None or lexical is None:
         return None
     CitFile(storage, record, "codebook", manifest.index_id).check()
-    return read_codebook(
-        storage, record, manifest.index_id, lexical.dimension, SUBVECTOR.get(lexical.codec, 1)
-    )
+    return read_book(storage, record, manifest.index_id, lexical)
 
 
 def _file_id(record: SegmentRecord) -> str:
@@ -382,11 +390,11 @@ class _Rewriter:
 
     storage: Storage
     settings: Settings
-    codebook: Codebook | None
+    codebook: AnyCodebook | None
     encode: EncodeDocuments | None
     memory: int
 
-    def contents(self, state: SegmentState) -> Iterator[MergedContents | MemoryContents]:
+    def contents(self, state: SegmentState) -> Iterator[MergedContents | MemoryContents | RekeyedContents]:
         """The readable documents of a damaged segment."""
         if state.store is None or not state.live_readable():
             return
@@ -397,6 +405,9 @@ class _Rewriter:
             yield from self._with_new_words(state, state.segment)
             return
         gone = Deleted(union_of(state.deleted.documents, np.array(state.unreadable, np.uint32)))
+        if isinstance(self.codebook, CentroidBook) and not state.segment.meta.has_residuals:
+            yield from rekeyed(state.segment, gone, self.codebook, None, self.memory)
+            return
         yield self._copied(state.segment, gone)
 
     def _copied(self, segment: Segment, gone: Deleted, words: MemoryContents | None = None) -> MergedContents:

@@ -21,12 +21,13 @@ from citadel.index.packing import block_sizes, rises, unpack_documents, unpack_v
 from citadel.index.quantize import Encoded
 from citadel.index.segment_columns import SegmentColumns
 from citadel.index.storage import Storage
-from citadel.settings import CODECS, MAX_DIMENSION, SUBVECTOR
+from citadel.settings import CODECS, MAX_DIMENSION, RESIDUAL_BITS, SUBVECTOR
 
 MAX_PASSAGES = (1 << 32) - 1
 WHOLE_TEXT = np.array([[0, MAX_PASSAGES]], "<u4")  # span of a document with one passage
-KINDS = ("vectors", "sparse", "bm25", "none")
+KINDS = ("vectors", "centroid", "sparse", "bm25", "none")
 CODE_TYPE: dict[str, Any] = {"fp16": np.float16, "int8": np.int8, "pq2": np.uint8, "pq1": np.uint8}
+CODE_TYPE |= dict.fromkeys(RESIDUAL_BITS, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,14 @@ class Meta:
     @property
     def code_width(self) -> int:
         """Codes per vector."""
+        if self.codec in RESIDUAL_BITS:
+            return self.dimension * RESIDUAL_BITS[self.codec] // 8
         return self.dimension // SUBVECTOR.get(self.codec, 1)
+
+    @property
+    def has_residuals(self) -> bool:
+        """Whether vectors are residuals of centroids, which are then the keys of the lists."""
+        return self.codec in RESIDUAL_BITS
 
 
 class Segment:
@@ -138,9 +146,20 @@ class Segment:
         sizes = {"KEYS": 4 * self.lists} | ({"WEIGHTS": postings} if "WEIGHTS" in self.file else {})
         if meta.kind == "sparse":
             return sizes | {"VALUES": 2 * postings}
+        if meta.kind == "centroid":
+            return sizes | self._token_sizes()
         width = np.dtype(CODE_TYPE[meta.codec]).itemsize
         sizes["CODES"] = postings * meta.code_width * width
         return sizes | ({"SCALES": 2 * postings} if meta.codec == "int8" else {})
+
+    def _token_sizes(self) -> dict[str, int]:
+        sizes = {
+            "TOKEN_STARTS": 8 * (self.meta.passages + 1),
+            "CODES": self.tokens * self.meta.code_width,
+        }
+        if self.meta.has_residuals:
+            return sizes | {"TOKEN_CENTROIDS": 2 * self.tokens, "SCALES": self.tokens}
+        return sizes | {"SCALES": 2 * self.tokens}
 
     # -- documents
 
@@ -275,16 +294,39 @@ class Segment:
         packed = self.file[packed_name].array(np.uint8, int(positions[0]), int(positions[-1]) + 8)
         return bounds[:-1] - np.uint64(positions[0]), packed
 
+    @property
+    def tokens(self) -> int:
+        """The number of stored token vectors: of postings, unless lists hold a document once per centroid."""
+        if self.meta.kind != "centroid":
+            return self.meta.postings
+        return len(self.file["CODES"].data) // max(self.meta.code_width, 1)
+
+    @cached_property
+    def token_starts(self) -> NDArray[np.int64]:
+        """The first token of each passage [passages + 1], of a centroid segment."""
+        starts = self.file["TOKEN_STARTS"].array("<i8")
+        if starts[0] != 0 or starts[-1] != self.tokens or not rises(starts):
+            raise self._corrupt("TOKEN_STARTS", "the tokens do not follow each other")
+        return starts.copy()  # a file that is truncated later must not change it
+
+    def token_centroids(self, start: int, stop: int) -> NDArray[np.uint32]:
+        """The centroids of tokens start … stop − 1; 0 in a segment from before there were centroids."""
+        if not self.meta.has_residuals:
+            return np.zeros(stop - start, np.uint32)
+        return self.file["TOKEN_CENTROIDS"].array("<u2", start, stop).astype(np.uint32)
+
     def encoded(self, start: int, stop: int) -> Encoded:
-        """The encoded vectors of postings start … stop − 1."""
+        """The encoded vectors of postings start … stop − 1; of tokens in a centroid segment."""
         width = self.meta.code_width
         codes = (
             self.file["CODES"]
             .array(CODE_TYPE[self.meta.codec], start * width, stop * width)
             .reshape(-1, width)
         )
-        scales = self.file["SCALES"].array(np.float16, start, stop) if self.meta.codec == "int8" else None
-        return Encoded(self.meta.codec, codes, scales)
+        if self.meta.codec != "int8" and not self.meta.has_residuals:
+            return Encoded(self.meta.codec, codes)
+        kind = np.float16 if self.meta.codec == "int8" else np.uint8
+        return Encoded(self.meta.codec, codes, self.file["SCALES"].array(kind, start, stop))
 
     def semantic(self, start: int, stop: int) -> Encoded:
         """The encoded semantic vectors of passages start … stop − 1."""

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,18 @@ class Contents(Protocol):
     def semantic_vectors(self, start: int, stop: int) -> Floats: ...
 
 
+class TokenContents(Contents, Protocol):
+    """Contents of a centroid segment."""
+
+    def token_counts(self) -> Iterator[NDArray[np.uint32]]:
+        """Tokens per passage, in chunks."""
+        ...
+
+    def tokens(self, name: str) -> Iterator[NDArray[Any]]:
+        """Chunks of a section with one row per token, in token order."""
+        ...
+
+
 class StoredContents(Contents, Protocol):
     """Contents of a segment with a document database."""
 
@@ -95,6 +107,8 @@ def write_segment(
             writer.stream("PASSAGE_SPANS", contents.passage_spans())
         if contents.meta.kind != "none":
             _write_lists(writer, contents, storage)
+        if contents.meta.kind == "centroid":
+            _write_tokens(writer, cast(TokenContents, contents))
         if contents.meta.semantic_dimension:
             _write_semantic(writer, contents, probe)
         return writer.finish()
@@ -130,6 +144,8 @@ def section_names(meta: Meta, probe: bool = False) -> list[str]:
     if meta.kind != "none":
         names += ["LIST_STARTS", "BLOCK_STARTS", "PACKED_DOCUMENTS", "BLOCK_DOCUMENTS", "BLOCK_OFFSETS"]
         names += row_names(meta)
+    if meta.kind == "centroid":
+        names += ["TOKEN_STARTS", *token_names(meta)]
     if meta.semantic_dimension:
         names += ["SEMANTIC_CODES"] + (["SEMANTIC_SCALES"] if meta.semantic_codec == "int8" else [])
         names += ["PROBE_CENTROIDS", "PROBE_STARTS", "PROBE_DOCUMENTS"] if probe else []
@@ -142,8 +158,15 @@ def row_names(meta: Meta) -> list[str]:
         return ["TERM_OFFSETS", "TERM_BYTES", "LENGTHS", "PACKED_COUNTS", "COUNT_OFFSETS"]
     if meta.kind == "sparse":
         return ["KEYS", "VALUES"]
+    if meta.kind == "centroid":
+        return ["KEYS"]
     weights = ["WEIGHTS"] if meta.weight_step else []
     return ["KEYS", *weights, "CODES"] + (["SCALES"] if meta.codec == "int8" else [])
+
+
+def token_names(meta: Meta) -> list[str]:
+    """The sections with one row per token, in token order (centroid)."""
+    return ["TOKEN_CENTROIDS", "CODES", "SCALES"] if meta.has_residuals else ["CODES", "SCALES"]
 
 
 def _write_ids(writer: CitWriter, contents: Contents, storage: Storage) -> None:
@@ -211,6 +234,12 @@ def _write_lists(writer: CitWriter, contents: Contents, storage: Storage) -> Non
     writer.section("KEYS", contents.keys)
     for name in row_names(contents.meta)[1:]:
         writer.stream(name, (values for _, values in contents.rows(name)))
+
+
+def _write_tokens(writer: CitWriter, contents: TokenContents) -> None:
+    writer.stream("TOKEN_STARTS", _starts(contents.token_counts()))
+    for name in token_names(contents.meta):
+        writer.stream(name, contents.tokens(name))
 
 
 def _write_terms(writer: CitWriter, contents: Contents) -> None:

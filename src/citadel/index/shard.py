@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import InputError, ResourceError, UsageError
-from citadel.index.codebook import Codebook, write_codebook
+from citadel.index.centroid_book import AnyCodebook, write_book
 from citadel.index.container import CitWriter, FileRecord
 from citadel.index.failures import resource_errors
 from citadel.index.folder_lock import LOCK
@@ -147,7 +147,7 @@ def _write_shard(
     segments = tuple(_segments(source, storage, index_id, owners, number, memory))
     positions = _positions(source, owners, number)
     generation, order = publish_shard(
-        storage, index_id, source.settings, segments, source.codebook, positions, memory, builds_graphs
+        storage, index_id, source.settings, segments, source.book, positions, memory, builds_graphs
     )
     documents = sum(segment.documents for segment in segments)
     return ShardRecord(name, index_id, generation, documents, order)
@@ -158,13 +158,13 @@ def publish_shard(
     index_id: str,
     settings: Settings,
     segments: tuple[SegmentRecord, ...],
-    codebook: Codebook | None,
+    codebook: AnyCodebook | None,
     positions: Iterator[NDArray[np.uint64]] | Sequence[NDArray[np.uint64]],
     memory: int,
     builds_graphs: bool,
 ) -> tuple[int, FileRecord]:
     """Write codebook, order and manifest of a shard and its graphs; return its generation and order file."""
-    book = None if codebook is None else write_codebook(storage, index_id, uuid.uuid4().hex, codebook)
+    book = None if codebook is None else write_book(storage, index_id, uuid.uuid4().hex, codebook)
     order = write_order(storage, index_id, positions)
     storage.sync()  # file names must be durable before a manifest refers to them
     write_manifest(storage, Manifest(index_id, 1, settings, segments, codebook=book))
@@ -184,7 +184,7 @@ def _segments(
         others = [owners[segment.file_id] != number for segment in segments]
         if not all(mask.all() for mask in others):
             gone = [Deleted(np.flatnonzero(mask).astype(np.uint32)) for mask in others]
-            books = (source.codebook, source.codebook)
+            books = (source.book, source.book)
             yield write_contents(
                 storage, index_id, MergedContents(segments, gone, codec, *books, memory, storage)
             )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import CorruptIndexError, IndexNotFoundError
-from citadel.index.codebook import Codebook
+from citadel.index.centroid_book import AnyCodebook, same_book
 from citadel.index.container import CitFile
 from citadel.index.failures import resource_errors
 from citadel.index.manifest import Manifest, read_manifest
@@ -71,15 +71,15 @@ class ShardedSnapshot(Snapshot):
         ]
         self.segments = [segment for part in self.parts for segment in part.segments]
         self.tombstones = {name: gone for part in self.parts for name, gone in part.tombstones.items()}
-        self.codebook = self._common_codebook()
+        self._use_book(self._common_book())
         self.manifest = self._manifest()
         self._shard_bases = np.cumsum([0, *(len(shard.positions) for shard in self.shards)], dtype=np.int64)
         self._number()
 
-    def _common_codebook(self) -> Codebook | None:
-        first = self.parts[0].codebook
+    def _common_book(self) -> AnyCodebook | None:
+        first = self.parts[0].book
         for record, part in zip(self.root.shards, self.parts, strict=True):
-            if not _same_codebook(first, part.codebook):
+            if not same_book(first, part.book):
                 raise _corrupt(record, "its codebook differs from that of the first shard")
         return first
 
@@ -117,17 +117,6 @@ class ShardedSnapshot(Snapshot):
             mine = owners == owner
             positions[mine] = self.shards[owner].positions[documents[mine] - self._shard_bases[owner]]
         return positions
-
-
-def _same_codebook(left: Codebook | None, right: Codebook | None) -> bool:
-    if left is None or right is None:
-        return left is right
-    pairs = (
-        (left.centroids, right.centroids),
-        (left.scale_keys, right.scale_keys),
-        (left.key_scales, right.key_scales),
-    )
-    return left.global_scale == right.global_scale and all(np.array_equal(a, b) for a, b in pairs)
 
 
 def open_newest(storage: Storage, previous: Snapshot | None = None) -> Snapshot:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from citadel.errors import CorruptIndexError, FingerprintError, IndexNotFoundError
 from citadel.filter.columns import check_types
 from citadel.filter.tree import Filter
-from citadel.index.codebook import Codebook, read_codebook
+from citadel.index.centroid_book import AnyCodebook, CentroidBook, read_book
+from citadel.index.codebook import Codebook
 from citadel.index.documents import DocumentStore, Fields
 from citadel.index.failures import resource_errors
 from citadel.index.id_table import id_hashes
@@ -26,7 +27,7 @@ from citadel.index.segment import Meta, Segment, deleted_passages, term_lists
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones
 from citadel.routing import get_router
-from citadel.settings import SUBVECTOR, Settings
+from citadel.settings import RESIDUAL_BITS, SUBVECTOR, Settings
 from citadel.text.analyser import Analyser, get_analyser
 from citadel.types import Document
 
@@ -40,6 +41,7 @@ NOTHING_DELETED = Deleted(np.zeros(0, np.uint32))
 class Snapshot:
     """An immutable view of an index, shared between threads."""
 
+    centroids: CentroidBook | None = None
     is_ordered = True  # document numbers are in the order of the collection; false for a sharded index
 
     def __init__(
@@ -51,7 +53,7 @@ class Snapshot:
     ) -> None:
         self.storage, self.manifest, self.settings = storage, manifest, manifest.settings
         self._open_segments([*(previous.segments if previous else ()), *fresh])
-        self.codebook = self._read_codebook(previous)
+        self._use_book(self._read_book(previous))
         self.tombstones = self._read_tombstones()
         self._number()
 
@@ -81,14 +83,22 @@ class Snapshot:
                 raise CorruptIndexError(segment.name, "META", "it does not fit the index's router and fields")
             self.segments.append(segment)
 
-    def _read_codebook(self, previous: Snapshot | None) -> Codebook | None:
+    def _use_book(self, book: AnyCodebook | None) -> None:
+        self.codebook = book if isinstance(book, Codebook) else None
+        self.centroids = book if isinstance(book, CentroidBook) else None
+
+    @property
+    def book(self) -> AnyCodebook | None:
+        """The codebook, of a product quantiser or of centroids."""
+        return self.codebook or self.centroids
+
+    def _read_book(self, previous: Snapshot | None) -> AnyCodebook | None:
         record, field = self.manifest.codebook, self.settings.lexical
         if record is None or field is None:
             return None
         if previous and previous.manifest.codebook == record:
-            return previous.codebook
-        subvector = SUBVECTOR.get(field.codec, 1)
-        return read_codebook(self.storage, record, self.manifest.index_id, field.dimension, subvector)
+            return previous.book
+        return read_book(self.storage, record, self.manifest.index_id, field)
 
     def _read_tombstones(self) -> Tombstones:
         if self.manifest.deletions is None:
@@ -268,12 +278,11 @@ def fits(meta: Meta, manifest: Manifest) -> bool:
         return False
     if semantic and meta.semantic_codec != semantic.codec:
         return False
-    if meta.kind != "vectors" or lexical is None:
+    if meta.kind not in ("vectors", "centroid") or lexical is None:
         return True
-    is_untrained = lexical.codec in SUBVECTOR and meta.codec == "int8"
-    return is_untrained or (
-        meta.codec == lexical.codec and (lexical.codec not in SUBVECTOR or manifest.codebook is not None)
-    )
+    needs_book = lexical.codec in SUBVECTOR or lexical.codec in RESIDUAL_BITS
+    is_untrained = needs_book and meta.codec == "int8"
+    return is_untrained or (meta.codec == lexical.codec and (not needs_book or manifest.codebook is not None))
 
 
 def matching_analyser(settings: Settings, location: str) -> Analyser:

@@ -5,11 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import numpy as np
+
 from citadel.errors import ResourceError, UsageError
 from citadel.index.buffer import Buffer
+from citadel.index.centroid_book import AnyCodebook
+from citadel.index.centroid_train import train_centroids
 from citadel.index.changes import ChangeSet
-from citadel.index.codebook import SAMPLE_FLOOR, Codebook, train
-from citadel.index.codebook_sample import CodebookSample, sample_vectors
+from citadel.index.codebook import SAMPLE_FLOOR, train
+from citadel.index.codebook_sample import (
+    CodebookSample,
+    choose_rows,
+    sample_vectors,
+    token_limit,
+    token_sample,
+)
 from citadel.index.commit import Publisher, sizes_of
 from citadel.index.deletion import NumberSet
 from citadel.index.id_table import id_hashes
@@ -18,7 +28,7 @@ from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
-from citadel.settings import SUBVECTOR
+from citadel.settings import RESIDUAL_BITS, SUBVECTOR
 
 BUFFER_SHARE = 2  # divisor of the memory bound; the rest is for sorting and writing
 
@@ -63,7 +73,7 @@ class SpillingWriter(Publisher):
     def _spill_call(self, call: ChangeSet) -> None:
         """Write the documents of a call as a segment."""
         buffer = call.use_buffer(self._new_buffer)
-        self._train_if_ready()
+        self._train_if_ready(buffer)
         call.counts["replaced"] += len(self._mark(list(buffer.numbers), call.segments, call.gone))
         if len(buffer):
             call.segments.append(self._write(buffer.contents(self._codebook)))
@@ -74,7 +84,7 @@ class SpillingWriter(Publisher):
         """Write the buffer as a segment of the next generation; it is kept if writing fails."""
         if not self._buffer.documents:
             return
-        self._train_if_ready()
+        self._train_if_ready(self._buffer)
         segment = self._write(self._buffer.contents(self._codebook)) if len(self._buffer) else None
         self._count("replaced", len(self._mark_deleted(list(self._buffer.numbers))))
         if segment is not None:
@@ -100,14 +110,10 @@ class SpillingWriter(Publisher):
                 marks.pop(segment.file_id, None)
                 self._remove_segment(segment)
 
-    def _remove_segment(self, segment: Segment) -> None:
-        """Remove the files of a segment that is in no generation."""
-        segment.close()
-        for name in file_names(segment):
-            self._storage.remove(name)
-
-    def _train_if_ready(self) -> None:
-        """Train the codebook once the sample and the committed segments have enough vectors."""
+    def _train_if_ready(self, buffer: Buffer) -> None:
+        """Train the codebook once the sample or buffer and the committed segments have enough vectors."""
+        if self._bits and self._codebook is None:
+            self._train_centroids(buffer)
         if self._sample is None or self._codebook is not None:
             return
         before = sum(segment.meta.postings for segment in [*self.snapshot.segments, *self._pending])
@@ -120,21 +126,55 @@ class SpillingWriter(Publisher):
             self._adopt(train(self._sample.vectors, self._sample.keys, self._subvector))
             self._sample = None
 
-    def _retrain(self) -> Codebook | None:
+    def _retrain(self) -> AnyCodebook | None:
         """Train a codebook on the stored vectors and return the one that it replaces."""
+        if self._bits:
+            return self._retrain_centroids()
         if self.settings.lexical is None or self.settings.lexical.codec not in SUBVECTOR:
             raise UsageError(
-                f"{self._storage.location}: only an index with codec pq2 or pq1 has a codebook to retrain"
+                f"{self._storage.location}: only codecs pq2, pq1 and residuals have a codebook to retrain"
             )
-        vectors, keys = sample_vectors(self.snapshot.segments, self._codebook)
+        vectors, keys = sample_vectors(self.snapshot.segments, self.snapshot.codebook)
         if len(keys) < SAMPLE_FLOOR:
-            raise UsageError(
-                f"{self._storage.location}: {len(keys)} vectors are too few for a codebook: "
-                f"{SAMPLE_FLOOR} are needed"
-            )
+            raise self._too_few(len(keys))
         old = self._codebook
         self._adopt(train(vectors, keys, self._subvector))
         return old or self._codebook
+
+    @property
+    def _bits(self) -> int:
+        """Bits per dimension of a residual; 0 for other codecs."""
+        field = self.settings.lexical
+        return RESIDUAL_BITS.get(field.codec, 0) if field is not None else 0
+
+    def _train_centroids(self, buffer: Buffer) -> None:
+        """Train centroids once the buffer and the segments without centroids have enough vectors."""
+        segments = [*self.snapshot.segments, *self._pending]
+        stored = sum(segment.tokens for segment in segments)
+        total = stored + buffer.num_vectors
+        if total < SAMPLE_FLOOR or not buffer.num_vectors:
+            return
+        limit = min(token_limit(self._memory, buffer.settings), total)
+        share = limit / total
+        parts = [buffer.vectors(choose_rows(buffer.num_vectors, share))]
+        parts += [token_sample(segment, share, None) for segment in segments if segment.tokens]
+        self._adopt(train_centroids(np.concatenate(parts), total, self._bits))
+
+    def _retrain_centroids(self) -> AnyCodebook | None:
+        """Train centroids on the stored vectors and return those that they replace."""
+        segments, book = self.snapshot.segments, self.snapshot.centroids
+        total = sum(segment.tokens for segment in segments)
+        if total < SAMPLE_FLOOR:
+            raise self._too_few(total)
+        share = min(token_limit(self._memory, self.settings), total) / total
+        parts = [token_sample(segment, share, book) for segment in segments if segment.tokens]
+        self._adopt(train_centroids(np.concatenate(parts), total, self._bits))
+        return book or self._codebook
+
+    def _too_few(self, count: int) -> UsageError:
+        return UsageError(
+            f"{self._storage.location}: {count} vectors are too few for a codebook: {SAMPLE_FLOOR} are needed"
+        )
 
     # -- replaced and deleted documents
 
@@ -161,8 +201,3 @@ class SpillingWriter(Publisher):
     def _count(self, name: str, number: int) -> None:
         if number:
             self._counts[name] = self._counts.get(name, 0) + int(number)
-
-
-def file_names(segment: Segment) -> list[str]:
-    """The names of a segment's files."""
-    return [record.name for record in segment.record.files()]

@@ -52,9 +52,20 @@ def statistics(snapshot: Snapshot) -> dict[str, Any]:
         "bytes": sum(record.length for record in manifest.files()),
         "lexical_bytes": lexical,
         "bytes_per_posting": round(lexical / postings, 3) if postings else None,
+        **_token_figures(snapshot, lexical),
         "sections": dict(sections.most_common()),
         "counts": dict(manifest.counts),
     }
+
+
+def _token_figures(snapshot: Snapshot, lexical: int) -> dict[str, Any]:
+    """Stored token vectors of a centroid index, whose lists hold a document once per centroid."""
+    if snapshot.settings.router != "centroid":
+        return {}
+    tokens = sum(segment.tokens for segment in snapshot.segments)
+    book = snapshot.manifest.codebook
+    size = lexical + (book.length if book else 0)
+    return {"tokens": tokens, "bytes_per_token": round(size / tokens, 3) if tokens else None}
 
 
 def _shard_figures(snapshot: Snapshot) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def _rows(
     vectors = _vectors(source, settings, where)
     if settings.lexical is None and settings.router == "none":
         return np.zeros(0, np.uint32), np.zeros(0, np.float32), None
-    if settings.router == "all_to_all":
+    if settings.router in ("all_to_all", "centroid"):
         assert vectors is not None
         return np.full(len(vectors), ANY, np.uint32), np.ones(len(vectors), np.float32), vectors
     if source.get("keys") is None:

@@ -20,7 +20,7 @@ from citadel.errors import CorruptIndexError, InputError, OwnershipError, Resour
 from citadel.filter.tree import Filter
 from citadel.index.buffer import expected_bytes, stored_codec
 from citadel.index.changes import AnalysedDocument, ChangeSet, Item, add_item, check_item, is_long, item_bytes
-from citadel.index.commit import GraphProgress
+from citadel.index.commit import GraphProgress, file_names
 from citadel.index.deletion import NumberSet
 from citadel.index.failures import resource_errors
 from citadel.index.folder_lock import fork_message
@@ -31,7 +31,7 @@ from citadel.index.metadata_update import write_updated
 from citadel.index.object_store import ObjectStorage
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot, matching_analyser, open_snapshot
-from citadel.index.spill import SpillingWriter, file_names
+from citadel.index.spill import SpillingWriter
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
 from citadel.settings import DEFAULT_MEMORY, GRAPH_FLOOR

@@ -35,6 +35,7 @@ class Surroundings(NamedTuple):
 
     bias: Tensor | None = None  # [n, 1 or heads, T, T]
     rotation: tuple[Tensor, Tensor] | None = None  # cosines and sines, each [T, d/2]
+    visible: Tensor | None = None  # [n, T, 1], tokens that see any other, where some may not
 
 
 class Embeddings(nn.Module):
@@ -96,7 +97,8 @@ class RotaryAttention(nn.Module):
         assert around.rotation is not None
         q, k = (_rotated(part, *around.rotation) for part in (q, k))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=around.bias)
-        attended: Tensor = x + self.output(mixed.transpose(1, 2).reshape(n, length, hidden))
+        joined = mixed.transpose(1, 2).reshape(n, length, hidden)
+        attended: Tensor = x + self.output(joined if around.visible is None else joined * around.visible)
         return attended
 
 
@@ -228,8 +230,11 @@ class Backbone(nn.Module):
         full, local = (_turns(shape, kind, x.device) for kind in (False, True))
         full, local = ((cosines[:length], sines[:length]) for cosines, sines in (full, local))
         window = _window(length, shape.local_window, x)
-        near = window if bias is None else torch.minimum(bias, window)
-        return (Surroundings(bias, full), Surroundings(near, local))
+        if bias is None:
+            return (Surroundings(bias, full), Surroundings(window, local))
+        near = torch.minimum(bias, window)
+        visible = (near > torch.finfo(x.dtype).min / 2).any(-1)[:, 0, :, None]  # [n, T, 1]
+        return (Surroundings(bias, full), Surroundings(near, local, visible))
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype, padded: bool | None = None) -> Tensor | None:

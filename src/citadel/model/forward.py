@@ -93,8 +93,9 @@ class _Numpy:
             logits = logits + table.transpose(2, 0, 1)
         near = np.abs(distances) <= shape.local_window if shape.is_local(layer) else True
         logits = np.where(self._attended & near, logits, -np.inf)
-        exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        mixed: Wide = (exponentials / exponentials.sum(axis=-1, keepdims=True)) @ value
+        best = logits.max(axis=-1, keepdims=True)  # -∞ for a token that sees no other; its result is 0
+        exponentials = np.exp(logits - np.where(np.isfinite(best), best, 0))
+        mixed: Wide = (exponentials / np.maximum(exponentials.sum(axis=-1, keepdims=True), 1e-300)) @ value
         return mixed.transpose(1, 0, 2).reshape(len(x), shape.hidden)
 
     def semantic(self, hidden: Wide) -> Wide:

@@ -69,6 +69,7 @@ class Network:
         self._bias = {False: self._relative() if shape.relative_buckets else ""}
         if any(map(shape.is_local, range(shape.layers))):
             self._bias[True] = self._window()
+            self._visible = self._sees_text() if self._attended else ""
         for layer in range(shape.layers):
             is_modern = shape.architecture == "modernbert"
             x = self._modern_layer(x, layer) if is_modern else self._layer(x, f"layers.{layer}.")
@@ -97,7 +98,8 @@ class Network:
         joined = self._linear(x, f"layers.{layer}.attention.qkv")  # [n, T, 3h]
         query, key, value = graph.nodes("Split", joined, axis=-1, num_outputs=3, count=3)
         query, key = (graph.node("ms.RotaryEmbedding", part, graph.shape(0), *turns) for part in (query, key))
-        return self._attend(query, key, value, "", self._bias[local])
+        mixed = self._attend(query, key, value, "", self._bias[local])
+        return graph.node("Mul", mixed, self._visible) if local and self._attended else mixed
 
     def _relative(self) -> str:
         """Bias of each head by the distance of two tokens [1, heads, T, T]."""
@@ -117,6 +119,18 @@ class Network:
         distances = graph.node("Abs", self._distances(np.arange(shape.positions, dtype=np.float32)))
         beyond = graph.node("Relu", graph.node("Sub", distances, graph.number(float(shape.local_window))))
         return graph.node("Unsqueeze", graph.node("Mul", beyond, graph.number(-1e9)), graph.shape(0, 1))
+
+    def _sees_text(self) -> str:
+        """1 for tokens whose window reaches the text, which comes before the padding, else 0 [n, T, 1]."""
+        graph, shape = self._graph, self._config.backbone
+        counted = graph.node("Cast", self._attended, to=TensorProto.FLOAT)
+        length = graph.node("ReduceSum", counted, graph.shape(1), keepdims=1)  # [n, 1]
+        end = graph.node("Add", length, graph.number(float(shape.local_window)))
+        stored = graph.initialiser("positions.float32", np.arange(shape.positions, dtype=np.float32))
+        row = graph.node("Slice", stored, graph.shape(0), self._length, graph.shape(0))  # [T]
+        left = graph.node("Sub", end, row)  # [n, T]
+        beyond = graph.node("Relu", graph.node("Sub", left, graph.number(1.0)))
+        return graph.node("Unsqueeze", graph.node("Sub", graph.node("Relu", left), beyond), graph.shape(2))
 
     def _distances(self, positions: NDArray[Any]) -> str:
         """j - i for all pairs of tokens [T, T]."""

@@ -9,8 +9,9 @@ from citadel.errors import UsageError
 from citadel.routing.all_to_all import AllToAllRouter
 from citadel.routing.base import ANY, Router
 from citadel.routing.bm25 import Bm25Router, Collection, idf, length_norm, tf_part
+from citadel.routing.centroid import CentroidRouter
 from citadel.routing.dynamic import DynamicRouter
-from citadel.routing.formula import rank, score
+from citadel.routing.formula import imputed_score, rank, score
 from citadel.routing.none import NoRouter
 from citadel.routing.sparse import SparseRouter
 from citadel.routing.static import StaticRouter
@@ -19,6 +20,7 @@ __all__ = [
     "ANY",
     "AllToAllRouter",
     "Bm25Router",
+    "CentroidRouter",
     "Collection",
     "DynamicRouter",
     "NoRouter",
@@ -27,6 +29,7 @@ __all__ = [
     "StaticRouter",
     "get_router",
     "idf",
+    "imputed_score",
     "length_norm",
     "rank",
     "score",
@@ -36,6 +39,7 @@ __all__ = [
 CLASSES: tuple[type[Router], ...] = (
     AllToAllRouter,
     Bm25Router,
+    CentroidRouter,
     DynamicRouter,
     NoRouter,
     SparseRouter,

@@ -34,6 +34,30 @@ def score(query: RoutedTokens, document: RoutedTokens, floor: bool) -> float | N
     return math.fsum(parts) if parts else None
 
 
+def imputed_score(query: RoutedTokens, document: RoutedTokens, centroids: Floats) -> float | None:
+    """The score of a query routed by `centroid`: the best match of each token, with missing ones imputed.
+
+    A token that has no match under its keys adds the smallest product with their centroids [K, d]. Tokens
+    under other centroids are at most about as near. None if no key matches.
+
+    >>> two, eye = np.array([0, 1], np.uint32), np.eye(2, dtype=np.float32)
+    >>> query = RoutedTokens(two, np.ones(2, np.float32), eye, tokens=two)
+    >>> one = RoutedTokens(two[:1], np.ones(1, np.float32), np.array([[0.8, 0.0]], np.float32))
+    >>> imputed_score(query, one, centroids=0.5 * eye)
+    1.3000000119209288
+    """
+    assert query.tokens is not None
+    assert query.vectors is not None
+    products, parts, has_match = list(matches(query, document)), [], False
+    for token in np.unique(query.tokens):
+        rows = np.flatnonzero(query.tokens == token)
+        own = [products[row].max() for row in rows if len(products[row])]
+        has_match |= bool(own)
+        bound = dot(centroids[query.keys[rows]], query.vectors[rows[0]]) * query.weights[rows]
+        parts.append(max(own) if own else bound.min())
+    return math.fsum(parts) if has_match else None
+
+
 def rank(
     query: RoutedTokens, documents: Iterable[RoutedTokens], floor: bool, k: int
 ) -> list[tuple[int, float]]:

@@ -33,7 +33,7 @@ class CpuEngine:
             )
         with self._typed():
             self._native = _native.Snapshot(
-                [self._segment(segment) for segment in snapshot.segments],
+                [native_segment(snapshot, segment, self._codebook) for segment in snapshot.segments],
                 floor,
                 *norm,
                 [self._graph(segment) for segment in snapshot.segments],
@@ -44,31 +44,7 @@ class CpuEngine:
         return _typed_errors(self)
 
     def _corrupt(self, error: Exception) -> CitadelError:
-        """The typed error for a file that is damaged, truncated or unreadable."""
-        try:
-            with self._snapshot.whole():
-                pass
-        except CitadelError as reason:
-            return reason
-        return CorruptIndexError(*[*str(error).split("\t"), "", ""][:3])
-
-    def _segment(self, segment: Segment) -> _native.Segment:
-        meta, deleted = segment.meta, None
-        if len(self._snapshot.deleted(segment).documents):
-            deleted = np.packbits(~self._snapshot.alive(segment), bitorder="little")
-        sections = [(section.name, section.data, section.crcs) for section in segment.file.sections.values()]
-        return _native.Segment(
-            segment.name,
-            segment.passages,
-            meta.kind,
-            meta.dimension,
-            meta.codec,
-            meta.semantic_dimension,
-            meta.semantic_codec,
-            sections,
-            deleted,
-            self._codebook if meta.codec.startswith("pq") else None,
-        )
+        return typed_error(self._snapshot, error)
 
     def _graph(self, segment: Segment) -> _native.Graph | None:
         """The graph of a segment; None without one, or with a warning if it is damaged."""
@@ -186,6 +162,38 @@ class CpuEngine:
         except _native.CancelledError as error:
             raise Cancelled("the search was cancelled") from error
         return [Scored(*parts) for parts in results]
+
+
+def typed_error(snapshot: Snapshot, error: Exception) -> CitadelError:
+    """The typed error for a file that is damaged, truncated or unreadable."""
+    try:
+        with snapshot.whole():
+            pass
+    except CitadelError as reason:
+        return reason
+    return CorruptIndexError(*[*str(error).split("\t"), "", ""][:3])
+
+
+def native_segment(
+    snapshot: Snapshot, segment: Segment, codebook: _native.Codebook | None = None
+) -> _native.Segment:
+    """A segment as the native engine reads it."""
+    meta, deleted = segment.meta, None
+    if len(snapshot.deleted(segment).documents):
+        deleted = np.packbits(~snapshot.alive(segment), bitorder="little")
+    sections = [(section.name, section.data, section.crcs) for section in segment.file.sections.values()]
+    return _native.Segment(
+        segment.name,
+        segment.passages,
+        meta.kind,
+        meta.dimension,
+        meta.codec,
+        meta.semantic_dimension,
+        meta.semantic_codec,
+        sections,
+        deleted,
+        codebook if meta.codec.startswith("pq") else None,
+    )
 
 
 def _warn(snapshot: Snapshot, error: Exception) -> None:

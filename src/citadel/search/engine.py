@@ -6,6 +6,9 @@
 | `reference` | `search/reference.py` | plan and lists | numpy, defines the scores |
 | `gpu` | `search/gpu/engine.py` | `Plan` | torch and Triton |
 
+An index of the router `centroid` has engines of its own: `search/centroid.py`,
+`search/centroid_reference.py` and `search/gpu/centroid.py`.
+
 A `Searcher` plans a query (`search/plan.py`), prepares it once and searches it; an engine returns document
 numbers and scores, which `search/hits.py` turns into hits.
 """
@@ -87,6 +90,8 @@ def open_engine(
 
 
 def _open(snapshot: Snapshot, floor: bool, norm: tuple[float, float], options: EngineOptions) -> Engine[Any]:
+    if snapshot.settings.router == "centroid":
+        return _centroid_engine(snapshot, options)
     if options.name == "gpu":
         return _gpu_engine(snapshot, floor, options.device, options.gpu_memory)
     if options.name == "reference":
@@ -98,11 +103,35 @@ def _open(snapshot: Snapshot, floor: bool, norm: tuple[float, float], options: E
     return CpuEngine(snapshot, floor, norm, options.threads)
 
 
+def _centroid_engine(snapshot: Snapshot, options: EngineOptions) -> Engine[Any]:
+    if options.name == "gpu":
+        return _gpu_centroid_engine(snapshot, options.device)
+    if options.name == "reference":
+        from citadel.search.centroid_reference import CentroidReference
+
+        return CentroidReference(snapshot)
+    from citadel.search.centroid import CentroidEngine
+
+    return CentroidEngine(snapshot, options.threads)
+
+
+def _gpu_centroid_engine(snapshot: Snapshot, device: str) -> Engine[Any]:
+    try:
+        from citadel.search.gpu.centroid import GpuCentroidEngine
+    except ImportError as error:
+        raise _lacks_gpu_packages(error) from None
+    return GpuCentroidEngine(snapshot, device)
+
+
+def _lacks_gpu_packages(error: ImportError) -> UsageError:
+    return UsageError(
+        f"a GPU needs more packages ({error}): pip install 'citadel-ir[gpu]', or search with --device cpu"
+    )
+
+
 def _gpu_engine(snapshot: Snapshot, floor: bool, device: str, memory: int | None) -> Engine[Plan]:
     try:
         from citadel.search.gpu.engine import GpuEngine
     except ImportError as error:
-        raise UsageError(
-            f"a GPU needs more packages ({error}): pip install 'citadel-ir[gpu]', or search with --device cpu"
-        ) from None
+        raise _lacks_gpu_packages(error) from None
     return GpuEngine(snapshot, floor, device, memory=memory)

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from citadel.errors import InputError, UsageError
 from citadel.search.hits import Hits
-from citadel.search.ranked_hits import RankedHits, Row, Source, columns, id_of, score_of
+from citadel.search.ranked_hits import RankedHits, Row, Source, columns, fewest_shards, id_of, score_of
 from citadel.text.values import unwrapped
 from citadel.types import Hit, Ranking, ScorePart
 
@@ -150,7 +150,8 @@ def fuse(
     fused = []
     for query in queries:
         results = [ranking[query] if query in ranking else () for ranking in given]  # noqa: SIM401
-        fused.append(RankedHits(fusion.rows(results)[:limit], query_cut=any(map(is_cut, results))))
+        cut, shards = any(map(is_cut, results)), fewest_shards(results)
+        fused.append(RankedHits(fusion.rows(results)[:limit], query_cut=cut, shards=shards))
     return Ranking(tuple(queries), tuple(fused))
 
 

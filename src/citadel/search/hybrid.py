@@ -10,7 +10,7 @@ from citadel.filter.parse import GivenFilter
 from citadel.search.async_search import run_cancellable
 from citadel.search.fusion import Fusion, check_names, is_cut
 from citadel.search.hits import Hits
-from citadel.search.ranked_hits import RankedHits, Row
+from citadel.search.ranked_hits import RankedHits, Row, fewest_shards
 from citadel.search.request import check_page, check_relevance
 from citadel.search.rerank import Rerank, RerankPage
 from citadel.search.searcher import PreparedQuery, Searcher, empty_query
@@ -312,14 +312,15 @@ class _Page:
             rows = _best_of_groups(rows, self._group_by)
         if self._least is not None:
             rows = _relevant(rows, self._least, results)
-        query_cut = any(map(is_cut, results))
+        query_cut, shards = any(map(is_cut, results)), fewest_shards(results)
         if self._reranking is not None:
-            first = RankedHits(rows[: self._reranking.depth], query_cut=query_cut)
+            first = RankedHits(rows[: self._reranking.depth], query_cut=query_cut, shards=shards)
             return self._reranking.hits(query, first)
         tau = max((hits.tau for hits in results if isinstance(hits, Hits)), default=0.0)
         if self._min_score is not None:
             rows = [row for row in rows if row.score >= self._min_score]
-        return RankedHits(rows[self._offset : self._offset + self._k], self._offset, query_cut, tau)
+        page = rows[self._offset : self._offset + self._k]
+        return RankedHits(page, self._offset, query_cut, tau, shards)
 
 
 def prepared(searcher: Searcher, queries: Sequence[str]) -> Sequence[PreparedQuery | None]:

@@ -24,6 +24,8 @@ NO_KEYS = np.zeros(0, np.uint32)
 EXACT_BELOW = 1 << 18  # passages; `auto` scans every semantic vector of a smaller index without a graph
 EXACT_ALLOWED = 1 << 15  # passages; `auto` scores all of them where a filter allows fewer, in any index
 MIN_EF, EF_PER_HIT = 48, 2  # passages that `graph` scores exactly
+NPROBE = 32  # centroids whose lists each query token reads, in a centroid index
+MIN_SCORED, SCORED_PER_HIT = 256, 8  # passages that a search of a centroid index scores exactly
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,24 @@ def plan_options(
     ef = unwrapped(ef)
     if ef is not None and (isinstance(ef, bool) or not isinstance(ef, int) or ef < 1):
         raise UsageError(f"ef must be a whole number of 1 or more, not {ef!r}")
+    k = min(k, snapshot.live_passages)  # also keeps k within 64 bits
+    if snapshot.settings.router == "centroid":
+        return _centroid_options(snapshot, k, semantic_mode, tau, ef)
     if semantic_mode == "auto":
         semantic_mode = resolve_auto(snapshot)
-    k = min(k, snapshot.live_passages)  # also keeps k within 64 bits
     candidates, probes = (max(times * k, 1000) for times in (CANDIDATES, PROBES))
     mode = semantic_mode if snapshot.settings.semantic else "off"
     width = max(MIN_EF, EF_PER_HIT * k) if ef is None else min(ef, snapshot.live_passages)
     return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau), width)
+
+
+def _centroid_options(
+    snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None, ef: int | None
+) -> Options:
+    """Options for a centroid index: `exact` scores every passage, other modes the candidates of the lists."""
+    scored = max(MIN_SCORED, SCORED_PER_HIT * k) if ef is None else min(ef, snapshot.live_passages)
+    mode = "exact" if semantic_mode == "exact" else "rerank"
+    return Options(k, mode, max(scored, k), NPROBE, _steps(snapshot.settings, tau), scored)
 
 
 def resolve_auto(snapshot: Snapshot) -> str:
@@ -129,7 +142,7 @@ def _plan_any(settings: Settings, keys: Any, weights: Any, vectors: Any, semanti
     if settings.router == "bm25":
         raise UsageError("this index is bm25 and takes no vectors: search it with a text query")
     rows = None if _is_empty(vectors) else _numbers(vectors, 2, "vectors")
-    if settings.router == "all_to_all" and keys is None and rows is not None:
+    if settings.router in ("all_to_all", "centroid") and keys is None and rows is not None:
         keys = np.zeros(len(rows), np.uint32)
     key_row = _query_keys(keys)
     weight_row = np.ones(len(key_row), np.float32) if weights is None else _numbers(weights, 1, "weights")

@@ -31,11 +31,17 @@ class Row(NamedTuple):
 class RankedHits(Hits):
     """Hits with new scores; documents and passages are read through the hits they come from."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_rows", "_shards")
 
     def __init__(
-        self, rows: Sequence[Row], offset: int = 0, query_cut: bool = False, tau: float = 0.0
+        self,
+        rows: Sequence[Row],
+        offset: int = 0,
+        query_cut: bool = False,
+        tau: float = 0.0,
+        shards: tuple[int, int] | None = None,
     ) -> None:
+        self._shards = shards
         self._rows, self.offset, self.query_cut, self.tau = list(rows), offset, query_cut, tau
         self._documents = None
         self._last_long = None
@@ -87,8 +93,17 @@ class RankedHits(Hits):
     @property
     def dot_products(self) -> int:
         """Dot products computed by the searches that these hits come from."""
+        return sum(hits.dot_products for hits in self._searches())
+
+    def _searches(self) -> list[Hits]:
+        """The searches that these hits come from."""
         searches = {id(hits): hits for row in self._rows for hits, _ in row.sources}
-        return sum(hits.dot_products for hits in searches.values() if isinstance(hits, Hits))
+        return [hits for hits in searches.values() if isinstance(hits, Hits)]
+
+    @property
+    def shards(self) -> tuple[int, int] | None:
+        """How many shards answered all of the searches, of how many; None without a cluster."""
+        return self._shards
 
     def fields(self, start: int, stop: int, limit: int = sys.maxsize) -> list[Fields]:
         """Id, title, text and metadata of hits start … stop − 1; texts are cut after `limit` characters."""
@@ -117,6 +132,12 @@ class RankedHits(Hits):
     def _long_document(self, index: int) -> Document:
         hits, position = self._rows[index].sources[0]
         return hits[position].document
+
+
+def fewest_shards(results: Sequence[Sequence[Hit]]) -> tuple[int, int] | None:
+    """The fewest shards that answered one of several searches; None without a cluster."""
+    known = [hits.shards for hits in results if isinstance(hits, Hits) and hits.shards is not None]
+    return min(known, default=None)
 
 
 def columns(hits: Sequence[Hit]) -> tuple[list[str], list[float]]:

@@ -84,7 +84,8 @@ class Requests:
         parsed, allowed = None, None
         if filter is not None:
             parsed, allowed = self._prepared(filter, cancel)
-            if semantic_mode == "auto" and len(allowed) < EXACT_ALLOWED:
+            has_lists = self._snapshot.settings.router == "centroid"
+            if semantic_mode == "auto" and not has_lists and len(allowed) < EXACT_ALLOWED:
                 semantic_mode = "exact"
         groups = self._documents if group_by is None else ByField(self._snapshot, group_by)
         options = self._plan(k, semantic_mode, tau, ef)

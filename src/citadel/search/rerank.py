@@ -43,7 +43,7 @@ class RerankPage:
             order = [index for index in order if scores[index] >= self._min_score]
         ranked = list(enumerate(order, 1))[self._offset : self._offset + self._k]
         rows = [_row(hits, index, rank, scores[index]) for rank, index in ranked]
-        return RankedHits(rows, self._offset, hits.query_cut, hits.tau)
+        return RankedHits(rows, self._offset, hits.query_cut, hits.tau, hits.shards)
 
     def ranking(self, queries: Mapping[str, str], ranking: Ranking) -> Ranking:
         """The same for the hits of many queries."""

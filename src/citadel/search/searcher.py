@@ -202,7 +202,7 @@ class Searcher:
         """The best k documents for query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
         request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
-        if plan.semantic is None:
+        if plan.semantic is None and self.settings.semantic is not None:
             request = request.without_semantic()
         return self._search(PreparedQuery(self._engine.prepare(plan)), request)
 
@@ -256,7 +256,7 @@ class Searcher:
             raise InputError(
                 "some queries have a semantic vector and some have none: search them in two batches"
             )
-        if True in lacks_semantic:
+        if True in lacks_semantic and self.settings.semantic is not None:
             request = request.without_semantic()
         prepared = (PreparedQuery(self._engine.prepare(plan)) for plan in plans)
         return self._batch([query_id(id) for id in queries], prepared, request)
@@ -317,7 +317,8 @@ class Searcher:
 
     def _hits(self, scored: Scored, request: Request, query: PreparedQuery) -> Hits:
         # Documents without tokens have a zero semantic vector, so their score is 0.
-        drop_zero = self.settings.model is not None and request.options.semantic != "off"
+        has_semantic = self.settings.semantic is not None
+        drop_zero = has_semantic and self.settings.model is not None and request.options.semantic != "off"
         if request.groups is not None or (drop_zero and not scored.scores.all()):
             scored = self._best_of_groups(scored, request, query, drop_zero)
         page, tau = request.page(scored), tau_used(self.settings, request.options)

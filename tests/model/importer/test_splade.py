@@ -55,6 +55,21 @@ def static_folder(backbone: Path, folder: Path, weights: Any = None, activation:
     return folder
 
 
+def version_5_folder(backbone: Path, folder: Path) -> Path:
+    """The names of classes and files of sentence-transformers 5."""
+    splade_folder(backbone, folder)
+    models = "sentence_transformers.sparse_encoder.models"
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{models}.MLMTransformer"},
+        {"idx": 1, "name": "1", "path": "1_SpladePooling", "type": f"{models}.SpladePooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 40, "do_lower_case": false}')
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": None}
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(pooling))
+    return folder
+
+
 def dense(routed: RoutedTokens) -> np.ndarray:
     values = np.zeros(len(VOCABULARY), np.float32)
     values[routed.keys] = routed.weights
@@ -66,6 +81,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "sum": (splade_folder, {"pooling": ("sum", "relu")}),
     "twice the logarithm": (splade_folder, {"pooling": ("max", "log1p_relu")}),
     "sum, twice the logarithm": (splade_folder, {"pooling": ("sum", "log1p_relu")}),
+    "version 5": (version_5_folder, {}),
     "prompts": (splade_folder, {"prompts": {"query": "who: ", "document": "history, "}}),
     "stored weights for queries": (static_folder, {}),
     "stored weights, twice the logarithm": (static_folder, {"activation": "log1p_relu"}),

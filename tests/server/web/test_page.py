@@ -29,6 +29,7 @@ MATCHING = {
     "dynamic": "keys chosen by a model",
     "static": "same words",
     "all_to_all": "every word with every word",
+    "centroid": "every word with the nearest words",
     "sparse": "weighted keys",
     "none": "overall meaning",
 }

@@ -33,6 +33,9 @@ const CODECS = {
   int8: "one byte per number",
   pq1: "compressed, one byte per group of numbers",
   pq2: "compressed, two bytes per group of numbers",
+  residual4: "the nearest centroid, and four bits per number",
+  residual2: "the nearest centroid, and two bits per number",
+  residual1: "the nearest centroid, and one bit per number",
 };
 
 // ---- charts ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ export const ROUTERS = {
   dynamic: ["keys chosen by a model", "A model files every word under a few keys (router “dynamic”, CITADEL)."],
   static: ["same words", "Every word is its own key; meaning decides how much it counts (router “static”, COIL)."],
   all_to_all: ["every word with every word", "Each query word takes the nearest document word (router “all_to_all”, ColBERT)."],
+  centroid: ["every word with the nearest words", "Documents with a word near a query word are compared word by word (router “centroid”, ColBERT-v2 and PLAID)."],
   sparse: ["weighted keys", "A text has weighted keys and no vectors (router “sparse”, SPLADE)."],
   none: ["overall meaning", "Texts are compared as a whole, not word by word (router “none”, DPR)."],
 };

@@ -1,0 +1,100 @@
+// Search of centroid segments: documents of the nearest centroids, then the exact maxima of their tokens' products.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "citadel/kernels.hpp"
+#include "citadel/search.hpp"
+
+namespace citadel {
+
+// Groups of four bytes of up to 14 vectors, as `byte_products` reads them: [groups][rows].
+constexpr std::size_t kGroupBytes = 4;
+
+// The centroids of an index and the bucket values of its residuals.
+class CentroidBook {
+ public:
+  // codes [n, d], scales (fp16) [n], buckets [2^bits]. Throws std::invalid_argument if the shapes do not fit.
+  CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets, unsigned bits,
+               float bucket_scale, float step);
+
+  std::size_t size() const { return scales_.size(); }
+  std::size_t dimension() const { return dimension_; }
+  unsigned bits() const { return bits_; }
+  float bucket_scale() const { return bucket_scale_; }
+  float step() const { return step_; }  // of the lengths of residuals
+
+  // Centroids first … first + 13, or fewer at the end.
+  const std::uint32_t* states(std::size_t first) const { return states_.data() + first * groups_; }
+  const float* scales() const { return scales_.data(); }
+
+  // Write the bucket values of a token's codes, biased by 128, to out[group · stride].
+  void expand(const std::uint8_t* codes, std::uint32_t* out, std::size_t stride) const;
+
+ private:
+  std::size_t dimension_, groups_;
+  unsigned bits_;
+  float bucket_scale_, step_;
+  std::vector<float> scales_;
+  std::vector<std::uint32_t> states_;
+  std::vector<std::uint64_t> table_;  // the biased bucket values of each byte of codes, lowest dimension first
+};
+
+// The vectors of a query's tokens as int8, in blocks of 32 tokens, and their products with all centroids.
+class TokenQuery {
+ public:
+  // `book` may be null, before there are centroids.
+  TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::shared_ptr<const CentroidBook> book);
+
+  std::size_t tokens() const { return scales_real_; }
+  std::size_t blocks() const { return blocks_; }
+  std::size_t groups() const { return groups_; }
+  std::size_t dimension() const { return dimension_; }
+  const CentroidBook* book() const { return book_.get(); }
+
+  const std::int8_t* codes(std::size_t block) const { return codes_[block * groups_ * 2].bytes; }
+  const std::int32_t* offsets(std::size_t block) const { return offsets_.data() + block * kKeyBlock; }
+  const float* scales(std::size_t block) const { return scales_.data() + block * kKeyBlock; }
+  const float* steps(std::size_t block) const { return steps_.data() + block * kKeyBlock; }
+
+  // The products of a centroid with the 32 tokens of a block.
+  const float* products(std::size_t block, std::size_t centroid) const { return products_.data() + (block * book_->size() + centroid) * kKeyBlock; }
+  float product(std::size_t token, std::size_t centroid) const { return products(token / kKeyBlock, centroid)[token % kKeyBlock]; }
+
+  // The centroids of the largest products with each token, best first, ties by lower centroid: [tokens, nprobe].
+  std::vector<std::uint32_t> probes(std::size_t nprobe) const;
+
+ private:
+  struct alignas(64) Line {
+    std::int8_t bytes[64];
+  };
+
+  void multiply_centroids();
+
+  std::shared_ptr<const CentroidBook> book_;
+  std::size_t scales_real_, dimension_, groups_, blocks_;
+  std::vector<Line> codes_;            // [blocks, groups, 32, 4]
+  std::vector<std::int32_t> offsets_;  // [blocks · 32]: 128 · Σ code
+  std::vector<float> scales_, steps_;  // [blocks · 32]; a step is scale · bucket scale
+  std::vector<float> products_;        // [blocks, centroids, 32]
+};
+
+struct TokenSearchOptions {
+  std::uint64_t k = 10;
+  bool exact = false;              // score every allowed document
+  std::uint64_t candidates = 256;  // documents to score otherwise
+  std::size_t nprobe = 32;         // centroids per query token
+  unsigned threads = 1;
+  const Cancel* cancel = nullptr;
+  const std::vector<DocumentSet>* allowed = nullptr;  // per segment; null for all documents
+};
+
+// The best documents of a snapshot of centroid segments. Documents without tokens have no score.
+Result search_tokens(const Snapshot& snapshot, const TokenQuery& query, const TokenSearchOptions& options);
+
+// The numbers of the candidates, ascending.
+std::vector<std::uint64_t> token_candidates(const Snapshot& snapshot, const TokenQuery& query, const TokenSearchOptions& options);
+
+}  // namespace citadel

@@ -1,0 +1,348 @@
+#include "citadel/maxsim.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "citadel/dispatch.hpp"
+#include "citadel/half.hpp"
+#include "citadel/parallel.hpp"
+#include "citadel/quantize.hpp"
+#include "citadel/topk.hpp"
+
+namespace citadel {
+namespace {
+
+constexpr std::uint32_t kBias = 0x80808080u;
+constexpr std::size_t kDocumentsPerTask = 64;
+constexpr std::uint64_t kMinDocumentsForThreads = 512;
+
+std::size_t groups_of(std::size_t dimension) { return (dimension + kGroupBytes - 1) / kGroupBytes; }
+
+// Write a vector's int8 codes, biased by 128, to out[group · stride]; the query's codes after the last dimension are 0.
+void expand_bytes(const std::uint8_t* codes, std::size_t dimension, std::uint32_t* out, std::size_t stride) {
+  std::size_t group = 0;
+  for (; (group + 1) * kGroupBytes <= dimension; ++group) out[group * stride] = load<std::uint32_t>(codes, group) ^ kBias;
+  if (group * kGroupBytes == dimension) return;
+  std::uint32_t last = 0;
+  __builtin_memcpy(&last, codes + group * kGroupBytes, dimension - group * kGroupBytes);
+  out[group * stride] = last ^ kBias;
+}
+
+}  // namespace
+
+CentroidBook::CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets,
+                           unsigned bits, float bucket_scale, float step)
+    : dimension_(d), groups_(groups_of(d)), bits_(bits), bucket_scale_(bucket_scale), step_(step), scales_(n), states_(n * groups_), table_(256) {
+  if (n == 0 || d == 0 || d % 8 != 0) throw std::invalid_argument("centroids must be [n, d], d divisible by 8");
+  if (bits != 1 && bits != 2 && bits != 4) throw std::invalid_argument("a residual has 1, 2 or 4 bits per dimension");
+  for (std::size_t i = 0; i < n; ++i) scales_[i] = half_to_float(scales[i]);
+  for (std::size_t first = 0; first < n; first += kTileRows) {
+    const std::size_t rows = std::min(kTileRows, n - first);
+    for (std::size_t row = 0; row < rows; ++row)
+      expand_bytes(reinterpret_cast<const std::uint8_t*>(codes + (first + row) * d), d, states_.data() + first * groups_ + row, rows);
+  }
+  const std::size_t per_byte = 8 / bits;
+  for (std::size_t byte = 0; byte < 256; ++byte)
+    for (std::size_t i = 0; i < per_byte; ++i) {
+      const auto value = static_cast<std::uint8_t>(buckets[byte >> (bits * i) & ((1u << bits) - 1)]);
+      table_[byte] |= static_cast<std::uint64_t>(value ^ 0x80u) << (8 * i);
+    }
+}
+
+void CentroidBook::expand(const std::uint8_t* codes, std::uint32_t* out, std::size_t stride) const {
+  const std::uint64_t* table = table_.data();
+  if (bits_ == 2)
+    for (std::size_t group = 0; group < groups_; ++group) out[group * stride] = static_cast<std::uint32_t>(table[codes[group]]);
+  else if (bits_ == 4)
+    for (std::size_t group = 0; group < groups_; ++group)
+      out[group * stride] = static_cast<std::uint32_t>(table[codes[2 * group]] | table[codes[2 * group + 1]] << 16);
+  else
+    for (std::size_t byte = 0; byte < groups_ / 2; ++byte) {
+      out[2 * byte * stride] = static_cast<std::uint32_t>(table[codes[byte]]);
+      out[(2 * byte + 1) * stride] = static_cast<std::uint32_t>(table[codes[byte]] >> 32);
+    }
+}
+
+TokenQuery::TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::shared_ptr<const CentroidBook> book)
+    : book_(std::move(book)), scales_real_(n), dimension_(d), groups_(groups_of(d)), blocks_((n + kKeyBlock - 1) / kKeyBlock),
+      codes_(blocks_ * groups_ * 2), offsets_(blocks_ * kKeyBlock), scales_(blocks_ * kKeyBlock), steps_(blocks_ * kKeyBlock) {
+  if (book_ != nullptr && book_->dimension() != d) throw std::invalid_argument("the query and the centroids have different dimensions");
+  std::vector<std::int8_t> row((d + kQueryPadding - 1) / kQueryPadding * kQueryPadding + kQueryPadding);
+  for (std::size_t token = 0; token < n; ++token) {
+    scales_[token] = quantize_query(vectors + token * d, d, row.data());
+    steps_[token] = book_ == nullptr ? 0.0f : book_->bucket_scale() * scales_[token];
+    std::int32_t sum = 0;
+    for (std::size_t i = 0; i < d; ++i) {
+      sum += row[i];
+      const std::size_t at = (token / kKeyBlock * groups_ + i / kGroupBytes) * kKeyBlock * kGroupBytes + token % kKeyBlock * kGroupBytes + i % kGroupBytes;
+      codes_[at / sizeof(Line)].bytes[at % sizeof(Line)] = row[i];
+    }
+    offsets_[token] = 128 * sum;
+  }
+  if (book_ != nullptr) multiply_centroids();
+}
+
+void TokenQuery::multiply_centroids() {
+  const Kernels& set = kernels();
+  products_.resize(blocks_ * book_->size() * kKeyBlock);
+  alignas(64) std::int32_t sums[kTileRows * kKeyBlock];
+  for (std::size_t block = 0; block < blocks_; ++block)
+    for (std::size_t first = 0; first < book_->size(); first += kTileRows) {
+      const std::size_t rows = std::min(kTileRows, book_->size() - first);
+      set.byte_products(book_->states(first), rows, codes(block), groups_, 0, sums);
+      set.scaled_products(sums, rows, book_->scales() + first, offsets(block), scales(block),
+                          products_.data() + (block * book_->size() + first) * kKeyBlock);
+    }
+}
+
+std::vector<std::uint32_t> TokenQuery::probes(std::size_t nprobe) const {
+  nprobe = std::min(nprobe, book_->size());
+  std::vector<std::uint32_t> out(tokens() * nprobe);
+  for (std::size_t block = 0; block < blocks_; ++block) {
+    const std::size_t own = std::min(kKeyBlock, tokens() - block * kKeyBlock);
+    std::vector<TopK> best(own, TopK(nprobe));
+    for (std::size_t centroid = 0; centroid < book_->size(); ++centroid) {
+      const float* row = products(block, centroid);
+      for (std::size_t token = 0; token < own; ++token) best[token].push(row[token], centroid);
+    }
+    for (std::size_t token = 0; token < own; ++token) {
+      const std::vector<Scored> sorted = best[token].sorted();
+      for (std::size_t i = 0; i < nprobe; ++i)
+        out[(block * kKeyBlock + token) * nprobe + i] = static_cast<std::uint32_t>(sorted[i].number);
+    }
+  }
+  return out;
+}
+
+namespace {
+
+// What stage 1 knows of each document; kept between searches, because clearing it takes longer than a search.
+struct Touched {
+  std::vector<float> gains;
+  std::vector<std::uint32_t> last;       // the last query token that reached the document, from 1 on; 0 for none
+  std::vector<std::uint32_t> documents;  // in the order in which they were reached
+
+  void prepare(std::uint64_t count) {
+    clear();
+    if (gains.size() < count) gains.resize(count), last.resize(count);
+  }
+  void clear() {
+    for (const std::uint32_t document : documents) last[document] = 0;
+    documents.clear();
+  }
+  void add(std::uint32_t document, std::uint32_t token, float gain) {
+    if (last[document] == token) return;
+    if (last[document] == 0) documents.push_back(document), gains[document] = 0.0f;
+    last[document] = token;
+    gains[document] += gain;
+  }
+};
+
+Touched& touched_documents() {
+  thread_local Touched touched;
+  return touched;
+}
+
+// Call `visit` with the documents of a list, block by block.
+template <typename Visit>
+void visit_list(const Segment& segment, std::uint64_t list, const Kernels& set, const Cancel* cancel, Visit visit) {
+  const ListView view = segment.open_list(list, cancel);
+  alignas(64) std::uint32_t documents[kBlock + 16];
+  std::uint64_t posting = view.first;
+  for (std::uint64_t block = view.first_block; block < view.last_block; ++block, posting += kBlock) {
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, view.last - posting));
+    const auto first = load<std::uint32_t>(segment.block_documents.data(), block);
+    const auto entry = load<std::uint64_t>(segment.block_offsets.data(), block);
+    const std::uint64_t offset = entry & kOffsetMask;
+    const auto bits = static_cast<unsigned>(entry >> kBitsShift);
+    if (bits > 32) segment.block_offsets.corrupt("a block claims " + std::to_string(bits) + " bits per value");
+    if (offset > view.packed_end || packed_bytes(n - 1, bits) > view.packed_end - offset)
+      segment.block_offsets.corrupt("a block's bytes lie outside its list");
+    const std::uint64_t readable = segment.packed_documents.size() - offset;
+    const std::uint64_t last = set.unpack_documents(segment.packed_documents.data() + offset, readable, bits, first, n - 1, documents);
+    if (last >= segment.documents()) segment.packed_documents.corrupt("document number " + std::to_string(last) + " does not exist");
+    for (std::size_t i = 0; i < n; ++i) visit(documents[i]);
+  }
+}
+
+bool is_coded(const Segment& segment) { return segment.bits() != 0; }
+
+// The sums of imputed products of the documents that the probed lists of a segment hold, relative to a document in none.
+void touch_documents(const Segment& segment, const TokenQuery& query, const std::vector<std::uint32_t>& probes, const Cancel* cancel,
+                     Touched& touched) {
+  const Kernels& set = kernels();
+  const std::size_t nprobe = query.tokens() == 0 ? 0 : probes.size() / query.tokens();
+  for (std::size_t token = 0; token < query.tokens(); ++token) {
+    const std::uint32_t* own = probes.data() + token * nprobe;
+    const float bound = query.product(token, own[nprobe - 1]);
+    for (std::size_t i = 0; i < nprobe; ++i) {
+      poll(cancel);
+      const auto list = segment.find_key(own[i]);
+      if (!list) continue;
+      const float gain = query.product(token, own[i]) - bound;
+      visit_list(segment, *list, set, cancel, [&](std::uint32_t document) { touched.add(document, static_cast<std::uint32_t>(token + 1), gain); });
+    }
+  }
+}
+
+// Computes MaxSim of single documents.
+class Scorer {
+ public:
+  Scorer(const TokenQuery& query, const Cancel* cancel)
+      : query_(query), set_(kernels()), cancel_(cancel), states_(kTileRows * query.groups()), best_(query.blocks() * kKeyBlock) {}
+
+  // Returns false for a document without tokens.
+  bool score(const Segment& segment, std::uint64_t document, float& out) {
+    const Span span = segment.tokens(document, cancel_);
+    if (span.begin == span.end) return false;
+    std::fill(best_.begin(), best_.end(), -std::numeric_limits<float>::infinity());
+    for (std::uint64_t token = span.begin; token < span.end; token += kTileRows)
+      add(segment, token, static_cast<std::size_t>(std::min<std::uint64_t>(kTileRows, span.end - token)));
+    out = 0.0f;
+    for (std::size_t token = 0; token < query_.tokens(); ++token) out += best_[token];
+    tokens_ += span.end - span.begin;
+    return true;
+  }
+
+  std::uint64_t tokens() const { return tokens_; }
+
+ private:
+  void add(const Segment& segment, std::uint64_t first, std::size_t rows) {
+    const std::uint64_t width = segment.code_bytes();
+    const std::uint8_t* codes = segment.codes.data() + first * width;
+    for (std::size_t row = 0; row < rows; ++row) {
+      if (is_coded(segment)) query_.book()->expand(codes + row * width, states_.data() + row, rows);
+      else expand_bytes(codes + row * width, segment.dimension(), states_.data() + row, rows);
+    }
+    for (std::size_t block = 0; block < query_.blocks(); ++block) {
+      set_.byte_products(states_.data(), rows, query_.codes(block), query_.groups(), 0, sums_);
+      if (is_coded(segment)) take_residuals(segment, first, rows, block);
+      else take_int8(segment, first, rows, block);
+    }
+  }
+
+  void take_residuals(const Segment& segment, std::uint64_t first, std::size_t rows, std::size_t block) {
+    const float* bases[kTileRows];
+    float lengths[kTileRows];
+    for (std::size_t row = 0; row < rows; ++row) {
+      const auto centroid = load<std::uint16_t>(segment.token_centroids.data(), first + row);
+      if (centroid >= query_.book()->size()) segment.token_centroids.corrupt("centroid " + std::to_string(centroid) + " does not exist");
+      bases[row] = query_.products(block, centroid);
+      lengths[row] = static_cast<float>(segment.scales.data()[first + row]) * query_.book()->step();
+    }
+    set_.residual_maxima(sums_, rows, bases, lengths, query_.offsets(block), query_.steps(block), best_.data() + block * kKeyBlock);
+  }
+
+  void take_int8(const Segment& segment, std::uint64_t first, std::size_t rows, std::size_t block) {
+    float scales[kTileRows];
+    for (std::size_t row = 0; row < rows; ++row) scales[row] = half_to_float(load<std::uint16_t>(segment.scales.data(), first + row));
+    set_.scaled_products(sums_, rows, scales, query_.offsets(block), query_.scales(block), products_);
+    float* best = best_.data() + block * kKeyBlock;
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t token = 0; token < kKeyBlock; ++token) best[token] = std::max(best[token], products_[row * kKeyBlock + token]);
+  }
+
+  const TokenQuery& query_;
+  const Kernels& set_;
+  const Cancel* cancel_;
+  std::vector<std::uint32_t> states_;
+  std::vector<float> best_;
+  alignas(64) float products_[kTileRows * kKeyBlock];
+  alignas(64) std::int32_t sums_[kTileRows * kKeyBlock];
+  std::uint64_t tokens_ = 0;
+};
+
+bool admits(const Snapshot& snapshot, const TokenSearchOptions& options, std::size_t segment, std::uint64_t document) {
+  if (options.allowed != nullptr) return (*options.allowed)[segment].contains(document);
+  return !snapshot.segments()[segment]->is_deleted(document);
+}
+
+std::uint64_t allowed_documents(const Snapshot& snapshot, const TokenSearchOptions& options) {
+  if (options.allowed == nullptr) return snapshot.live();
+  std::uint64_t count = 0;
+  for (const DocumentSet& part : *options.allowed) count += part.count();
+  return count;
+}
+
+// The allowed documents of a segment.
+void append_allowed(const Snapshot& snapshot, const TokenSearchOptions& options, std::size_t segment, std::vector<std::uint64_t>& out) {
+  for (std::uint64_t document = 0; document < snapshot.segments()[segment]->documents(); ++document)
+    if (admits(snapshot, options, segment, document)) out.push_back(snapshot.base(segment) + document);
+}
+
+void check(const Snapshot& snapshot, const TokenQuery& query) {
+  for (const auto& segment : snapshot.segments()) {
+    if (segment->kind() != Kind::centroid) throw std::invalid_argument("the segments have no centroids");
+    if (segment->dimension() != query.dimension()) throw std::invalid_argument("the query has another dimension than the segments");
+    if (is_coded(*segment) && (query.book() == nullptr || query.book()->bits() != segment->bits()))
+      throw CorruptError("manifest", "codebook", "the centroids do not fit a segment's codec");
+  }
+}
+
+Result rank(const Snapshot& snapshot, const TokenQuery& query, const TokenSearchOptions& options, const std::vector<std::uint64_t>& numbers) {
+  const std::size_t threads = numbers.size() < kMinDocumentsForThreads ? 1 : std::max(1u, options.threads);
+  const std::size_t tasks = (numbers.size() + kDocumentsPerTask - 1) / kDocumentsPerTask;
+  std::vector<TopK> best(std::max<std::size_t>(1, std::min(threads, tasks)), TopK(std::min(options.k, snapshot.documents())));
+  std::vector<Scorer> scorers(best.size(), Scorer(query, options.cancel));
+  parallel(tasks, threads, [&](std::size_t worker, std::size_t task) {
+    poll(options.cancel);
+    std::size_t segment = 0;
+    for (std::size_t i = task * kDocumentsPerTask; i < std::min(numbers.size(), (task + 1) * kDocumentsPerTask); ++i) {
+      while (numbers[i] >= snapshot.base(segment + 1)) ++segment;
+      float score = 0.0f;
+      if (scorers[worker].score(*snapshot.segments()[segment], numbers[i] - snapshot.base(segment), score)) best[worker].push(score, numbers[i]);
+    }
+  });
+  for (std::size_t worker = 1; worker < best.size(); ++worker) best[0].merge(best[worker]);
+  Result out;
+  for (const Scorer& scorer : scorers) out.dots += scorer.tokens() * query.tokens();
+  for (const Scored& hit : best[0].sorted()) out.numbers.push_back(static_cast<std::int64_t>(hit.number)), out.scores.push_back(hit.score);
+  return out;
+}
+
+std::vector<std::uint64_t> all_allowed(const Snapshot& snapshot, const TokenSearchOptions& options) {
+  std::vector<std::uint64_t> numbers;
+  for (std::size_t segment = 0; segment < snapshot.segments().size(); ++segment) append_allowed(snapshot, options, segment, numbers);
+  return numbers;
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> token_candidates(const Snapshot& snapshot, const TokenQuery& query, const TokenSearchOptions& options) {
+  std::vector<std::uint64_t> numbers;
+  if (query.tokens() == 0) return numbers;
+  const std::vector<std::uint32_t> probes = query.book() == nullptr ? std::vector<std::uint32_t>{} : query.probes(std::max<std::size_t>(options.nprobe, 1));
+  TopK best(options.candidates);
+  for (std::size_t segment = 0; segment < snapshot.segments().size(); ++segment) {
+    const Segment& own = *snapshot.segments()[segment];
+    if (!is_coded(own)) {  // from before there were centroids: small, and scored as a whole
+      append_allowed(snapshot, options, segment, numbers);
+      continue;
+    }
+    Touched& touched = touched_documents();
+    touched.prepare(own.documents());
+    touch_documents(own, query, probes, options.cancel, touched);
+    for (const std::uint32_t document : touched.documents)
+      if (admits(snapshot, options, segment, document)) best.push(touched.gains[document], snapshot.base(segment) + document);
+  }
+  for (const Scored& hit : best.sorted()) numbers.push_back(hit.number);
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+Result search_tokens(const Snapshot& snapshot, const TokenQuery& query, const TokenSearchOptions& options) {
+  poll(options.cancel);
+  Result result;
+  if (query.tokens() == 0) return result;
+  check(snapshot, query);
+  const std::uint64_t allowed = allowed_documents(snapshot, options), wanted = std::min(options.k, allowed);
+  const bool exact = options.exact || allowed <= std::max(options.candidates, wanted);
+  if (!exact) result = rank(snapshot, query, options, token_candidates(snapshot, query, options));
+  if (exact || result.numbers.size() < wanted) result = rank(snapshot, query, options, all_allowed(snapshot, options));
+  snapshot.require_whole();
+  return result;
+}
+
+}  // namespace citadel

@@ -1,0 +1,270 @@
+"""The centroids of an index and the bucket values of its residuals.
+
+A token's vector is stored as the number of its nearest centroid and the difference to it: a length of one
+byte and, per dimension, the bucket in which the difference falls. Centroids and bucket values are int8, so
+that all products are exact integers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from citadel.index.codebook import Codebook, read_codebook, write_codebook
+from citadel.index.container import CitFile, CitWriter, FileRecord
+from citadel.index.storage import Storage
+from citadel.routing.centroid import nearest_centroids
+from citadel.settings import RESIDUAL_BITS, SUBVECTOR, Field
+from citadel.types import Floats, Keys
+
+MAX_CENTROIDS = 1 << 16  # a token's centroid takes two bytes
+_EXACT_BELOW = 1 << 11  # centroids; a larger number is searched group by group
+_GROUPS_PROBED = 10
+_ROWS = 8_192  # vectors whose products are in memory at a time
+_LARGEST_SCALE = 1e30
+
+
+@dataclass(frozen=True)
+class CentroidBook:
+    """Centroids [K, d] as int8 codes with fp16 scales, and 2^b bucket values as int8 codes with one scale.
+
+    Buckets are those of differences with a mean square of 1; `step` is that of the lengths.
+
+    >>> codes, scales = np.array([[127, 0], [0, 127]], np.int8), np.full(2, 1 / 127, np.float16)
+    >>> book = CentroidBook(codes, scales, np.array([-64, 64], np.int8), 0.01, np.zeros(1, np.float32), 0.1)
+    >>> book.nearest(np.array([[0.1, 0.9]], np.float32)).tolist()
+    [1]
+    """
+
+    codes: NDArray[np.int8]  # [K, d]
+    scales: NDArray[np.float16]  # [K]
+    buckets: NDArray[np.int8]  # [2^b], ascending
+    bucket_scale: float
+    cuts: Floats  # [2^b − 1], ascending: the borders of the buckets
+    step: float  # of the length of a residual
+    sampled: int = 0
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def dimension(self) -> int:
+        return int(self.codes.shape[1])
+
+    @property
+    def bits(self) -> int:
+        """Bits per dimension of a residual."""
+        return len(self.buckets).bit_length() - 1
+
+    @cached_property
+    def centroids(self) -> Floats:
+        """The centroids [K, d]."""
+        return self.codes.astype(np.float32) * self.scales.astype(np.float32)[:, None]
+
+    @cached_property
+    def values(self) -> Floats:
+        """The bucket values [2^b]."""
+        return self.buckets.astype(np.float32) * np.float32(self.bucket_scale)
+
+    def nearest(self, vectors: Floats) -> Keys:
+        """The nearest centroid of each vector [n]; of many, the nearest that a search by groups finds."""
+        parts = [self._nearest(vectors[i : i + _ROWS]) for i in range(0, len(vectors), _ROWS)]
+        return np.concatenate([np.zeros(0, np.uint32), *parts])
+
+    def _nearest(self, vectors: Floats) -> Keys:
+        if len(self) < _EXACT_BELOW:
+            return nearest_centroids(vectors, self.centroids)
+        return self._groups.nearest(vectors)
+
+    @cached_property
+    def _groups(self) -> CentroidGroups:
+        return CentroidGroups(self.centroids)
+
+    def encode(self, vectors: Floats, keys: Keys) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """The packed residuals [n, d · b / 8] of vectors under these centroids, and their lengths [n]."""
+        parts = [
+            self._encode(vectors[i : i + _ROWS], keys[i : i + _ROWS])
+            for i in range(0, max(len(vectors), 1), _ROWS)
+        ]
+        return np.concatenate([codes for codes, _ in parts]), np.concatenate([scales for _, scales in parts])
+
+    def _encode(self, vectors: Floats, keys: Keys) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        residuals = vectors - self.centroids[keys]
+        roots = np.sqrt(np.einsum("nd,nd->n", residuals, residuals) / np.float32(self.dimension))[:, None]
+        buckets = np.zeros(residuals.shape, np.uint8)
+        for cut in self.cuts:
+            buckets += residuals > cut * roots
+        lengths = best_lengths(residuals, self.values[buckets])
+        codes = np.clip(np.rint(lengths / np.float32(self.step)), 0, 255).astype(np.uint8)
+        return pack_buckets(buckets, self.bits), codes
+
+    def lengths(self, scales: NDArray[np.uint8]) -> Floats:
+        """The lengths of residuals [n], by which the bucket values are multiplied."""
+        return scales.astype(np.float32) * np.float32(self.step)
+
+    def decode(self, codes: NDArray[np.uint8], scales: NDArray[np.uint8], keys: Keys) -> Floats:
+        """The vectors of packed residuals and their lengths under these centroids [n, d]."""
+        residuals = self.values[unpack_buckets(codes, self.bits)] * self.lengths(scales)[:, None]
+        vectors: Floats = self.centroids[keys] + residuals
+        return vectors
+
+
+def best_lengths(residuals: Floats, values: Floats) -> Floats:
+    """The factor by which the bucket values [n, d] are nearest to the residuals [n].
+
+    >>> best_lengths(np.array([[2.0, -4.0]], np.float32), np.array([[1.0, -2.0]], np.float32)).tolist()
+    [2.0]
+    """
+    products = np.einsum("nd,nd->n", residuals, values)
+    squares = np.einsum("nd,nd->n", values, values)
+    return np.where(squares > 0, products / np.maximum(squares, np.finfo(np.float32).tiny), 0).astype(
+        np.float32
+    )
+
+
+def pack_buckets(buckets: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Bucket numbers [n, d] as codes of `bits` bits, the first dimension lowest in its byte.
+
+    >>> pack_buckets(np.array([[1, 2, 3, 0]], np.uint8), 2).tolist()
+    [[57]]
+    """
+    per_byte = 8 // bits
+    packed = np.zeros((len(buckets), buckets.shape[1] // per_byte), np.uint8)
+    for position in range(per_byte):
+        packed |= buckets[:, position::per_byte] << np.uint8(bits * position)
+    return packed
+
+
+def unpack_buckets(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """The bucket numbers of packed codes.
+
+    >>> unpack_buckets(np.array([[57]], np.uint8), 2).tolist()
+    [[1, 2, 3, 0]]
+    """
+    per_byte, mask = 8 // bits, np.uint8((1 << bits) - 1)
+    buckets = np.empty((len(codes), codes.shape[1] * per_byte), np.uint8)
+    for position in range(per_byte):
+        buckets[:, position::per_byte] = codes >> np.uint8(bits * position) & mask
+    return buckets
+
+
+class CentroidGroups:
+    """Centroids in groups of near ones; a vector's nearest centroid is searched in the nearest groups."""
+
+    def __init__(self, centroids: Floats) -> None:
+        self._centroids = centroids
+        self._half_norms = 0.5 * np.einsum("kd,kd->k", centroids, centroids)
+        count = 1 << (len(centroids).bit_length() // 2)
+        self._heads = lloyd(centroids, count, rounds=5, generator=np.random.default_rng(0))
+        owners = nearest_centroids(centroids, self._heads)
+        self._members = [np.flatnonzero(owners == group) for group in range(count)]
+
+    def nearest(self, vectors: Floats) -> Keys:
+        """The nearest centroid in the _GROUPS_PROBED nearest groups [n]."""
+        half_norms = 0.5 * np.einsum("kd,kd->k", self._heads, self._heads)
+        near = vectors @ self._heads.T - half_norms  # [n, groups]
+        border = -np.partition(-near, _GROUPS_PROBED - 1, axis=1)[:, _GROUPS_PROBED - 1 : _GROUPS_PROBED]
+        is_near = np.ascontiguousarray((near >= border).T)
+        best = np.full(len(vectors), -np.inf, np.float32)
+        keys = np.zeros(len(vectors), np.uint32)
+        for members, rows_mask in zip(self._members, is_near, strict=True):
+            rows = np.flatnonzero(rows_mask)
+            if len(rows) and len(members):
+                products = vectors[rows] @ self._centroids[members].T - self._half_norms[members]
+                chosen = products.argmax(axis=1)
+                values = products[np.arange(len(rows)), chosen]
+                better = values > best[rows]
+                best[rows[better]] = values[better]
+                keys[rows[better]] = members[chosen[better]]
+        return keys
+
+
+def lloyd(points: Floats, count: int, rounds: int, generator: np.random.Generator) -> Floats:
+    """k-means: points [n, d] → centroids [count, d]; an empty centroid moves to a random point."""
+    centroids = points[np.sort(generator.choice(len(points), count, replace=len(points) < count))]
+    for _ in range(rounds):
+        parts = [
+            nearest_centroids(points[i : i + _ROWS], centroids) for i in range(0, max(len(points), 1), _ROWS)
+        ]
+        centroids = means(points, np.concatenate(parts), centroids, generator)
+    return centroids
+
+
+def means(points: Floats, owners: Keys, centroids: Floats, generator: np.random.Generator) -> Floats:
+    """The mean of the points of each centroid; a random point for a centroid without one."""
+    order = np.argsort(owners, kind="stable")
+    filled, starts = np.unique(owners[order], return_index=True)
+    sizes = np.diff(np.append(starts, len(points)))
+    moved = points[generator.integers(0, len(points), len(centroids))].astype(np.float32)
+    moved[filled] = np.add.reduceat(points[order], starts, axis=0) / sizes[:, None]
+    return moved
+
+
+AnyCodebook = Codebook | CentroidBook
+
+
+def write_book(storage: Storage, index_id: str, file_id: str, book: AnyCodebook) -> FileRecord:
+    """Write a codebook file, of a product quantiser or of centroids."""
+    if isinstance(book, Codebook):
+        return write_codebook(storage, index_id, file_id, book)
+    writer = CitWriter(storage, "codebook", index_id, file_id, sections=5)
+    meta = {
+        "dimension": book.dimension,
+        "bits": book.bits,
+        "bucket_scale": book.bucket_scale,
+        "step": book.step,
+        "sampled": book.sampled,
+    }
+    writer.section("META", json.dumps(meta).encode())
+    writer.section("CENTROID_CODES", book.codes)
+    writer.section("CENTROID_SCALES", book.scales)
+    writer.section("BUCKETS", book.buckets)
+    writer.section("BUCKET_CUTS", book.cuts)
+    return writer.finish()
+
+
+def read_book(storage: Storage, record: FileRecord, index_id: str, field: Field) -> AnyCodebook:
+    """Read the codebook of a field and check that it fits."""
+    if field.codec not in RESIDUAL_BITS:
+        return read_codebook(storage, record, index_id, field.dimension, SUBVECTOR.get(field.codec, 1))
+    return _read_centroids(storage, record, index_id, field.dimension, RESIDUAL_BITS[field.codec])
+
+
+def _read_centroids(
+    storage: Storage, record: FileRecord, index_id: str, dimension: int, bits: int
+) -> CentroidBook:
+    file = CitFile(storage, record, "codebook", index_id)
+    meta = file["META"].json()
+    scales_of = [meta.get("bucket_scale"), meta.get("step")]
+    is_valid = (meta.get("dimension"), meta.get("bits")) == (dimension, bits)
+    is_valid &= all(isinstance(scale, float) and 0 < scale < _LARGEST_SCALE for scale in scales_of)
+    if not is_valid or not isinstance(meta.get("sampled"), int):
+        raise file["META"].corrupt("it does not fit the index's field")
+    # Copies: truncating the file later must not change searches.
+    scales = file["CENTROID_SCALES"].array(np.float16).copy()
+    if not 1 <= len(scales) <= MAX_CENTROIDS or not np.isfinite(scales).all():
+        raise file["CENTROID_SCALES"].corrupt(f"it has {len(scales)} scales or one that is not finite")
+    codes = file["CENTROID_CODES"].sized(np.int8, len(scales) * dimension).copy().reshape(-1, dimension)
+    buckets = file["BUCKETS"].sized(np.int8, 1 << bits).copy()
+    cuts = file["BUCKET_CUTS"].sized(np.float32, (1 << bits) - 1).copy()
+    if not np.isfinite(cuts).all():
+        raise file["BUCKET_CUTS"].corrupt("a border is not finite")
+    return CentroidBook(codes, scales, buckets, meta["bucket_scale"], cuts, meta["step"], meta["sampled"])
+
+
+def same_book(left: AnyCodebook | None, right: AnyCodebook | None) -> bool:
+    """Whether two codebooks code vectors alike."""
+    if left is None or right is None or type(left) is not type(right):
+        return left is right
+    return all(np.array_equal(a, b) for a, b in zip(_parts(left), _parts(right), strict=True))
+
+
+def _parts(book: AnyCodebook) -> tuple[NDArray[Any] | float, ...]:
+    if isinstance(book, Codebook):
+        return book.centroids, book.scale_keys, book.key_scales, book.global_scale
+    return book.codes, book.scales, book.buckets, book.bucket_scale, book.cuts, book.step
