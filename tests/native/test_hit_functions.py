@@ -1,5 +1,6 @@
 """Native helpers of a query: planning rows, the first passage of each document, ids."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import citadel
 from citadel._native import first_of_each, plan_rows, read_ids
+from citadel.errors import CorruptIndexError
 from citadel.search.plan import _plan_any, _plan_arrays
 from citadel.settings import Field, Settings
 
@@ -71,6 +74,17 @@ def test_other_types_have_no_native_plan() -> None:
             }
         )
     assert _plan_arrays(SETTINGS, [1], [1.0], [[1.0] * 4], None) is None
+
+
+def test_an_id_outside_its_section_is_damage(tmp_path: Path) -> None:
+    with citadel.Index.create(tmp_path / "index", model="bm25") as index:
+        index.add([{"id": "d1", "text": "fox"}])
+        [segment] = index.commit().searcher().snapshot.segments
+    segment.ids([0])
+    octets = np.frombuffer(b"d1", np.uint8)
+    segment.id_table._arrays = np.array([9, 1], np.uint64), octets
+    with pytest.raises(CorruptIndexError, match="an id lies outside the section"):
+        segment.ids([0])
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(0, 12))

@@ -38,9 +38,10 @@ class IdTable:
         offsets, octets = self._arrays or self._map()
         try:
             ids = read_ids(offsets, octets, np.asarray(numbers, np.int64))
-        except UnicodeDecodeError:
-            self.file.require_whole()
-            raise self.file["ID_BYTES"].corrupt("an id is not UTF-8") from None
+        except (UnicodeDecodeError, IndexError) as error:
+            self.file.require_whole()  # a truncated file reads as zeros
+            problem = "lies outside the section" if isinstance(error, IndexError) else "is not UTF-8"
+            raise self.file["ID_BYTES"].corrupt(f"an id {problem}") from None
         self.file.require_whole(exact=False)
         return ids
 
