@@ -87,8 +87,8 @@ def test_merge_leaves_one_segment_and_equal_rankings(index: Path, tmp_path: Path
     assert (stats["segments"], stats["deleted"], stats["documents"]) == (1, 0, 3)
 
 
-def test_retrain_needs_a_pq_codec(index: Path, citadel: Citadel) -> None:
-    assert "pq2 or pq1" in citadel("merge", index, "--retrain", code=2).err
+def test_retrain_needs_a_codec_with_a_codebook(index: Path, citadel: Citadel) -> None:
+    assert "only codecs pq2, pq1 and residuals" in citadel("merge", index, "--retrain", code=2).err
 
 
 def test_stats_text_and_json_agree(index: Path, citadel: Citadel) -> None:

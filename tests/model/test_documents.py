@@ -135,10 +135,12 @@ def test_other_errors_of_the_stream_drop_the_call_and_end_the_threads(model: Pat
         raise RuntimeError("the stream broke")
 
     index = citadel.Index.create(tmp_path / "idx", model=model, threads=1)
+    before = set(threading.enumerate())
     with pytest.raises(RuntimeError, match="the stream broke"):
         index.add(stream(), device=DEVICE)
     assert not index.has_changes
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("citadel-")]
+    new = set(threading.enumerate()) - before
+    assert not [thread for thread in new if thread.name.startswith("citadel-")]
 
 
 class Exhausted:

@@ -76,7 +76,7 @@ def _largest(values: NDArray[Any]) -> float:
     (3.0, 0.0)
     """
     low, high = float(values.min(initial=0)), float(values.max(initial=0))
-    return high if np.isnan(high) else max(-low, high)
+    return high if np.isnan(high) else max(abs(low), abs(high))  # no -0.0
 
 
 def expected_bytes(document: Document) -> int:
