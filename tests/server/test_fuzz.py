@@ -76,7 +76,7 @@ def test_schemathesis_finds_nothing(
 
 @pytest.fixture
 def filters(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many filters reached the search routes and were evaluated or refused."""
+    """How many filters reached the routes and were evaluated or refused."""
     counts = {"evaluated": 0, "refused": 0}
 
     def counted(value: Any) -> Any:
@@ -88,7 +88,8 @@ def filters(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         counts["evaluated"] += value is not None
         return parsed
 
-    monkeypatch.setattr("citadel.server.routes.search.given_filter", counted)
+    for route in ("search", "explain", "listing"):
+        monkeypatch.setattr(f"citadel.server.routes.{route}.given_filter", counted)
     return counts
 
 
