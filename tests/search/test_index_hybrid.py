@@ -12,6 +12,7 @@ import pytest
 import citadel
 from citadel.encode.locate import default_model
 from citadel.errors import EmptyQueryError, InputError, UsageError
+from citadel.search.index_hybrid import DEFAULT_WEIGHTS
 from tests.index.quick import Quick
 from tests.search.test_hybrid import QUERIES, TEXTS
 
@@ -43,7 +44,7 @@ def test_each_mode_is_the_search_of_an_index_of_its_own(
     index: citadel.Index, alone: list[citadel.Searcher]
 ) -> None:
     model, bm25 = alone
-    two = citadel.Hybrid(alone, weights=[0.7, 0.3], names=["model", "bm25"])
+    two = citadel.Hybrid(alone, weights=DEFAULT_WEIGHTS, names=["model", "bm25"])
     for query in QUERIES.values():
         assert index.search(query).to_dicts() == model.search(query).to_dicts()
         assert index.search(query, mode="model").to_dicts() == model.search(query).to_dicts()

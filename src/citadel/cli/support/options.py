@@ -98,7 +98,7 @@ FusionMethod = Annotated[
 ]
 Weights = Annotated[
     str | None,
-    typer.Option(metavar="M,B", help="Hybrid: weights of model and BM25.  [0.7,0.3]"),
+    typer.Option(metavar="M,B", help="Hybrid: weights of model and BM25.  [0.85,0.15]"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LogLevel = Annotated[
