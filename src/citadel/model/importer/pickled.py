@@ -18,7 +18,7 @@ from citadel.errors import InputError
 
 MAX_PICKLE = 64 << 20  # bytes of the pickle itself; tensors lie beside it
 _ADVICE = (
-    "convert it on a machine you trust with "
+    "if you trust its author, run its code to convert it, with "
     "`python -c \"import torch; torch.save({'state_dict': torch.load('FILE', "
     "weights_only=False)['state_dict']}, 'clean.ckpt')\"` and name clean.ckpt"
 )
