@@ -325,7 +325,11 @@ class DocumentStore:
         with no_fork:
             self._connection.close()
 
-    def __del__(self) -> None:
-        """Close now: the connection's reference cycle would keep its descriptor until a collection."""
+    def __del__(self, guard: contextlib.AbstractContextManager[Any] = no_fork) -> None:
+        """Close now: the connection's reference cycle would keep its descriptor until a collection.
+
+        The guard is bound as a default, because globals may be None while the interpreter shuts down.
+        """
         if hasattr(self, "_connection"):
-            self.close()
+            with guard:
+                self._connection.close()

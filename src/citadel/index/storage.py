@@ -15,7 +15,7 @@ import stat
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -141,9 +141,10 @@ class FolderStorage:
                 "so nothing was written; open the index again where it is now"
             )
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # Bound as a default, because globals may be None while the interpreter shuts down.
         if getattr(self, "_descriptor", -1) >= 0:
-            os.close(self._descriptor)
+            close(self._descriptor)
             self._descriptor = -1
 
     def names(self) -> list[str]:
