@@ -134,3 +134,28 @@ def test_stubs_are_short_and_varied() -> None:
 def test_function_words_are_lower_case_words() -> None:
     assert all(word == word.lower() and word.isalpha() for word in FUNCTION_WORDS)
     assert {"how", "was", "the", "in"} <= FUNCTION_WORDS and not {"jet", "error", "us"} & FUNCTION_WORDS
+
+
+def test_the_offset_of_documents_is_trained_and_exported(
+    config: Configs, start: Path, tmp_path: Path
+) -> None:
+    out = refined(
+        config,
+        start,
+        tmp_path / "run",
+        model={"document_offset": 6},
+        optimizer={"steps": 20, "offset_lr": 0.05},
+    )
+    model = load_model(out)
+    assert model.offset is not None
+    assert bool(model.offset.direction.any())
+    assert bool(model.offset.outer.weight.any())  # zero before training
+    export(out, tmp_path / "exported")
+    encoder = Encoder(tmp_path / "exported")
+    document, query = encoder.encode_documents(["a text"])[0], encoder.encode_queries(["a text"])[0]
+    assert document.semantic is not None and query.semantic is not None
+    moved = query.semantic - document.semantic
+    direction = model.offset.direction.numpy()
+    amount = moved @ direction / (direction @ direction)
+    assert amount > 0
+    np.testing.assert_allclose(moved, amount * direction, atol=1e-5)

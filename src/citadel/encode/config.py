@@ -32,6 +32,7 @@ ADDED_LATER = (
     "sparse_activation",
     "static_queries",
     "unrouted_query_tokens",
+    "document_offset",
     "space",
 )
 BACKBONE_ADDED_LATER = (
@@ -45,6 +46,8 @@ BACKBONE_ADDED_LATER = (
 ARCHITECTURES = ("bert", "mpnet", "modernbert")
 SPARSE_POOLINGS = ("max", "sum")
 SPARSE_ACTIVATIONS = ("log", "log log")  # log(1 + relu(z)), once or twice
+MAX_OFFSET = 4096  # hidden units
+USUAL_LENGTH = 3.0  # logarithm of the number of tokens that counts as 0 for the offset of a document
 SPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name, or the fingerprint of a model
 
 MAX_SIZES = {
@@ -143,6 +146,8 @@ class ModelConfig:
     sparse_activation: str = "log"
     static_queries: bool = False  # the weight of a query's token is stored (IDF), and no model is run
     unrouted_query_tokens: tuple[int, ...] = ()  # ids without keys in queries: function words
+    # Hidden units of a document's offset, which lowers its semantic score with every query; 0: none.
+    document_offset: int = 0
     # Models of one space have the same keys and comparable vectors; "": a space of its own.
     space: str = ""
 
@@ -308,6 +313,11 @@ def _problem(config: ModelConfig) -> str:
         ),
         "attend_padding = false is for the router all_to_all without a semantic vector": (
             not config.attend_padding and (config.router != "all_to_all" or config.has_semantic)
+        ),
+        f"document_offset {config.document_offset} is not from 0 to {MAX_OFFSET}, or above 0 without a "
+        "semantic vector": (
+            not 0 <= config.document_offset <= MAX_OFFSET
+            or (config.document_offset > 0 and not config.has_semantic)
         ),
         f"the space {config.space[:64]!r} is no name: give up to 64 letters, digits, '.', '_' and '-'": bool(
             config.space and not SPACE.fullmatch(config.space)

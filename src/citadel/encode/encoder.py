@@ -15,7 +15,7 @@ from citadel.encode.config import ModelConfig, load_config
 from citadel.encode.locate import find_model, fingerprint
 from citadel.encode.onnx_file import OnnxFile
 from citadel.encode.pruning import best_of_keys, taken, with_lengths, without_blanks
-from citadel.encode.session import MASK, ONNX_FILE, Session, read_model
+from citadel.encode.session import DOCUMENT_SEMANTIC, MASK, ONNX_FILE, Session, read_model
 from citadel.encode.tokenizer import Encoding, Tokenizer, attended_tokens
 from citadel.errors import InputError, UsageError
 from citadel.routing import get_router
@@ -112,7 +112,8 @@ class Encoder:
         self, texts: Sequence[Encoding], advance: Callable[[int], Any] | None = None
     ) -> list[RoutedTokens]:
         """Route tokenised documents; `advance` is called after each batch with its number of texts."""
-        routed = without_blanks(texts, self.route(texts, self.config.document_keys, self.tau, advance))
+        routed = self.route(texts, self.config.document_keys, self.tau, advance, document=True)
+        routed = without_blanks(texts, routed)
         limit = self.config.key_postings
         return [taken(text, best_of_keys(text, limit)) for text in routed] if limit else routed
 
@@ -126,14 +127,19 @@ class Encoder:
         max_keys: int,
         tau: float,
         advance: Callable[[int], Any] | None = None,
+        *,
+        document: bool = False,
     ) -> list[RoutedTokens]:
         """Route texts, in their order, batch by batch on all cores.
 
         A dynamic router gives each token its best `max_keys` keys with weights above τ; other routers ignore
-        both.
+        both. `document` chooses the semantic vectors of documents.
         """
         routed: list[RoutedTokens | None] = [None] * len(texts)
         for positions, arrays in self._run(texts, list(batches([len(text) for text in texts]))):
+            if DOCUMENT_SEMANTIC in arrays:
+                own = arrays.pop(DOCUMENT_SEMANTIC)
+                arrays["semantic"] = own if document else arrays["semantic"]
             for row, position in enumerate(positions):
                 outputs = {name: values[row] for name, values in arrays.items()}
                 routed[position] = self._route(texts[position], outputs, max_keys, tau)

@@ -299,10 +299,9 @@ _ARITHMETIC: dict[str, Callable[[Pair, Pair], Pair]] = {
 _ATTENTION = "com.microsoft.MultiHeadAttention"
 _ROTARY = "com.microsoft.RotaryEmbedding"
 _NEEDED = {_ATTENTION: 3, "com.microsoft.MatMulIntegerToFloat": 5}  # number of required inputs
+_BY_ELEMENT = ("Abs", "Cast", "Gelu", "Log", "QuantizeLinear", "Relu", "Softplus", "Tanh")
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(
-        ("Abs", "Cast", "Gelu", "LayerNormalization", "Log", "QuantizeLinear", "Relu", "Slice", "Tanh"), _same
-    ),
+    **dict.fromkeys((*_BY_ELEMENT, "LayerNormalization", "Slice"), _same),
     **dict.fromkeys(("Add", "Div", "Max", "Mul", "Sub", "Where"), _broadcast),
     **dict.fromkeys(("ReduceL2", "ReduceMax", "ReduceMean", "ReduceSum"), _reduce),
     **dict.fromkeys(("MatMul", "com.microsoft.MatMulIntegerToFloat"), _matmul),

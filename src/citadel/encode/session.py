@@ -18,6 +18,7 @@ from citadel.forks import no_fork
 
 ONNX_FILE = "model.onnx"
 _NO_MEMORY = ("bad_alloc", "bad allocation", "failed to allocate", "out of memory", "cannot allocate memory")
+DOCUMENT_SEMANTIC = "document_semantic"  # the semantic vector of a document, if it differs from a query's
 MASK = "attention_mask"  # an input if padding is not attended to, and of older graphs, which padded batches
 
 
@@ -86,7 +87,11 @@ def output_names(config: ModelConfig) -> set[str]:
     ['keys', 'semantic', 'vectors', 'weights']
     """
     routing = {"dynamic": CHOSEN, "sparse": {"activations"}}.get(config.router, set())
-    heads = {"vectors": config.has_token_vectors, "semantic": config.has_semantic}
+    heads = {
+        "vectors": config.has_token_vectors,
+        "semantic": config.has_semantic,
+        DOCUMENT_SEMANTIC: config.document_offset > 0,
+    }
     return routing | {name for name, has in heads.items() if has}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.encode.encoder import Encoder
+from citadel.encode.session import DOCUMENT_SEMANTIC
 from citadel.encode.tokenizer import Encoding
 from citadel.errors import InputError
 from citadel.model.forward import forward
@@ -53,6 +54,10 @@ def differences(encoder: Encoder, state: Mapping[str, Floats], text: Encoding) -
     expected, outputs = forward(encoder.config, state, text.ids, text.routed), encoder.outputs(text)
     if expected.semantic is not None:
         yield "semantic vectors", share(outputs["semantic"], expected.semantic)
+    if DOCUMENT_SEMANTIC in outputs:
+        document = forward(encoder.config, state, text.ids, text.routed, document=True)
+        assert document.semantic is not None
+        yield "semantic vectors of documents", share(outputs[DOCUMENT_SEMANTIC], document.semantic)
     if expected.vectors is not None:
         yield "token vectors", share(outputs["vectors"][text.routed], expected.vectors)
     if expected.activations is not None and "activations" in outputs:

@@ -41,7 +41,7 @@ def new_model(config: ModelConfig, backbone: str | Pretrained) -> tuple[Citadel,
         for name, tensor in pretrained.tensors.items()
         if model.router is not None or "router" not in name
     }
-    fill(model, tensors, str(pretrained.folder), fresh=("token.", "semantic.", "router."))
+    fill(model, tensors, str(pretrained.folder), fresh=("token.", "semantic.", "offset.", "router."))
     return model, pretrained.folder
 
 

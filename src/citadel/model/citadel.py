@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from citadel.encode.config import ModelConfig
+from citadel.encode.config import USUAL_LENGTH, ModelConfig
 from citadel.model.backbone import Backbone, LayerNorm, Linear
 from citadel.model.router import route, route_top, whole_groups
 from citadel.model.score import RoutedBatch, all_to_all_score, lexical_score
@@ -58,6 +58,7 @@ class EncodedTexts:
         return replace(self, **tensors)
 
 
+START_OFFSET = -2.0  # before softplus: the same small offset for every document
 _SUMS = ("mass", "l1", "active")
 _BY_TOKEN = ("routed", "vectors", "keys", "weights")
 
@@ -95,6 +96,41 @@ class RouterHead(nn.Module):
         return transformed
 
 
+class DocumentOffset(nn.Module):
+    """Lower a document's semantic score with every query, by an amount learned from its vector and length.
+
+    The vector of a text without a topic ("See also") is close to every short query. All query vectors have
+    nearly the same product with `direction`, so that subtracting a multiple of it from a document's vector
+    subtracts that number from all its scores.
+
+    >>> offset = DocumentOffset(dimension=4, units=8)
+    >>> vectors = offset(torch.zeros(2, 4), torch.tensor([[3], [9]]))
+    >>> vectors.shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(self, dimension: int, units: int) -> None:
+        super().__init__()
+        self.direction = nn.Parameter(torch.zeros(dimension), requires_grad=False)
+        self.inner = Linear(dimension, units)
+        self.length = nn.Parameter(torch.zeros(units))
+        self.outer = Linear(units, 1)
+        nn.init.normal_(self.inner.weight, std=dimension**-0.5)
+        nn.init.normal_(self.length)
+        with torch.no_grad():
+            self.inner.bias.zero_()
+            self.outer.weight.zero_()
+            self.outer.bias.fill_(START_OFFSET)
+
+    def forward(self, semantic: Tensor, tokens: Tensor) -> Tensor:
+        """Vectors [n, s] of documents of this many tokens [n, 1], less their offsets."""
+        length = torch.log(tokens.to(semantic.dtype)) - USUAL_LENGTH  # [n, 1]
+        inner = _linear_in(self.inner, semantic) + length * self.length.to(semantic.dtype)  # [n, units]
+        return semantic - F.softplus(_linear_in(self.outer, F.relu(inner))) * self.direction.to(
+            semantic.dtype
+        )
+
+
 class _StaticWeights(nn.Module):
     """A stored weight per token, for queries without a model."""
 
@@ -126,6 +162,11 @@ class Citadel(Backbone):
         shape = config.backbone
         self.token = Linear(shape.hidden, config.token_dimension) if config.has_token_vectors else None
         self.semantic = Linear(shape.hidden, config.semantic_dimension) if config.has_semantic else None
+        self.offset = (
+            DocumentOffset(config.semantic_dimension, config.document_offset)
+            if config.document_offset
+            else None
+        )
         self.router = (
             RouterHead(shape.hidden, shape.vocabulary, shape.epsilon) if config.has_router_head else None
         )
@@ -163,7 +204,7 @@ class Citadel(Backbone):
         hidden = self(ids, mask, dtype, padded)  # [n, T, h]
         routing = self._route(hidden, ids, routed, query, learning)
         vectors = None if self.token is None else self.token_vectors(hidden, routed)
-        return EncodedTexts(routed, vectors, **routing, semantic=self.semantic_vector(hidden, mask))
+        return EncodedTexts(routed, vectors, **routing, semantic=self.semantic_vector(hidden, mask, query))
 
     def token_vectors(self, hidden: Tensor, routed: Tensor) -> Tensor:
         """Token vectors from the last states; 0 for tokens without keys: [n, T, d]."""
@@ -198,18 +239,19 @@ class Citadel(Backbone):
             parts.append(weights.sum(0) if self.config.sparse_pooling == "sum" else weights.amax(0))
         return torch.stack(parts)
 
-    def semantic_vector(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
-        """Semantic vector from the last states: [n, s]."""
+    def semantic_vector(self, hidden: Tensor, mask: Tensor, query: bool = False) -> Tensor | None:
+        """Semantic vector of a query or a document from the last states: [n, s]."""
         if self.semantic is None:
             return None
         pooled = _wide(self.pool(hidden, mask))  # [n, h]
         if self.config.normalize_pooled:
             pooled = F.normalize(pooled, dim=-1)
-        weight, bias = self.semantic.weight.to(pooled.dtype), self.semantic.bias.to(pooled.dtype)
-        vector = F.linear(pooled, weight, bias)
+        vector = _linear_in(self.semantic, pooled)
         if self.config.semantic_activation == "tanh":
             vector = torch.tanh(vector)
-        return F.normalize(vector, dim=-1) if self.config.normalize_semantic else vector
+        if self.config.normalize_semantic:
+            vector = F.normalize(vector, dim=-1)
+        return vector if query or self.offset is None else self.offset(vector, mask.sum(1, keepdim=True))
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """One state per text: that of [CLS], or the mean or maximum over its tokens."""
@@ -249,6 +291,11 @@ class Citadel(Backbone):
 def _batch(texts: EncodedTexts) -> RoutedBatch:
     assert texts.keys is not None and texts.weights is not None and texts.vectors is not None
     return RoutedBatch(texts.keys, texts.weights, texts.vectors)
+
+
+def _linear_in(layer: nn.Linear, x: Tensor) -> Tensor:
+    """A linear layer in the precision of its input."""
+    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
 
 
 def _wide(value: Tensor) -> Tensor:

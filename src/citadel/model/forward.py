@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.encode.config import ModelConfig
+from citadel.encode.config import USUAL_LENGTH, ModelConfig
 from citadel.encode.tokenizer import attended_tokens
 from citadel.model.positions import distance_classes, rotated, rotations
 from citadel.types import Floats, TokenVectors
@@ -21,11 +21,17 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def forward(
-    config: ModelConfig, state: State, ids: NDArray[np.int64], routed: NDArray[np.bool_]
+    config: ModelConfig,
+    state: State,
+    ids: NDArray[np.int64],
+    routed: NDArray[np.bool_],
+    *,
+    document: bool = False,
 ) -> TokenVectors:
     """Vectors and φ of the routed tokens of one text, and its semantic vector.
 
-    Computed in float64; every token is attended to, unless the config excepts padding.
+    `document` subtracts the offset of a document, if the model has one. Computed in float64; every token is
+    attended to, unless the config excepts padding.
     """
     net = _Numpy(config, state)
     hidden = net.backbone(ids)  # [T, h]
@@ -33,7 +39,7 @@ def forward(
         ids[routed].astype(np.uint32),
         net.linear(hidden[routed], "token").astype(np.float32) if config.has_token_vectors else None,
         net.activations(hidden[routed]).astype(np.float32) if config.has_router_head else None,
-        net.semantic(hidden).astype(np.float32) if config.has_semantic else None,
+        net.semantic(hidden, document).astype(np.float32) if config.has_semantic else None,
     )
 
 
@@ -98,7 +104,7 @@ class _Numpy:
         mixed: Wide = (exponentials / np.maximum(exponentials.sum(axis=-1, keepdims=True), 1e-300)) @ value
         return mixed.transpose(1, 0, 2).reshape(len(x), shape.hidden)
 
-    def semantic(self, hidden: Wide) -> Wide:
+    def semantic(self, hidden: Wide, document: bool) -> Wide:
         pooled = {"cls": hidden[0], "max": hidden.max(axis=0), "mean": hidden.mean(axis=0)}[
             self._config.pooling
         ]
@@ -107,7 +113,16 @@ class _Numpy:
         vector = self.linear(pooled, "semantic")
         if self._config.semantic_activation == "tanh":
             vector = np.tanh(vector)
-        return _unit(vector) if self._config.normalize_semantic else vector
+        if self._config.normalize_semantic:
+            vector = _unit(vector)
+        return self._offset(vector, len(hidden)) if document and self._config.document_offset else vector
+
+    def _offset(self, vector: Wide, tokens: int) -> Wide:
+        length = (math.log(tokens) - USUAL_LENGTH) * self._get("offset.length")
+        inner = np.maximum(self.linear(vector, "offset.inner") + length, 0)
+        offset = np.logaddexp(0, self.linear(inner, "offset.outer"))
+        moved: Wide = vector - offset * self._get("offset.direction")
+        return moved
 
     def activations(self, hidden: Wide) -> Wide:
         """φ = log(1 + relu(z)) (Eq. 9), [T, V]."""

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from citadel.encode.config import ModelConfig
+from citadel.encode.config import USUAL_LENGTH, ModelConfig
+from citadel.encode.session import DOCUMENT_SEMANTIC
 from citadel.model.calibrate import router_span
 from citadel.model.graph import Graph
 from citadel.model.matrices import Matrices
@@ -43,8 +44,10 @@ class Network:
             graph.node("Identity", self._head(x, "token"), name="vectors")
             graph.output("vectors", ["n", "T", config.token_dimension])
         if config.has_semantic:
-            graph.node("Identity", self._semantic(self._pool(x)), name="semantic")
+            semantic = graph.node("Identity", self._semantic(self._pool(x)), name="semantic")
             graph.output("semantic", ["n", config.semantic_dimension])
+            if config.document_offset:
+                self._document_semantic(semantic)
         if config.has_router_head:
             self._route(x)
         return graph.model()
@@ -175,6 +178,18 @@ class Network:
         if self._config.semantic_activation == "tanh":
             x = self._graph.node("Tanh", x)
         return self._unit(x) if self._config.normalize_semantic else x
+
+    def _document_semantic(self, semantic: str) -> None:
+        """The semantic vector of a document, less its offset [n, s]."""
+        graph = self._graph
+        tokens = graph.node("Cast", self._length, to=TensorProto.FLOAT)
+        length = graph.node("Sub", graph.node("Log", tokens), graph.number(USUAL_LENGTH))  # [1]
+        by_length = graph.node("Mul", length, self._tensor("offset.length"))  # [units]
+        inner = graph.node("Relu", graph.node("Add", self._head(semantic, "offset.inner"), by_length))
+        offset = graph.node("Softplus", self._head(inner, "offset.outer"))  # [n, 1]
+        moved = graph.node("Mul", offset, self._tensor("offset.direction"))  # [n, s]
+        graph.node("Sub", semantic, moved, name=DOCUMENT_SEMANTIC)
+        graph.output(DOCUMENT_SEMANTIC, ["n", self._config.semantic_dimension])
 
     def _unit(self, x: str) -> str:
         """Scale rows to length 1; a row of zeros stays."""

@@ -13,7 +13,7 @@ from citadel.errors import InputError
 from citadel.model.matrices import SCALE, dequantize
 from citadel.types import Floats
 
-_PARTS = ("embeddings.", "layers.", "token.", "semantic.", "router.", "final_norm.", "query.")
+_PARTS = ("embeddings.", "layers.", "token.", "semantic.", "offset.", "router.", "final_norm.", "query.")
 
 
 def read_weights(file: str | os.PathLike[str]) -> dict[str, Floats]:

@@ -59,6 +59,12 @@ def _shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from _linear("token", config.token_dimension, hidden)
     if config.has_semantic:
         yield from _linear("semantic", config.semantic_dimension, hidden)
+    if config.document_offset:
+        units = config.document_offset
+        yield "offset.direction", (config.semantic_dimension,)
+        yield from _linear("offset.inner", units, config.semantic_dimension)
+        yield "offset.length", (units,)
+        yield from _linear("offset.outer", 1, units)
     if config.has_router_head:
         yield from _linear("router.dense", hidden, hidden)
         yield from _norm("router.norm", hidden)

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from citadel.encode.config import ModelConfig
 from citadel.encode.encoder import Encoder
+from citadel.encode.session import DOCUMENT_SEMANTIC
 from citadel.encode.tokenizer import Encoding, attended_tokens
 from citadel.model.agreement import checked_texts, limit, refuse_beyond, share
 from citadel.model.citadel import Citadel
@@ -69,6 +71,9 @@ def compare_keys(
 
 def _graph(encoder: Encoder, text: Encoding) -> Outputs:
     outputs = encoder.outputs(text)
+    if DOCUMENT_SEMANTIC in outputs:
+        document = outputs.pop(DOCUMENT_SEMANTIC)
+        outputs["semantic"] = outputs["semantic"] if _as_query(encoder.config) else document
     if "activations" in outputs:
         outputs["pooled"] = outputs.pop("activations")
     if encoder.config.router == "all_to_all":  # normalised after the graph
@@ -77,11 +82,16 @@ def _graph(encoder: Encoder, text: Encoding) -> Outputs:
     return {name: values if name in _PER_TEXT else values[text.routed] for name, values in outputs.items()}
 
 
+def _as_query(config: ModelConfig) -> bool:
+    """Whether texts are compared as queries: the graph has the larger number of keys."""
+    return config.query_keys > config.document_keys
+
+
 @torch.no_grad()
 def _torch(model: Citadel, text: Encoding) -> Outputs:
     ids = torch.from_numpy(text.ids)[None]  # [1, T]
     routed = torch.from_numpy(text.routed)[None]
-    query = model.config.query_keys > model.config.document_keys  # the graph has the larger number of keys
+    query = _as_query(model.config)
     attended = torch.from_numpy(attended_tokens(model.config, text.ids).astype(np.int64))[None]
     encoded = model.encode(ids, attended, routed, query=query, learning=False)
     outputs = {name: part[0].numpy() for name, part in encoded.tensors().items() if name in _OUTPUTS}

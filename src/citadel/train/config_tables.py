@@ -251,6 +251,7 @@ class OptimizerPart:
     lr: float = 2e-5
     head_lr: float = 0.0  # 0: as lr
     semantic_lr: float = 0.0  # 0: as head_lr
+    offset_lr: float = 0.0  # of document_offset; 0: as head_lr
     weight_decay: float = 0.01
     clip: float = 1.0
     warm_up: float = 0.1  # share of the steps, or their number from 1 up
@@ -266,7 +267,7 @@ class OptimizerPart:
         if (self.steps > 0) == (self.epochs > 0) or self.steps < 0 or self.epochs < 0:
             raise InputError("optimizer.steps and optimizer.epochs: give one of them, above 0")
         above("optimizer.lr", self.lr)
-        for name in ("head_lr", "semantic_lr", "weight_decay", "average"):
+        for name in ("head_lr", "semantic_lr", "offset_lr", "weight_decay", "average"):
             within(f"optimizer.{name}", getattr(self, name), 0, 1)
         for name, low in (
             ("clip", 0),
@@ -292,6 +293,8 @@ class OptimizerPart:
         heads = self.head_lr or self.lr
         if name.startswith("semantic."):
             return self.semantic_lr or heads
+        if name.startswith("offset."):
+            return self.offset_lr or heads
         return heads if name.startswith(("token.", "router.")) else self.lr
 
     def warm_up_steps(self, total: int) -> int:

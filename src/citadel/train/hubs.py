@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from citadel.model.citadel import Citadel, EncodedTexts
+from citadel.model.encoder import TorchEncoder
 from citadel.text.function_words import function_word_ids
 from citadel.train import losses
 from citadel.train.batches import Batches, TrainingBatch
 from citadel.train.config import TrainConfig
 from citadel.train.config_tables import HubsPart, LossPart
 from citadel.train.data import Data
-from citadel.train.inputs import Inputs, encode_by_length
+from citadel.train.inputs import Inputs, Marker, encode_by_length
 from citadel.train.objective import regularisers
 from citadel.train.stubs import draw_stub
 
@@ -36,6 +37,7 @@ Tokens = NDArray[Any]
 _STREAM = 2  # random stream of the seed, distinct from those of batches
 _FRAGMENTS = 0.25  # share of stubs that are the first words of a passage, or one of its words
 _LOOSE = 0.7  # quantile for fragments: unlike boilerplate they may be about the query
+_QUERIES = 2048  # whose mean is the direction of the offset
 _CANDIDATES = 6  # words drawn for a query; rarer ones are preferred
 
 
@@ -117,6 +119,19 @@ def _sample(data: Data, size: int = 20_000) -> Tokens:
     """Tokens of some passages, to estimate frequencies."""
     rows = np.linspace(0, len(data.passages) - 1, min(size, len(data.passages))).astype(np.int64)
     return np.concatenate([data.passages[row] for row in rows.tolist()])
+
+
+@torch.no_grad()
+def start_offset(model: Citadel, data: Data, marker: Marker) -> None:
+    """Set the direction of a new offset: all queries have a product near 1 with it."""
+    if model.offset is None or bool(model.offset.direction.any()):
+        return
+    rows = np.linspace(0, len(data.queries) - 1, min(_QUERIES, len(data.queries))).astype(np.int64)
+    encoder = TorchEncoder(model, marker, data.special.pad)
+    semantic = encoder.encode([data.queries[row] for row in rows.tolist()], query=True).semantic
+    assert semantic is not None
+    mean = semantic.float().mean(0)  # [s]
+    model.offset.direction.copy_(mean / (mean @ mean))
 
 
 class HubTeacher:

@@ -26,7 +26,7 @@ from citadel.train.config import TrainConfig, expand
 from citadel.train.data import Data, check_lengths
 from citadel.train.data_cache import load_data
 from citadel.train.evaluate import evaluate
-from citadel.train.hubs import HubBatches, HubTeacher
+from citadel.train.hubs import HubBatches, HubTeacher, start_offset
 from citadel.train.inputs import Marker
 from citadel.train.logs import Log
 from citadel.train.processes import World
@@ -133,6 +133,7 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     run = Run(config, out, model, data, batches, marker, optimizer, world, dtype, saved, total, teacher, hubs)
     if not (resume and _resumed(run)) and not is_model(backbone):
         run.figures = start_heads(model, data, marker, config.router, config.seed, dtype, meter)
+    start_offset(model, data, marker)
     world.agree(model)
     if world.leads:  # a single writer: checkpoints copy the tokenizer file
         os.makedirs(out, exist_ok=True)

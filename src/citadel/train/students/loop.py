@@ -139,8 +139,8 @@ def train_step(run: StudentRun, batch: StudentBatch) -> StepResult:
         ids, mask, padded = run.corpus.batch(group.spans)
         texts: Inputs = run.marker(ids, mask, query=group.is_query)
         with torch.no_grad():
-            theirs = text_states(run.teacher.model, texts, run.dtype, padded)
-        ours = text_states(run.student, texts, run.dtype, padded)
+            theirs = text_states(run.teacher.model, texts, run.dtype, padded, group.is_query)
+        ours = text_states(run.student, texts, run.dtype, padded, group.is_query)
         match_texts(losses, ours, theirs, texts)
         found.append((group.is_query, ours, theirs))
         if batch.scored:

@@ -27,12 +27,15 @@ class TextStates(NamedTuple):
     semantic: Tensor | None  # [n, s]
 
 
-def text_states(model: Citadel, texts: Inputs, dtype: torch.dtype, padded: bool) -> TextStates:
+def text_states(
+    model: Citadel, texts: Inputs, dtype: torch.dtype, padded: bool, query: bool = False
+) -> TextStates:
     """Run a model up to its heads."""
     assert model.router is not None
     hidden = model(texts.ids, texts.mask, dtype, padded)
     vectors = model.token_vectors(hidden, texts.routed)
-    return TextStates(hidden, model.router(hidden), vectors, model.semantic_vector(hidden, texts.mask))
+    semantic = model.semantic_vector(hidden, texts.mask, query)
+    return TextStates(hidden, model.router(hidden), vectors, semantic)
 
 
 @dataclass
