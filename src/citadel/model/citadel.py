@@ -115,20 +115,27 @@ class DocumentOffset(nn.Module):
         self.inner = Linear(dimension, units)
         self.length = nn.Parameter(torch.zeros(units))
         self.outer = Linear(units, 1)
-        nn.init.normal_(self.inner.weight, std=dimension**-0.5)
-        nn.init.normal_(self.length)
-        with torch.no_grad():
-            self.inner.bias.zero_()
-            self.outer.weight.zero_()
-            self.outer.bias.fill_(START_OFFSET)
+        self.start()
+        self.requires_grad_(False)  # `train/offset.py` fits it
+
+    @torch.no_grad()
+    def start(self, generator: torch.Generator | None = None) -> None:
+        """Start with the same small offset for every document."""
+        for weight, scale in ((self.inner.weight, len(self.direction) ** -0.5), (self.length, 1.0)):
+            weight.copy_(torch.randn(weight.shape, generator=generator) * scale)
+        self.inner.bias.zero_()
+        self.outer.weight.zero_()
+        self.outer.bias.fill_(START_OFFSET)
 
     def forward(self, semantic: Tensor, tokens: Tensor) -> Tensor:
         """Vectors [n, s] of documents of this many tokens [n, 1], less their offsets."""
+        return semantic - self.amount(semantic, tokens) * self.direction.to(semantic.dtype)
+
+    def amount(self, semantic: Tensor, tokens: Tensor) -> Tensor:
+        """How much the scores of documents are lowered [n, 1]."""
         length = torch.log(tokens.to(semantic.dtype)) - USUAL_LENGTH  # [n, 1]
         inner = _linear_in(self.inner, semantic) + length * self.length.to(semantic.dtype)  # [n, units]
-        return semantic - F.softplus(_linear_in(self.outer, F.relu(inner))) * self.direction.to(
-            semantic.dtype
-        )
+        return F.softplus(_linear_in(self.outer, F.relu(inner)))
 
 
 class _StaticWeights(nn.Module):

@@ -78,7 +78,7 @@ class TorchEncoder:
         semantic = torch.empty(len(rows), self.model.config.semantic_dimension, device=device)  # [n, s]
         done = 0
         for chosen in batches(_lengths(rows), TOKENS_PER_BATCH.get(device.type, 1 << 14)):
-            ids, mask = _pad([rows[row] for row in chosen.tolist()], self.pad_id)
+            ids, mask = pad([rows[row] for row in chosen.tolist()], self.pad_id)
             marked = self.mark(ids, mask, query)
             encoded = self.model.encode(
                 marked.ids, marked.mask, marked.routed, query=query, learning=False, dtype=dtype
@@ -151,7 +151,8 @@ def _lengths(rows: TokenRows) -> NDArray[Any]:
     return np.array([len(rows[row]) for row in range(len(rows))], np.int64) if known is None else known
 
 
-def _pad(rows: list[NDArray[Any]], filler: int) -> tuple[Tensor, Tensor]:
+def pad(rows: list[NDArray[Any]], filler: int) -> tuple[Tensor, Tensor]:
+    """Ids and mask of texts, padded to the longest and to a multiple of 8: [n, T] each."""
     width = -(-max(len(row) for row in rows) // 8) * 8
     ids = np.full((len(rows), width), filler, np.int64)
     mask = np.arange(width)[None, :] < np.array([len(row) for row in rows])[:, None]  # [n, T]

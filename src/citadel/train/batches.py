@@ -33,7 +33,6 @@ class TrainingBatch:
     passage_mask: TokenIds  # [B·G, Tp]
     allowed: NDArray[np.bool_]  # [B, B·G]: False for known positives and false negatives
     teacher: NDArray[np.float32] | None  # [B, G]; NaN if the teacher gave no score
-    stubs: NDArray[np.float32] | None = None  # [B, S]: `hubs.Stubs.caps`; the last S passages are stubs
 
 
 class QueryGroup(NamedTuple):

@@ -14,9 +14,9 @@ from citadel.errors import InputError
 from citadel.train.config_tables import (
     PRESETS,
     DataPart,
-    HubsPart,
     LossPart,
     ModelPart,
+    OffsetPart,
     OptimizerPart,
     RouterPart,
     RunPart,
@@ -59,7 +59,7 @@ class TrainConfig:
     router: RouterPart
     optimizer: OptimizerPart
     run: RunPart
-    hubs: HubsPart = field(default_factory=HubsPart)
+    offset: OffsetPart = field(default_factory=OffsetPart)
 
     def to_toml(self) -> str:
         """The effective config as TOML: every value, given or default."""
@@ -75,8 +75,8 @@ class TrainConfig:
             name: value for name, value in tables["run"].items() if name not in _NOT_FINGERPRINTED
         }
         del tables["data"]["cache"]  # does not affect the weights
-        if not self.hubs.on:
-            del tables["hubs"]  # the fingerprint of other runs must not change
+        if not self.offset.on:
+            del tables["offset"]  # the fingerprint of other runs must not change
         return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
     def with_steps(self, steps: int) -> TrainConfig:
@@ -148,19 +148,23 @@ def _train_config(data: dict[str, Any]) -> TrainConfig:
     if not isinstance(name, str) or not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise InputError("name must be a string and seed an integer of 0 or more")
     tables = {part: _table(data, part) for part in known[2:]}
+    model = _model_part(tables["model"])
+    optimizer = make(OptimizerPart, tables["optimizer"], "optimizer.")
+    offset = make(OffsetPart, tables["offset"], "offset.")
+    _check_offset(model, optimizer, offset)
     loss = make(LossPart, tables["loss"], "loss.")  # checks the keys and the preset before it is applied
     if loss.teacher and tables["data"].get("scores"):
         raise InputError("loss.teacher and data.scores are both set: give one teacher")
     return TrainConfig(
         name=name,
         seed=seed,
-        model=_model_part(tables["model"]),
+        model=model,
         data=make(DataPart, tables["data"], "data."),
         loss=make(LossPart, PRESETS[loss.preset] | tables["loss"], "loss."),
         router=make(RouterPart, tables["router"], "router."),
-        optimizer=make(OptimizerPart, tables["optimizer"], "optimizer."),
+        optimizer=optimizer,
         run=make(RunPart, tables["run"], "run."),
-        hubs=make(HubsPart, tables["hubs"], "hubs."),
+        offset=offset,
     )
 
 
@@ -171,8 +175,18 @@ def _table(data: dict[str, Any], part: str) -> dict[str, Any]:
     return table
 
 
+def _check_offset(model: ModelPart, optimizer: OptimizerPart, offset: OffsetPart) -> None:
+    if not (optimizer.steps or optimizer.epochs or offset.on):
+        raise InputError("optimizer.steps and optimizer.epochs: give one of them, above 0")
+    if offset.on != (model.settings.get("document_offset", 0) > 0):
+        raise InputError("model.document_offset and offset.steps need each other: give both, or none")
+
+
 def _model_part(table: dict[str, Any]) -> ModelPart:
-    backbone = table.get("backbone", "")
-    if not isinstance(backbone, str):
-        raise InputError(f"model.backbone is {backbone!r}, not of type str")
-    return ModelPart(backbone, {name: value for name, value in table.items() if name != "backbone"})
+    own = {"backbone": "", "route_function_words": True}
+    for name, default in own.items():
+        own[name] = table.get(name, default)
+        if not isinstance(own[name], type(default)):
+            raise InputError(f"model.{name} is {own[name]!r}, not of type {type(default).__name__}")
+    settings = {name: value for name, value in table.items() if name not in own}
+    return ModelPart(str(own["backbone"]), settings, bool(own["route_function_words"]))

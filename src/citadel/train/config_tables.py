@@ -39,6 +39,7 @@ class ModelPart:
 
     backbone: str
     settings: Mapping[str, Any]  # of ModelConfig
+    route_function_words: bool = True  # in queries
 
     def config(self, backbone: BackboneConfig, **special: Any) -> ModelConfig:
         """Build the model config for a backbone; `special` has defaults for name and special token ids.
@@ -68,9 +69,10 @@ class ModelPart:
         """All values, given or default."""
         values = asdict(self.config(_ANY_BACKBONE))
         hidden = {"backbone", "name"} | (_TOKENIZER_KEYS - set(self.settings))
-        return {"backbone": self.backbone} | {
-            name: value for name, value in values.items() if name not in hidden
-        }
+        own: dict[str, Any] = {"backbone": self.backbone}
+        if not self.route_function_words:  # the fingerprint of other runs must not change
+            own["route_function_words"] = False
+        return own | {name: value for name, value in values.items() if name not in hidden}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,30 +183,36 @@ class LossPart:
 
 
 @dataclass(frozen=True, slots=True)
-class HubsPart:
-    """[hubs]: keeps short boilerplate from winning short queries; see `train/hubs.py`.
+class OffsetPart:
+    """[offset]: the fit of `model.document_offset` after training; see `train/offset.py`.
 
-    >>> HubsPart(stubs=48).on
+    >>> OffsetPart(steps=2000).on
     True
     """
 
-    stubs: int = 0  # boilerplate texts per batch; 0: off
-    short_queries: int = 160  # one- and two-word queries per batch
-    word_queries: int = 96  # single words of the batch's own positives
-    quantile: float = 0.05  # a stub may score like this quantile of a query's passages
-    penalty: float = 0.5  # weight of what a stub scores above that
-    shape: float = 0.2  # weight of the squared difference of centred scores
-    anchor: float = 0.3  # weight of KL between the semantic scores
-    route_function_words: bool = False  # in queries
+    steps: int = 0  # 0: off
+    passages: int = 32_768
+    stubs: int = 8192  # texts of boilerplate to draw
+    neighbours: int = 512  # passages of a collection
+    quantile: float = 0.02  # boilerplate shall score below this quantile of a collection …
+    margin: float = 1.0  # … minus this
+    keep: float = 1.0  # weight of the squared offsets of passages, and of short ones
+    keep_titles: float = 0.02  # the same for titles and other short texts about something
+    fragments: float = 1.0  # weight of single words and first words of other passages
+    lr: float = 3e-3
+    weight_decay: float = 0.3
 
     @property
     def on(self) -> bool:
-        return self.stubs > 0
+        return self.steps > 0
 
     def __post_init__(self) -> None:
-        for name in ("stubs", "short_queries", "word_queries", "penalty", "shape", "anchor"):
-            within(f"hubs.{name}", getattr(self, name), 0, math.inf)
-        within("hubs.quantile", self.quantile, 0, 1)
+        for name in ("steps", "margin", "keep", "keep_titles", "fragments", "weight_decay"):
+            within(f"offset.{name}", getattr(self, name), 0, math.inf)
+        for name in ("passages", "stubs", "neighbours"):
+            within(f"offset.{name}", getattr(self, name), 1, math.inf)
+        within("offset.quantile", self.quantile, 0, 1)
+        above("offset.lr", self.lr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +259,6 @@ class OptimizerPart:
     lr: float = 2e-5
     head_lr: float = 0.0  # 0: as lr
     semantic_lr: float = 0.0  # 0: as head_lr
-    offset_lr: float = 0.0  # of document_offset; 0: as head_lr
     weight_decay: float = 0.01
     clip: float = 1.0
     warm_up: float = 0.1  # share of the steps, or their number from 1 up
@@ -264,10 +271,10 @@ class OptimizerPart:
     frozen: int = 0  # number of frozen layers from the bottom, with the embeddings
 
     def __post_init__(self) -> None:
-        if (self.steps > 0) == (self.epochs > 0) or self.steps < 0 or self.epochs < 0:
+        if (self.steps > 0 and self.epochs > 0) or self.steps < 0 or self.epochs < 0:
             raise InputError("optimizer.steps and optimizer.epochs: give one of them, above 0")
         above("optimizer.lr", self.lr)
-        for name in ("head_lr", "semantic_lr", "offset_lr", "weight_decay", "average"):
+        for name in ("head_lr", "semantic_lr", "weight_decay", "average"):
             within(f"optimizer.{name}", getattr(self, name), 0, 1)
         for name, low in (
             ("clip", 0),
@@ -281,7 +288,9 @@ class OptimizerPart:
 
     def total_steps(self, examples: int) -> int:
         """Number of steps for an epoch of this many examples."""
-        return self.steps or max(1, math.ceil(self.epochs * examples / (self.batch * self.accumulate)))
+        if not self.epochs:
+            return self.steps
+        return max(1, math.ceil(self.epochs * examples / (self.batch * self.accumulate)))
 
     def rate(self, name: str) -> float:
         """Peak learning rate of a tensor, by its name.
@@ -293,8 +302,6 @@ class OptimizerPart:
         heads = self.head_lr or self.lr
         if name.startswith("semantic."):
             return self.semantic_lr or heads
-        if name.startswith("offset."):
-            return self.offset_lr or heads
         return heads if name.startswith(("token.", "router.")) else self.lr
 
     def warm_up_steps(self, total: int) -> int:

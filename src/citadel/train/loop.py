@@ -17,8 +17,6 @@ from citadel.train.batches import TrainingBatch
 from citadel.train.config import TrainConfig
 from citadel.train.evaluate import evaluate
 from citadel.train.health import RouterHealth, check, router_health
-from citadel.train.hubs import hub_labels, hub_terms
-from citadel.train.inputs import Inputs
 from citadel.train.logs import Log
 from citadel.train.objective import Labels, objective
 from citadel.train.run import Run, finish, set_up
@@ -76,7 +74,7 @@ def _pass(run: Run, batch: TrainingBatch, progress: float) -> Outcome:
     queries = run.marker(torch.from_numpy(batch.query_ids), torch.from_numpy(batch.query_mask), query=True)
     passages = run.marker(torch.from_numpy(batch.passage_ids), torch.from_numpy(batch.passage_mask))
     world, model = run.world, run.model
-    terms_of = _hub_terms(run, batch, queries, passages) if run.hubs else _terms(run, batch, progress)
+    terms_of = _terms(run, batch, progress)
 
     def cost(q: EncodedTexts, p: EncodedTexts) -> dict[str, Tensor]:
         terms = terms_of(world.gather(q), world.gather(p))
@@ -91,12 +89,6 @@ def _pass(run: Run, batch: TrainingBatch, progress: float) -> Outcome:
 def _terms(run: Run, batch: TrainingBatch, progress: float) -> Terms:
     labels = _labels(run, batch)
     return lambda q, p: objective(run.model, q, p, labels, run.config.loss, progress)
-
-
-def _hub_terms(run: Run, batch: TrainingBatch, queries: Inputs, passages: Inputs) -> Terms:
-    assert run.hubs is not None and batch.stubs is not None
-    labels = hub_labels(run.hubs, queries, passages, torch.from_numpy(batch.stubs).to(run.world.device))
-    return lambda q, p: hub_terms(run.model, q, p, labels, run.config.loss, run.config.hubs)
 
 
 def _labels(run: Run, batch: TrainingBatch) -> Labels:

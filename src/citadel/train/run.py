@@ -26,9 +26,9 @@ from citadel.train.config import TrainConfig, expand
 from citadel.train.data import Data, check_lengths
 from citadel.train.data_cache import load_data
 from citadel.train.evaluate import evaluate
-from citadel.train.hubs import HubBatches, HubTeacher, start_offset
 from citadel.train.inputs import Marker
 from citadel.train.logs import Log
+from citadel.train.offset import fit_offset
 from citadel.train.processes import World
 from citadel.train.teacher import BatchTeacher, find_batch_teacher
 from citadel.train.tokens import check_vocabulary, load_tokenizer, special_tokens
@@ -53,7 +53,6 @@ class Run:
     tokenizer: Path
     total: int
     teacher: BatchTeacher | None = None
-    hubs: HubTeacher | None = None
     start: int = 0
     figures: dict[str, float] = field(default_factory=dict)  # from initialising the heads
     average: dict[str, Tensor] | None = None
@@ -122,18 +121,18 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
     model.freeze(config.optimizer.frozen)
     punctuation = [id for token, id in tokenizer.get_vocab().items() if is_punctuation(token)]
     marker = Marker(model.config, punctuation, world.device)
-    batches = HubBatches(data, config, tokenizer) if config.hubs.on else Batches(data, config)
+    batches = Batches(data, config)
     dtype = torch.bfloat16 if _bf16(config, world.device) else torch.float32
     world.check_batch(config.optimizer.batch)
     total, saved = config.optimizer.total_steps(batches.epoch_size), out / TOKENIZER
+    if not (total or is_model(backbone)):
+        raise InputError("optimizer.steps is 0: give steps, or a trained model as model.backbone", backbone)
     silent = [*special, *punctuation]
     teacher = find_batch_teacher(config, data, tokenizer.get_vocab(), silent, world.device, dtype)
-    hubs = _hub_teacher(model, config, backbone, dtype)
     optimizer = _optimizer(model, config)
-    run = Run(config, out, model, data, batches, marker, optimizer, world, dtype, saved, total, teacher, hubs)
+    run = Run(config, out, model, data, batches, marker, optimizer, world, dtype, saved, total, teacher)
     if not (resume and _resumed(run)) and not is_model(backbone):
         run.figures = start_heads(model, data, marker, config.router, config.seed, dtype, meter)
-    start_offset(model, data, marker)
     world.agree(model)
     if world.leads:  # a single writer: checkpoints copy the tokenizer file
         os.makedirs(out, exist_ok=True)
@@ -154,7 +153,7 @@ def is_model(folder: str) -> bool:
 
 
 def _unrouted(config: TrainConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    if not config.hubs.on or config.hubs.route_function_words:
+    if config.model.route_function_words:
         return {}
     return {"unrouted_query_tokens": function_word_ids(tokenizer.get_vocab())}
 
@@ -164,17 +163,6 @@ def _trained(folder: str) -> Pretrained:
     model = load_model(folder)
     tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     return Pretrained(model.config.backbone, tensors, Path(folder))
-
-
-def _hub_teacher(model: Citadel, config: TrainConfig, start: str, dtype: torch.dtype) -> HubTeacher | None:
-    """The model before training as the teacher; its word embeddings, and so the keys, stay as they are."""
-    if not config.hubs.on:
-        return None
-    if not is_model(start) or config.model.router != "dynamic" or model.semantic is None:
-        reason = "[hubs] refines a trained model with the router dynamic and a semantic vector"
-        raise InputError(f"{reason}: name its folder in model.backbone", start)
-    model.embeddings.word.requires_grad_(False)
-    return HubTeacher(model, dtype, config.run.groups)
 
 
 def _resumed(run: Run) -> bool:
@@ -193,6 +181,8 @@ def finish(run: Run, log: Log, meter: Meter) -> Path:
     if run.average is not None:
         run.model.load_state_dict(run.average)
     if run.world.leads:
+        if run.config.offset.on:
+            log(run.total, _fit_offset(run, meter))
         if run.config.run.evaluate_at_end:
             log(
                 run.total,
@@ -201,6 +191,11 @@ def finish(run: Run, log: Log, meter: Meter) -> Path:
         state.publish(run.out, run.model, run.tokenizer)
     run.world.wait()
     return run.out
+
+
+def _fit_offset(run: Run, meter: Meter) -> dict[str, float]:
+    tokenizer, part = load_tokenizer(run.out), run.config.offset
+    return fit_offset(run.model, run.data, run.marker, tokenizer, part, run.config.seed, run.dtype, meter)
 
 
 def learning_rate(step: int, total: int, warm_up: int) -> float:
