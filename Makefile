@@ -6,11 +6,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK   := requirements-dev.lock
 JOBS   ?= 2
-# The parts of `make night`, in this order. The limits catch a part that hangs; most take a minute or two;
-# tests/property, with 20,000 examples of each property of filters, takes far longer.
+# The parts of `make night`, in this order. The limits catch a part that hangs.
 NIGHT  := tests/crash/test_full_disk.py=15m tests/crash/test_memory.py=15m \
           tests/crash/test_many_commits.py=15m tests/crash/test_read_faults.py=15m tests/corrupt=15m tests/concurrency=15m tests/fuzz=15m \
-          tests/property=120m tests/explain/test_sums.py=15m tests/text=15m tests/cli/test_bad_input.py=15m \
+          tests/property=45m tests/explain/test_sums.py=15m tests/text=15m tests/cli/test_bad_input.py=15m \
           tests/cli/test_resume.py=15m tests/train/test_loop.py=15m tests/server/test_fuzz.py=15m \
           tests/server/test_swap.py=15m tests/server/test_slow_clients.py=15m tests/server/web=15m \
           tests/server/test_overload.py=15m tests/crash/test_power_loss.py=15m \

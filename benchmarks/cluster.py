@@ -215,10 +215,10 @@ def main() -> None:
         again, acknowledged = killed_at_half(ray, options.folder)
     ratio, speed = process["shards"] / process["one"], rates["cluster"] / rates["citadel index"]
     rows: list[list[Any]] = [
-        ["4 shards in one process ÷ one index", ratio, "≤ 1.3"],
-        *[[f"on Ray, ms: {name}", value, "≤ 5" if "but" in name else ""] for name, value in parts.items()],
-        ["build with 2 encoders ÷ citadel index", speed, "≥ 0.85"],
-        ["finished units encoded again after a kill", max(acknowledged - again.reused, 0), "≤ 1 per worker"],
+        ["4 shards in one process ÷ one index", ratio],
+        *[[f"on Ray, ms: {name}", value] for name, value in parts.items()],
+        ["build with 2 encoders ÷ citadel index", speed],
+        ["finished units encoded again after a kill", max(acknowledged - again.reused, 0)],
     ]
     quantiles = [round(1e3 * float(value), 4) for value in np.quantile(latencies, np.linspace(0, 1, 1001))]
     figures = {
@@ -229,7 +229,7 @@ def main() -> None:
         "shard_calls": len(latencies),
         "shard_ms_quantiles": quantiles,
     }
-    report("cluster", "A sharded index", ["figure", "measured", "target"], rows, **figures)
+    report("cluster", "A sharded index", ["figure", "measured"], rows, **figures)
 
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ class OffsetPart:
     margin: float = 1.0  # … minus this
     keep: float = 1.0  # weight of the squared offsets of passages, and of short ones
     keep_titles: float = 0.02  # the same for titles and other short texts about something
-    fragments: float = 1.0  # weight of single words and first words of other passages
+    fragments: float = 6.0  # weight of single words and first words of other passages
     lr: float = 3e-3
     weight_decay: float = 0.3
 

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 _STREAM = 2  # random stream of the seed, distinct from those of batches
 _NEAR = 8192  # passages, of which the nearest to one of them are a collection
 _QUERIES = 128  # per step
+_OTHERS = 0.5  # share of the queries that are from passages outside the collection
 _TEXTS = 256  # per step and kind
 _SHORT = 24  # tokens of a short passage at most
-_FRAGMENT_QUANTILE = 0.9  # unlike boilerplate, a fragment may be about the query
+_FRAGMENT_QUANTILE = 0.8  # unlike boilerplate, a fragment may be about the query
 
 
 class Vectors(NamedTuple):
@@ -126,7 +127,7 @@ def _terms(
 
     rows = _collection(texts.passages.semantic, part.neighbours, generator)
     collection = texts.passages.some(rows)
-    queries = texts.queries[rows[_rows(len(rows), _QUERIES, generator).to(rows.device)]]  # [B, s]
+    queries = texts.queries[_queries_of(rows, len(texts.queries), generator)]  # [B, s]
     scores = queries @ offset(*collection).T  # [B, D]
 
     def excess(some: Vectors, quantile: float, margin: float = 0.0) -> Tensor:
@@ -145,6 +146,13 @@ def _terms(
     if len(short.lengths):
         terms["kept short"] = part.keep * amount(draw(short))
     return terms
+
+
+def _queries_of(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Rows of queries: from a collection, and from other passages."""
+    others = _rows(count, round(_QUERIES * _OTHERS), generator).to(rows.device)
+    own = rows[_rows(len(rows), _QUERIES - len(others), generator).to(rows.device)]
+    return torch.cat([own, others])
 
 
 def _collection(passages: Tensor, size: int, generator: torch.Generator) -> Tensor:
