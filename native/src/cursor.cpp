@@ -94,7 +94,6 @@ void Cursor::use_kept(bool keeps) {
   lists.keep(group_.number, kept_);
 }
 
-// The selected postings of the whole list.
 std::shared_ptr<const SelectedPostings> Cursor::select_list() {
   auto out = std::make_shared<SelectedPostings>();
   const std::uint64_t block = block_, posting = posting_;

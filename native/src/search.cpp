@@ -78,7 +78,7 @@ class Search {
     for (std::size_t i = 0; i < plans_.size(); ++i) {
       if (snapshot_.graph(i) == nullptr) continue;
       const GraphTask task{*snapshot_.graph(i), plans_[i], i, prepared_, rules, options_.cancel, k, options_.effort};
-      const bool is_chosen = options_.semantic == Semantic::graph ? plans_[i].selected() == nullptr : graph_pays(task);
+      const bool is_chosen = (options_.semantic == Semantic::graph && plans_[i].selected() == nullptr) || graph_pays(task);
       plans_[i].is_searched = is_chosen && search_graph(task, best, dots);
       if (plans_[i].is_searched) postings_ -= plans_[i].postings;
     }
