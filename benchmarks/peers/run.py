@@ -41,7 +41,6 @@ PEERS = [
     ("with_faiss.py", "", "colbert"),
     ("with_plaid.py", "4", "colbert"),
     ("with_plaid.py", "2", "colbert"),
-    ("with_colbert_ai.py", "", "colbert"),
     ("with_lancedb.py", "", "colbert"),
     ("with_qdrant.py", "exact", "colbert"),
     ("with_qdrant.py", "hnsw", "colbert"),

@@ -28,7 +28,7 @@ def build_vectors(task: Task, scratch: Path) -> Search:
     from citadel import Field, Index
 
     model, codec, ef = (*sys.argv[3].split(), "int8", "0")[:3]
-    options = {"ef": int(ef)} if int(ef) else {}
+    options: dict[str, Any] = {"ef": int(ef)} if int(ef) else {}
     documents, queries = task.routed(model, "documents"), task.routed(model, "queries")
     semantic = {side: _semantic(task, model, side) for side in ("documents", "queries")}
     fields = {"lexical": Field(0 if documents.vectors is None else documents.vectors.shape[1], codec)}
