@@ -86,7 +86,7 @@ class Scene:
 COUNTS = (
     pytest.param(40, id="40"),
     pytest.param(500, id="500", marks=pytest.mark.slow),
-    pytest.param(2_000, id="2000", marks=pytest.mark.night),
+    pytest.param(1_000, id="1000", marks=pytest.mark.night),
 )
 
 
