@@ -156,16 +156,17 @@ void residuals(Digest& digest) {
   std::vector<std::uint32_t> packed_states(states.size() / 4);
   std::memcpy(packed_states.data(), states.data(), states.size());
   const std::vector<float> lengths = random_floats(rows, 5), steps = random_floats(kKeyBlock, 6), products = random_floats(rows * kKeyBlock, 8);
-  std::vector<std::int32_t> sums(rows * kKeyBlock), offsets(kKeyBlock);
+  alignas(64) std::int32_t sums[kTileRows * kKeyBlock] = {};  // kernels store them aligned
+  std::vector<std::int32_t> offsets(kKeyBlock);
   for (std::size_t i = 0; i < kKeyBlock; ++i) offsets[i] = 128 * (static_cast<std::int32_t>(i) - 11);
   std::vector<const float*> bases;
   for (std::size_t row = 0; row < rows; ++row) bases.push_back(products.data() + row * kKeyBlock);
   std::vector<float> best(kKeyBlock, -1e30f), scaled(rows * kKeyBlock);
   for (const std::size_t n : {rows, std::size_t{3}}) {
-    kernels().byte_products(packed_states.data(), n, reinterpret_cast<const std::int8_t*>(codes.data()), groups, 0, sums.data());
-    kernels().residual_maxima(sums.data(), n, bases.data(), lengths.data(), offsets.data(), steps.data(), best.data());
-    kernels().scaled_products(sums.data(), n, lengths.data(), offsets.data(), steps.data(), scaled.data());
-    digest.add(sums), digest.add(best), digest.add(scaled);
+    kernels().byte_products(packed_states.data(), n, reinterpret_cast<const std::int8_t*>(codes.data()), groups, 0, sums);
+    kernels().residual_maxima(sums, n, bases.data(), lengths.data(), offsets.data(), steps.data(), best.data());
+    kernels().scaled_products(sums, n, lengths.data(), offsets.data(), steps.data(), scaled.data());
+    digest.add(std::vector<std::int32_t>(sums, sums + rows * kKeyBlock)), digest.add(best), digest.add(scaled);
   }
   digest.print("residuals");
 }
