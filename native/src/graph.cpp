@@ -1,6 +1,9 @@
 #include "citadel/graph.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
 
 #include "citadel/graph_walk.hpp"
 
@@ -17,9 +20,15 @@ std::span<const std::uint32_t> words(const Section& section, std::uint64_t begin
 
 }  // namespace
 
+struct Graph::RowTable {
+  std::mutex mutex;
+  std::atomic<bool> is_made = false;
+  std::vector<std::uint32_t> rows;  // by number
+};
+
 Graph::Graph(GraphShape shape, const std::map<std::string, SectionBytes>& sections)
     : name_(std::move(shape.name)), rows_(shape.rows), dimension_(shape.dimension), postings_(shape.postings), links_per_row_(shape.links), lists_(shape.lists), seeds_per_list_(shape.seeds),
-      blocks_(nibble_blocks(dimension_)), row_bytes_(nibble_row_bytes(dimension_)) {
+      blocks_(nibble_blocks(dimension_)), row_bytes_(nibble_row_bytes(dimension_)), row_table_(std::make_shared<RowTable>()) {
   if (rows_ >= UINT32_MAX) throw CorruptError(name_, "META", "claims more than 2^32 - 2 rows");
   if (dimension_ == 0 || dimension_ > 65536) throw CorruptError(name_, "META", "claims a dimension of 0 or above 65536");
   if (postings_ > UINT32_MAX) throw CorruptError(name_, "META", "claims more than 2^32 - 1 postings");
@@ -69,12 +78,41 @@ std::span<const std::uint32_t> Graph::listed(const Section& section, std::uint64
 
 std::span<const std::uint32_t> Graph::links(std::uint32_t row) const { return listed(links_, row, links_per_row_); }
 
+// Without branches, because which links lead to the bitmap's rows cannot be predicted.
+std::size_t Graph::links_among(std::uint32_t row, const std::uint64_t* bitmap, std::uint32_t* out) const {
+  const std::span<const std::uint32_t> all = words(links_, row * links_per_row_, (row + 1) * links_per_row_);
+  const auto rows = static_cast<std::uint32_t>(rows_);
+  std::size_t n = 0;
+  bool is_forged = false;
+  for (const std::uint32_t target : all) {
+    const bool exists = target < rows;
+    is_forged |= !exists && target != kNoLink;
+    out[n] = target;
+    n += exists & (bitmap[exists ? target >> 6 : 0] >> (target & 63));
+  }
+  if (is_forged) links_.corrupt("row " + std::to_string(row) + " links to a row that does not exist");
+  return n;
+}
+
 std::span<const std::uint32_t> Graph::seeds(std::uint64_t list) const { return listed(seeds_, list, seeds_per_list_); }
 
 std::uint32_t Graph::number(std::uint32_t row) const {
   const auto number = numbers_.at<std::uint32_t>(row);
   if (number >= rows_) numbers_.corrupt("number " + std::to_string(number) + " does not exist");
   return number;
+}
+
+std::uint32_t Graph::row_of(std::uint32_t number) const {
+  RowTable& table = *row_table_;
+  if (!table.is_made.load(std::memory_order_acquire)) {
+    const std::lock_guard lock(table.mutex);
+    if (!table.is_made.load(std::memory_order_relaxed)) {
+      table.rows.assign(rows_, 0);
+      for (std::uint32_t row = 0; row < rows_; ++row) table.rows[this->number(row)] = row;
+      table.is_made.store(true, std::memory_order_release);
+    }
+  }
+  return table.rows[number];
 }
 
 std::span<const std::uint32_t> Graph::postings(std::uint32_t row) const {

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
+#include "citadel/cursor.hpp"
 #include "citadel/graph_walk.hpp"
+#include "citadel/half.hpp"
 #include "citadel/match_postings.hpp"
 #include "citadel/semantic.hpp"
 
@@ -15,8 +18,16 @@ namespace {
 constexpr float kTokenShare = 0.35f;
 constexpr std::uint64_t kMinWidth = 16;
 
+// Filters, measured by benchmarks/graph.py.
+constexpr double kWaypointShare = 0.9;   // if more is allowed, a walk leads through the documents that are not
+constexpr double kMinShare = 1.0 / 32;   // if less is allowed, the allowed documents are scanned
+constexpr double kFilteredWidth = 0.85;  // times width / share^¼ rows are kept, at least the width
+constexpr double kFilteredSeeds = 0.7;   // times seeds / share^½ are taken from each list, at least the seeds
+constexpr std::size_t kMaxSeeds = 256;
+
 // Nanoseconds, measured by benchmarks/graph.py on an AMD EPYC (Zen 4) with semantic vectors of 384 dimensions.
 constexpr double kPerRow = 2200;       // of the result, of a walk and its token scores
+constexpr double kPerFilteredRow = 2900;
 constexpr double kPerDocument = 1;     // of a scan, and for every 96 dimensions
 constexpr double kPerSelected = 24;    // document of a scan of few allowed documents
 
@@ -60,6 +71,17 @@ float add_group(const GraphTask& task, const Group& group, std::span<const std::
   return sum;
 }
 
+std::uint64_t admitted(const SegmentPlan& plan) { return plan.allowed != nullptr ? plan.allowed->count() : plan.segment->live(); }
+
+double admitted_share(const SegmentPlan& plan) {
+  return static_cast<double>(admitted(plan)) / static_cast<double>(std::max<std::uint64_t>(1, plan.segment->documents()));
+}
+
+// The rows of the allowed documents, kept with the filter.
+const std::uint64_t* admitted_rows(const GraphTask& task) {
+  return task.plan.allowed->graph().rows(task.graph.rows(), [&](std::uint32_t row) { return task.plan.allowed->contains(task.graph.number(row)); });
+}
+
 // The rows of a graph as the query sees them: the semantic part estimated from 4-bit codes, the token part exact.
 class QueryView {
  public:
@@ -69,8 +91,16 @@ class QueryView {
       ranges_.push_back({static_cast<std::uint32_t>(group.list.first), static_cast<std::uint32_t>(group.list.last - group.list.first)});
   }
 
+  // Whether a filter leaves out so many documents that a walk goes around them.
+  bool is_filtered() const { return is_filtered_; }
+
   std::span<const std::uint32_t> links(std::uint32_t row) const { return graph_.links(row); }
-  bool admits(std::uint32_t row) const { return admits_all_ || task_.plan.admits(graph_.number(row)); }
+  bool admits(std::uint32_t row) const {
+    if (admits_all_) return true;
+    if (rows_ != nullptr) return (rows_[row >> 6] >> (row & 63) & 1) != 0;
+    return task_.plan.admits(graph_.number(row));
+  }
+  std::size_t admitted_links(std::uint32_t row, std::uint32_t* out) const { return graph_.links_among(row, rows_, out); }
   void prefetch_links(std::uint32_t row) const { graph_.prefetch_links(row); }
   void prefetch(std::uint32_t row) const { graph_.prefetch(row); }
 
@@ -165,23 +195,60 @@ class QueryView {
   std::vector<Near> estimates_;
   std::vector<Run> runs_;
   std::vector<std::uint32_t> matches_;
+  bool is_filtered_ = task_.plan.allowed != nullptr && admitted_share(task_.plan) < kWaypointShare;
+  const std::uint64_t* rows_ = is_filtered_ ? admitted_rows(task_) : nullptr;
   bool admits_all_ = task_.plan.allowed == nullptr && task_.plan.segment->live() == task_.plan.segment->documents();
   float best_token_score_ = 0.0f;
   std::uint64_t scored_ = 0;
 };
 
-// The graph's own entries and the heaviest rows of the query's lists.
-std::vector<std::uint32_t> entry_rows(const GraphTask& task) {
+// How much a posting can add to a score, as far as the segment says without its vector.
+float posting_weight(const Segment& segment, std::uint64_t posting) {
+  if (segment.weights.present()) return segment.weights.at<std::uint8_t>(posting);
+  for (const Section* section : {&segment.values, &segment.scales})
+    if (section->present()) {
+      const float weight = half_to_float(section->at<std::uint16_t>(posting));
+      return weight == weight ? weight : 0.0f;  // NaN would break the order
+    }
+  return 0.0f;
+}
+
+// The rows with the heaviest of a list's postings in allowed documents; ties go to the lower document.
+std::vector<std::uint32_t> heaviest_rows(const GraphTask& task, const Group& group) {
+  const auto list = Cursor(*task.plan.segment, group, task.query, task.rules, task.cancel, task.plan.allowed).select_list();
+  std::vector<Scored> heaviest;
+  for (std::size_t i = 0; i < list->documents.size(); ++i)
+    heaviest.push_back({posting_weight(*task.plan.segment, group.list.first + list->postings[i]), list->documents[i]});
+  const double wanted = std::max(1.0, kFilteredSeeds / std::sqrt(admitted_share(task.plan))) * static_cast<double>(task.graph.seeds_per_list());
+  const std::size_t n = std::min({heaviest.size(), static_cast<std::size_t>(wanted), kMaxSeeds});
+  std::partial_sort(heaviest.begin(), heaviest.begin() + static_cast<std::ptrdiff_t>(n), heaviest.end(), better);
+  std::vector<std::uint32_t> rows;
+  for (std::size_t i = 0; i < n; ++i) rows.push_back(task.graph.row_of(static_cast<std::uint32_t>(heaviest[i].number)));
+  return rows;
+}
+
+std::span<const std::uint32_t> allowed_seeds(const GraphTask& task, const Group& group) {
+  return task.plan.allowed->graph().seeds(group.number, [&] { return heaviest_rows(task, group); });
+}
+
+// The graph's own entries, and the rows with the heaviest postings of the query's lists.
+std::vector<std::uint32_t> entry_rows(const GraphTask& task, const QueryView& view) {
   const std::span<const std::uint32_t> own = task.graph.entries();
   std::vector<std::uint32_t> rows(own.begin(), own.end());
   for (const Group& group : task.plan.groups) {
-    const std::span<const std::uint32_t> seeds = task.graph.seeds(static_cast<std::uint64_t>(task.query.query.list(task.segment, group.first_token)));
+    const std::span<const std::uint32_t> seeds = view.is_filtered() ? allowed_seeds(task, group) : task.graph.seeds(group.number);
     rows.insert(rows.end(), seeds.begin(), seeds.end());
   }
   return rows;
 }
 
-std::uint64_t admitted(const SegmentPlan& plan) { return plan.allowed != nullptr ? plan.allowed->count() : plan.segment->live(); }
+// Rows that a search scores exactly; more if a filter thins out the graph.
+std::uint64_t width_of(const GraphTask& task) {
+  const std::uint64_t width = std::max({task.effort, task.k, kMinWidth});
+  const double share = admitted_share(task.plan);
+  if (task.plan.allowed == nullptr || share >= kWaypointShare) return width;
+  return std::max(width, static_cast<std::uint64_t>(kFilteredWidth * static_cast<double>(width) / std::sqrt(std::sqrt(share))));
+}
 
 GraphWalk& workspace() {
   thread_local GraphWalk walk;
@@ -190,21 +257,22 @@ GraphWalk& workspace() {
 
 }  // namespace
 
-std::uint64_t graph_width(std::uint64_t k, std::uint64_t effort) { return std::max({effort, k, kMinWidth}); }
-
 bool graph_pays(const GraphTask& task) {
   const auto documents = static_cast<double>(task.plan.segment->documents()), allowed = static_cast<double>(admitted(task.plan));
+  const bool is_filtered = task.plan.allowed != nullptr;
+  if (is_filtered && admitted_share(task.plan) < kMinShare) return false;
   const double dimensions = static_cast<double>(task.graph.dimension());
   const double scan = task.plan.selected() != nullptr ? kPerSelected * allowed : kPerDocument * (1 + dimensions / 96) * documents;
-  return kPerRow * static_cast<double>(graph_width(task.k, task.effort)) * documents < scan * allowed;
+  return (is_filtered ? kPerFilteredRow : kPerRow) * static_cast<double>(width_of(task)) < scan;
 }
 
 bool search_graph(const GraphTask& task, TopK& best, std::uint64_t& dots) {
   QueryView view(task);
   GraphWalk& walk = workspace();
-  std::vector<std::uint32_t> entries = entry_rows(task);
+  std::vector<std::uint32_t> entries = entry_rows(task, view);
   view.order(entries);
-  dots += walk.run(view, entries, graph_width(task.k, task.effort), task.cancel);
+  const std::uint64_t width = width_of(task);
+  dots += view.is_filtered() ? walk.run_admitted(view, entries, width, task.cancel) : walk.run(view, entries, width, task.cancel);
   std::vector<Scored> hits;
   hits.reserve(walk.best().size());
   dots += view.dots() + walk.best().size();
@@ -212,7 +280,8 @@ bool search_graph(const GraphTask& task, TopK& best, std::uint64_t& dots) {
   std::sort(hits.begin(), hits.end(), [](const Scored& a, const Scored& b) { return a.number < b.number; });
   const auto repeated = [](const Scored& a, const Scored& b) { return a.number == b.number; };
   hits.erase(std::unique(hits.begin(), hits.end(), repeated), hits.end());  // a forged file may give two rows one number
-  if (hits.size() < std::min(task.k, admitted(task.plan))) return false;
+  // With a filter, the rows that the walk went around may have cut off others.
+  if (hits.size() < std::min(view.is_filtered() ? width : task.k, admitted(task.plan))) return false;
   for (const Scored& hit : hits) {
     float semantic;
     semantic_scores(*task.plan.segment, task.query, hit.number, 1, &semantic);

@@ -5,51 +5,18 @@
 
 #include "check.hpp"
 #include "citadel/dispatch.hpp"
-#include "citadel/graph_builder.hpp"
 #include "citadel/match_postings.hpp"
-#include "fixture.hpp"
+#include "graph_fixture.hpp"
 
 using namespace citadel;
+using fixture::Built;
+using fixture::clustered;
 using fixture::Example;
+using fixture::random_float;
 
 namespace {
 
 constexpr std::uint64_t kDocuments = 3000, kDimension = 48;
-
-float random_float(std::uint32_t& state) { return static_cast<float>(fixture::next_random(state) >> 8) / 8388608.0f - 1.0f; }
-
-// Rows around a few centres, as passages lie around topics.
-std::vector<float> clustered(std::uint64_t rows, std::size_t d) {
-  std::uint32_t state = 5;
-  std::vector<float> centres(40 * d), vectors(rows * d);
-  for (float& x : centres) x = random_float(state);
-  for (std::uint64_t row = 0; row < rows; ++row) {
-    const float* centre = centres.data() + (fixture::next_random(state) >> 16) % 40 * d;
-    for (std::size_t j = 0; j < d; ++j) vectors[row * d + j] = centre[j] + 0.5f * random_float(state);
-  }
-  return vectors;
-}
-
-// A graph's arrays, built.
-struct Built {
-  Built(const std::vector<float>& vectors, std::uint64_t rows, std::size_t d, std::size_t threads)
-      : nibbles(rows * nibble_row_bytes(d)), codes(rows * kNibbleBlock * nibble_blocks(d)), scales(rows), norms(rows), sums(rows), links(rows * kBuildLinks) {
-    GraphBuilder builder({rows, d, nibbles.data(), codes.data(), scales.data(), sums.data(), norms.data(), links.data()}, {});
-    std::vector<std::uint32_t> numbers(rows);
-    for (std::uint32_t row = 0; row < rows; ++row) numbers[row] = row;
-    builder.put(numbers.data(), vectors.data(), rows);
-    while (builder.inserted() < rows) builder.insert_batch(threads, nullptr);
-    builder.finish(threads, nullptr);
-    layout = builder.layout();
-    entries = builder.entries();
-  }
-
-  fixture::Bytes nibbles;
-  std::vector<std::int8_t> codes;
-  std::vector<float> scales, norms;
-  std::vector<std::int32_t> sums;
-  std::vector<std::uint32_t> links, layout, entries;
-};
 
 void test_nibbles_are_close_and_the_same_everywhere() {
   std::uint32_t state = 3;
@@ -193,53 +160,15 @@ void test_a_cancelled_build_stops() {
 
 // A segment with clustered semantic vectors, and its graph.
 struct World {
-  World(const char* kind, const char* codec) : example(fixture::make_example(kind, codec, kDocuments, 900, 4, kDimension)) {
-    vectors = clustered(kDocuments, kDimension);
-    const Int8Vectors coded = quantize_int8(vectors.data(), kDocuments, kDimension);
-    example.sections.put("SEMANTIC_CODES", fixture::bytes_of(coded.codes));
-    example.sections.put("SEMANTIC_SCALES", fixture::bytes_of(coded.scales));
-    put_graph();
-  }
-
-  void put_graph() {
-    const Built built(vectors, kDocuments, kDimension, 1);
-    const std::size_t width = nibble_row_bytes(kDimension);
-    std::vector<std::uint32_t> ranks(kDocuments), links, postings, seeds;
-    for (std::uint32_t row = 0; row < kDocuments; ++row) ranks[built.layout[row]] = row;
-    std::vector<std::vector<std::uint32_t>> own(kDocuments);
-    std::uint32_t posting = 0;
-    for (const auto& list : example.lists)
-      for (const std::uint32_t document : list) own[document].push_back(posting++);
-    fixture::Bytes rows(kDocuments * width);
-    for (std::size_t row = 0; row < kDocuments; ++row) {
-      const std::uint32_t document = built.layout[row];
-      std::memcpy(rows.data() + row * width, built.nibbles.data() + document * width, width);
-      const std::uint32_t bounds[] = {static_cast<std::uint32_t>(postings.size()), static_cast<std::uint32_t>(postings.size() + own[document].size())};
-      std::memcpy(rows.data() + row * width + 4, bounds, sizeof bounds);
-      postings.insert(postings.end(), own[document].begin(), own[document].end());
-      for (std::size_t i = 0; i < 32; ++i) {
-        const std::uint32_t target = built.links[document * kBuildLinks + i];
-        links.push_back(target == kNoLink ? kNoLink : ranks[target]);
-      }
-    }
-    for (const auto& list : example.lists) seeds.push_back(ranks[list[0]]), seeds.push_back(kNoLink);
-    std::vector<std::uint32_t> entries;
-    for (const std::uint32_t row : built.entries) entries.push_back(ranks[row]);
-    graph.put("GRAPH_ROWS", rows), graph.put("GRAPH_LINKS", fixture::bytes_of(links)), graph.put("GRAPH_NUMBERS", fixture::bytes_of(built.layout));
-    graph.put("GRAPH_ENTRIES", fixture::bytes_of(entries)), graph.put("GRAPH_SEEDS", fixture::bytes_of(seeds));
-    graph.put("GRAPH_POSTINGS", fixture::bytes_of(postings));
-  }
-
-  GraphShape shape() const { return {"graph", kDocuments, kDimension, example.lists.size() * 900, 32, example.lists.size(), 2}; }
+  World(const char* kind, const char* codec) : example(fixture::make_example(kind, codec, kDocuments, 900, 4, kDimension)), graph(fixture::put_graph(example)) {}
 
   Snapshot open(const std::uint8_t* deleted = nullptr) {
     return Snapshot({std::make_shared<const Segment>(example.shape, example.sections.view(), deleted, fixture::make_codebook(example.shape))}, true, 0.5f, 0.1f,
-                    {std::make_shared<const Graph>(shape(), graph.view())});
+                    {std::make_shared<const Graph>(fixture::graph_shape(example), graph.view())});
   }
 
   Example example;
   fixture::Sections graph;
-  std::vector<float> vectors;
 };
 
 double overlap(const Result& a, const Result& b) {
@@ -282,21 +211,55 @@ void test_scores_are_those_of_a_scan() {
   }
 }
 
-void test_deleted_and_other_documents_are_only_passed_through() {
+void test_deleted_documents_are_only_passed_through() {
   World world("vectors", "int8");
   fixture::Bytes deleted(kDocuments / 8 + 1, 0x33);
-  const Snapshot snapshot = world.open(deleted.data());
-  check_against_exact(snapshot, {});
-  fixture::Bytes bitmap(kDocuments / 8 + 1, 0xf0);
-  const std::vector<DocumentSet> allowed{snapshot.segments()[0]->allowed(bitmap.data())};
-  SearchOptions options;
-  options.allowed = &allowed;
-  check_against_exact(snapshot, options);
-  std::fill(bitmap.begin(), bitmap.end(), std::uint8_t{0});
+  check_against_exact(world.open(deleted.data()), {});
+}
+
+// Walks that go around most documents, around few, and through them.
+void test_filtered_walks_return_allowed_documents_with_their_scores() {
+  for (const char* kind : {"vectors", "sparse", "none"}) {
+    World world(kind, std::string(kind) == "vectors" ? "int8" : "fp16");
+    fixture::Bytes deleted(kDocuments / 8 + 1, 0x33);
+    for (const std::uint8_t* none : {static_cast<const std::uint8_t*>(nullptr), static_cast<const std::uint8_t*>(deleted.data())}) {
+      const Snapshot snapshot = world.open(none);
+      for (const int bits : {0xf0, 0xfe, 0xff}) {
+        fixture::Bytes bitmap(kDocuments / 8 + 1, static_cast<std::uint8_t>(bits));
+        bitmap[3] = 0;
+        const std::vector<DocumentSet> allowed{snapshot.segments()[0]->allowed(bitmap.data())};
+        SearchOptions options;
+        options.allowed = &allowed;
+        check_against_exact(snapshot, options);
+      }
+    }
+  }
+}
+
+void test_few_allowed_documents_are_all_returned() {
+  World world("vectors", "int8");
+  fixture::Bytes deleted(kDocuments / 8 + 1, 0x33), bitmap(kDocuments / 8 + 1, 0);
   bitmap[7] = 0xff;
+  const Snapshot snapshot = world.open(deleted.data());
   const std::vector<DocumentSet> few{snapshot.segments()[0]->allowed(bitmap.data())};
+  SearchOptions options;
   options.allowed = &few, options.semantic = Semantic::graph, options.k = 20;
   CHECK(snapshot.search(fixture::make_query(*snapshot.segments()[0]), options).numbers.size() == 4);
+}
+
+// A filter that separates the rows from each other: the walk ends early, and a scan takes over.
+void test_a_walk_that_is_cut_off_does_not_shorten_a_result() {
+  World world("vectors", "int8");
+  world.graph.put("GRAPH_LINKS", fixture::bytes_of(std::vector<std::uint32_t>(32 * kDocuments, kNoLink)));
+  const Snapshot snapshot = world.open();
+  const fixture::Bytes bitmap(kDocuments / 8 + 1, 0x55);
+  const std::vector<DocumentSet> allowed{snapshot.segments()[0]->allowed(bitmap.data())};
+  SearchOptions options;
+  options.allowed = &allowed, options.semantic = Semantic::graph, options.effort = 100, options.k = 1;
+  const Query query = fixture::make_query(*snapshot.segments()[0]);
+  const Result graph = snapshot.search(query, options);
+  options.semantic = Semantic::exact;
+  CHECK(graph.numbers == snapshot.search(query, options).numbers);
 }
 
 // `automatic` scans a segment that is too small for its graph, and k as large as the segment returns all of it.
@@ -334,9 +297,17 @@ void search_or_throw(World& world) {
       use_instruction_set(name);
       SearchOptions options;
       options.k = 50, options.effort = 100, options.semantic = Semantic::graph;
-      const Result result = snapshot.search(query, options);
-      CHECK(std::set<std::int64_t>(result.numbers.begin(), result.numbers.end()).size() == result.numbers.size());
-      for (const std::int64_t number : result.numbers) CHECK(number >= 0 && static_cast<std::uint64_t>(number) < kDocuments);
+      const fixture::Bytes bitmap(kDocuments / 8 + 1, 0x0f);
+      const std::vector<DocumentSet> allowed{snapshot.segments()[0]->allowed(bitmap.data())};
+      for (const auto* filter : {static_cast<const std::vector<DocumentSet>*>(nullptr), &allowed}) {
+        options.allowed = filter;
+        const Result result = snapshot.search(query, options);
+        CHECK(std::set<std::int64_t>(result.numbers.begin(), result.numbers.end()).size() == result.numbers.size());
+        for (const std::int64_t number : result.numbers) {
+          CHECK(number >= 0 && static_cast<std::uint64_t>(number) < kDocuments);
+          CHECK(filter == nullptr || allowed[0].contains(static_cast<std::uint64_t>(number)));
+        }
+      }
     }
   } catch (const CorruptError&) {
   }
@@ -384,7 +355,7 @@ void test_a_graph_of_another_segment_is_refused() {
   World world("vectors", "int8");
   Example other = fixture::make_example("vectors", "int8", kDocuments, 800, 4, kDimension);
   const auto segment = std::make_shared<const Segment>(other.shape, other.sections.view(), nullptr, nullptr);
-  const auto graph = std::make_shared<const Graph>(world.shape(), world.graph.view());
+  const auto graph = std::make_shared<const Graph>(fixture::graph_shape(world.example), world.graph.view());
   CHECK_THROWS(CorruptError, Snapshot({segment}, true, 0, 0, {graph}));
 }
 
@@ -399,7 +370,10 @@ int main() {
   test_a_kept_graph_is_checked();
   test_a_cancelled_build_stops();
   test_scores_are_those_of_a_scan();
-  test_deleted_and_other_documents_are_only_passed_through();
+  test_deleted_documents_are_only_passed_through();
+  test_filtered_walks_return_allowed_documents_with_their_scores();
+  test_few_allowed_documents_are_all_returned();
+  test_a_walk_that_is_cut_off_does_not_shorten_a_result();
   test_a_scan_takes_over_where_a_graph_does_not_pay();
   test_rows_that_nothing_links_to_do_not_shorten_a_result();
   test_forged_sections_do_no_harm();

@@ -21,6 +21,7 @@ from citadel.index.storage import FolderStorage
 from citadel.search.deadline import deadline
 from citadel.search.searcher import Searcher
 from tests.index.quick import Quick
+from tests.support import centroid_indexes, graphs
 
 WORDS = ("fox", "dog", "cat", "red", "old")
 
@@ -129,6 +130,27 @@ def test_vectors(tmp_path: Path, mode: str) -> None:
     assert explained == index.searcher().explain_vectors("d1", *query).to_json()
 
 
+@pytest.mark.parametrize("options", [{}, {"filter": {"parity": 1}}], ids=["all", "filtered"])
+def test_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """Shards with graphs: exact scores, nearly the best documents, and a larger `ef` finds more."""
+    monkeypatch.setattr("citadel.index.shard.GRAPH_FLOOR", 1)
+    index = graphs.build(tmp_path / "one")
+    shard_index(index._snapshot, FolderStorage(tmp_path / "root"), 2, graph=True)
+    remote = searcher(tmp_path, Shards(tmp_path / "root", 2))
+    assert all(segment.record.graph_file for segment in remote.snapshot.segments)
+    one, shares = index.searcher(threads=1), []
+    for number in range(10):
+        query = graphs.query(number)
+        whole = one.search_vectors(**query, k=graphs.DOCUMENTS, semantic_mode="exact", **options)
+        exact = dict(zip(whole.ids, whole.scores, strict=True))
+        for mode, ef in (("graph", None), ("graph", graphs.DOCUMENTS), ("auto", None)):
+            hits = remote.search_vectors(**query, k=10, semantic_mode=mode, ef=ef, **options)
+            assert list(hits.scores) == [exact[id] for id in hits.ids]
+            shares.append(len(set(hits.ids) & set(whole.ids[:10])) / 10)
+            assert ef is None or list(hits.ids) == list(whole.ids[:10])
+    assert float(np.mean(shares)) > 0.95
+
+
 def test_bits_of_a_filter_are_sent_once(tmp_path: Path) -> None:
     text_root(tmp_path)
     shards = Shards(tmp_path / "root", 3)
@@ -202,3 +224,25 @@ def test_only_sharded_indexes(tmp_path: Path) -> None:
     index = text_root(tmp_path)
     with pytest.raises(UsageError, match="citadel shard"):
         index.searcher(engine=Shards(tmp_path / "root", 3).open_engine)
+
+
+@pytest.mark.parametrize("filter", [None, {"year": {"$lt": 3}}])
+def test_shards_of_a_centroid_index(tmp_path: Path, filter: dict[str, Any] | None) -> None:
+    """Every shard scores `ef` documents of its own, so no document of the one index's top k is missing."""
+    with centroid_indexes.few_tokens():
+        index = centroid_indexes.mixed(tmp_path / "one")
+    shard_index(index._snapshot, FolderStorage(tmp_path / "root"), 3)
+    shards = Shards(tmp_path, 3)
+    shards.servers = [ShardServer(FolderStorage(tmp_path / "root"), shard) for shard in range(3)]
+    remote, local = searcher(tmp_path, shards), index.searcher()
+    for number in range(5):
+        vectors = centroid_indexes.query(number)
+        asked: dict[str, Any] = {"vectors": vectors, "k": 8, "filter": filter}
+        exact = local.search_vectors(**asked, semantic_mode="exact")
+        assert remote.search_vectors(**asked, semantic_mode="exact").to_dicts() == exact.to_dicts()
+        scores = dict(zip(exact.ids, exact.scores, strict=True))
+        for own, other in zip(
+            remote.search_vectors(**asked, ef=12), local.search_vectors(**asked, ef=12), strict=True
+        ):
+            assert own.score >= other.score
+            assert own.score == scores.get(own.id, own.score)

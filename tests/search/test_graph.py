@@ -15,6 +15,7 @@ from tests.property.test_passages import long_documents
 from tests.property.worlds import World, built
 from tests.support import graphs
 
+DOCUMENTS = graphs.DOCUMENTS
 KINDS = [("vectors", "int8"), ("vectors", "fp16"), ("none", "int8")]
 
 
@@ -91,6 +92,25 @@ def test_deleted_documents_are_never_returned(index: citadel.Index) -> None:
         ids = searcher.search_vectors(**graphs.query(number), k=50, semantic_mode="graph").ids
         assert len(ids) == 50
         assert all(int(id[1:]) % 5 for id in ids)
+
+
+@pytest.mark.parametrize("below", [DOCUMENTS * 19 // 20, DOCUMENTS // 2, DOCUMENTS // 5])
+def test_filtered_walks_find_the_best_allowed_documents(index: citadel.Index, below: int) -> None:
+    searcher, allowed = index.searcher(threads=1), {"number": {"$lt": below}}
+    assert overlap(searcher, "vectors", 200, filter=allowed) > 0.9
+    for _ in range(2):  # the second search finds what the first has kept
+        hits = searcher.search_vectors(**graphs.query(4), k=50, semantic_mode="graph", filter=allowed)
+        assert len(hits.ids) == 50
+        assert all(int(id[1:]) < below for id in hits.ids)
+
+
+def test_fewer_allowed_documents_than_k_are_all_returned(index: citadel.Index) -> None:
+    searcher = index.searcher(threads=1)
+    for count in (0, 1, 7, 40):
+        allowed = {"number": {"$lt": count}}
+        for mode in ("graph", "auto"):
+            hits = searcher.search_vectors(**graphs.query(5), k=50, semantic_mode=mode, filter=allowed)
+            assert sorted(hits.ids) == sorted(f"d{number}" for number in range(count))
 
 
 def test_filters_hold_inside_the_graph(index: citadel.Index) -> None:

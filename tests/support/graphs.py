@@ -34,7 +34,8 @@ def query(number: int, kind: str = "vectors") -> dict[str, Any]:
 
 
 def document(number: int, kind: str = "vectors") -> dict[str, Any]:
-    return {"id": f"d{number}", "text": f"text {number}", "parity": number % 2, **given(number, kind)}
+    fields = {"id": f"d{number}", "text": f"text {number}", "number": number, "parity": number % 2}
+    return {**fields, **given(number, kind)}
 
 
 def create(folder: Path, kind: str = "vectors", codec: str = "int8", graph: bool = True) -> citadel.Index:

@@ -65,7 +65,8 @@ def test_margin_drops_high_scoring_passages(folder: Path) -> None:
     assert mined(folder, 9, 1.5)["negatives"] == ["d4"]
 
 
-def test_mine_with_bm25(folder: Path) -> None:
+def test_mine_with_bm25(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CITADEL_MODEL", "no-such-model")  # the default model has no part in it
     out = folder / "negatives.jsonl"
     assert mine(part(folder), "bm25", out, k=3) == 4
     result = rows(out)
@@ -77,6 +78,20 @@ def test_mine_with_bm25(folder: Path) -> None:
         "pairs.jsonl",
         "passages.jsonl",
     ]
+
+
+def test_mine_with_bm25_a_query_without_words(folder: Path) -> None:
+    with open(folder / "pairs.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"query": "?!", "positive": "d1"}) + "\n")
+    out = folder / "negatives.jsonl"
+    assert mine(part(folder), "bm25", out, k=3) == 5
+    assert rows(out)[-1] == {
+        "query": "?!",
+        "positive": "d1",
+        "negatives": [],
+        "scores": [],
+        "positive_score": None,
+    }
 
 
 def test_mine_with_a_sentence_encoder(folder: Path, backbone: Path) -> None:

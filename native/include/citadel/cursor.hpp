@@ -18,6 +18,9 @@ struct Group {
   std::size_t first_token, tokens;
 };
 
+// Prefetch the first blocks of an open list.
+void prefetch_list(const Segment& segment, const ListView& list);
+
 struct ScoringRules {
   bool floor;
   float norm_base, norm_slope;
@@ -40,6 +43,9 @@ class Cursor {
   // Use the selected postings of the list that an earlier search has kept. If none has and `keeps`, read the whole list
   // and keep them.
   void use_kept(bool keeps);
+
+  // The selected postings of the whole list.
+  std::shared_ptr<const SelectedPostings> select_list();
 
   // Skip to the first document ≥ `document`. Call it at most once, before any other member.
   void seek(std::uint64_t document);
@@ -69,7 +75,6 @@ class Cursor {
   std::size_t load_kept();
   void prefetch_kept(std::size_t first, std::size_t n);
   std::size_t score_selected(std::size_t n);
-  std::shared_ptr<const SelectedPostings> select_list();
   bool continues(std::uint32_t document) const;
   bool is_done() const { return kept_ != nullptr ? next_kept_ == kept_->documents.size() : posting_ >= group_.list.last; }
   std::size_t select_block(std::size_t staged);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "citadel/graph_filter.hpp"
 #include "citadel/selected_postings.hpp"
 
 namespace citadel {
@@ -39,6 +40,9 @@ class DocumentSet {
   // What searches keep of the lists that they have read.
   SelectedLists& lists() const { return *lists_; }
 
+  // What searches keep of the segment's graph.
+  GraphFilter& graph() const { return *graph_; }
+
   // Members are listed if they are few. `between` is for those only: the members from `first` to `last`, both included.
   bool is_listed() const { return !ranks_.empty(); }
   std::span<const std::uint32_t> between(std::uint64_t first, std::uint64_t last) const {
@@ -61,6 +65,7 @@ class DocumentSet {
   std::vector<std::uint32_t> members_;  // ascending, if they are few
   std::vector<std::uint32_t> ranks_;    // members before each word
   std::shared_ptr<SelectedLists> lists_;
+  std::shared_ptr<GraphFilter> graph_ = std::make_shared<GraphFilter>();
   std::uint64_t count_ = 0;
   bool is_selective_ = false;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -31,6 +32,7 @@ class Graph {
   std::uint64_t dimension() const { return dimension_; }
   std::uint64_t postings() const { return postings_; }
   std::size_t blocks() const { return blocks_; }
+  std::uint64_t seeds_per_list() const { return seeds_per_list_; }
 
   // Rows to start from.
   std::span<const std::uint32_t> entries() const;
@@ -41,6 +43,9 @@ class Graph {
   // The links of a row; throws CorruptError if one leads outside.
   std::span<const std::uint32_t> links(std::uint32_t row) const;
 
+  // The links of a row that lead to rows of a bitmap; out has room for kMaxLinks.
+  std::size_t links_among(std::uint32_t row, const std::uint64_t* bitmap, std::uint32_t* out) const;
+
   // Where the codes of a row begin.
   const std::uint8_t* codes(std::uint32_t row) const {
     const std::uint64_t at = row * row_bytes_;
@@ -50,6 +55,10 @@ class Graph {
 
   // The number of a row in the segment.
   std::uint32_t number(std::uint32_t row) const;
+
+  // The row of a number, from a table that is made at the first call: 4 bytes per row. 0 for a number that no row of a
+  // forged file has.
+  std::uint32_t row_of(std::uint32_t number) const;
 
   // The postings of a row, ascending in a file that was not forged.
   std::span<const std::uint32_t> postings(std::uint32_t row) const;
@@ -85,6 +94,8 @@ class Graph {
   std::uint64_t rows_, dimension_, postings_, links_per_row_, lists_, seeds_per_list_;
   std::size_t blocks_, row_bytes_;
   std::size_t mapping_ = kUnwatched;
+  struct RowTable;
+  std::shared_ptr<RowTable> row_table_;
   Section codes_, links_, entries_, numbers_, forward_, seeds_;
 };
 

@@ -17,8 +17,6 @@ struct GraphTask {
   std::uint64_t effort;  // rows that are scored exactly; at least k are
 };
 
-// Rows that a graph search scores exactly for a result of k documents.
-std::uint64_t graph_width(std::uint64_t k, std::uint64_t effort);
 
 // Whether the graph is likely to be faster than a scan: not for a large k nor if few documents are allowed.
 bool graph_pays(const GraphTask& task);

@@ -13,6 +13,9 @@ namespace citadel {
 
 constexpr std::size_t kMaxLinks = 64;
 
+// Rows that replace those that a filter leaves out among the links of a row, at least one for each; measured by benchmarks/graph.py.
+constexpr std::size_t kReplacements = 16;
+
 // A row of the graph and its score; a higher score is nearer.
 struct Near {
   float score;
@@ -66,11 +69,25 @@ class GraphWalk {
   // Returns the number of rows scored.
   template <class Graph>
   std::uint64_t run(Graph& graph, std::span<const std::uint32_t> entries, std::size_t width, const Cancel* cancel) {
+    return walk(graph, entries, width, cancel, [&](std::span<const std::uint32_t> rows) { visit(graph, rows, width); });
+  }
+
+  // The same, but only admitted rows are scored: a walk goes around the others by their links.
+  template <class Graph>
+  std::uint64_t run_admitted(Graph& graph, std::span<const std::uint32_t> entries, std::size_t width, const Cancel* cancel) {
+    return walk(graph, entries, width, cancel, [&](std::span<const std::uint32_t> rows) { visit_admitted(graph, rows, width); });
+  }
+
+  std::vector<Near>& best() { return best_; }
+
+ private:
+  template <class Graph, class Visit>
+  std::uint64_t walk(Graph& graph, std::span<const std::uint32_t> entries, std::size_t width, const Cancel* cancel, Visit visit) {
     visited_.clear(), frontier_.clear(), best_.clear();
     scored_ = 0;
     while (!entries.empty()) {
       const std::size_t n = std::min(entries.size(), kMaxLinks);
-      visit(graph, entries.first(n), width);
+      visit(entries.first(n));
       entries = entries.subspan(n);
     }
     while (!frontier_.empty()) {
@@ -79,24 +96,58 @@ class GraphWalk {
       if (best_.size() >= width && nearer(best_.front(), next)) break;
       std::pop_heap(frontier_.begin(), frontier_.end(), farther);
       frontier_.pop_back();
-      visit(graph, graph.links(next.row), width);
+      visit(graph.links(next.row));
     }
     return scored_;
   }
 
-  std::vector<Near>& best() { return best_; }
-
- private:
   template <class Graph>
   void visit(Graph& graph, std::span<const std::uint32_t> rows, std::size_t width) {
     Near fresh[kMaxLinks];
     std::size_t n = 0;
     for (const std::uint32_t row : rows)
       if (visited_.insert(row)) graph.prefetch(row), fresh[n++].row = row;
+    score(graph, fresh, n, width);
+  }
+
+  // Rows that are not admitted are left out, and each of them is replaced by a few admitted ones that it links to.
+  template <class Graph>
+  void visit_admitted(Graph& graph, std::span<const std::uint32_t> rows, std::size_t width) {
+    std::uint32_t left_out[kMaxLinks];
+    Near fresh[kMaxLinks];
+    std::size_t n = 0, num_left_out = 0;
+    for (const std::uint32_t row : rows) {
+      if (!visited_.insert(row)) continue;
+      if (graph.admits(row)) graph.prefetch(row), fresh[n++].row = row;
+      else graph.prefetch_links(row), left_out[num_left_out++] = row;
+    }
+    score(graph, fresh, n, width), n = 0;
+    const std::size_t per_row = std::max<std::size_t>(1, kReplacements / std::max<std::size_t>(1, num_left_out));
+    for (std::size_t i = 0; i < num_left_out; ++i) {
+      n += replace(graph, left_out[i], std::min(per_row, kMaxLinks - n), fresh + n);
+      if (n == kMaxLinks) score(graph, fresh, n, width), n = 0;
+    }
+    score(graph, fresh, n, width);
+  }
+
+  // Up to `limit` new rows that an omitted row links to.
+  template <class Graph>
+  std::size_t replace(Graph& graph, std::uint32_t row, std::size_t limit, Near* out) {
+    std::uint32_t admitted[kMaxLinks];
+    const std::size_t num_admitted = graph.admitted_links(row, admitted);
+    std::size_t n = 0;
+    for (std::size_t i = 0; i < num_admitted && n < limit; ++i)
+      if (visited_.insert(admitted[i])) graph.prefetch(admitted[i]), out[n++] = {0.0f, admitted[i]};
+    return n;
+  }
+
+  // Score new rows and keep those that can be among the nearest.
+  template <class Graph>
+  void score(Graph& graph, Near* rows, std::size_t n, std::size_t width) {
     scored_ += n;
     const bool is_full = best_.size() >= width;
-    n = graph.score(fresh, n, is_full ? best_.front().score : -std::numeric_limits<float>::infinity());
-    for (std::size_t i = 0; i < n; ++i) offer(graph, fresh[i], width);
+    n = graph.score(rows, n, is_full ? best_.front().score : -std::numeric_limits<float>::infinity());
+    for (std::size_t i = 0; i < n; ++i) offer(graph, rows[i], width);
   }
 
   template <class Graph>

@@ -15,7 +15,7 @@ from citadel.filter.tree import Filter
 from citadel.index.snapshot import Snapshot
 from citadel.search.engine import Engine
 from citadel.search.grouping import ByDocument, ByField, Groups
-from citadel.search.plan import EXACT_ALLOWED, Options, plan_options
+from citadel.search.plan import EXACT_ALLOWED, Options, plan_options, resolve_auto
 from citadel.text.values import unwrapped
 from citadel.types import Scored
 
@@ -60,6 +60,8 @@ class Requests:
     def __init__(self, snapshot: Snapshot, engine: Engine[Any]) -> None:
         self._snapshot, self._engine = snapshot, engine
         self._documents = ByDocument(snapshot) if snapshot.has_long_documents else None
+        # The engine weighs a scan of few allowed documents itself.
+        self._is_sublinear = snapshot.settings.router == "centroid" or resolve_auto(snapshot) == "auto"
         self._options: dict[Any, Options] = {}
         self._filters: dict[Hashable, tuple[Filter, Any]] = {}
         self._lock = threading.Lock()
@@ -84,8 +86,7 @@ class Requests:
         parsed, allowed = None, None
         if filter is not None:
             parsed, allowed = self._prepared(filter, cancel)
-            has_lists = self._snapshot.settings.router == "centroid"
-            if semantic_mode == "auto" and not has_lists and len(allowed) < EXACT_ALLOWED:
+            if semantic_mode == "auto" and not self._is_sublinear and len(allowed) < EXACT_ALLOWED:
                 semantic_mode = "exact"
         groups = self._documents if group_by is None else ByField(self._snapshot, group_by)
         options = self._plan(k, semantic_mode, tau, ef)

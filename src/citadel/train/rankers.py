@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.errors import UsageError
+from citadel.errors import EmptyQueryError, UsageError
 from citadel.progress import Meter, silent
 from citadel.train.config import expand
 from citadel.train.config_tables import DataPart
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from citadel.api import Index
     from citadel.bench.exact import ExactSearch
     from citadel.model.citadel import Citadel
+    from citadel.types import Hit
 
 SCORES_PER_BATCH = {"cuda": 1 << 29, "cpu": 1 << 24}
 DEPTH_FACTOR = 2  # search DEPTH_FACTOR · k deep, to score more positives
@@ -46,9 +47,7 @@ class Ranker(Protocol):
 class EngineRanker:
     """The index engine, with the collection in a temporary index."""
 
-    def __init__(
-        self, source: SourceData, model: str | None = None, threads: int | None = None, meter: Meter = silent
-    ):
+    def __init__(self, source: SourceData, model: str, threads: int | None = None, meter: Meter = silent):
         from citadel.api import Index
 
         self._queries = source.queries
@@ -62,12 +61,21 @@ class EngineRanker:
     def rank(self, query: Rows, positive: Rows, k: int, step: int = 1024) -> Iterator[RankedPassages]:
         for start in range(0, len(query), step):
             texts = self._queries.some(query[start : start + step].tolist())
-            ranking = self._searcher.search_batch(texts, DEPTH_FACTOR * k)
-            for (_, hits), target in zip(ranking, positive[start : start + step].tolist(), strict=True):
+            rankings = self._search(texts, DEPTH_FACTOR * k)
+            for hits, target in zip(rankings, positive[start : start + step].tolist(), strict=True):
                 rows = np.array([int(hit.id) for hit in hits], np.int64)
                 scores = np.array([hit.score for hit in hits], np.float32)
                 own = float(scores[rows == target].max(initial=-np.inf))
                 yield RankedPassages(rows[:k], scores[:k], own)
+
+    def _search(self, texts: Sequence[str], k: int) -> list[Sequence[Hit]]:
+        """The hits of each query; none for a query without words."""
+        try:
+            return [hits for _, hits in self._searcher.search_batch(texts, k)]
+        except EmptyQueryError:
+            if len(texts) == 1:
+                return [[]]
+        return [hits for text in texts for hits in self._search([text], k)]
 
     def close(self) -> None:
         """Remove the temporary index."""
@@ -141,7 +149,7 @@ def find_ranker(
     BM25 and, on a CPU, exported models run in the engine; everything else runs in torch.
     """
     if model == "bm25":
-        return EngineRanker(source, None, threads, meter)
+        return EngineRanker(source, "bm25", threads, meter)
     model = expand(model)
     dense = model.removeprefix("dense:")
     exported = Path(model, "model.onnx").is_file()
