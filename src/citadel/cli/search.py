@@ -70,7 +70,9 @@ def search(
     ] = None,
     effort: Annotated[
         float | None,
-        typer.Option(help="Graph: 0 to 1, instead of --ef; more finds more and takes longer.  [default: 0.5]"),
+        typer.Option(
+            help="Graph: 0 to 1, instead of --ef; more finds more and takes longer.  [default: 0.5]"
+        ),
     ] = None,
     tau: Annotated[
         float | None, typer.Option(help="Dynamic router: ignore document weights up to this.")

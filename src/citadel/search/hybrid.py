@@ -209,7 +209,7 @@ class Hybrid:
         """
         from citadel.explain.hybrid import HybridExplanation, HybridPart
 
-        options = self._options(semantic_mode, tau, None, cancel, filter, None, None)
+        options = self._options(semantic_mode, tau, None, cancel, filter, None)
         rows = self.fusion.rows(self._results(query, self.candidates, options))
         row = next((row for row in rows if row.id == id), None)
         empty = [ScorePart(name, None, None, 0.0) for name in self.fusion.names]
@@ -264,7 +264,7 @@ class Hybrid:
         cancel: Cancel | None,
         filter: GivenFilter | None,
         group_by: str | None,
-        effort: float | None,
+        effort: float | None = None,
     ) -> list[dict[str, Any]]:
         """The options of each searcher; those that fit none go to all, which refuse them."""
         given = {"cancel": cancel, "filter": filter, "group_by": group_by}

@@ -130,7 +130,8 @@ class Requests:
         self, k: int, semantic_mode: str, tau: float | None, ef: int | None, effort: float | None = None
     ) -> Options:
         """Cached: planning takes a twentieth of a short query."""
-        key = (k.__class__, k, semantic_mode, tau, ef.__class__, ef, effort.__class__, effort)  # the class tells True from 1
+        classes = (k.__class__, ef.__class__, effort.__class__)  # tell True from 1
+        key = (classes, k, semantic_mode, tau, ef, effort)
         try:
             return self._options[key]
         except (KeyError, TypeError):  # new, or unhashable

@@ -137,9 +137,9 @@ class Searcher:
         k of those. `offset` skips the first hits, `min_score` leaves out hits with a lower score. With
         `group_by`, only the best document of each value of a metadata field is a hit; documents without the
         field are groups of their own. `ef` is the number of documents that the mode `graph` scores exactly:
-        more takes longer and misses fewer. `effort`, from 0 to 1, sets it as a share of the default: 0.5 is the
-        default, 0 a quarter and 1 four times as many. `min_relevance` leaves out hits with a lower `hit.relevance`, for
-        models with a calibration.
+        more takes longer and misses fewer. `effort`, from 0 to 1, sets it relative to its default: 0.5 is the
+        default, 0 a quarter and 1 four times as many. `min_relevance` leaves out hits with a lower
+        `hit.relevance`, for models with a calibration.
 
         `rerank` is a function of the query and a list of texts that returns a score for each, such as a
         cross-encoder. It scores the best `rerank_k` hits, at least `offset + k`, and the result is ordered by
