@@ -200,7 +200,11 @@ nb::object find_all(const Snapshot& snapshot, std::size_t n, Find find) {
 }
 
 nb::object find_keys(const PySnapshot& self, Array<std::uint32_t, 1> keys) {
-  return find_all(self.snapshot, keys.size(), [&](const Segment& segment, std::size_t i) { return segment.find_key(keys.data()[i]); });
+  const auto& segments = self.snapshot.segments();
+  const std::size_t n = keys.size();
+  std::vector<std::int64_t> lists(segments.size() * n);
+  for (std::size_t segment = 0; segment < segments.size(); ++segment) segments[segment]->find_keys(keys.data(), n, lists.data() + segment * n);
+  return to_numpy(std::move(lists), {segments.size(), n});
 }
 
 nb::object find_terms(const PySnapshot& self, nb::sequence terms) {

@@ -9,6 +9,7 @@ namespace citadel {
 namespace {
 
 constexpr std::size_t kKeptStep = 128;   // kept postings scored together
+constexpr std::uint64_t kPackedAhead = 256;  // packed bytes of a list that are prefetched before it is read
 constexpr std::size_t kMaxMatched = 32;  // members looked up in a block; testing every document is faster beyond
 
 // Prefetch into the L2 cache, leaving the few L1 miss buffers to demand loads.
@@ -65,6 +66,15 @@ std::uint64_t row_bytes(const Segment& segment) {
 const std::uint8_t* row_data(const Segment& segment) { return segment.kind() == Kind::vectors ? segment.codes.data() : segment.values.data(); }
 
 }  // namespace
+
+void prefetch_list(const Segment& segment, const ListView& list) {
+  if (list.first == list.last) return;
+  const std::uint64_t packed = load<std::uint64_t>(segment.block_offsets.data(), list.first_block) & kOffsetMask;
+  const std::uint64_t end = std::min(list.first + kPrefetchDistance, list.last), width = row_bytes(segment);
+  prefetch(segment.packed_documents.data(), packed, std::min(packed + kPackedAhead, list.packed_end));
+  prefetch(row_data(segment), list.first * width, end * width);
+  if (segment.scales.present()) prefetch(segment.scales.data(), 2 * list.first, 2 * end);
+}
 
 Cursor::Cursor(const Segment& segment, const Group& group, const PreparedQuery& query, const ScoringRules& rules, const Cancel* cancel,
                const DocumentSet* selected)

@@ -33,6 +33,17 @@ Group open_group(const Segment& segment, const Query& query, std::size_t number,
   return {index, segment.open_list(index, cancel), segment.list_scale(index), first, last - first};
 }
 
+// Have the starts of all lists arrive from memory together, then the entries of their first blocks.
+void prefetch_lists(const Snapshot& snapshot, const Query& query) {
+  const auto each = [&](void (Segment::*prefetch)(std::uint64_t) const) {
+    for (std::size_t number = 0; number < query.segments; ++number)
+      for (std::size_t token = 0; token < query.tokens; ++token)
+        if (const std::int64_t list = query.list(number, token); list >= 0) ((*snapshot.segments()[number]).*prefetch)(static_cast<std::uint64_t>(list));
+  };
+  each(&Segment::prefetch_starts);
+  each(&Segment::prefetch_entries);
+}
+
 }  // namespace
 
 void check_query(const Snapshot& snapshot, const Query& query, Semantic semantic) {
@@ -55,6 +66,7 @@ void check_query(const Snapshot& snapshot, const Query& query, Semantic semantic
 
 std::vector<SegmentPlan> plan_segments(const Snapshot& snapshot, const Query& query, const Cancel* cancel) {
   std::vector<SegmentPlan> plans;
+  prefetch_lists(snapshot, query);
   for (std::size_t number = 0; number < query.segments; ++number) {
     const Segment& segment = *snapshot.segments()[number];
     SegmentPlan plan{&segment, snapshot.base(number), {}, 0, {}};

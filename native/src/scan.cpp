@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kMaxTouched = 2048;  // a range with more touched documents is scanned as a whole
 constexpr std::size_t kChunk = 1024;       // accumulators collected between updates of the threshold
+constexpr std::uint64_t kChunksAhead = 4;  // last chunks of a segment during which the next one is prefetched
 constexpr std::size_t kFirstChunk = 64;    // the same before there is a threshold, when every touched document passes
 
 struct Workspace {
@@ -42,6 +43,7 @@ class Scan {
       cursors_.emplace_back(*segment.segment, group, plan.query, plan.rules, plan.cancel, selected_);
       if (selected_ != nullptr) cursors_.back().use_kept(plan.keeps_selected);
       if (begin > 0) cursors_.back().seek(begin);
+      if (begin == 0 && selected_ == nullptr) prefetch_list(*segment.segment, group.list);
     }
     wanted_ = std::lower_bound(segment.wanted.begin(), segment.wanted.end(), begin,
                                [](const Wanted& wanted, std::uint64_t document) { return wanted.document < document; });
@@ -88,6 +90,7 @@ class Scan {
       const std::size_t chunk = best_.has_threshold() ? kChunk : kFirstChunk;
       const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(chunk, limit - start));
       if (plan_.semantic) {
+        prefetch_next(start);
         add_semantic(start, start - base, n);
         clock_(Stage::semantic);
       }
@@ -95,6 +98,15 @@ class Scan {
       clock_(Stage::sort);
       start += n;
     }
+  }
+
+  // While the last semantic vectors are scored, have the lists of the next segment arrive from memory.
+  void prefetch_next(std::uint64_t start) {
+    const std::uint64_t left = divide_up(segment_.segment->documents() - start, kChunk);
+    if (segment_.next == nullptr || left > kChunksAhead) return;
+    const std::vector<Group>& groups = segment_.next->groups;
+    const std::size_t count = divide_up(groups.size() - next_group_, left);
+    for (const std::size_t end = next_group_ + count; next_group_ < end; ++next_group_) prefetch_list(*segment_.next->segment, groups[next_group_].list);
   }
 
   void read_wanted(std::uint64_t base, std::uint64_t limit) {
@@ -155,6 +167,7 @@ class Scan {
   Workspace& space_;
   std::vector<Cursor> cursors_;
   std::vector<Wanted>::iterator wanted_;
+  std::size_t next_group_ = 0;  // of the next segment, to be prefetched
   bool dense_;
 };
 

@@ -136,6 +136,9 @@ class Search {
   TopK token_stage(std::uint64_t k, bool semantic) {
     const std::size_t threads = use_threads(semantic) ? std::max(1u, options_.threads) : 1;
     const std::vector<Task> tasks = split(threads);
+    if (threads == 1)
+      for (std::size_t task = 1; task < tasks.size(); ++task)
+        if (tasks[task].segment->selected() == nullptr) tasks[task - 1].segment->next = tasks[task].segment;
     const ScanPlan plan{prepared_, scoring_rules(), semantic, options_.cancel, clock_ ? &*clock_ : nullptr, threads == 1};
     std::vector<TopK> best(std::max<std::size_t>(1, std::min(threads, tasks.size())), TopK(k));
     std::atomic<std::uint64_t> scored = 0;

@@ -187,6 +187,17 @@ std::uint64_t Segment::checked_packed(const Section& offsets, const Section& pac
   return end;
 }
 
+void Segment::prefetch_starts(std::uint64_t list) const {
+  __builtin_prefetch(list_starts.data() + 8 * list);
+  __builtin_prefetch(block_starts.data() + 8 * list);
+}
+
+void Segment::prefetch_entries(std::uint64_t list) const {
+  const auto block = std::min(load<std::uint64_t>(block_starts.data(), list), blocks_);
+  __builtin_prefetch(block_documents.data() + 4 * block);
+  __builtin_prefetch(block_offsets.data() + 8 * block);
+}
+
 ListView Segment::open_list(std::uint64_t list, const Cancel* cancel) const {
   ListView view;
   const Span span = checked_span(list_starts, list, postings_);
@@ -222,6 +233,17 @@ std::optional<std::uint64_t> Segment::find_key(std::uint32_t key) const {
   const std::uint64_t list = lower_bound(lists_, [&](std::uint64_t i) { return keys.at<std::uint32_t>(i) < key; });
   if (list == lists_ || keys.at<std::uint32_t>(list) != key) return std::nullopt;
   return list;
+}
+
+// All searches take each step together, so that their reads from memory overlap.
+void Segment::find_keys(const std::uint32_t* wanted, std::size_t n, std::int64_t* lists) const {
+  std::fill_n(lists, n, keys.present() && lists_ > 0 ? 0 : -1);
+  if (!keys.present() || lists_ == 0) return;
+  const auto key = [&](std::int64_t list) { return keys.at<std::uint32_t>(static_cast<std::uint64_t>(list)); };
+  auto left = static_cast<std::int64_t>(lists_);
+  for (std::int64_t half = left / 2; half > 0; left -= half, half = left / 2)
+    for (std::size_t i = 0; i < n; ++i) lists[i] += key(lists[i] + half) <= wanted[i] ? half : 0;
+  for (std::size_t i = 0; i < n; ++i) lists[i] = key(lists[i]) == wanted[i] ? lists[i] : -1;
 }
 
 std::optional<std::uint64_t> Segment::find_term(std::string_view term) const {

@@ -23,6 +23,7 @@ def corpus(tmp_path: Path) -> Path:
         (("--cluster", "local", "--shards", 5000), "1024"),
         (("--shards", 2), "--cluster"),
         (("--workers", 2), "--cluster"),
+        (("--model", "default", "--device", "cuda:1", "--shards", 2, "--cluster", "local"), "--device cuda"),
     ],
 )
 def test_options(options: tuple[object, ...], message: str, corpus: Path, citadel: Citadel) -> None:

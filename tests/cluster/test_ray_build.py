@@ -19,6 +19,7 @@ import citadel
 from citadel.cluster.build import Built, build_on_ray
 from citadel.cluster.job import Job
 from citadel.errors import InputError, LockHeldError, ResourceError, UsageError
+from citadel.settings import EncodeOn
 from citadel.types import Document
 from tests.cluster.test_units import BM25, documents
 from tests.support.ray_cluster import local_cluster
@@ -39,8 +40,8 @@ def cluster() -> Iterator[Any]:
 
 
 def job_of(root: Path, **options: Any) -> Job:
-    given: dict[str, Any] = {"unit_documents": 10, "memory": 64 << 20, "graph": False}
-    return Job(str(root), "corpus", 3, BM25, **{**given, **options})
+    given: dict[str, Any] = {"settings": BM25, "unit_documents": 10, "memory": 64 << 20, "graph": False}
+    return Job(str(root), "corpus", 3, **{**given, **options})
 
 
 def build(
@@ -134,6 +135,23 @@ def test_errors_of_workers_keep_their_type(cluster: Any, tmp_path: Path) -> None
         build(job, [Document("huge", "fox " * 2_000_000)])
     with pytest.raises(UsageError, match="pq2"):
         build(Job(str(tmp_path / "pq"), "corpus", 2, {"model": "default", "codec": "pq2"}), documents())
+
+
+def test_devices(cluster: Any, tmp_path: Path) -> None:
+    """Encoders on GPUs ask Ray for one each; on a GPU that only Ray believes in, the error says so."""
+    model = {"model": "default"}
+    torch_cpu = job_of(tmp_path / "torch", settings=model, encode_on=EncodeOn("torch-cpu", "fp32"))
+    assert build(torch_cpu, documents(20)).documents >= 20
+    assert citadel.Index.open(tmp_path / "torch").search("fox", 5)
+    job = job_of(tmp_path / "root", settings=model, encode_on=EncodeOn("cuda"))
+    with pytest.raises(ResourceError, match="needs a GPU, and the cluster has none"):
+        build(job, documents())
+    node = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=80 << 20)
+    try:
+        with pytest.raises(UsageError, match="CUDA"):
+            build(job, documents())
+    finally:
+        cluster.remove_node(node)
 
 
 def write_corpus(path: Path, count: int) -> None:

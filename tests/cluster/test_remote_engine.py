@@ -21,6 +21,7 @@ from citadel.index.storage import FolderStorage
 from citadel.search.deadline import deadline
 from citadel.search.searcher import Searcher
 from tests.index.quick import Quick
+from tests.support import graphs
 
 WORDS = ("fox", "dog", "cat", "red", "old")
 
@@ -127,6 +128,27 @@ def test_vectors(tmp_path: Path, mode: str) -> None:
             assert (ours.ids, ours.scores) == (theirs.ids, theirs.scores)
     explained = remote.explain_vectors("d1", *query).to_json()
     assert explained == index.searcher().explain_vectors("d1", *query).to_json()
+
+
+@pytest.mark.parametrize("options", [{}, {"filter": {"parity": 1}}], ids=["all", "filtered"])
+def test_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """Shards with graphs: exact scores, nearly the best documents, and a larger `ef` finds more."""
+    monkeypatch.setattr("citadel.index.shard.GRAPH_FLOOR", 1)
+    index = graphs.build(tmp_path / "one")
+    shard_index(index._snapshot, FolderStorage(tmp_path / "root"), 2, graph=True)
+    remote = searcher(tmp_path, Shards(tmp_path / "root", 2))
+    assert all(segment.record.graph_file for segment in remote.snapshot.segments)
+    one, shares = index.searcher(threads=1), []
+    for number in range(10):
+        query = graphs.query(number)
+        whole = one.search_vectors(**query, k=graphs.DOCUMENTS, semantic_mode="exact", **options)
+        exact = dict(zip(whole.ids, whole.scores, strict=True))
+        for mode, ef in (("graph", None), ("graph", graphs.DOCUMENTS), ("auto", None)):
+            hits = remote.search_vectors(**query, k=10, semantic_mode=mode, ef=ef, **options)
+            assert list(hits.scores) == [exact[id] for id in hits.ids]
+            shares.append(len(set(hits.ids) & set(whole.ids[:10])) / 10)
+            assert ef is None or list(hits.ids) == list(whole.ids[:10])
+    assert float(np.mean(shares)) > 0.95
 
 
 def test_bits_of_a_filter_are_sent_once(tmp_path: Path) -> None:

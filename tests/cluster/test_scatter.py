@@ -99,7 +99,7 @@ def test_losers_are_cancelled() -> None:
         return request
 
     async def run() -> None:
-        await Scatter(send, 2).ask_all(["a", "b"], 0.1)
+        await Scatter(send, 2).ask_all(["a", "b"], 1.0)
         await asyncio.sleep(0)
 
     asyncio.run(run())

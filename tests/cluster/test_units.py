@@ -16,6 +16,7 @@ from citadel.cluster.units import Unit, cut_units
 from citadel.encode.locate import default_model
 from citadel.errors import CorruptIndexError, LockHeldError
 from citadel.index.root_manifest import RootManifest, write_root
+from citadel.settings import EncodeOn
 from citadel.types import Document
 
 BM25 = {"model": "bm25"}
@@ -29,8 +30,8 @@ def documents(count: int = 60) -> list[Document]:
 
 
 def make_job(root: Path, **options: Any) -> Job:
-    given: dict[str, Any] = {"unit_documents": 8, "memory": 64 << 20, "graph": False}
-    return Job(str(root), "corpus", 3, BM25, **{**given, **options})
+    given: dict[str, Any] = {"settings": BM25, "unit_documents": 8, "memory": 64 << 20, "graph": False}
+    return Job(str(root), "corpus", 3, **{**given, **options})
 
 
 def publish(job: Job, units: list[Unit]) -> citadel.Index:
@@ -158,6 +159,26 @@ def test_a_damaged_unit_is_reported_and_encoded_again(
 
 
 @pytest.mark.skipif(default_model() is None, reason="the default model is not installed")
+def test_units_encoded_on_a_device(tmp_path: Path) -> None:
+    """The torch path that GPUs use; the model is loaded once for all units."""
+    pytest.importorskip("torch")
+    settings: dict[str, Any] = {"model": "default", "tau": 1.5}
+    roots, given = [], documents(12)
+    for device in ("cpu", "torch-cpu"):
+        job = make_job(tmp_path / device, settings=settings, encode_on=EncodeOn(device, "fp32"))
+        job.target.make()
+        encoder, units = UnitEncoder(job), list(cut_units(given, job))
+        for unit in units:
+            encoder.encode(unit)
+        roots.append((publish(job, units), [unit.key for unit in units], encoder))
+    (one, keys, _), (other, same_keys, encoder) = roots
+    assert keys == same_keys and encoder._on_device[0].device == "torch-cpu"
+    for query in ("fox w3", "dog again"):
+        ours, theirs = one.search(query, 20), other.search(query, 20)
+        assert sorted(ours.ids) == sorted(theirs.ids)
+        assert sorted(ours.scores) == pytest.approx(sorted(theirs.scores), rel=0.02)
+
+
 def test_units_with_bm25_lists_beside_a_model(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"model": "default", "hybrid": True}
     job = Job(str(tmp_path / "root"), "corpus", 2, settings, unit_documents=4, memory=64 << 20, graph=False)

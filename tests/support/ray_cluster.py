@@ -29,9 +29,16 @@ def local_cluster(*cores: int) -> Iterator[Any]:
     try:
         yield made
     finally:
-        ray.shutdown()
-        made.shutdown()
-        collect_quietly()
+        stop_cluster(made)
+
+
+def stop_cluster(made: Any) -> None:
+    """Disconnect from a cluster and end its processes."""
+    import ray
+
+    ray.shutdown()
+    made.shutdown()
+    collect_quietly()
 
 
 def collect_quietly() -> None:

@@ -18,6 +18,9 @@ struct Group {
   std::size_t first_token, tokens;
 };
 
+// Prefetch the first blocks of an open list.
+void prefetch_list(const Segment& segment, const ListView& list);
+
 struct ScoringRules {
   bool floor;
   float norm_base, norm_slope;

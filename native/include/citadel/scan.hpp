@@ -27,6 +27,7 @@ struct SegmentPlan {
   std::vector<Wanted> wanted;    // by ascending document
   const DocumentSet* allowed = nullptr;
   bool is_searched = false;      // through its graph, so that it needs no scan
+  const SegmentPlan* next = nullptr;  // the segment that the same thread scans afterwards, or null
 
   bool admits(std::uint64_t document) const { return allowed != nullptr ? allowed->contains(document) : !segment->is_deleted(document); }
   const DocumentSet* selected() const { return allowed != nullptr && allowed->is_selective() ? allowed : nullptr; }

@@ -69,10 +69,14 @@ class Segment {
   // The documents of a bitmap that are not deleted.
   DocumentSet allowed(const std::uint8_t* bitmap) const { return {bitmap, deleted_, documents_}; }
 
+  // Prefetch what `open_list` reads: the starts of a list, then the entries of its first block.
+  void prefetch_starts(std::uint64_t list) const;
+  void prefetch_entries(std::uint64_t list) const;
   ListView open_list(std::uint64_t list, const Cancel* cancel) const;
   std::uint64_t list_length(std::uint64_t list) const;
   float list_scale(std::uint64_t list) const;                         // pq: the scale of the list's key
   std::optional<std::uint64_t> find_key(std::uint32_t key) const;
+  void find_keys(const std::uint32_t* wanted, std::size_t n, std::int64_t* lists) const;  // -1 for none
   std::optional<std::uint64_t> find_term(std::string_view term) const;
 
   // Throws if the segment's file was truncated or could not be read.

@@ -113,7 +113,7 @@ def index(
     ] = None,
     shards: Annotated[int | None, typer.Option(min=1, help="With --cluster: number of shards.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="With --cluster: encoders.  [default: its cores]")
+        int | None, typer.Option(min=1, help="With --cluster: encoders.  [default: its cores or GPUs]")
     ] = None,
     commit_bytes: Annotated[
         int | None, typer.Option(hidden=True, min=1, envvar="CITADEL_COMMIT_BYTES")
@@ -139,11 +139,9 @@ def index(
     if cluster is not None or shards is not None or workers is not None:
         from citadel.cli.support import cluster_build
 
-        if encode_on.is_gpu:
-            raise UsageError("--device and --cluster exclude each other: the encoders of a cluster use CPUs")
         given_build = cluster_build.ClusterBuild(
             *(corpus, index, settings, options, format, on_error, parse_size(memory), overwrite, graph),
-            *(cluster, shards, workers, generate_ids),
+            *(cluster, shards, workers, generate_ids, encode_on),
         )
         cluster_build.build(given_build)
         return

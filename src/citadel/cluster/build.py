@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from citadel.cluster.encode_unit import UnitEncoder, is_finished
-from citadel.cluster.encoder_pool import EncoderPool, raise_cause
+from citadel.cluster.encoder_pool import EncoderPool, count_encoders, raise_cause
 from citadel.cluster.job import WORK_PREFIX, Job
 from citadel.cluster.join_units import JoinedShard, join_units
 from citadel.cluster.units import Unit, cut_units
@@ -50,7 +50,9 @@ def finished_build(job: Job) -> RootManifest | None:
 def build_on_ray(
     ray: Any, job: Job, documents: Iterable[Document], workers: int | None, report: Report
 ) -> Built:
-    """Build a sharded index; interrupted, the same call resumes. By default every core is a worker."""
+    """Build a sharded index; interrupted, the same call resumes. By default every core is a worker, or every
+    GPU."""
+    available = count_encoders(ray, job)
     settings = UnitEncoder(job).prepare()
     if settings.lexical is not None and settings.lexical.codec in (*SUBVECTOR, *RESIDUAL_BITS):
         raise UsageError(
@@ -65,7 +67,7 @@ def build_on_ray(
         stack.callback(lock.release)
         collect_shards(target)  # left by a run that died
         progress = _Encoded(job, report)
-        pool = EncoderPool(ray, job, workers or max(int(ray.cluster_resources().get("CPU", 1)), 1))
+        pool = EncoderPool(ray, job, workers or available)
         try:
             for unit in pool.run(progress.missing(cut_units(documents, job))):
                 progress.add(unit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ class UnitEncoder:
     def __init__(self, job: Job, threads: int = 1) -> None:
         self._job, self._threads = job, threads
         self._loaded: tuple[Settings, str | None, Encoder | None] | None = None
+        self._on_device: Any = None  # the model on a GPU
 
     def prepare(self) -> Settings:
         """Load the model and return the settings of the index."""
@@ -70,7 +71,9 @@ class UnitEncoder:
         assert self._loaded is not None
         _, model, encoder = self._loaded
         with Index(storage, self._job.memory, model, self._threads, encoder) as index:
-            index.add_checked(unit.documents)
+            index._document_encoder = self._on_device
+            index.add_checked(unit.documents, encode_on=self._job.encode_on)
+            self._on_device = index._document_encoder
             order = write_order(storage, index._snapshot.manifest.index_id, [_positions(unit)])
             named = {"name": order.name, "length": str(order.length), "crc": str(order.crc)}
             index.commit(Build(unit.key, finished=True, options=named))

@@ -27,14 +27,15 @@ class _Sent(NamedTuple):
 
 
 class EncoderPool:
-    """Actors with one core each.
+    """Actors with one core each, and one GPU each if they encode on GPUs.
 
     Units go only to actors that have started: one that the cluster has no core for, such as the replacement
     of an actor on a lost node, never gets any."""
 
     def __init__(self, ray: Any, job: Job, actors: int) -> None:
         self._ray, self._job = ray, job
-        self._actor = ray.remote(num_cpus=1, max_restarts=0)(UnitEncoder)
+        needs = {"num_cpus": 1, "num_gpus": int(job.uses_gpus)}
+        self._actor = ray.remote(max_restarts=0, **needs)(UnitEncoder)
         self._starting: dict[Any, Any] = {}  # by the reference of `prepare`
         self._ready: list[Any] = []
         self._sent: dict[Any, _Sent] = {}
@@ -80,7 +81,7 @@ class EncoderPool:
             if not self._sent:
                 raise ResourceError(
                     f"{self._job.root}: no encoder could start within {START_SECONDS:.0f} s; check that the "
-                    "cluster has free cores (`ray status`), then rerun the same command"
+                    f"cluster has free {_needed(self._job)} (`ray status`), then rerun the same command"
                 )
             return
         errors = self._ray.exceptions
@@ -134,6 +135,21 @@ class EncoderPool:
         """Stop the actors."""
         for actor in [*self._ready, *self._starting.values()]:
             self._ray.kill(actor)
+
+
+def count_encoders(ray: Any, job: Job) -> int:
+    """How many encoders a cluster has room for: one per core or per GPU."""
+    found = int(ray.cluster_resources().get("GPU" if job.uses_gpus else "CPU", 0))
+    if job.uses_gpus and not found:
+        raise ResourceError(
+            f"{job.root}: --device {job.encode_on.device} needs a GPU, and the cluster has none; "
+            "start its machines with `ray start --num-gpus=N`, or leave --device out"
+        )
+    return max(found, 1)
+
+
+def _needed(job: Job) -> str:
+    return "cores and GPUs" if job.uses_gpus else "cores"
 
 
 def raise_cause(error: Any) -> None:

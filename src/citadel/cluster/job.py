@@ -11,8 +11,10 @@ from typing import Any
 
 from citadel.index.container import FORMAT
 from citadel.index.storage import Storage, as_storage
+from citadel.settings import EncodeOn
 
 WORK_PREFIX = ".build-"
+GPU = "cuda"  # the device of an encoder; Ray decides which GPU that is
 UNIT_DOCUMENTS, UNIT_BYTES = 2_000, 4 << 20
 
 
@@ -21,7 +23,8 @@ class Job:
     """A sharded index to be built.
 
     `settings` are arguments of `Index.create`; `options` describe them as texts, with the fingerprint of the
-    model instead of its path. Everything but memory and graphs decides names, so a rerun finds its files.
+    model instead of its path. Everything but memory, graphs and the device decides names, so a rerun finds
+    its files.
     """
 
     root: str
@@ -34,12 +37,18 @@ class Job:
     unit_bytes: int = UNIT_BYTES
     memory: int = 1 << 30
     graph: bool = True
+    encode_on: EncodeOn = field(default_factory=EncodeOn)
 
     @cached_property
     def key(self) -> str:
         """32 hex digits that identify the job."""
         parts = (FORMAT, self.source, self.shards, self.generation, self.unit_documents, self.unit_bytes)
         return digest(json.dumps([*parts, sorted(self.options.items())]))
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether each encoder takes a GPU of the cluster."""
+        return self.encode_on.device == GPU
 
     @property
     def target(self) -> Storage:

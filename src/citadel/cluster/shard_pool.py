@@ -7,6 +7,7 @@ import hashlib
 import logging
 import math
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ from citadel.index.storage import absolute, as_storage
 CANCEL_INTERVAL = 0.02  # seconds between looks at the cancel flag
 STOP_SECONDS = 5.0
 HEALTH_SECONDS, HEALTH_TIMEOUT = 2.0, 3.0  # a replica that hangs is replaced after three failures
+QUIET_SECONDS = 60.0  # between warnings of Ray that begin alike
+_COMPARED, _MAX_KINDS = 40, 100  # characters; kinds of warnings
 _log = logging.getLogger("citadel.cluster")
 
 
@@ -89,23 +92,32 @@ class ShardPool:
     # -- deployments -----------------------------------------------------------------------------------------
 
     def _deploy(self, shards: int) -> None:
-        """Have a deployment for each shard of this generation and of the last one."""
+        """Have a deployment for each shard of this generation and of the last one.
+
+        Ray Serve is only asked for what changes, so that a generation with as many shards as the last one is
+        served while the head of the cluster is away."""
         from ray import serve
 
         self._wanted = [*self._wanted[-1:], shards]
-        logging.getLogger("ray.serve").addFilter(_is_warning)
-        serve.start(proxy_location="Disabled", logging_config=_QUIET)
-        running = {name for name, app in serve.status().applications.items() if app.status == "RUNNING"}
-        new = [shard for shard in range(len(self._handles), shards) if self._name(shard) not in running]
-        if new:
-            self._run(serve, new)
-        for shard in range(len(self._handles), shards):
-            handle = serve.get_app_handle(self._name(shard))
-            self._handles.append(handle.options(_by_reference=False))  # gRPC: half the time of the default
-        self.scatter.resize(len(self._handles))
+        if shards > len(self._handles):
+            self._connect(serve, shards)
         for shard in range(max(self._wanted), len(self._handles)):
             self._delete(serve, self._name(shard))
         del self._handles[max(self._wanted) :]
+        self.scatter.resize(len(self._handles))
+
+    def _connect(self, serve: Any, shards: int) -> None:
+        """Deploy the shards that do not run and have a handle of each."""
+        logging.getLogger("ray.serve").addFilter(_seldom)
+        serve.start(proxy_location="Disabled", logging_config=_QUIET)
+        running = {name for name, app in serve.status().applications.items() if app.status == "RUNNING"}
+        missing = range(len(self._handles), shards)
+        new = [shard for shard in missing if self._name(shard) not in running]
+        if new:
+            self._run(serve, new)
+        for shard in missing:
+            handle = serve.get_app_handle(self._name(shard))
+            self._handles.append(handle.options(_by_reference=False))  # gRPC: half the time of the default
 
     def _run(self, serve: Any, shards: list[int]) -> None:
         self._own += [self._name(shard) for shard in shards]
@@ -164,8 +176,23 @@ class ShardPool:
             self._loop.close()
 
 
-def _is_warning(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING
+class _SeldomWarnings(logging.Filter):
+    """Warnings of Ray Serve, each at most once a minute: it repeats them with every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log a record."""
+        kind, now = record.getMessage()[:_COMPARED], time.monotonic()
+        if record.levelno < logging.WARNING or now - self._logged.get(kind, -math.inf) < QUIET_SECONDS:
+            return False
+        self._logged = {**self._logged, kind: now} if len(self._logged) < _MAX_KINDS else {kind: now}
+        return True
+
+
+_seldom = _SeldomWarnings()
 
 
 _QUIET = {"log_level": "WARNING", "enable_access_log": False}

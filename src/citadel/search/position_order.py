@@ -41,27 +41,34 @@ class PositionOrder:
         self, query: Any, options: Options, cancel: Cancel | None = None, allowed: Any = None
     ) -> Scored:
         """The best k passages of one query."""
-        scored = self._engine.search(query, self._more(options), cancel, allowed)
-        return self._ordered(scored, query, options, cancel, allowed)
+        asked = self._more(options)
+        scored = self._engine.search(query, asked, cancel, allowed)
+        return self._ordered(scored, query, options, asked, cancel, allowed)
 
     def search_batch(
         self, queries: Sequence[Any], options: Options, cancel: Cancel | None = None, allowed: Any = None
     ) -> list[Scored]:
         """The best k passages of each query."""
-        results = self._engine.search_batch(queries, self._more(options), cancel, allowed)
+        asked = self._more(options)
+        results = self._engine.search_batch(queries, asked, cancel, allowed)
         pairs = zip(results, queries, strict=True)
-        return [self._ordered(scored, query, options, cancel, allowed) for scored, query in pairs]
+        return [self._ordered(scored, query, options, asked, cancel, allowed) for scored, query in pairs]
 
     def _more(self, options: Options, factor: int = 1) -> Options:
         if not options.k:
             return options
-        return options._replace(k=min(factor * options.k + 1, self._snapshot.live_passages))
+        return Options(min(factor * options.k + 1, self._snapshot.live_passages), *options[1:])
 
     def _ordered(
-        self, scored: Scored, query: Any, options: Options, cancel: Cancel | None, allowed: Any
+        self,
+        scored: Scored,
+        query: Any,
+        options: Options,
+        asked: Options,
+        cancel: Cancel | None,
+        allowed: Any,
     ) -> Scored:
         k, factor, products = options.k, 1, scored.dot_products
-        asked = self._more(options)
         while k < asked.k == len(scored.numbers) and scored.scores[-1] == scored.scores[k - 1]:
             if asked.k == self._snapshot.live_passages:
                 break  # all passages are listed
@@ -70,7 +77,7 @@ class PositionOrder:
             scored = self._engine.search(query, asked, cancel, allowed)
             products += scored.dot_products
         numbers, scores = scored.numbers, scored.scores
-        if (scores[1:] == scores[:-1]).any():
+        if np.count_nonzero(scores[1:] == scores[:-1]):  # faster than `any`
             order = np.lexsort((numbers, self._snapshot.positions(numbers), -scores))
             numbers, scores = numbers[order], scores[order]
         return Scored(numbers[:k], scores[:k], products)

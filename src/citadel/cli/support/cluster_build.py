@@ -11,6 +11,7 @@ from citadel.errors import InputError, UsageError
 from citadel.index.root_manifest import MAX_SHARDS, root_generations
 from citadel.index.storage import absolute, as_storage
 from citadel.progress import Progress
+from citadel.settings import EncodeOn
 from citadel.text.corpus import Corpus, OnError, read_corpus
 from citadel.text.files import STDIN
 from citadel.types import Document
@@ -32,6 +33,7 @@ class ClusterBuild(NamedTuple):
     shards: int | None
     workers: int | None
     generate_ids: bool
+    encode_on: EncodeOn
 
 
 def build(given: ClusterBuild) -> None:
@@ -45,6 +47,7 @@ def build(given: ClusterBuild) -> None:
     job = Job(
         absolute(given.path), real_source(given.corpus), shards, given.settings, given.options,
         generation=(numbers[-1] if numbers else 0) + 1, memory=given.memory, graph=given.graph,
+        encode_on=given.encode_on,
     )  # fmt: skip
     if numbers and not given.overwrite:
         if finished_build(job) is None:
@@ -94,6 +97,11 @@ def _check(given: ClusterBuild) -> tuple[str, int]:
         raise UsageError("--shards and --workers go with --cluster; `citadel shard` splits an index")
     if given.shards is None or given.shards > MAX_SHARDS:
         raise UsageError(f"--cluster needs --shards N, from 1 to {MAX_SHARDS}")
+    if "," in given.encode_on.device or ":" in given.encode_on.device:
+        raise UsageError(
+            f"--device {given.encode_on.device} numbers GPUs, but on a cluster Ray gives each encoder one: "
+            "write --device cuda"
+        )
     if is_vectors(given.corpus):
         raise UsageError("--cluster encodes text: build an index from the .npz file and run `citadel shard`")
     if given.corpus == STDIN:
