@@ -190,7 +190,7 @@ def test_effort_sets_ef(index: citadel.Index) -> None:
     efforts = (None, 0, 0.25, 0.5, 0.75, 1)
     widths = [plan_options(snapshot, 10, "graph", None, None, effort).ef for effort in efforts]
     assert widths == [48, 12, 24, 48, 96, 192]
-    assert plan_options(snapshot, 100, "graph", None, None, np.float32(1)).ef == 800
+    assert plan_options(snapshot, 100, "graph", None, None, 1.0).ef == 800
     query = graphs.query(3)
     least, most = (
         index.searcher(threads=1).search_vectors(**query, k=10, semantic_mode="graph", effort=effort)
