@@ -35,7 +35,7 @@ help:
 	@echo "make test-slow   crash states, kills, fuzzing, sanitizers and soaks"
 	@echo "make lint        style, types and layers"
 	@echo "make format      format the code and fix what ruff can fix"
-	@echo "make docs        build the documentation site in build/docs/site, offline"
+	@echo "make docs        build the documentation site in build/docs/site, offline; VERSIONS=1 adds their menu"
 	@echo "make wheel       build the wheel in dist and test it in an empty environment"
 	@echo "make night       long runs of the crash, fuzz and load tests"
 	@echo "make bench       every benchmark that needs no GPU, one table each"
@@ -66,7 +66,7 @@ format: $(VENV)/.dev
 	! command -v clang-format >/dev/null || clang-format -i $(filter %.cpp %.hpp,$(NATIVE))
 
 docs: $(VENV)/.docs
-	$(BIN)/python -m scripts.docs_site
+	$(BIN)/python -m scripts.docs_site $(if $(VERSIONS),--versions)
 
 wheel:
 	$(PYTHON) scripts/wheel.py

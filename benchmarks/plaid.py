@@ -1,10 +1,11 @@
-"""Centroid indexes with residual codes (ColBERT-v2, PLAID): latency, overlap with fp32, size, build.
+"""Centroid indexes with residual codes (ColBERT-v2, PLAID): latency, overlap with fp32, nDCG, size, build.
 
-    python benchmarks/plaid.py --model DIR --data shared/data/eval/cranfield
+    python benchmarks/plaid.py --model runs/colbert --data $CITADEL_DATA/eval/scifact
+    python benchmarks/plaid.py --model $CITADEL_DATA/models/gte-small --data $CITADEL_DATA/eval/cranfield
 
-Token vectors are the last hidden states of any transformer in the Hugging Face format, projected to 128
-dimensions by a fixed random rotation and normalised, so that no trained ColBERT is needed. Queries are padded
-to 32 tokens with [MASK], as ColBERT's. Vectors are kept in `--cache` for the next run.
+A model is a ColBERT model of citadel, a checkpoint or an exported folder, or any transformer in the Hugging
+Face format: its last hidden states are projected to 128 dimensions by a fixed random rotation and normalised,
+and its queries are padded to 32 tokens with [MASK]. Vectors are kept in `--cache` for the next run.
 """
 
 from __future__ import annotations
@@ -15,18 +16,24 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from common import one_core, report
 
 import citadel
-from citadel.types import Floats
+from citadel.eval import evaluate
+from citadel.eval.datasets import Dataset, beir_folder
+from citadel.paper.system import SystemSpec, load_system
+from citadel.types import Floats, Hit, Ranking, RoutedTokens
 
 DIMENSION, QUERY_TOKENS, DOCUMENT_TOKENS = 128, 32, 300
-QUERIES, K = 100, 10
+K, PART = 10, 256
 Texts = list[Floats]
+Rankings = list[list[str]]
+Ndcg = Callable[[Rankings], float]
 
 
 class TokenEncoder:
@@ -68,27 +75,57 @@ class TokenEncoder:
         return [row[mask] for row, mask in zip(states, masks, strict=True)]
 
 
-def read_texts(file: Path) -> list[str]:
-    """Title and text of each line of a BEIR file."""
-    lines = (json.loads(line) for line in file.read_text().splitlines())
-    return [f"{line.get('title', '')} {line['text']}".strip() for line in lines]
+class Vectors(NamedTuple):
+    """Token vectors of a collection's documents and of its judged queries."""
+
+    documents: Texts
+    queries: Texts
 
 
-def token_vectors(model: Path, data: Path, cache: Path, documents: int | None) -> tuple[Texts, Texts]:
+def token_vectors(model: Path, dataset: Dataset, cache: Path, documents: int | None) -> Vectors:
     """Vectors of documents and queries, from the cache if they are there."""
-    file = cache / f"{model.name}-{data.name}-{documents or 'all'}.npz"
+    file = cache / f"{model.parent.name}-{model.name}-{dataset.name}-{documents or 'all'}.npz"
     if not file.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        encoder = TokenEncoder(model)
-        texts = read_texts(data / "corpus.jsonl")[:documents]
-        encoded = encoder.encode(texts, DOCUMENT_TOKENS)
-        queries = encoder.encode(read_texts(data / "queries.jsonl")[:QUERIES], QUERY_TOKENS, augment=True)
-        np.savez(file, documents=np.concatenate(encoded).astype(np.float16), queries=np.stack(queries),
-                 sizes=[len(part) for part in encoded])  # fmt: skip
+        texts = [document.encoded_text for document in islice(dataset.documents(), documents)]
+        queries = [text for _, text in dataset.judged]
+        is_ours = "router" in json.loads((model / "config.json").read_text())
+        encoded = encode_ours(model, texts, queries) if is_ours else encode_states(model, texts, queries)
+        np.savez(
+            file,
+            documents=np.concatenate(encoded.documents).astype(np.float16),
+            sizes=[len(part) for part in encoded.documents],
+            queries=np.concatenate(encoded.queries),
+            query_sizes=[len(part) for part in encoded.queries],
+        )
     with np.load(file) as arrays:
-        borders = np.cumsum(arrays["sizes"])[:-1]
-        documents_of: Texts = np.split(arrays["documents"].astype(np.float32), borders)
-        return documents_of, list(arrays["queries"])
+        return Vectors(
+            np.split(arrays["documents"].astype(np.float32), np.cumsum(arrays["sizes"])[:-1]),
+            np.split(arrays["queries"], np.cumsum(arrays["query_sizes"])[:-1]),
+        )
+
+
+def encode_ours(model: Path, texts: list[str], queries: list[str]) -> Vectors:
+    """The vectors of a ColBERT model of citadel."""
+    encoder = load_system(SystemSpec(str(model), threads=1))
+    assert encoder is not None
+    encoded = encoder.tokenizer.documents(texts)
+    routed = [
+        text for i in range(0, len(encoded), PART) for text in encoder.route_documents(encoded[i : i + PART])
+    ]
+    return Vectors(*([rows(text) for text in side] for side in (routed, encoder.encode_queries(queries))))
+
+
+def rows(text: RoutedTokens) -> Floats:
+    assert text.vectors is not None
+    return text.vectors
+
+
+def encode_states(model: Path, texts: list[str], queries: list[str]) -> Vectors:
+    encoder = TokenEncoder(model)
+    return Vectors(
+        encoder.encode(texts, DOCUMENT_TOKENS), encoder.encode(queries, QUERY_TOKENS, augment=True)
+    )
 
 
 def build(documents: Texts, codec: str, folder: str) -> tuple[citadel.Index, float]:
@@ -104,20 +141,36 @@ def build(documents: Texts, codec: str, folder: str) -> tuple[citadel.Index, flo
     return index, time.process_time() - start
 
 
-def exact_rankings(documents: Texts, queries: Texts) -> list[set[str]]:
+def exact_rankings(documents: Texts, queries: Texts) -> Rankings:
     """The best K documents of each query by fp32 MaxSim."""
-    rows, starts = np.concatenate(documents), np.cumsum([0, *map(len, documents)])[:-1]
-    return [
-        set(map(str, np.argsort(-np.maximum.reduceat(query @ rows.T, starts, axis=1).sum(axis=0))[:K]))
-        for query in queries
-    ]
+    filled = np.flatnonzero([len(rows) for rows in documents])
+    stored = np.concatenate(documents)
+    starts = np.cumsum([0, *(len(documents[number]) for number in filled)])[:-1]
+    scores = (np.maximum.reduceat(query @ stored.T, starts, axis=1).sum(axis=0) for query in queries)
+    return [list(map(str, filled[np.argsort(-row, kind="stable")[:K]])) for row in scores]
 
 
-def overlap(index: citadel.Index, queries: Texts, exact: list[set[str]], **options: Any) -> float:
-    """The share of the exact best K that a search returns."""
+def rankings(index: citadel.Index, queries: Texts, **options: Any) -> Rankings:
+    """The best K documents that a search returns for each query."""
     searcher = index.searcher(threads=1)
-    hits = (searcher.search_vectors(vectors=query, k=K, **options).ids for query in queries)
-    return float(np.mean([len(best & set(ids)) / K for best, ids in zip(exact, hits, strict=True)]))
+    return [searcher.search_vectors(vectors=query, k=K, **options).ids for query in queries]
+
+
+def overlap(ranked: Rankings, exact: Rankings) -> float:
+    """The share of the exact best K."""
+    return float(np.mean([len(set(best) & set(own)) / K for best, own in zip(exact, ranked, strict=True)]))
+
+
+def quality(
+    ranked: Rankings, dataset: Dataset, judged: Sequence[tuple[str, str]], ids: Sequence[str]
+) -> float:
+    """nDCG@10 of rankings of document numbers."""
+    hits = tuple(
+        tuple(Hit(ids[int(number)], float(-rank), rank) for rank, number in enumerate(row, 1))
+        for row in ranked
+    )
+    ranking = Ranking(tuple(id for id, _ in judged), hits)
+    return float(evaluate(ranking, dataset.qrels, "nDCG@10")["nDCG@10"])
 
 
 def run_all(searcher: Any, queries: Texts, **options: Any) -> None:
@@ -143,9 +196,11 @@ def bytes_per_token(index: citadel.Index, tokens: int) -> float:
     return float((figures["bytes"] - document_store - ids) / tokens)
 
 
-def measure(documents: Texts, queries: Texts, codecs: Sequence[str], efs: Sequence[int]) -> list[list[Any]]:
-    """A row per codec and number of scored documents."""
-    exact, tokens, rows = exact_rankings(documents, queries), sum(map(len, documents)), []
+def measure(vectors: Vectors, codecs: Sequence[str], efs: Sequence[int], ndcg: Ndcg) -> list[list[Any]]:
+    """A row for exact MaxSim in fp32, and one per codec and number of scored documents."""
+    documents, queries = vectors
+    exact, tokens = exact_rankings(documents, queries), sum(map(len, documents))
+    table: list[list[Any]] = [["fp32", "exact", "–", 1.0, ndcg(exact), "–", "–"]]
     with tempfile.TemporaryDirectory() as folder:
         for codec in codecs:
             index, seconds = build(documents, codec, f"{folder}/{codec}")
@@ -154,43 +209,47 @@ def measure(documents: Texts, queries: Texts, codecs: Sequence[str], efs: Sequen
             if codec.startswith("residual"):
                 modes |= {f"ef {ef}": {"ef": ef} for ef in efs}
             run = partial(run_all, index.searcher(threads=1), queries)
-            runs: dict[Any, Callable[[], Any]] = {
-                name: partial(run, **options) for name, options in modes.items()
-            }
-            least = {name: cpu_seconds(search) for name, search in runs.items()}
             for name, options in modes.items():
-                share = overlap(index, queries, exact, **options)
-                rows.append(
-                    [codec, name, 1000 * least[name] / len(queries), share, size, int(tokens / seconds)]
-                )
-    return rows
+                ranked = rankings(index, queries, **options)
+                milliseconds = 1000 * cpu_seconds(partial(run, **options)) / len(queries)
+                figures = [milliseconds, overlap(ranked, exact), ndcg(ranked), size, int(tokens / seconds)]
+                table.append([codec, name, *figures])
+                print(table[-1], flush=True)
+    return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path, required=True, help="a folder in the Hugging Face format")
+    parser.add_argument("--model", type=Path, required=True, help="a ColBERT model or a transformer")
     parser.add_argument("--data", type=Path, required=True, help="a BEIR folder")
     parser.add_argument("--documents", type=int, help="use the first N documents only")
+    parser.add_argument("--queries", type=int, help="use the first N judged queries only")
     parser.add_argument("--cache", type=Path, default=Path("/tmp/plaid-cache"))
     parser.add_argument("--codecs", nargs="+", default=["int8", "residual4", "residual2", "residual1"])
     parser.add_argument("--ef", type=int, nargs="+", default=[64, 128, 256, 512])
     options = parser.parse_args()
-    documents, queries = token_vectors(options.model, options.data, options.cache, options.documents)
+    dataset = beir_folder(str(options.data))
+    vectors = token_vectors(options.model, dataset, options.cache, options.documents)
+    vectors = Vectors(vectors.documents, vectors.queries[: options.queries])
     one_core()
-    tokens = sum(map(len, documents))
-    rows = measure(documents, queries, options.codecs, options.ef)
-    title = f"{options.data.name}: {len(documents):,} documents, {tokens:,} tokens, {options.model.name}"
+    tokens = sum(map(len, vectors.documents))
+    judged = dataset.judged[: options.queries]
+    ids = [document.id for document in islice(dataset.documents(), options.documents)]
+    rows = measure(vectors, options.codecs, options.ef, lambda ranked: quality(ranked, dataset, judged, ids))
+    title = f"{dataset.name}: {len(vectors.documents):,} documents, {tokens:,} tokens, {options.model}"
     columns = [
         "codec",
         "mode",
         "CPU ms per query",
         f"overlap@{K} with fp32",
+        "nDCG@10",
         "bytes per token",
         "tokens per CPU second",
     ]
-    report("plaid", title, columns, rows, documents=len(documents), tokens=tokens)
+    counts = {"documents": len(vectors.documents), "tokens": tokens, "queries": len(vectors.queries)}
+    report(f"plaid-{dataset.name}", title, columns, rows, **counts)
 
 
 if __name__ == "__main__":

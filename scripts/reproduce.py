@@ -93,6 +93,11 @@ def jobs(collections: Sequence[str]) -> list[Job]:
             model_in(folder), name, taus=(0.0,) if folder.name.startswith("keys-") else (), timed=TIMED
         )
         result += [Job(folder.name, plan, each) for each in collections]
+    if MODELS / "colbert-v2" in members():
+        plan = SystemSpec(
+            model_in(MODELS / "colbert-v2"), "ColBERT-PLAID", codecs=("residual2",), timed=TIMED
+        )
+        result += [Job("colbert-plaid", plan, each) for each in collections]
     return result + [Job("citadel-sweep", sweep(), each) for each in collections]
 
 

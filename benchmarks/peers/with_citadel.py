@@ -1,4 +1,7 @@
-"""This project: BM25 from text, or the vectors of the model named by argument 3."""
+"""This project: BM25 from text, or the vectors of the model named by argument 3.
+
+`colbert residual4 512` stores residual codes of 4 bits and scores 512 documents.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import numpy as np
 from harness import K, Search, Task, one_core, run_peer
 
 ROUTERS = {"colbert": "all_to_all", "splade": "sparse", "citadel": "dynamic"}
-CODECS = {"colbert": "int8", "splade": "int8", "citadel": "int8"}
 
 
 def build_bm25(task: Task, scratch: Path) -> Search:
@@ -25,23 +27,29 @@ def build_bm25(task: Task, scratch: Path) -> Search:
 def build_vectors(task: Task, scratch: Path) -> Search:
     from citadel import Field, Index
 
-    model = sys.argv[3]
+    model, codec, ef = (*sys.argv[3].split(), "int8", "0")[:3]
+    options: dict[str, Any] = {"ef": int(ef)} if int(ef) else {}
     documents, queries = task.routed(model, "documents"), task.routed(model, "queries")
     semantic = {side: _semantic(task, model, side) for side in ("documents", "queries")}
-    fields = {"lexical": Field(0 if documents.vectors is None else documents.vectors.shape[1], CODECS[model])}
+    fields = {"lexical": Field(0 if documents.vectors is None else documents.vectors.shape[1], codec)}
     given = {"ids": np.array([str(number) for number in range(len(documents))]), "offsets": documents.offsets,
              "keys": documents.keys, "weights": documents.weights}  # fmt: skip
     if documents.vectors is not None:
         given["vectors"] = documents.vectors
     if semantic["documents"] is not None:
         fields["semantic"], given["semantic"] = Field(semantic["documents"].shape[1]), semantic["documents"]
-    index = Index.create(scratch / "index", fields=fields, router=ROUTERS[model], fingerprint="peers")
+    router = "centroid" if codec.startswith("residual") else ROUTERS[model]
+    if router == "centroid":
+        given = {name: rows for name, rows in given.items() if name not in ("keys", "weights")}
+    index = Index.create(scratch / "index", fields=fields, router=router, fingerprint="peers")
     index.add_vectors(given)
     searcher = index.commit().merge().searcher(threads=1)
 
     def search(query: int) -> list[int]:
         rows = queries.rows(query)
         vectors = None if queries.vectors is None else queries.vectors[rows]
+        if router == "centroid":
+            return [int(id) for id in searcher.search_vectors(vectors=vectors, k=K, **options).ids]
         pooled = None if semantic["queries"] is None else semantic["queries"][query]
         return [
             int(id)

@@ -186,10 +186,6 @@ class Settings:
                 "the router centroid stores residual codes and no semantic vectors: give a lexical field "
                 f"with the codec {', '.join(RESIDUAL_BITS)}"
             )
-        if has_residual and self.words is not None:
-            raise UsageError(
-                "a centroid index has no BM25 lists: leave hybrid out, or search a second index of the texts"
-            )
 
     @property
     def has_text_queries(self) -> bool:

@@ -21,7 +21,7 @@ from citadel.index.storage import FolderStorage
 from citadel.search.deadline import deadline
 from citadel.search.searcher import Searcher
 from tests.index.quick import Quick
-from tests.support import graphs
+from tests.support import centroid_indexes, graphs
 
 WORDS = ("fox", "dog", "cat", "red", "old")
 
@@ -224,3 +224,25 @@ def test_only_sharded_indexes(tmp_path: Path) -> None:
     index = text_root(tmp_path)
     with pytest.raises(UsageError, match="citadel shard"):
         index.searcher(engine=Shards(tmp_path / "root", 3).open_engine)
+
+
+@pytest.mark.parametrize("filter", [None, {"year": {"$lt": 3}}])
+def test_shards_of_a_centroid_index(tmp_path: Path, filter: dict[str, Any] | None) -> None:
+    """Every shard scores `ef` documents of its own, so no document of the one index's top k is missing."""
+    with centroid_indexes.few_tokens():
+        index = centroid_indexes.mixed(tmp_path / "one")
+    shard_index(index._snapshot, FolderStorage(tmp_path / "root"), 3)
+    shards = Shards(tmp_path, 3)
+    shards.servers = [ShardServer(FolderStorage(tmp_path / "root"), shard) for shard in range(3)]
+    remote, local = searcher(tmp_path, shards), index.searcher()
+    for number in range(5):
+        vectors = centroid_indexes.query(number)
+        asked: dict[str, Any] = {"vectors": vectors, "k": 8, "filter": filter}
+        exact = local.search_vectors(**asked, semantic_mode="exact")
+        assert remote.search_vectors(**asked, semantic_mode="exact").to_dicts() == exact.to_dicts()
+        scores = dict(zip(exact.ids, exact.scores, strict=True))
+        for own, other in zip(
+            remote.search_vectors(**asked, ef=12), local.search_vectors(**asked, ef=12), strict=True
+        ):
+            assert own.score >= other.score
+            assert own.score == scores.get(own.id, own.score)

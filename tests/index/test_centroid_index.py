@@ -9,7 +9,7 @@ import pytest
 
 import citadel
 from citadel.errors import UsageError
-from citadel.index.centroid_book import CentroidBook, pack_buckets, unpack_buckets
+from citadel.index.centroid_book import CentroidBook, best_lengths, pack_buckets, unpack_buckets
 from citadel.index.centroid_train import centroid_count, fit_buckets, train_centroids
 from citadel.index.check import check
 from citadel.index.quantize import decode
@@ -68,6 +68,37 @@ def test_more_bits_are_nearer_to_the_vectors() -> None:
     assert errors[0] < 0.45 * residual
     assert errors[1] < 0.15 * residual
     assert errors[2] < 0.02 * residual
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_lengths_keep_the_product_with_the_vector_itself(bits: int) -> None:
+    vectors = tokens(np.random.default_rng(1), 3000)
+    book = train_centroids(vectors, len(vectors), bits)
+    keys = book.nearest(vectors)
+    codes, _ = book.encode(vectors, keys)
+    values, residuals = book.values[unpack_buckets(codes, bits)], vectors - book.centroids[keys]
+    nearest = (residuals * values).sum(axis=1) / (values * values).sum(axis=1)
+    chosen = best_lengths(vectors, residuals, values)
+
+    def errors(lengths: Floats) -> tuple[float, float]:
+        rest = residuals - lengths[:, None] * values
+        return float(np.square((rest * vectors).sum(axis=1)).mean()), float(
+            np.square(rest).sum(axis=1).mean()
+        )
+
+    (along, whole), (along_nearest, whole_nearest) = errors(chosen), errors(nearest)
+    assert along < 0.8 * along_nearest
+    assert whole_nearest <= whole < 1.6 * whole_nearest
+
+
+def test_vectors_of_zeros_are_coded(recwarn: pytest.WarningsRecorder) -> None:
+    vectors = tokens(np.random.default_rng(1), 3000)
+    vectors[::7] = 0
+    book = train_centroids(vectors, len(vectors), 2)
+    keys = book.nearest(vectors)
+    decoded = book.decode(*book.encode(vectors, keys), keys)
+    assert np.isfinite(decoded).all() and not recwarn.list
+    assert np.abs(decoded[::7]).max() < 0.5
 
 
 def test_buckets_of_equal_values() -> None:

@@ -19,6 +19,7 @@ from citadel.paper.record import QUERIES, RUN, Measurement, beside, read_measure
 from citadel.paper.run import fill, measure
 from citadel.paper.system import SystemSpec
 from citadel.types import Document
+from tests.support.centroid_indexes import few_tokens
 from tests.support.models import ROUTERS, tiny_config, write_checkpoint
 
 pytest.importorskip("torch", reason="torch is not installed: the extra [train]")
@@ -77,6 +78,26 @@ def test_computed_bytes_match_the_index(tmp_path: Path, router: str, codec: str)
         SystemSpec(folder, codecs=(codec,), engine="torch", device="cpu"), tmp_path / "exact.json"
     )
     assert engine.bytes == exact.bytes > 0
+
+
+def test_residual_codes_make_a_centroid_index(tmp_path: Path) -> None:
+    folder = str(checkpoint(tmp_path, "all_to_all"))
+    with few_tokens(8):
+        record = measured(SystemSpec(folder, codecs=("residual2",), k=3, timed=3), tmp_path / "m.json")
+    exact = measured(SystemSpec(folder, k=3), tmp_path / "exact.json")
+    assert (record.settings["router"], record.settings["codec"]) == ("centroid", "residual2")
+    assert record.postings == exact.postings  # tokens
+    assert record.note == "" and record.bytes > 0
+    assert record.largest_lists[0][0].startswith("centroid ")
+    tokens = record.stages["query_tokens"]
+    assert record.stages["dot_products"] > exact.stages["dot_products"] >= 3 * tokens
+    assert record.latency["milliseconds"]["search"]["mean"] > 0
+
+
+def test_few_tokens_are_stored_as_int8(tmp_path: Path) -> None:
+    folder = str(checkpoint(tmp_path, "all_to_all"))
+    record = measured(SystemSpec(folder, codecs=("residual2",)), tmp_path / "m.json")
+    assert record.note == "stored as int8: too few vectors to train residual2"
 
 
 def test_dot_products_are_token_and_semantic_products(tmp_path: Path) -> None:
@@ -157,6 +178,18 @@ def test_document_with_the_query_id_is_dropped(tmp_path: Path) -> None:
 def test_invalid_spec_is_rejected(tmp_path: Path, spec: SystemSpec, message: str) -> None:
     with pytest.raises(CitadelError, match=message):
         measure(spec, DATASET, tmp_path / "m.json")
+
+
+@pytest.mark.parametrize(
+    ("router", "engine", "message"),
+    [("static", "auto", "compares all tokens"), ("all_to_all", "torch", "needs the native engine")],
+)
+def test_residual_codes_need_a_colbert_model_and_the_engine(
+    tmp_path: Path, router: str, engine: str, message: str
+) -> None:
+    folder = str(checkpoint(tmp_path, router))
+    with pytest.raises(UsageError, match=message):
+        measure(SystemSpec(folder, codecs=("residual2",), engine=engine), DATASET, tmp_path / "m.json")
 
 
 @pytest.mark.parametrize("name", ["query", "document"])

@@ -172,6 +172,16 @@ def test_table_2_shows_our_values_beside_the_papers(tmp_path: Path) -> None:
     assert row(table, "CITADEL")[list(table.columns).index("average")] == "– (0.486)"
 
 
+def test_systems_of_residual_codes_are_measured_or_marked(tmp_path: Path) -> None:
+    keep(tmp_path, "CITADEL", [0.5, 0.7], 100, settings=DYNAMIC)
+    keep(tmp_path, "ColBERT-PLAID", [0.5, 0.9], 100, settings={"router": "centroid", "codec": "residual2"})
+    measured = read_folder(tmp_path)
+    for table in (tables.table_1(measured), tables.table_2(measured), tables.table_5(measured)):
+        assert "Not measured: ColBERT-v2." in table.notes, table.title
+        assert row(table, "ColBERT-v2") and row(table, "ColBERT-PLAID"), table.title
+    assert row(tables.table_5(measured), "ColBERT-PLAID")[1] == "0.7000"
+
+
 def test_table_3_is_also_per_document(measurements: list[Measured]) -> None:
     table = tables.table_3(measurements)
     assert row(table, "CITADEL") == ["CITADEL", "100", "10", "10,500,000", "1.19"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 
 import citadel
 from citadel import _native
-from citadel.errors import Cancelled, UsageError
+from citadel.errors import Cancelled
 from citadel.index.quantize import decode
 from citadel.routing import CentroidRouter, imputed_score, score
 from citadel.search.centroid_reference import CentroidReference
@@ -193,13 +192,3 @@ def test_explanations_add_up_to_the_score(index: citadel.Index) -> None:
         assert math.fsum(match.gain for match in explained.matches) == pytest.approx(hit.score, abs=1e-5)
         assert len(explained.matches) == 8
         assert all(match.gain == match.postings[0].product for match in explained.matches)
-
-
-def test_a_cluster_does_not_serve_a_centroid_index(index: citadel.Index, tmp_path: Path) -> None:
-    from citadel.cluster.remote_engine import RemoteEngine, RemoteOptions
-    from citadel.index.shard import shard_index
-    from tests.index.quick import Quick
-
-    shard_index(index._snapshot, Quick(tmp_path / "s"), 2)
-    with citadel.Index.open(Quick(tmp_path / "s")) as sharded, pytest.raises(UsageError, match="--cluster"):
-        RemoteEngine(sharded._snapshot, False, (0.0, 0.0), lambda *_: [], RemoteOptions())

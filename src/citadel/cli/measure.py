@@ -25,7 +25,9 @@ def measure(
     ] = "",
     name: Annotated[str, typer.Option(metavar="NAME", help="The system's name in tables.")] = "",
     tau: Annotated[list[float] | None, typer.Option(help="Prune document keys at τ; repeatable.")] = None,
-    codec: Annotated[list[str] | None, typer.Option(help="fp16, int8, pq2 or pq1; repeatable.")] = None,
+    codec: Annotated[
+        list[str] | None, typer.Option(help="fp16, int8, pq2, pq1 or residual2 (ColBERT); repeatable.")
+    ] = None,
     semantic: Annotated[
         list[str] | None, typer.Option(help="auto, exact, graph, rerank or off; repeatable.")
     ] = None,

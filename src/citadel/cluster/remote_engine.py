@@ -72,8 +72,6 @@ class RemoteEngine:
         where = snapshot.storage.location
         if not isinstance(snapshot, ShardedSnapshot):
             raise UsageError(f"{where}: a cluster serves sharded indexes: split it with `citadel shard`")
-        if snapshot.settings.router == "centroid":
-            raise UsageError(f"{where}: a centroid index is served by one machine: leave --cluster out")
         self._snapshot, self._ask, self._options = snapshot, ask, options
         self._floor, self._norm = floor, norm
         root = snapshot.root

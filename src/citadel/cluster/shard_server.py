@@ -21,6 +21,7 @@ from citadel.index.sharded import open_shard
 from citadel.index.snapshot import Snapshot
 from citadel.index.storage import Storage
 from citadel.routing import get_router
+from citadel.search.centroid import CentroidEngine
 from citadel.search.cpu import CpuEngine
 from citadel.search.plan import Options, Plan
 from citadel.types import Floats
@@ -83,8 +84,7 @@ class _OpenShard:
     """A shard of one generation, with its recent filters."""
 
     def __init__(self, snapshot: Snapshot, norm: tuple[float, float], threads: int) -> None:
-        self.snapshot = snapshot
-        self.engine = CpuEngine(snapshot, get_router(snapshot.settings.router).floor, norm, threads)
+        self.snapshot, self.engine = snapshot, _engine(snapshot, norm, threads)
         self._filters: dict[str, Any] = {}
         self._lock = threading.Lock()
 
@@ -110,6 +110,13 @@ class _OpenShard:
             )
             for part, segment in zip(packed, self.snapshot.segments, strict=True)
         ]
+
+
+def _engine(snapshot: Snapshot, norm: tuple[float, float], threads: int) -> Any:
+    router = snapshot.settings.router
+    if router == "centroid":
+        return CentroidEngine(snapshot, threads)
+    return CpuEngine(snapshot, get_router(router).floor, norm, threads)
 
 
 class ShardServer:

@@ -27,6 +27,8 @@ _EXACT_BELOW = 1 << 11  # centroids; a larger number is searched group by group
 _GROUPS_PROBED = 10
 _ROWS = 8_192  # vectors whose products are in memory at a time
 _LARGEST_SCALE = 1e30
+_SMALLEST_SQUARE = np.float32(1e-12)  # of a vector's length; below, its direction does not matter
+_ALONG = 0.25  # weight of the error along a vector, per dimension
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class CentroidBook:
         buckets = np.zeros(residuals.shape, np.uint8)
         for cut in self.cuts:
             buckets += residuals > cut * roots
-        lengths = best_lengths(residuals, self.values[buckets])
+        lengths = best_lengths(vectors, residuals, self.values[buckets])
         codes = np.clip(np.rint(lengths / np.float32(self.step)), 0, 255).astype(np.uint8)
         return pack_buckets(buckets, self.bits), codes
 
@@ -114,14 +116,21 @@ class CentroidBook:
         return vectors
 
 
-def best_lengths(residuals: Floats, values: Floats) -> Floats:
-    """The factor by which the bucket values [n, d] are nearest to the residuals [n].
+def best_lengths(vectors: Floats, residuals: Floats, values: Floats) -> Floats:
+    """The factor of the bucket values [n, d] with the smallest error of the vectors [n].
 
-    >>> best_lengths(np.array([[2.0, -4.0]], np.float32), np.array([[1.0, -2.0]], np.float32)).tolist()
-    [2.0]
+    An error along the vector counts more than one across it, because a query token of which this is the best
+    match points in almost the same direction.
+
+    >>> across = np.array([[0.0, 0.0, 1.0]], np.float32)
+    >>> best_lengths(across, np.array([[2.0, -4.0, 0]], np.float32), np.array([[1.0, -2.0, 0]], np.float32))
+    array([2.], dtype=float32)
     """
-    products = np.einsum("nd,nd->n", residuals, values)
-    squares = np.einsum("nd,nd->n", values, values)
+    squared = np.einsum("nd,nd->n", vectors, vectors)
+    scale = np.float32(_ALONG * vectors.shape[1]) / np.maximum(squared, _SMALLEST_SQUARE)
+    along, own = (np.einsum("nd,nd->n", rows, vectors) for rows in (values, residuals))
+    products = np.einsum("nd,nd->n", residuals, values) + scale * along * own
+    squares = np.einsum("nd,nd->n", values, values) + scale * along * along
     return np.where(squares > 0, products / np.maximum(squares, np.finfo(np.float32).tiny), 0).astype(
         np.float32
     )

@@ -268,12 +268,12 @@ class Publisher:
         assert isinstance(book, CentroidBook)
         parts: list[tuple[Segment, Deleted]] = []
         rewritten: list[Segment] = []
-        with whole_files([segment.file for segment in old]):
+        with whole_files(files_of(old)):
             for segment, gone in zip(old, deleted, strict=True):
                 if segment.meta.has_residuals and old_book is None:
                     parts.append((segment, gone))
                     continue
-                for contents in rekeyed(segment, gone, book, old_book, self._memory):
+                for contents in rekeyed(segment, gone, book, old_book, self._memory, self._storage):
                     rewritten.append(self._write(contents))
                     parts.append((rewritten[-1], Deleted(np.zeros(0, np.uint32))))
             if len(rewritten) == len(parts) == 1:

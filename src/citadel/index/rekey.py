@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from citadel.index.centroid_book import AnyCodebook, CentroidBook
 from citadel.index.documents import Row, renumbered
 from citadel.index.id_table import id_hashes
+from citadel.index.merge import MergedContents
 from citadel.index.packing import is_first_of_pair, ranges
 from citadel.index.quantize import decode
 from citadel.index.segment import WHOLE_TEXT, Segment
+from citadel.index.segment_writer import StoredContents
+from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
 from citadel.types import Floats
 
@@ -23,7 +26,12 @@ _ROWS = 1 << 15  # tokens decoded at a time
 
 
 def rekeyed(
-    segment: Segment, deleted: Deleted, book: CentroidBook, old_book: AnyCodebook | None, memory: int
+    segment: Segment,
+    deleted: Deleted,
+    book: CentroidBook,
+    old_book: AnyCodebook | None,
+    memory: int,
+    storage: Storage,
 ) -> Iterator[RekeyedContents]:
     """The live documents of a segment under the centroids of `book`, in parts within the memory bound."""
     live = np.flatnonzero(deleted.alive(segment.documents))
@@ -31,7 +39,20 @@ def rekeyed(
     limit = max(memory // (_COPIES * 4 * max(segment.meta.dimension, 1)), 1)
     parts = np.searchsorted(np.arange(limit, segment.tokens + limit, limit), ends[live])
     for part in np.unique(parts):
-        yield RekeyedContents(segment, live[parts == part], book, old_book)
+        chosen = live[parts == part]
+        yield RekeyedContents(segment, chosen, book, old_book, words_of(segment, chosen, memory, storage))
+
+
+def words_of(
+    segment: Segment, documents: NDArray[np.int64], memory: int, storage: Storage
+) -> MergedContents | None:
+    """The BM25 lists of some documents of a segment; None without such lists."""
+    if segment.words is None:
+        return None
+    is_other = np.ones(segment.documents, bool)
+    is_other[documents] = False
+    others = Deleted(np.flatnonzero(is_other).astype(np.uint32))
+    return MergedContents([segment.words], [others], "int8", None, None, memory, storage)
 
 
 class RekeyedContents:
@@ -43,7 +64,9 @@ class RekeyedContents:
         documents: NDArray[np.int64],
         book: CentroidBook,
         old_book: AnyCodebook | None,
+        words: StoredContents | None = None,
     ) -> None:
+        self._words = words
         self._segment, self._documents, self._book, self._old_book = segment, documents, book, old_book
         starts = segment.passage_starts
         counts = (starts[documents + 1] - starts[documents]).astype(np.int64)
@@ -103,8 +126,9 @@ class RekeyedContents:
     def total_length(self) -> int:
         return 0
 
-    def words(self) -> None:
-        """None: a centroid index has no BM25 lists."""
+    def words(self) -> StoredContents | None:
+        """The BM25 lists of the same documents."""
+        return self._words
 
     def passage_counts(self) -> Iterator[NDArray[np.uint32]]:
         yield self._counts

@@ -406,15 +406,23 @@ class _Rewriter:
             return
         gone = Deleted(union_of(state.deleted.documents, np.array(state.unreadable, np.uint32)))
         if isinstance(self.codebook, CentroidBook) and not state.segment.meta.has_residuals:
-            yield from rekeyed(state.segment, gone, self.codebook, None, self.memory)
+            yield from rekeyed(state.segment, gone, self.codebook, None, self.memory, self.storage)
             return
         yield self._copied(state.segment, gone)
 
-    def _copied(self, segment: Segment, gone: Deleted, words: MemoryContents | None = None) -> MergedContents:
+    def _copied(
+        self, segment: Segment, gone: Deleted, words: MemoryContents | None = None
+    ) -> MergedContents | RekeyedContents:
+        if isinstance(self.codebook, CentroidBook) and not segment.meta.has_residuals:
+            return RekeyedContents(
+                segment, np.flatnonzero(gone.alive(segment.documents)), self.codebook, None, words
+            )
         codec, books = stored_codec(self.settings, self.codebook), (self.codebook, self.codebook)
         return MergedContents([segment], [gone], codec, *books, self.memory, self.storage, words)
 
-    def _with_new_words(self, state: SegmentState, segment: Segment) -> Iterator[MergedContents]:
+    def _with_new_words(
+        self, state: SegmentState, segment: Segment
+    ) -> Iterator[MergedContents | RekeyedContents]:
         """A segment with word lists from its texts, as several segments within the memory bound."""
         assert self.settings.words is not None and state.store is not None
         words, numbers = self.settings.words.settings(), list[int]()

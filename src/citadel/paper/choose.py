@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from citadel.paper.measured import Measured, table_order
+from citadel.paper.paper import RESIDUAL
 from citadel.paper.record import Measurement
 
 _KEYS = re.compile(r"keys[- ]?(\d+)")
@@ -109,6 +110,17 @@ def latency_ms(record: Measurement, stage: str = "search") -> float | None:
     """Mean milliseconds of a stage; None if it was not measured."""
     figures = record.latency.get("milliseconds", {}).get(stage) if record.latency else None
     return float(figures["mean"]) if figures else None
+
+
+def not_measured(measurements: Iterable[Measured]) -> list[str]:
+    """List the systems of centroids and residual codes that no measurement is of.
+
+    >>> not_measured([])
+    ['Not measured: ColBERT-v2, ColBERT-PLAID.']
+    """
+    known = {each.record.system for each in measurements}
+    missing = ", ".join(system for system in RESIDUAL if system not in known)
+    return [f"Not measured: {missing}."] if missing else []
 
 
 def encoding_note(measurements: Iterable[Measured]) -> list[str]:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from citadel.encode.batches import join
 from citadel.paper.counts import query_cost, size_histogram
 from citadel.paper.record import machine
-from citadel.paper.system import MeasuredEncoder, Variant, fields_of
+from citadel.paper.system import MeasuredEncoder, Variant, fields_of, router_of
 from citadel.types import Document, Ranking, RoutedTokens
 
 if TYPE_CHECKING:
     from citadel.api import Index
+    from citadel.search.searcher import Searcher
 
 _VECTORS = ("SEMANTIC_", "PROBE_")
 LATENCY_DEPTH = 1000  # as in the paper
@@ -45,6 +46,8 @@ class IndexLists:
 
 
 def _name(key: Any, encoder: MeasuredEncoder | None) -> str:
+    if isinstance(key, str):
+        return key
     if isinstance(key, bytes):
         return key.decode(errors="replace")
     return (
@@ -74,11 +77,12 @@ class EngineSystem:
         folder = Path(self._folder.name, f"{tau:g}-{codec}")
         if self._encoder is None:
             return Index.create(folder, model="bm25", threads=self._threads)
-        config = self._encoder.config
+        config, fields = self._encoder.config, fields_of(self._encoder.config, codec)
         pruning = tau if config.router == "dynamic" else None
-        fields = fields_of(config, codec)
         fingerprint = self._encoder.fingerprint
-        return Index.create(folder, fields=fields, router=config.router, fingerprint=fingerprint, tau=pruning)
+        return Index.create(
+            folder, fields=fields, router=router_of(config, codec), fingerprint=fingerprint, tau=pruning
+        )
 
     def add(self, documents: Sequence[Document], routed: Sequence[RoutedTokens]) -> None:
         """Add documents to every index."""
@@ -100,9 +104,13 @@ class EngineSystem:
 
         index = self._indexes[variant.tau, variant.codec]
         stats, sizes = index.stats(), dict(list_lengths(index.searcher().snapshot))
+        codecs = "+".join(stats["codecs"])
+        if stats["router"] == "centroid":  # a list has a document once, however many of its tokens it holds
+            sizes = {f"centroid {key}": size for key, size in sizes.items()}
+            size = round(stats["tokens"] * (stats["bytes_per_token"] or 0))
+            return IndexLists(len(index), stats["tokens"], size, sizes, codecs)
         vectors = sum(size for name, size in stats["sections"].items() if name.startswith(_VECTORS))
-        size = stats["lexical_bytes"] + vectors
-        return IndexLists(len(index), stats["postings"], size, sizes, "+".join(stats["codecs"]))
+        return IndexLists(len(index), stats["postings"], stats["lexical_bytes"] + vectors, sizes, codecs)
 
     def search(
         self, variant: Variant, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
@@ -114,6 +122,8 @@ class EngineSystem:
             return ranking, [
                 {"token_products": _products(hits), "dot_products": _products(hits)} for _, hits in ranking
             ]
+        if searcher.settings.router == "centroid":
+            return _search_centroids(searcher, queries, routed, k)
         vectors = {
             id: {
                 "keys": text.keys,
@@ -141,11 +151,16 @@ class EngineSystem:
             return {}
         from citadel.bench.latency import Bench, affordable, described, measure_latency
         from citadel.routing import get_router
+        from citadel.search.centroid import CentroidEngine
         from citadel.search.cpu import CpuEngine
         from citadel.search.plan import plan_options
 
         encoder, snapshot = self._encoder, self._indexes[variant.tau, variant.codec].searcher().snapshot
-        engine = CpuEngine(snapshot, get_router(encoder.config.router).floor, (0.0, 0.0), 1)
+        engine = (
+            CentroidEngine(snapshot)
+            if snapshot.settings.router == "centroid"
+            else CpuEngine(snapshot, get_router(encoder.config.router).floor, (0.0, 0.0), 1)
+        )
         options = plan_options(snapshot, k, variant.semantic, None)
         encode = _encode_one(encoder) if self._alone else None
         bench = Bench(snapshot, engine, options, texts if encode else routed, encode, snapshot.owner_ids)
@@ -157,6 +172,32 @@ class EngineSystem:
         for index in self._indexes.values():
             index.close()
         self._folder.cleanup()
+
+
+def _search_centroids(
+    searcher: Searcher, queries: Sequence[tuple[str, str]], routed: Sequence[RoutedTokens], k: int
+) -> tuple[Ranking, list[dict[str, int]]]:
+    """Search a centroid index; a query token is multiplied with all centroids, then with stored tokens."""
+    vectors = {id: {"vectors": text.vectors} for (id, _), text in zip(queries, routed, strict=True)}
+    ranking, book = searcher.search_vectors_batch(vectors, k), searcher.snapshot.centroids
+    return ranking, [
+        _centroid_cost(len(text), 0 if book is None else len(book), _products(hits))
+        for text, (_, hits) in zip(routed, ranking, strict=True)
+    ]
+
+
+def _centroid_cost(tokens: int, centroids: int, products: int) -> dict[str, int]:
+    """
+    >>> _centroid_cost(tokens=2, centroids=16, products=100)
+    {'query_tokens': 2, 'token_products': 132, 'semantic_products': 0, 'dot_products': 132}
+    """
+    whole = products + tokens * centroids
+    return {
+        "query_tokens": tokens,
+        "token_products": whole,
+        "semantic_products": 0,
+        "dot_products": whole,
+    }
 
 
 def _encode_one(encoder: MeasuredEncoder) -> Callable[[str], RoutedTokens]:

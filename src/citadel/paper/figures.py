@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from citadel.paper import paper
-from citadel.paper.choose import collections, latency_ms, systems, usual, varied
+from citadel.paper.choose import collections, latency_ms, not_measured, systems, usual, varied
 from citadel.paper.counts import gini, list_sizes
 from citadel.paper.measured import Measured, Measurements
 from citadel.paper.parts import Picture
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 ROUTERS = {
     "bm25": "#000000", "none": "#0072B2", "sparse": "#009E73", "static": "#CC79A7", "all_to_all": "#56B4E9",
-    "dynamic": "#D55E00",
+    "dynamic": "#D55E00", "centroid": "#E69F00",
 }  # fmt: skip
 MARKERS, LINES = ("o", "s", "^", "D"), ("-", "--", "-.", ":")
 WIDE = (8.4, 4.4)
@@ -50,7 +50,8 @@ def figure_1(measurements: Measurements) -> list[Picture]:
         ]
         timed = [each for each in chosen if latency_ms(each.record) is not None]
         if len(timed) >= 2:
-            pictures.append(_by_time(name, timed, [each for each in chosen if each not in timed]))
+            untimed = [each for each in chosen if each not in timed]
+            pictures.append(_by_time(name, timed, untimed, not_measured(chosen)))
         if len(timed) < len(chosen):
             pictures.append(_by_products(name, chosen))
     return pictures
@@ -59,7 +60,7 @@ def figure_1(measurements: Measurements) -> list[Picture]:
 AREA = "The shaded area is proportional to the index size (lists and semantic vectors)."
 
 
-def _by_time(collection: str, timed: Measurements, left_out: Measurements) -> Picture:
+def _by_time(collection: str, timed: Measurements, left_out: Measurements, missing: Sequence[str]) -> Picture:
     names = ", ".join(each.record.system for each in left_out).rstrip(".")  # one name ends with "reg."
     others = f" Not timed: {names}." if left_out else ""
     points = [point for each in timed if (point := _point(each, latency_ms(each.record))) is not None]
@@ -67,7 +68,7 @@ def _by_time(collection: str, timed: Measurements, left_out: Measurements) -> Pi
         _scatter(points, "search latency on one core (ms per query)", "nDCG@10") if len(points) >= 2 else None
     )
     title = f"Figure 1. Latency against quality, {collection}"
-    return Picture(f"figure1-{collection}", title, draw, [AREA + others], WIDE)
+    return Picture(f"figure1-{collection}", title, draw, [AREA + others, *missing], WIDE)
 
 
 def _by_products(collection: str, chosen: Measurements) -> Picture:

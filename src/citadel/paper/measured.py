@@ -16,7 +16,7 @@ from citadel.paper.record import QUERIES, Measurement, beside, read_json, read_m
 # The order of the paper's Table 1; other systems come after these.
 ORDER = (
     "BM25", "DPR-128", "DPR-384", "DPR-768", "SPLADE", "COIL-tok", "COIL-full", "ColBERT", "CITADEL-tok",
-    "CITADEL", "coCondenser", "SPLADE-v2", "ColBERT-v2", "CITADEL+", "CITADEL+ w/o reg.",
+    "CITADEL", "coCondenser", "SPLADE-v2", "ColBERT-v2", "ColBERT-PLAID", "CITADEL+", "CITADEL+ w/o reg.",
 )  # fmt: skip
 
 

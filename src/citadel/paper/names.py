@@ -14,6 +14,7 @@ NAMES = {
     "citadel-plus-noreg": "CITADEL+ w/o reg.",
     "splade-v2": "SPLADE-v2",
     "colbert-v2": "ColBERT-v2",
+    "colbert-plaid": "ColBERT-PLAID",
     "cocondenser": "coCondenser",
 }
 

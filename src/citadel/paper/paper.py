@@ -56,6 +56,8 @@ TABLE_2 = {  # nDCG@10 in the order of BEIR, then the average
     "CITADEL+ w/o reg.": (.511, .182, .422, .765, .330, .664, .337, .540, .853, .690, .159, .715, .342, .501),
 }  # fmt: skip
 
+RESIDUAL = ("ColBERT-v2", "ColBERT-PLAID")  # as centroids and residual codes
+
 PASSAGES = 8_841_823
 TABLE_3 = {  # dot products per query
     "DPR-128": 8.84e6,

@@ -35,6 +35,7 @@ from citadel.paper.system import (
     load_system,
 )
 from citadel.progress import Meter, silent
+from citadel.settings import RESIDUAL_BITS
 from citadel.types import Document, Ranking, RoutedTokens, check_trec_ids
 
 CHARACTERS_PER_GROUP = 1 << 18
@@ -139,7 +140,7 @@ def _measure(
 
 def _codec_note(lists: IndexLists, variant: Variant) -> str:
     """Note that the index stores another codec than requested; empty otherwise."""
-    if not lists.codec or not variant.codec.startswith("pq") or lists.codec == variant.codec:
+    if not lists.codec or not variant.codec.startswith(("pq", "residual")) or lists.codec == variant.codec:
         return ""
     return f"stored as {lists.codec}: too few vectors to train {variant.codec}"
 
@@ -182,10 +183,16 @@ def _system(spec: SystemSpec, encoder: MeasuredEncoder | None, variants: list[Va
     if spec.engine == "native" and not native:
         raise UsageError("the native engine is not built: install the package, or choose --engine torch")
     if spec.engine == "torch" or not native:
+        _refuse_residuals(variants)
         from citadel.paper.exact import ExactSystem
 
         return ExactSystem(encoder, spec.device)
     return EngineSystem(encoder, variants, spec.threads)
+
+
+def _refuse_residuals(variants: Sequence[Variant]) -> None:
+    if residual := next((each.codec for each in variants if each.codec in RESIDUAL_BITS), None):
+        raise UsageError(f"--codec {residual} needs the native engine: leave --engine torch out")
 
 
 def _index(

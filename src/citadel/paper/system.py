@@ -15,7 +15,7 @@ from citadel.encode.pruning import taken
 from citadel.encode.session import ONNX_FILE
 from citadel.encode.tokenizer import Encoding, Tokenizer
 from citadel.errors import InputError, UsageError
-from citadel.settings import Field
+from citadel.settings import RESIDUAL_BITS, Field
 from citadel.types import RoutedTokens
 
 SWEEP_TAUS, SWEEP_CODECS = (0.5, 0.7, 0.9, 1.1, 1.3, 1.5), ("int8", "fp16", "pq2", "pq1")
@@ -93,11 +93,26 @@ class SystemSpec:
             raise UsageError(
                 f"--tau prunes the weights of a dynamic router; this model's router is {config.router}"
             )
+        for codec in self.codecs:
+            router_of(config, codec)  # refuses residual codecs of other models before anything is encoded
         base = Variant(config.tau if config.tau in taus else taus[0], self.codecs[0], self.semantic[0])
         others = [base._replace(tau=tau) for tau in taus] + [
             base._replace(codec=codec) for codec in self.codecs
         ]
         return list(dict.fromkeys([base, *others, *(base._replace(semantic=mode) for mode in self.semantic)]))
+
+
+def router_of(config: ModelConfig, codec: str) -> str:
+    """Return the router of an index for a model: residual codes need the one of centroids.
+
+    >>> router_of(ModelConfig("all_to_all"), "residual2"), router_of(ModelConfig("all_to_all"), "int8")
+    ('centroid', 'all_to_all')
+    """
+    if codec not in RESIDUAL_BITS:
+        return config.router
+    if config.router != "all_to_all":
+        raise UsageError(f"--codec {codec} compares all tokens; this model's router is {config.router}")
+    return "centroid"
 
 
 def fields_of(config: ModelConfig, codec: str) -> dict[str, Field]:
@@ -139,7 +154,7 @@ def pruned(text: RoutedTokens, tau: float) -> RoutedTokens:
 
 def described(config: ModelConfig | None, variant: Variant, k: int, engine: str) -> dict[str, Any]:
     """Return the settings of a measurement."""
-    router = BM25 if config is None else config.router
+    router = BM25 if config is None else router_of(config, variant.codec)
     return {"router": router, **variant._asdict(), "semantic_codec": "int8", "k": k, "engine": engine}
 
 

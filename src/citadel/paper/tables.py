@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from citadel.paper import paper
-from citadel.paper.choose import collections, encoding_note, keys_sweep, latency_ms, systems, usual, varied
+from citadel.paper.choose import (
+    collections,
+    encoding_note,
+    keys_sweep,
+    latency_ms,
+    not_measured,
+    systems,
+    usual,
+    varied,
+)
 from citadel.paper.markdown import MISSING, count, quality
 from citadel.paper.measured import Measured, Measurements, table_order
 from citadel.paper.parts import Table
@@ -58,7 +67,7 @@ def table_1(measurements: Measurements) -> Table:
     named = sorted({*paper.TABLE_1, *ours}, key=table_order)
     note = "In brackets: the paper, whose latency is measured on a whole CPU (numpy, fp32)."
     return Table("Table 1. MS MARCO and TREC DL", columns, [_marco_row(measurements, name) for name in named],
-                 [note, paper.NOT_COMPARABLE, paper.GPU_NOTE])  # fmt: skip
+                 [note, paper.NOT_COMPARABLE, paper.GPU_NOTE, *not_measured(measurements)])  # fmt: skip
 
 
 def _marco_row(measurements: Measurements, system: str) -> list[str]:
@@ -82,7 +91,7 @@ def floor_ms(record: Measurement) -> float | None:
 def table_2(measurements: Measurements) -> Table:
     """nDCG@10 on BEIR and on other measured collections."""
     others = [name for name in collections(measurements) if name not in paper.BEIR and name not in MARCO]
-    named = sorted({*paper.TABLE_2, *systems(measurements)}, key=table_order)
+    named = sorted({*paper.TABLE_2, *paper.RESIDUAL, *systems(measurements)}, key=table_order)
     rows = []
     for system in named:
         theirs = paper.TABLE_2.get(system, (None,) * 14)
@@ -101,7 +110,10 @@ def table_2(measurements: Measurements) -> Table:
     legend = ", ".join(f"{short} {name}" for name, short in paper.BEIR.items())
     columns = ["system", *paper.BEIR.values(), "average", *others]
     return Table(
-        "Table 2. BEIR, nDCG@10", columns, rows, [f"In brackets: the paper. {legend}.", paper.NOT_COMPARABLE]
+        "Table 2. BEIR, nDCG@10",
+        columns,
+        rows,
+        [f"In brackets: the paper. {legend}.", paper.NOT_COMPARABLE, *not_measured(measurements)],
     )
 
 
@@ -171,6 +183,9 @@ def table_5(measurements: Measurements) -> Table:
     for system, theirs in paper.TABLE_5.items():
         cells = [value(usual(measurements, system, name), measure_of("nDCG@10"), quality) for name in names]
         rows.append([system, *cells, *(_ratio(number) for number in theirs)])
+    for system in paper.RESIDUAL:
+        cells = [value(usual(measurements, system, name), measure_of("nDCG@10"), quality) for name in names]
+        rows.append([system, *cells, MISSING, MISSING, MISSING])
     for system in ("CITADEL", "COIL-full"):
         off = [_semantic_off(measurements, system, name) for name in names]
         if any(off):
@@ -183,7 +198,8 @@ def table_5(measurements: Measurements) -> Table:
         "DL19 nDCG@10",
         "GPU ms",
     ]
-    return Table("Table 5. Without the semantic vector", columns, rows, [paper.NOT_COMPARABLE])
+    notes = [paper.NOT_COMPARABLE, *not_measured(measurements)]
+    return Table("Table 5. Without the semantic vector", columns, rows, notes)
 
 
 def _semantic_off(measurements: Measurements, system: str, collection: str) -> Measured | None:
