@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
+from citadel.cluster.ray_session import ONE_LOOP
+
 STORE = 80 << 20
+RECONNECT, RECONNECT_SECONDS = "RAY_gcs_rpc_server_reconnect_timeout_s", 600
+os.environ.update(ONE_LOOP)
+os.environ[RECONNECT] = str(RECONNECT_SECONDS)  # read when ray is imported
 
 
 @contextlib.contextmanager
