@@ -14,7 +14,7 @@ NIGHT  := tests/crash/test_full_disk.py=15m tests/crash/test_memory.py=15m \
           tests/cli/test_resume.py=15m tests/train/test_loop.py=15m tests/server/test_fuzz.py=15m \
           tests/server/test_swap.py=15m tests/server/test_slow_clients.py=15m tests/server/web=15m \
           tests/server/test_overload.py=15m tests/crash/test_power_loss.py=15m \
-          tests/crash/test_object_store.py=15m tests/cluster=15m \
+          tests/crash/test_object_store.py=15m tests/crash/test_object_store_states.py=30m tests/cluster=30m \
           tests/crash/test_process_death.py=15m
 
 NATIVE := CMakeLists.txt $(foreach kind,cpp hpp,$(wildcard native/*/*.$(kind) native/*/*/*.$(kind)))
