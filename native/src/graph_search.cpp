@@ -21,7 +21,7 @@ constexpr std::uint64_t kMinWidth = 16;
 // Filters, measured by benchmarks/graph.py.
 constexpr double kWaypointShare = 0.9;   // if more is allowed, a walk leads through the documents that are not
 constexpr double kMinShare = 1.0 / 32;   // if less is allowed, the allowed documents are scanned
-constexpr double kFilteredWidth = 0.85;  // times width / share^¼ rows are kept, at least the width
+constexpr double kFilteredWidth = 0.7;   // times width / share^¼ rows are kept, at least the width
 constexpr double kFilteredSeeds = 0.7;   // times seeds / share^½ are taken from each list, at least the seeds
 constexpr std::size_t kMaxSeeds = 256;
 

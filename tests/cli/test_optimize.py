@@ -92,6 +92,10 @@ def test_search_takes_the_mode_and_ef(corpus: Path, tmp_path: Path, citadel: Cit
     )
     assert exact == graph
     assert "--ef" in citadel("search", folder, "--vectors", queries, "--ef", 0, code=2).err
+    most = citadel("search", folder, "--vectors", queries, "--json", "--semantic", "graph", "--effort", 1)
+    assert most.out == exact
+    for options in (("--effort", 1.5), ("--effort", 0.5, "--ef", 9)):
+        assert "effort" in citadel("search", folder, "--vectors", queries, *options, code=2).err
 
 
 def test_a_damaged_graph_is_a_warning(corpus: Path, tmp_path: Path, citadel: Citadel) -> None:

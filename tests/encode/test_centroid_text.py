@@ -9,6 +9,7 @@ import pytest
 import citadel
 from citadel.errors import UsageError
 from citadel.index.repair import repair
+from citadel.index.shard import shard_index
 from tests.index.quick import Quick
 from tests.support.centroid_indexes import few_tokens
 from tests.support.models import ModelFolder
@@ -107,6 +108,12 @@ def test_bm25_lists_beside_centroids(tmp_path: Path, tiny_model: ModelFolder, hy
             assert len(index) == 38
             if hybrid:
                 same_words(index, words)
+        shard_index(index._snapshot, Quick(tmp_path / "s"), 2)
+    sharded = citadel.Index.open(Quick(tmp_path / "s"), model=model)
+    sharded.check(deep=True)
+    assert len(sharded.search("relativity", k=40)) == len(index.search("relativity", k=40)) > 0
+    if hybrid:
+        same_words(sharded, words)
 
 
 def same_words(index: citadel.Index, words: citadel.Index) -> None:

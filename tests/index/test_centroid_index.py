@@ -91,6 +91,16 @@ def test_lengths_keep_the_product_with_the_vector_itself(bits: int) -> None:
     assert whole_nearest <= whole < 1.6 * whole_nearest
 
 
+def test_vectors_of_zeros_are_coded(recwarn: pytest.WarningsRecorder) -> None:
+    vectors = tokens(np.random.default_rng(1), 3000)
+    vectors[::7] = 0
+    book = train_centroids(vectors, len(vectors), 2)
+    keys = book.nearest(vectors)
+    decoded = book.decode(*book.encode(vectors, keys), keys)
+    assert np.isfinite(decoded).all() and not recwarn.list
+    assert np.abs(decoded[::7]).max() < 0.5
+
+
 def test_buckets_of_equal_values() -> None:
     values, cuts = fit_buckets(np.zeros(10, np.float32), 4)
     assert values.tolist() == [0, 0, 0, 0]

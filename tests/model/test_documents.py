@@ -259,7 +259,6 @@ def test_index_resumes_on_another_device(
         (["--device", "tpu"], "unknown device 'tpu'"),
         (["--device", "cuda:99"], "or use --device cpu"),
         (["--device", DEVICE, "--precision", "int4"], "unknown precision"),
-        (["--device", DEVICE, "--cluster", "local"], "--device and --cluster exclude each other"),
     ],
 )
 def test_usage_errors(

@@ -185,6 +185,29 @@ def test_a_bad_ef_is_refused(index: citadel.Index, ef: Any) -> None:
         index.searcher().search_vectors(**graphs.query(0), semantic_mode="graph", ef=ef)
 
 
+def test_effort_sets_ef(index: citadel.Index) -> None:
+    snapshot = index.searcher().snapshot
+    efforts = (None, 0, 0.25, 0.5, 0.75, 1)
+    widths = [plan_options(snapshot, 10, "graph", None, None, effort).ef for effort in efforts]
+    assert widths == [48, 12, 24, 48, 96, 192]
+    assert plan_options(snapshot, 100, "graph", None, None, 1.0).ef == 800
+    query = graphs.query(3)
+    least, most = (
+        index.searcher(threads=1).search_vectors(**query, k=10, semantic_mode="graph", effort=effort)
+        for effort in (0, 1)
+    )
+    assert least.dot_products < most.dot_products
+
+
+@pytest.mark.parametrize("effort", [-0.1, 1.01, True, float("nan"), "1"])
+def test_a_bad_effort_is_refused(index: citadel.Index, effort: Any) -> None:
+    searcher = index.searcher()
+    with pytest.raises(UsageError, match="effort must be a number from 0 to 1"):
+        searcher.search_vectors(**graphs.query(0), effort=effort)
+    with pytest.raises(UsageError, match="give one of them"):
+        searcher.search_vectors(**graphs.query(0), effort=0.5, ef=10)
+
+
 def test_a_cancelled_search_stops(index: citadel.Index) -> None:
     from citadel._native import Cancel
 

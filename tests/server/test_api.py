@@ -168,6 +168,8 @@ def test_health_and_metrics(server: Running) -> None:
         ({"query": "x" * 4097}, 422, "limit", "4,097 characters"),
         ({"query": "x", "tau": 1.0}, 400, "usage", "this index's router is bm25"),
         ({"query": "x", "semantic_mode": "some"}, 422, "fields", "semantic_mode"),
+        ({"query": "x", "effort": 1.1}, 422, "fields", "effort"),
+        ({"query": "x", "effort": 1, "ef": 10}, 400, "usage", "give one of them"),
         ({"vectors": {"keys": [1]}}, 400, "usage", "search it with a text query"),
     ],
 )
@@ -211,6 +213,8 @@ def test_given_vectors_over_http(tmp_path: Path) -> None:
         hits = server.client.search_vectors([7], [1.0], [[1, 0, 0, 0]], [0, 1])
         truth = server.service.searcher.search_vectors([7], [1.0], [[1, 0, 0, 0]], [0, 1])
         assert (hits.ids, hits.scores) == (truth.ids, truth.scores) == (["v2", "v1"], [2.0, 1.0])
+        given = server.client.search_vectors([7], [1.0], [[1, 0, 0, 0]], [0, 1], effort=0.8)
+        assert given.ids == truth.ids
         ranking = server.client.search_vectors_batch(
             {"q": {"keys": [9], "weights": [1.0], "vectors": [[0, 1, 0, 0]]}}
         )

@@ -68,6 +68,12 @@ def search(
         int | None,
         typer.Option(min=1, help="Graph: documents scored exactly.  [default: 2 k, at least 48]"),
     ] = None,
+    effort: Annotated[
+        float | None,
+        typer.Option(
+            help="Graph: 0 to 1, instead of --ef; more finds more and takes longer.  [default: 0.5]"
+        ),
+    ] = None,
     tau: Annotated[
         float | None, typer.Option(help="Dynamic router: ignore document weights up to this.")
     ] = None,
@@ -97,6 +103,7 @@ def search(
         "min_score": min_score,
         "group_by": group_by,
         "ef": ef,
+        "effort": effort,
     }
     if min_relevance is not None and vectors is not None:
         raise UsageError("--min-relevance is for text queries: leave it out, or use --min-score")

@@ -27,6 +27,7 @@ _EXACT_BELOW = 1 << 11  # centroids; a larger number is searched group by group
 _GROUPS_PROBED = 10
 _ROWS = 8_192  # vectors whose products are in memory at a time
 _LARGEST_SCALE = 1e30
+_SMALLEST_SQUARE = np.float32(1e-12)  # of a vector's length; below, its direction does not matter
 _ALONG = 0.25  # weight of the error along a vector, per dimension
 
 
@@ -126,7 +127,7 @@ def best_lengths(vectors: Floats, residuals: Floats, values: Floats) -> Floats:
     array([2.], dtype=float32)
     """
     squared = np.einsum("nd,nd->n", vectors, vectors)
-    scale = np.float32(_ALONG * vectors.shape[1]) / np.maximum(squared, np.finfo(np.float32).tiny)
+    scale = np.float32(_ALONG * vectors.shape[1]) / np.maximum(squared, _SMALLEST_SQUARE)
     along, own = (np.einsum("nd,nd->n", rows, vectors) for rows in (values, residuals))
     products = np.einsum("nd,nd->n", residuals, values) + scale * along * own
     squares = np.einsum("nd,nd->n", values, values) + scale * along * along

@@ -83,17 +83,18 @@ class Hybrid:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
         min_relevance: float | None = None,
         rerank: Rerank | None = None,
         rerank_k: int = 100,
     ) -> RankedHits:
         """The best k documents of the fused ranking, with the options of `Searcher.search`.
 
-        `min_score` applies to fused scores. `semantic_mode`, `tau` and `ef` go to the searchers that they
-        fit. `min_relevance` leaves out hits with a lower relevance or none.
+        `min_score` applies to fused scores. `semantic_mode`, `tau`, `ef` and `effort` go to the searchers
+        that they fit. `min_relevance` leaves out hits with a lower relevance or none.
         """
         page = _Page(k, offset, min_score, min_relevance, group_by, rerank, rerank_k, self.same_index)
-        options = self._options(semantic_mode, tau, ef, cancel, filter, group_by)
+        options = self._options(semantic_mode, tau, ef, cancel, filter, group_by, effort)
         return page.hits(self.fusion, query, self._results(query, page.depth(self.candidates), options))
 
     async def asearch(
@@ -145,11 +146,12 @@ class Hybrid:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
         min_relevance: float | None = None,
     ) -> RankedHits:
         """The best k documents for a query from `prepare`."""
         page = _Page(k, offset, min_score, min_relevance, group_by, None, 1, self.same_index)
-        options = self._options(semantic_mode, tau, ef, cancel, filter, group_by)
+        options = self._options(semantic_mode, tau, ef, cancel, filter, group_by, effort)
         depth = page.depth(self.candidates)
         results: list[Sequence[Hit]] = [
             () if part is None else searcher.search_prepared(part, depth, **own)
@@ -170,6 +172,7 @@ class Hybrid:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
         min_relevance: float | None = None,
         rerank: Rerank | None = None,
         rerank_k: int = 100,
@@ -177,7 +180,7 @@ class Hybrid:
         """The hits of many queries, in order; queries without an id are named 1, 2, …"""
         named = named_queries(queries)
         page = _Page(k, offset, min_score, min_relevance, group_by, rerank, rerank_k, self.same_index)
-        options = self._options(semantic_mode, tau, ef, cancel, filter, group_by)
+        options = self._options(semantic_mode, tau, ef, cancel, filter, group_by, effort)
         depth = page.depth(self.candidates)
         try:
             parts = [
@@ -261,11 +264,14 @@ class Hybrid:
         cancel: Cancel | None,
         filter: GivenFilter | None,
         group_by: str | None,
+        effort: float | None = None,
     ) -> list[dict[str, Any]]:
         """The options of each searcher; those that fit none go to all, which refuse them."""
         given = {"cancel": cancel, "filter": filter, "group_by": group_by}
         common = {name: value for name, value in given.items() if value is not None}
-        semantic: dict[str, Any] = {"semantic_mode": semantic_mode} | ({} if ef is None else {"ef": ef})
+        depth = {"ef": ef, "effort": effort}
+        semantic: dict[str, Any] = {name: value for name, value in depth.items() if value is not None}
+        semantic["semantic_mode"] = semantic_mode
         takes_semantic = [searcher.settings.semantic is not None for searcher in self.searchers]
         takes_tau = [searcher.settings.router == "dynamic" for searcher in self.searchers]
         options = []

@@ -24,6 +24,7 @@ NO_KEYS = np.zeros(0, np.uint32)
 EXACT_BELOW = 1 << 18  # passages; `auto` scans every semantic vector of a smaller index without a graph
 EXACT_ALLOWED = 1 << 15  # passages; `auto` scores all of them where a filter allows fewer, without graphs
 MIN_EF, EF_PER_HIT = 48, 2  # passages that `graph` scores exactly
+EFFORT_RANGE = 4  # times the default at effort 1, a fourth of it at effort 0
 NPROBE = 32  # centroids whose lists each query token reads, in a centroid index
 MIN_SCORED, SCORED_PER_HIT = 256, 8  # passages that a search of a centroid index scores exactly
 
@@ -50,7 +51,12 @@ class Options(NamedTuple):
 
 
 def plan_options(
-    snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None, ef: int | None = None
+    snapshot: Snapshot,
+    k: int,
+    semantic_mode: str,
+    tau: float | None,
+    ef: int | None = None,
+    effort: float | None = None,
 ) -> Options:
     """Check the options and resolve `auto` and τ for this snapshot."""
     k = unwrapped(k)
@@ -63,22 +69,43 @@ def plan_options(
     ef = unwrapped(ef)
     if ef is not None and (isinstance(ef, bool) or not isinstance(ef, int) or ef < 1):
         raise UsageError(f"ef must be a whole number of 1 or more, not {ef!r}")
+    times = _effort_factor(unwrapped(effort), ef)
     k = min(k, snapshot.live_passages)  # also keeps k within 64 bits
     if snapshot.settings.router == "centroid":
-        return _centroid_options(snapshot, k, semantic_mode, tau, ef)
+        return _centroid_options(snapshot, k, semantic_mode, tau, ef, times)
     if semantic_mode == "auto":
         semantic_mode = resolve_auto(snapshot)
     candidates, probes = (max(times * k, 1000) for times in (CANDIDATES, PROBES))
     mode = semantic_mode if snapshot.settings.semantic else "off"
-    width = max(MIN_EF, EF_PER_HIT * k) if ef is None else min(ef, snapshot.live_passages)
+    width = _scored(max(MIN_EF, EF_PER_HIT * k), times, ef, snapshot)
     return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau), width)
 
 
+def _effort_factor(effort: float | None, ef: int | None) -> float:
+    """How many times the default number of passages are scored exactly: a quarter to four times.
+
+    >>> [_effort_factor(effort, None) for effort in (0, 0.5, 1)]
+    [0.25, 1.0, 4.0]
+    """
+    if effort is None:
+        return 1.0
+    if isinstance(effort, bool) or not isinstance(effort, int | float) or not 0 <= effort <= 1:
+        raise UsageError(f"effort must be a number from 0 to 1, not {effort!r}")
+    if ef is not None:
+        raise UsageError("effort and ef both say how much is scored: give one of them")
+    return float(EFFORT_RANGE ** (2 * effort - 1))
+
+
+def _scored(default: int, times: float, ef: int | None, snapshot: Snapshot) -> int:
+    """Passages to score exactly: `ef` if it is given."""
+    return round(default * times) if ef is None else min(ef, snapshot.live_passages)
+
+
 def _centroid_options(
-    snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None, ef: int | None
+    snapshot: Snapshot, k: int, semantic_mode: str, tau: float | None, ef: int | None, times: float
 ) -> Options:
     """Options for a centroid index: `exact` scores every passage, other modes the candidates of the lists."""
-    scored = max(MIN_SCORED, SCORED_PER_HIT * k) if ef is None else min(ef, snapshot.live_passages)
+    scored = _scored(max(MIN_SCORED, SCORED_PER_HIT * k), times, ef, snapshot)
     mode = "exact" if semantic_mode == "exact" else "rerank"
     return Options(k, mode, max(scored, k), NPROBE, _steps(snapshot.settings, tau), scored)
 

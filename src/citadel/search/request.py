@@ -78,6 +78,7 @@ class Requests:
         group_by: str | None = None,
         ef: int | None = None,
         min_relevance: float | None = None,
+        effort: float | None = None,
     ) -> Request:
         """Check the arguments of a search."""
         if offset.__class__ is not int or offset or min_score is not None:
@@ -89,9 +90,9 @@ class Requests:
             if semantic_mode == "auto" and not self._is_sublinear and len(allowed) < EXACT_ALLOWED:
                 semantic_mode = "exact"
         groups = self._documents if group_by is None else ByField(self._snapshot, group_by)
-        options = self._plan(k, semantic_mode, tau, ef)
+        options = self._plan(k, semantic_mode, tau, ef, effort)
         if groups is not None:
-            options = self._plan(_PASSAGES_PER_GROUP * int(k), semantic_mode, tau, ef)
+            options = self._plan(_PASSAGES_PER_GROUP * int(k), semantic_mode, tau, ef, effort)
         least = None if min_relevance is None else check_relevance(unwrapped(min_relevance))
         return Request(options, offset, min_score, allowed, cancel, k, parsed, groups, least)
 
@@ -125,13 +126,16 @@ class Requests:
                 self._filters[key] = parsed, allowed
         return parsed, allowed
 
-    def _plan(self, k: int, semantic_mode: str, tau: float | None, ef: int | None) -> Options:
+    def _plan(
+        self, k: int, semantic_mode: str, tau: float | None, ef: int | None, effort: float | None = None
+    ) -> Options:
         """Cached: planning takes a twentieth of a short query."""
-        key = (k.__class__, k, semantic_mode, tau, ef.__class__, ef)  # the class tells True from 1
+        classes = (k.__class__, ef.__class__, effort.__class__)  # tell True from 1
+        key = (classes, k, semantic_mode, tau, ef, effort)
         try:
             return self._options[key]
         except (KeyError, TypeError):  # new, or unhashable
-            options = plan_options(self._snapshot, k, semantic_mode, tau, ef)
+            options = plan_options(self._snapshot, k, semantic_mode, tau, ef, effort)
         if len(self._options) < _MAX_CACHED_OPTIONS:
             self._options[key] = options
         return options

@@ -126,6 +126,7 @@ class Searcher:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
         min_relevance: float | None = None,
         rerank: Rerank | None = None,
         rerank_k: int = 100,
@@ -136,8 +137,9 @@ class Searcher:
         k of those. `offset` skips the first hits, `min_score` leaves out hits with a lower score. With
         `group_by`, only the best document of each value of a metadata field is a hit; documents without the
         field are groups of their own. `ef` is the number of documents that the mode `graph` scores exactly:
-        more takes longer and misses fewer. `min_relevance` leaves out hits with a lower `hit.relevance`, for
-        models with a calibration.
+        more takes longer and misses fewer. `effort`, from 0 to 1, sets it relative to its default: 0.5 is the
+        default, 0 a quarter and 1 four times as many. `min_relevance` leaves out hits with a lower
+        `hit.relevance`, for models with a calibration.
 
         `rerank` is a function of the query and a list of texts that returns a score for each, such as a
         cross-encoder. It scores the best `rerank_k` hits, at least `offset + k`, and the result is ordered by
@@ -147,7 +149,7 @@ class Searcher:
         if rerank is not None:
             reranking = RerankPage(rerank, rerank_k, k, offset, min_score)
             k, offset, min_score = reranking.depth, 0, None
-        page = (offset, min_score, group_by, ef, min_relevance)
+        page = (offset, min_score, group_by, ef, min_relevance, effort)
         request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
         hits = self._search(self._prepare_text(query), request)
         return hits if rerank is None else reranking.hits(query, hits)
@@ -198,9 +200,11 @@ class Searcher:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
     ) -> Hits:
         """The best k documents for query vectors: keys [n], weights [n], vectors [n, d], semantic [s]."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
+        page = (offset, min_score, group_by, ef, None, effort)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
         plan = plan_vectors(self.settings, keys, weights, vectors, semantic)
         if plan.semantic is None and self.settings.semantic is not None:
             request = request.without_semantic()
@@ -219,6 +223,7 @@ class Searcher:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
         min_relevance: float | None = None,
         rerank: Rerank | None = None,
         rerank_k: int = 100,
@@ -228,7 +233,7 @@ class Searcher:
         if rerank is not None:
             reranking = RerankPage(rerank, rerank_k, k, offset, min_score)
             k, offset, min_score = reranking.depth, 0, None
-        page = (offset, min_score, group_by, ef, min_relevance)
+        page = (offset, min_score, group_by, ef, min_relevance, effort)
         request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
         prepared = self._prepare_texts([text for _, text in named], cancel)
         ranking = self._batch([id for id, _ in named], prepared, request)
@@ -247,9 +252,11 @@ class Searcher:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
     ) -> Ranking:
         """The hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
-        request = self._requests.make(k, semantic_mode, tau, cancel, filter, offset, min_score, group_by, ef)
+        page = (offset, min_score, group_by, ef, None, effort)
+        request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
         plans = [plan_vectors(self.settings, *map(query.get, _PARTS)) for query in queries.values()]
         lacks_semantic = {plan.semantic is None for plan in plans}
         if lacks_semantic == {True, False}:
@@ -294,10 +301,11 @@ class Searcher:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
         min_relevance: float | None = None,
     ) -> Hits:
         """The best k documents for a query from `prepare`."""
-        page = (offset, min_score, group_by, ef, min_relevance)
+        page = (offset, min_score, group_by, ef, min_relevance, effort)
         request = self._requests.make(k, semantic_mode, tau, cancel, filter, *page)
         return self._search(query, request)
 

@@ -136,6 +136,7 @@ class Client:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
         passages: bool = False,
         facets: Sequence[str] = (),
         min_relevance: float | None = None,
@@ -151,7 +152,8 @@ class Client:
         documents that match the filter, and `hits.matching` is the number of these documents. `passages` also
         returns the other passages of long documents, for `hit.passages`.
         """
-        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
+        page = (offset, min_score, group_by, ef, effort)
+        options = _options(k, semantic_mode, tau, documents, filter, *page)
         options |= {"passages": passages, "min_relevance": min_relevance}
         options |= _mode_options(mode, fusion, weights)
         return self._search({"query": query, "facets": list(facets)} | options)
@@ -172,12 +174,14 @@ class Client:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
         passages: bool = False,
         facets: Sequence[str] = (),
     ) -> RemoteHits:
         """Return the best k documents for given query vectors."""
         query = {"vectors": _as_lists(keys=keys, weights=weights, vectors=vectors, semantic=semantic)}
-        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
+        page = (offset, min_score, group_by, ef, effort)
+        options = _options(k, semantic_mode, tau, documents, filter, *page)
         options["passages"] = passages
         return self._search(query | {"facets": list(facets)} | options)
 
@@ -194,13 +198,15 @@ class Client:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
         mode: str = "model",
         fusion: str | None = None,
         weights: Sequence[float] | None = None,
     ) -> Ranking:
         """Return the hits of many queries in their order, in as many requests as the server's limits need."""
         named = [{"id": id, "query": text} for id, text in named_queries(queries)]
-        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
+        page = (offset, min_score, group_by, ef, effort)
+        options = _options(k, semantic_mode, tau, documents, filter, *page)
         options |= _mode_options(mode, fusion, weights)
         return self._batch(named, options)
 
@@ -217,10 +223,12 @@ class Client:
         min_score: float | None = None,
         group_by: str | None = None,
         ef: int | None = None,
+        effort: float | None = None,
     ) -> Ranking:
         """Return the hits of many queries given as vectors: id → {keys, weights, vectors, semantic}."""
         named = [{"id": query_id(id), "vectors": _as_lists(**query)} for id, query in queries.items()]
-        options = _options(k, semantic_mode, tau, documents, filter, offset, min_score, group_by, ef)
+        page = (offset, min_score, group_by, ef, effort)
+        options = _options(k, semantic_mode, tau, documents, filter, *page)
         return self._batch(named, options)
 
     def explain(
@@ -526,10 +534,12 @@ def _options(
     min_score: float | None,
     group_by: str | None,
     ef: int | None,
+    effort: float | None,
 ) -> dict[str, Any]:
-    """The options of a search as JSON."""
+    """The options of a search as JSON; without an effort, also older servers understand them."""
     page = {"k": k, "offset": offset, "min_score": min_score, "group_by": group_by}
     options = {"semantic_mode": mode, "ef": ef, "tau": tau, "documents": documents}
+    options |= {} if effort is None else {"effort": effort}
     return page | options | {"filter": filter_json(filter)}
 
 

@@ -70,6 +70,9 @@ class SearchOptions(RequestModel):
     ef: int | None = Field(
         None, ge=1, le=100_000, description="documents that the mode graph scores exactly; 2 k by default"
     )
+    effort: float | None = Field(
+        None, ge=0, le=1, description="instead of ef: 0.5 is the default, more finds more and takes longer"
+    )
     tau: float | None = Field(
         None, ge=0, description="ignore document weights up to this threshold; at least the index's own τ"
     )

@@ -37,6 +37,7 @@ class SearchOptions(TypedDict, total=False):
     min_score: float | None
     group_by: str | None
     ef: int | None
+    effort: float | None
 
 
 def search_texts(

@@ -165,6 +165,7 @@ class SearchTask:
                 min_score=request.min_score,
                 group_by=request.group_by,
                 ef=request.ef,
+                effort=request.effort,
                 min_relevance=request.min_relevance,
             )
             if query.vectors is not None and not all(map(math.isfinite, hits.scores)):
