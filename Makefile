@@ -14,7 +14,7 @@ NIGHT  := tests/crash/test_full_disk.py=15m tests/crash/test_memory.py=15m \
           tests/cli/test_resume.py=15m tests/train/test_loop.py=15m tests/server/test_fuzz.py=15m \
           tests/server/test_swap.py=15m tests/server/test_slow_clients.py=15m tests/server/web=15m \
           tests/server/test_overload.py=15m tests/crash/test_power_loss.py=15m \
-          tests/crash/test_object_store.py=15m tests/cluster=15m \
+          tests/crash/test_object_store.py=15m tests/crash/test_object_store_states.py=30m tests/cluster=30m \
           tests/crash/test_process_death.py=15m
 
 NATIVE := CMakeLists.txt $(foreach kind,cpp hpp,$(wildcard native/*/*.$(kind) native/*/*/*.$(kind)))
@@ -35,7 +35,7 @@ help:
 	@echo "make test-slow   crash states, kills, fuzzing, sanitizers and soaks"
 	@echo "make lint        style, types and layers"
 	@echo "make format      format the code and fix what ruff can fix"
-	@echo "make docs        build the documentation site in build/docs/site, offline"
+	@echo "make docs        build the documentation site in build/docs/site, offline; VERSIONS=1 adds their menu"
 	@echo "make wheel       build the wheel in dist and test it in an empty environment"
 	@echo "make night       long runs of the crash, fuzz and load tests"
 	@echo "make bench       every benchmark that needs no GPU, one table each"
@@ -66,7 +66,7 @@ format: $(VENV)/.dev
 	! command -v clang-format >/dev/null || clang-format -i $(filter %.cpp %.hpp,$(NATIVE))
 
 docs: $(VENV)/.docs
-	$(BIN)/python -m scripts.docs_site
+	$(BIN)/python -m scripts.docs_site $(if $(VERSIONS),--versions)
 
 wheel:
 	$(PYTHON) scripts/wheel.py

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from citadel.encode import locate
+
 collect_ignore_glob = ["fuzz/fuzz_*.py"]  # programs started by tests; their imports may be missing
 
 NIGHT = os.environ.get("CITADEL_NIGHT") == "1"
 SEED = int(os.environ.setdefault("CITADEL_SEED", str(random.randrange(1, 1 << 31))))  # equal in all workers
 
-# Most tests are about the engine, where BM25 is faster and easier to check; tests of a model name it.
+# Most tests are about the engine, where BM25 is faster and easier to check; tests of a model name it, or
+# use the fixture `default_model`.
 os.environ["CITADEL_MODEL"] = "bm25"
 
 # A background job of a shell ignores SIGINT, and so would every process that a test starts and interrupts.
@@ -79,6 +82,16 @@ def data() -> Path:
     folder = Path(os.environ.get("CITADEL_DATA", ""))
     if not os.environ.get("CITADEL_DATA") or not folder.is_dir():
         pytest.skip("CITADEL_DATA is not set to a folder of test data")
+    return folder
+
+
+@pytest.fixture
+def default_model(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of the default model, which encodes text in this test unless it names another."""
+    folder = locate.default_model()
+    if folder is None:
+        pytest.skip("this copy has no default model")
+    monkeypatch.delenv("CITADEL_MODEL")
     return folder
 
 

@@ -2,6 +2,7 @@
 // processors of different kinds.
 #include <cstdio>
 
+#include "citadel/bits.hpp"
 #include "citadel/crc32c.hpp"
 #include "citadel/dispatch.hpp"
 #include "citadel/match_postings.hpp"
@@ -126,6 +127,50 @@ void router(Digest& digest) {
   digest.print("router");
 }
 
+void packed(Digest& digest) {
+  std::uint32_t seed = 23;
+  for (const unsigned bits : {1u, 5u, 13u}) {
+    for (const std::size_t count : {kBlock, kBlock - 1, std::size_t{9}}) {
+      const fixture::Bytes bytes = fixture::random_bytes(packed_bytes(count, bits) + 2 * kBlock, next_random(seed));
+      std::vector<std::uint32_t> documents(count + 1), counts(count);
+      digest.add(std::vector<std::uint64_t>{kernels().unpack_documents(bytes.data(), bytes.size(), bits, 7, count, documents.data())});
+      kernels().unpack_counts(bytes.data(), bytes.size(), bits, count, counts.data());
+      digest.add(documents), digest.add(counts);
+      if (count + 1 != kBlock) continue;
+      std::vector<std::uint32_t> members{7, documents[60], documents[60] + 1, documents[127]}, positions(members.size() + kLanes);
+      positions.resize(kernels().match(documents.data(), members.data(), members.size(), positions.data()));
+      digest.add(positions);
+    }
+  }
+  digest.print("packed");
+}
+
+void residuals(Digest& digest) {
+  const std::size_t groups = 8, rows = kTileRows;
+  struct alignas(64) Line {
+    std::uint8_t bytes[64];
+  };
+  const fixture::Bytes random = fixture::random_bytes(groups * kKeyBlock * 4, 3), states = fixture::random_bytes(groups * rows * 4, 4);
+  std::vector<Line> codes(random.size() / sizeof(Line));
+  std::memcpy(codes.data(), random.data(), random.size());
+  std::vector<std::uint32_t> packed_states(states.size() / 4);
+  std::memcpy(packed_states.data(), states.data(), states.size());
+  const std::vector<float> lengths = random_floats(rows, 5), steps = random_floats(kKeyBlock, 6), products = random_floats(rows * kKeyBlock, 8);
+  alignas(64) std::int32_t sums[kTileRows * kKeyBlock] = {};  // kernels store them aligned
+  std::vector<std::int32_t> offsets(kKeyBlock);
+  for (std::size_t i = 0; i < kKeyBlock; ++i) offsets[i] = 128 * (static_cast<std::int32_t>(i) - 11);
+  std::vector<const float*> bases;
+  for (std::size_t row = 0; row < rows; ++row) bases.push_back(products.data() + row * kKeyBlock);
+  std::vector<float> best(kKeyBlock, -1e30f), scaled(rows * kKeyBlock);
+  for (const std::size_t n : {rows, std::size_t{3}}) {
+    kernels().byte_products(packed_states.data(), n, reinterpret_cast<const std::int8_t*>(codes.data()), groups, 0, sums);
+    kernels().residual_maxima(sums, n, bases.data(), lengths.data(), offsets.data(), steps.data(), best.data());
+    kernels().scaled_products(sums, n, lengths.data(), offsets.data(), steps.data(), scaled.data());
+    digest.add(std::vector<std::int32_t>(sums, sums + rows * kKeyBlock)), digest.add(best), digest.add(scaled);
+  }
+  digest.print("residuals");
+}
+
 void checksums(Digest& digest) {
   const fixture::Bytes data = fixture::random_bytes(20'000, 9);
   for (const std::size_t size : {0, 7, 3072, 20'000}) digest.add(std::vector<std::uint32_t>{crc32c(data.data(), size)});
@@ -139,7 +184,7 @@ int main() {
     use_instruction_set(name);
     std::printf("%s", name.c_str());
     Digest digest;
-    dot_products(digest), product_quantization(digest), scan(digest), router(digest), checksums(digest);
+    dot_products(digest), product_quantization(digest), scan(digest), router(digest), packed(digest), residuals(digest), checksums(digest);
     std::printf("\n");
   }
 }

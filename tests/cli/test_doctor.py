@@ -17,12 +17,13 @@ from citadel.cli import doctor
 from tests.cli.conftest import Citadel, in_process
 from tests.docs.pages import ROOT
 
-FACTS = {"citadel", "python", "platform", "instruction sets", "threads", "huge pages", "GPU", "models"}
+FACTS = {"citadel", "python", "platform", "instruction sets", "threads", "huge pages", "GPU"}
+FACTS |= {"models", "default model", "model cache"}
 
 
 def test_doctor_fits_one_screen(citadel: Citadel) -> None:
     lines = citadel("doctor").out.splitlines()
-    assert 10 < len(lines) <= 24
+    assert 10 < len(lines) <= 26
     assert {re.split(r"  +", line)[0] for line in lines} >= FACTS
 
 
@@ -48,6 +49,31 @@ def test_doctor_names_what_is_missing(
     facts = json.loads(citadel("doctor", "--json").out)
     assert facts["[eval]"] == "missing: absent"
     assert facts["models"].startswith("missing") and facts["huge pages"] == "not available"
+
+
+def test_doctor_names_the_default_model(
+    citadel: Citadel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert "default model     bm25 (CITADEL_MODEL)\n" in citadel("doctor").out
+    monkeypatch.setenv("CITADEL_MODEL", str(tmp_path / "gone"))
+    gone = json.loads(citadel("doctor", "--json").out)["default model"]
+    assert gone.startswith("missing (CITADEL_MODEL): ") and "no such model folder" in gone
+
+
+def test_doctor_names_the_installed_model(default_model: Path, citadel: Citadel) -> None:
+    assert json.loads(citadel("doctor", "--json").out)["default model"] == str(default_model)
+
+
+def test_doctor_counts_downloaded_models(
+    citadel: Citadel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "hub" / "models--org--name").mkdir(parents=True)
+    (tmp_path / "hub" / "datasets--org--name").mkdir()
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert json.loads(citadel("doctor", "--json").out)["model cache"] == f"{tmp_path}/hub (1 downloaded)"
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "other"))
+    assert json.loads(citadel("doctor", "--json").out)["model cache"] == f"{tmp_path}/other (0 downloaded)"
 
 
 def test_doctor_asks_nvidia_smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -315,9 +315,14 @@ def test_port_in_use_is_a_usage_error(index: Path, citadel: Citadel) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_is_printed(shell: str) -> None:
-    done = in_process("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    done = in_process("--show-completion", shell)
     assert (done.code, done.err) == (0, "")
-    assert "_CITADEL_COMPLETE" in done.out
+    assert f"complete_{shell}" in done.out
+
+
+def test_completion_for_an_unknown_shell_is_a_usage_error() -> None:
+    done = in_process("--show-completion", "cmd")
+    assert done.code == 2 and "'cmd' is not one of 'bash', 'zsh', 'fish'" in done.err
 
 
 def test_completion_names_commands_and_options() -> None:
@@ -329,7 +334,6 @@ def test_completion_names_commands_and_options() -> None:
 
 
 def test_completion_is_installed(tmp_path: Path) -> None:
-    environment = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    done = in_process("--install-completion", "bash", **environment)
+    done = in_process("--install-completion", "bash", HOME=str(tmp_path))
     assert done.code == 0 and "bash completion installed" in done.out
     assert "_CITADEL_COMPLETE" in (tmp_path / ".bash_completions" / "citadel.sh").read_text()

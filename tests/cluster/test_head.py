@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from tests.cluster.test_ray_build import build, job_of, require_equal
 from tests.cluster.test_remote_engine import texts
 from tests.cluster.test_units import documents
 from tests.index.quick import Quick
-from tests.support.ray_cluster import STORE, stop_cluster
+from tests.support.ray_cluster import RECONNECT_SECONDS, STORE, stop_cluster
 from tests.support.serving import wait_until
 
 ray: Any = pytest.importorskip("ray", reason="needs the extra [ray]")
@@ -45,13 +46,12 @@ class Head:
             opened.bind(("127.0.0.1", 0))
             port = opened.getsockname()[1]
         state = {"gcs_storage": "rocksdb", "gcs_storage_path": str(folder / "state")}
-        waits = {"gcs_rpc_server_reconnect_timeout_s": 600}
         self._options: dict[str, Any] = {
             "num_cpus": 0,
             "object_store_memory": STORE,
             "include_dashboard": False,
             "gcs_server_port": port,
-            "_system_config": {**state, **waits},
+            "_system_config": {**state, "gcs_rpc_server_reconnect_timeout_s": RECONNECT_SECONDS},
         }
         self.cluster: Any = Cluster(initialize_head=True, head_node_args=self._options)
         for number in (2, 3):  # addresses of their own, so that this driver is not one of the head's
@@ -154,20 +154,17 @@ def test_searches_go_on(head: Head, served: Served, seconds: float) -> None:
 @pytest.mark.parametrize("seconds", GONE)
 def test_a_build_ends(head: Head, tmp_path: Path, seconds: float) -> None:
     """Units are encoded and shards are joined once a head is there again; nothing is lost or twice."""
-    gone: list[threading.Thread] = []
+    begun = threading.Event()
 
-    def restart() -> None:
+    def report(done: int, old: int) -> None:
+        if done > 40:
+            begun.set()
+
+    with ThreadPoolExecutor(1) as pool:  # Ray starts a head in the main thread only
+        building = pool.submit(build, job_of(tmp_path / "root"), documents(300), report)
+        assert begun.wait(PATIENCE)
+        head.kill()
         time.sleep(seconds)
         head.start()
-
-    def kill(done: int, old: int) -> None:
-        if done > 40 and not gone:
-            head.kill()
-            gone.append(threading.Thread(target=restart))
-            gone[0].start()
-
-    try:
-        build(job_of(tmp_path / "root"), documents(300), kill)
-    finally:
-        gone[0].join()
+        building.result(PATIENCE)
     require_equal(tmp_path / "root", documents(300), tmp_path / "one")

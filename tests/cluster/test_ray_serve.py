@@ -160,6 +160,51 @@ def test_the_client_sees_no_difference(served: Served) -> None:
         assert (status, error["error"]["code"]) == (422, "limit")
 
 
+def test_graphs_and_hybrid_searches(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every mode of a hybrid index with graphs in its shards, against the same shards in one process."""
+    from citadel.cluster.shard_pool import ShardOptions, ShardPool
+
+    monkeypatch.setattr("citadel.index.shard.GRAPH_FLOOR", 1)
+    index = citadel.Index.create(Quick(tmp_path / "one"), model="default", hybrid=True)
+    index.add(texts(150))
+    index.commit()
+    shard_index(index._snapshot, FolderStorage(tmp_path / "root"), SHARDS, graph=True)
+    pool = ShardPool(ray, str(tmp_path / "root"), ShardOptions(1, 0.5))
+    opened = [citadel.Index.open(tmp_path / "root") for _ in range(2)]
+    assert all(part.record.graph_file for part in opened[0]._snapshot.segments)
+    engines = {"index": pool.open_engine}
+    with running(opened[0], engines=engines) as ours, running(opened[1]) as plain:
+        for options in (
+            {"semantic_mode": "exact"},
+            {"semantic_mode": "exact", "filter": {"year": {"$gte": 1903}}, "explain": True},
+            {"mode": "bm25"},
+            {"mode": "bm25", "filter": {"year": 1902}},
+        ):
+            answers = [answer(server, options) for server in (ours, plain)]
+            assert answers[0] == answers[1]
+        whole = {hit["id"]: hit["score"] for hit in answer(ours, {"semantic_mode": "exact", "k": 150})}
+        best = list(whole)[:20]
+        for mode in ("graph", "auto", "rerank"):
+            for extra in ({}, {"filter": {"year": {"$gte": 1903}}}):
+                hits = answer(ours, {"semantic_mode": mode, **extra})
+                assert {hit["id"]: hit["score"] for hit in hits} == {h["id"]: whole[h["id"]] for h in hits}
+                assert extra or len({hit["id"] for hit in hits} & set(best)) >= 8
+        wide = answer(ours, {"semantic_mode": "graph", "ef": 150})
+        assert [hit["score"] for hit in wide] == list(whole.values())[:10]
+        fused = answer(ours, {"mode": "hybrid", "semantic_mode": "exact"})
+        assert fused == answer(plain, {"mode": "hybrid", "semantic_mode": "exact"})
+    pool.close()
+
+
+def answer(server: Running, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """The hits of a search; it is complete."""
+    status, body = server.post("/v1/search", {"query": "an old fox", "k": 10, **options})
+    assert status == 200, body
+    assert body.get("complete", True)
+    hits: list[dict[str, Any]] = body["hits"]
+    return hits
+
+
 def test_replicas_are_on_different_nodes(served: Served) -> None:
     for shard in range(SHARDS):
         assert len({process.ppid() for process in replicas(shard)}) == 2

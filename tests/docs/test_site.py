@@ -18,6 +18,7 @@ import pytest
 from scripts.docs_site import api
 from scripts.docs_site.__main__ import navigation
 from scripts.docs_site.pages import ROOT, prepare, site_path, sources
+from scripts.docs_site.versions import add, version_of
 from tests.support.once import made_once, shared_folder
 
 GUIDE = ROOT / "docs" / "guides" / "serve.md"
@@ -149,3 +150,28 @@ def test_tour_shows_explanations(site: Path) -> None:
         text = (site / "tour" / f"match-{number}.html").read_text(encoding="utf-8")
         assert f"<b>{document}</b>" in text and "<mark" in text
     assert (site / "tour.html").read_text(encoding="utf-8").count("<iframe") == 4
+
+
+def test_versions_lie_side_by_side(tmp_path: Path) -> None:
+    site, folder = tmp_path / "site", tmp_path / "versions"
+    (site / "api").mkdir(parents=True)
+    (site / "api" / "page.html").write_text("first")
+    (site / "index.html").write_text("start")
+    folder.mkdir()
+    assert add(site, folder, "dev") == ["dev"]
+    assert "url=dev/" in (folder / "index.html").read_text()
+    add(site, folder, "v0.9.1")
+    (site / "api" / "page.html").rename(site / "api" / "other.html")
+    assert add(site, folder, "v0.10.0") == ["0.10", "0.9", "dev"]
+    assert add(site, folder, "dev") == ["0.10", "0.9", "dev"]
+    listed = json.loads((folder / "versions.json").read_text())
+    assert [entry["version"] for entry in listed] == ["0.10", "0.9", "dev"]
+    assert "url=0.10/" in (folder / "index.html").read_text()
+    assert (folder / "0.9" / "api" / "page.html").exists()
+    assert [path.name for path in (folder / "dev" / "api").iterdir()] == ["other.html"]
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-x"])
+def test_a_version_is_a_folder_name(name: str) -> None:
+    with pytest.raises(SystemExit, match="cannot be the name of a folder"):
+        version_of(name)

@@ -34,6 +34,8 @@ def suite() -> str:
         pytest.skip(
             "no `conformance` on the path: npm install -g @modelcontextprotocol/conformance (Node 22)"
         )
+    if subprocess.run([program, "--version"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("`conformance` does not start: it needs Node 22")
     return program
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 STORE = 80 << 20
+RECONNECT, RECONNECT_SECONDS = "RAY_gcs_rpc_server_reconnect_timeout_s", 600
+os.environ[RECONNECT] = str(RECONNECT_SECONDS)  # read when ray is imported
 
 
 @contextlib.contextmanager

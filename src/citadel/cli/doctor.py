@@ -60,6 +60,8 @@ def report() -> Iterator[tuple[str, str]]:
     yield "huge pages", _huge_pages()
     yield "GPU", _gpu()
     yield "models", _models()
+    yield "default model", _default_model()
+    yield "model cache", _model_cache()
     yield "variables", _variables()
     yield "packages", _versions(_requirements().get("", []))
     for extra, names in sorted(_requirements().items()):
@@ -104,6 +106,26 @@ def _models() -> str:
         for folder in installed_models()
     ]
     return "; ".join(models) or "missing: the package was installed without its model; only bm25 works"
+
+
+def _default_model() -> str:
+    """What encodes the text of a new index without --model."""
+    from citadel.encode.locate import BM25, VARIABLE, find_model, text_model
+    from citadel.errors import InputError
+
+    reason = f" ({VARIABLE})" if os.environ.get(VARIABLE) else ""
+    try:
+        chosen = text_model(None)
+        return f"{BM25 if chosen is None else find_model(chosen)}{reason}"
+    except InputError as error:
+        return f"missing{reason}: {error}"
+
+
+def _model_cache() -> str:
+    """The folder of models downloaded from the Hugging Face hub, which `citadel import` and `train` read."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    folder = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    return f"{folder} ({len(list(folder.glob('models--*')))} downloaded)"
 
 
 def _variables() -> str:

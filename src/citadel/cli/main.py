@@ -150,6 +150,8 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
+    if arguments[:1] in (["--show-completion"], ["--install-completion"]) and len(arguments) > 1:
+        os.environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"  # so that the shell can be named
     try:
         code = app(args=list(arguments), prog_name="citadel", standalone_mode=False)
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from citadel.errors import ResourceError, UsageError
 from citadel.settings import available_threads
 
 LOCAL = "local"
+RECONNECT_SECONDS = "600"  # that the head may be away; Ray's 60 may be too few to start a machine
 _OBJECT_STORE = 256 << 20  # texts of waiting units
 
 
@@ -22,6 +23,7 @@ def ray_session(address: str, cores: int | None = None) -> Iterator[Any]:
     A local cluster claims to have `cores`, by default those of this machine. A connection that exists
     already is used and kept."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends no report of its use
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", RECONNECT_SECONDS)
     try:
         import ray
     except ImportError:

@@ -27,6 +27,8 @@ STOP_SECONDS = 5.0
 HEALTH_SECONDS, HEALTH_TIMEOUT = 2.0, 3.0  # a replica that hangs is replaced after three failures
 QUIET_SECONDS = 60.0  # between warnings of Ray that begin alike
 _COMPARED, _MAX_KINDS = 40, 100  # characters; kinds of warnings
+# Searches have a thread of their own, so the rest of a replica needs no other one.
+_ONE_LOOP = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0"}
 _log = logging.getLogger("citadel.cluster")
 
 
@@ -145,7 +147,7 @@ class ShardPool:
             num_replicas=options.replicas,
             max_replicas_per_node=math.ceil(options.replicas / max(nodes, 1)),
             max_ongoing_requests=64,
-            ray_actor_options={"num_cpus": options.cores},
+            ray_actor_options={"num_cpus": options.cores, "runtime_env": {"env_vars": _ONE_LOOP}},
             health_check_period_s=HEALTH_SECONDS,
             health_check_timeout_s=HEALTH_TIMEOUT,
             graceful_shutdown_timeout_s=1.0,

@@ -92,12 +92,10 @@ class NewIndexOptions(NamedTuple):
 
 def new_index_settings(options: NewIndexOptions) -> tuple[Settings, str | None, Encoder | None]:
     """Settings of a new index; with a model also its name and the loaded encoder."""
-    bm25 = {"analyser": options.analyser, "k1": options.k1, "b": options.b}
-    bm25_options: dict[str, Any] = {name: value for name, value in bm25.items() if value is not None}
+    bm25_options = _bm25_options(options)
     router, tau, codecs = options.router, options.tau, (options.codec, options.semantic_codec)
     words = _word_settings(bm25_options) if options.hybrid else None
-    choosing = {} if words else bm25_options
-    if options.fields is None and (model := chosen_model(options.model, router, choosing)) is not None:
+    if (model := text_encoder(options)) is not None:
         encoder = load_encoder(model, tau, options.threads)
         settings = encoder.index_settings(model_name(model), router, tau, *codecs)
         long = (options.long, options.chunk_tokens, options.chunk_overlap)
@@ -113,6 +111,22 @@ def new_index_settings(options: NewIndexOptions) -> tuple[Settings, str | None, 
         return vector_settings(options.fields, router, options.fingerprint, tau), None, None
     analyser = get_analyser(options.analyser or DEFAULT_ANALYSER)
     return text_settings(analyser.fingerprint, router, tau, **bm25_options), None, None
+
+
+def text_encoder(options: NewIndexOptions) -> str | None:
+    """The model that encodes text, "default" or a path; None for BM25 and for given vectors.
+
+    >>> text_encoder(NewIndexOptions(model="default")), text_encoder(NewIndexOptions(k1=1.2))
+    ('default', None)
+    """
+    if options.fields is not None:
+        return None
+    return chosen_model(options.model, options.router, {} if options.hybrid else _bm25_options(options))
+
+
+def _bm25_options(options: NewIndexOptions) -> dict[str, Any]:
+    given = {"analyser": options.analyser, "k1": options.k1, "b": options.b}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _word_settings(bm25_options: dict[str, Any]) -> WordSettings:

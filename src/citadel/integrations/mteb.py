@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from citadel import __version__
 from citadel.api import Index
+from citadel.encode.locate import find_model
 from citadel.errors import EmptyQueryError, UsageError
+from citadel.index.create import NewIndexOptions, text_encoder
 from citadel.integrations import MissingPackageError
 from citadel.search.searcher import Searcher
 from citadel.types import Document, Hit
@@ -132,8 +134,10 @@ def _query(row: Mapping[str, Any]) -> str:
 
 
 def _describe(options: Mapping[str, Any]) -> ModelMeta:
-    is_bm25 = options.get("model") == "bm25" or bool({"analyser", "k1", "b"} & options.keys())
-    name = "bm25" if is_bm25 else os.path.basename(os.path.abspath(options.get("model") or "small-en"))
+    chosen = {name: value for name, value in options.items() if name in NewIndexOptions._fields}
+    model = text_encoder(NewIndexOptions(**chosen))
+    is_bm25 = model is None
+    name = "bm25" if model is None else os.path.basename(find_model(model))
     return ModelMeta(
         loader=None,
         name=f"citadel/{name}",
