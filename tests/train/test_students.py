@@ -98,7 +98,7 @@ def test_student_comes_closer_to_its_teacher(student: Configs, tmp_path: Path) -
 def test_each_loss_of_scores_falls_alone(name: str, student: Configs, tmp_path: Path) -> None:
     others = ("states", "router", "tokens", "weights", "semantic", "semantic_scores", "scores")
     loss = dict.fromkeys(others, 0.0) | {name: 1.0}
-    config = student(loss=loss, batch={"cycle": ["pairs"]}, optimizer={"steps": 30})
+    config = student(loss=loss, batch={"cycle": ["pairs"]}, optimizer={"steps": 90})
     run = set_up(config, tmp_path / "out", False, silent)
     with torch.no_grad():
         assert run.student.semantic is not None
@@ -107,7 +107,7 @@ def test_each_loss_of_scores_falls_alone(name: str, student: Configs, tmp_path: 
             parameter.mul_(0.5)
     train_step(run, run.batches.batch(0))  # fills the bank
     before = _total(name, run)
-    for step in range(30):
+    for step in range(90):
         run.step = step
         train_step(run, run.batches.batch(step % 8))
         run.update()
