@@ -98,7 +98,7 @@ def test_student_comes_closer_to_its_teacher(student: Configs, tmp_path: Path) -
 def test_each_loss_of_scores_falls_alone(name: str, student: Configs, tmp_path: Path) -> None:
     others = ("states", "router", "tokens", "weights", "semantic", "semantic_scores", "scores")
     loss = dict.fromkeys(others, 0.0) | {name: 1.0}
-    config = student(loss=loss, batch={"cycle": ["pairs"]}, optimizer={"steps": 90})
+    config = student(loss=loss, batch={"cycle": ["pairs"]}, optimizer={"steps": 90, "lr": 1e-3})
     run = set_up(config, tmp_path / "out", False, silent)
     with torch.no_grad():
         assert run.student.semantic is not None
@@ -111,7 +111,7 @@ def test_each_loss_of_scores_falls_alone(name: str, student: Configs, tmp_path: 
         run.step = step
         train_step(run, run.batches.batch(step % 8))
         run.update()
-    assert _total(name, run) < 0.5 * before
+    assert _total(name, run) < max(0.5 * before, 0.01)  # random words: the scores may agree from the start
 
 
 def _total(name: str, run: StudentRun) -> float:
