@@ -123,5 +123,7 @@ def _semantic(model: Citadel, hidden: Tensor, texts: PackedTexts) -> Tensor | No
     if model.config.pooling == "cls":
         pooled = hidden[texts.starts[:-1]].float()
     else:
-        pooled = torch.segment_reduce(hidden.float(), model.config.pooling, lengths=texts.lengths, axis=0)
+        pooled = torch.segment_reduce(
+            hidden.float(), model.config.pooling, lengths=texts.lengths, axis=0, unsafe=True
+        )
     return model.semantic_of(pooled, texts.lengths[:, None])
