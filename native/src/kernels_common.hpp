@@ -336,3 +336,70 @@ inline bool any_lane(Ints lanes) {
     for (std::size_t query = 0; query < kKeyBlock; ++query)
       out[query] = (static_cast<float>(sums[query] - offsets[query]) * row_scales[row]) * scales[query];
 }
+
+// ---- rows of an encoder's states ----------------------------------------------------------------------------------------
+
+constexpr float kCodeStep = 1.0f / 127.0f;
+constexpr float kCodeShift = 12583040.0f;  // 1.5 · 2^23 + 128: the low byte of a sum is the code, rounded half to even
+
+inline std::uint32_t float_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+
+// Compared as integers, so that NaN is the largest.
+[[maybe_unused]] float largest_magnitude(const float* x, std::size_t n) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t magnitude = float_bits(x[i]) & 0x7fffffffu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return __builtin_bit_cast(float, largest);
+}
+
+[[maybe_unused]] float quantize_row(const float* x, std::size_t n, std::uint8_t* codes) {
+  const float largest = largest_magnitude(x, n);
+  for (std::size_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(float_bits((x[i] / largest) / kCodeStep + kCodeShift));
+  return largest;
+}
+
+// ONNX Runtime's erf: polynomials in |x| below and above 0.921875, fused multiply-adds in this order.
+constexpr float kErfSmall[] = {-5.99104969e-4f, 4.99339588e-3f, -2.67667342e-2f, 1.12818025e-1f, -3.76124859e-1f, 1.28379151e-1f};
+constexpr float kErfLarge[] = {1.72948930e-5f, -3.83208680e-4f, 3.88393435e-3f, -2.42545605e-2f, 1.06777847e-1f, 6.34846687e-1f, 1.28717512e-1f};
+constexpr float kErfSplit = 0.921875f, kErfLimit = 3.925f;
+constexpr float kExp[] = {1.38319808e-3f, 8.37550033e-3f, 4.16689515e-2f, 1.66664466e-1f, 4.99999851e-1f, 1.0f, 1.0f};
+constexpr float kLog2E = 1.44269504088896341f, kLog2High = -6.93145752e-1f, kLog2Low = -1.42860677e-6f, kExpShift = 12582912.0f;
+constexpr float kRootHalf = 0.70710678118654752440f;
+
+template <std::size_t Terms>
+inline float polynomial(const float (&terms)[Terms], float x) {
+  float sum = terms[0];
+  for (std::size_t i = 1; i < Terms; ++i) sum = __builtin_fmaf(sum, x, terms[i]);
+  return sum;
+}
+
+// exp(x) for -88 < x ≤ 0
+inline float exponential(float x) {
+  const float power = __builtin_fmaf(kLog2E, x, kExpShift) - kExpShift;
+  const float rest = __builtin_fmaf(power, kLog2Low, __builtin_fmaf(power, kLog2High, x));
+  return polynomial(kExp, rest) * __builtin_bit_cast(float, static_cast<std::uint32_t>(static_cast<std::int32_t>(power) + 127) << 23);
+}
+
+inline float gelu(float x) {
+  const float at = x * kRootHalf;
+  float magnitude = at < 0.0f ? -at : at;
+  magnitude = kErfLimit < magnitude ? kErfLimit : magnitude;  // NaN stays
+  float erf = __builtin_fmaf(polynomial(kErfSmall, magnitude * magnitude), magnitude, magnitude);
+  if (magnitude > kErfSplit) erf = 1.0f - exponential(-__builtin_fmaf(polynomial(kErfLarge, magnitude), magnitude, magnitude));
+  return (0.5f * x) * ((at < 0.0f ? -erf : erf) + 1.0f);
+}
+
+[[maybe_unused]] float gelu_row(const float* sums, float scale, const float* bias, std::size_t n, float* scratch, std::uint8_t* codes) {
+  for (std::size_t i = 0; i < n; ++i) scratch[i] = gelu(sums[i] * scale + bias[i]);
+  return quantize_row(scratch, n, codes);
+}
+
+void add_row(const float* sums, float scale, const float* bias, const float* residual, std::size_t n, float* out) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = (sums[i] * scale + bias[i]) + residual[i];
+}
+
+void scale_row(const float* sums, float scale, std::size_t n, float* out) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = sums[i] * scale;
+}

@@ -84,6 +84,14 @@ struct Kernels {
   // out[r, q] = ((float)(sums[r, q] − offset) · row_scales[r]) · scale
   void (*scaled_products)(const std::int32_t* sums, std::size_t rows, const float* row_scales, const std::int32_t* offsets, const float* scales,
                           float* out);
+  // Quantize a row with its own scale: codes[i] = round-half-even((x[i] / largest) / (1/127)) + 128; returns largest = max|x[i]|.
+  float (*quantize_row)(const float* x, std::size_t n, std::uint8_t* codes);
+  // The same for x[i] = gelu(sums[i] · scale + bias[i]), kept in scratch [n].
+  float (*gelu_row)(const float* sums, float scale, const float* bias, std::size_t n, float* scratch, std::uint8_t* codes);
+  // out[i] = (sums[i] · scale + bias[i]) + residual[i]
+  void (*add_row)(const float* sums, float scale, const float* bias, const float* residual, std::size_t n, float* out);
+  // out[i] = sums[i] · scale
+  void (*scale_row)(const float* sums, float scale, std::size_t n, float* out);
 };
 
 extern const Kernels kPortableKernels;

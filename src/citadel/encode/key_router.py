@@ -53,8 +53,8 @@ class Shortened(NamedTuple):
     router: KeyRouter
 
 
-def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
-    """Remove the router's product from a `model.onnx`; None if it must stay in the graph.
+def shorten(file: OnnxFile, config: ModelConfig) -> Shortened | None:
+    """Remove the router's product from a graph; None if it must stay.
 
     It stays unless the graph is an int8 graph of a dynamic router that matches config.json and the machine
     has AVX-512 VNNI.
@@ -69,7 +69,6 @@ def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
     if instruction_set() != _FAST:
         return None
     try:
-        file = OnnxFile(contents)
         states = find_states(file, limit)
         table = file.array(TABLE, np.int8).reshape(config.backbone.vocabulary, config.backbone.hidden)
         scales, biases = (file.array(name, np.float32) for name in (SCALES, BIASES))

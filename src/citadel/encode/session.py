@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
+from citadel.encode.fused_rows import fused, library
 from citadel.encode.graph_check import check_graph
 from citadel.encode.huge_pages import prefer_large_pages
 from citadel.encode.key_router import CHOSEN, shorten
 from citadel.encode.model_files import MAX_GRAPH, read_model_file
+from citadel.encode.onnx_file import OnnxFile
 from citadel.errors import InputError, ResourceError
 from citadel.forks import no_fork
 
@@ -35,9 +37,14 @@ class Session:
         options.log_severity_level = 4  # errors are raised as exceptions
         self._path = path
         try:
-            short = shorten(contents, config)
+            file = OnnxFile(contents)
+            faster = fused(file)
+            if faster is not None:
+                options.register_custom_ops_library(library())
+                file = faster
+            short = shorten(file, config)
             self._router = short.router if short else None
-            graph = short.graph if short else contents
+            graph = short.graph if short else file.contents()
             self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's errors have no narrower base class
             raise_if_out_of_memory(error, path)
