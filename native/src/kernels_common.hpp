@@ -317,6 +317,51 @@ inline bool any_lane(Ints lanes) {
   }
 }
 
+[[maybe_unused]] void exceeding(const std::int32_t* sums, std::size_t rows, const std::int32_t* thresholds, std::uint32_t* above) {
+  for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock) {
+    above[row] = 0;
+    for (std::size_t key = 0; key < kKeyBlock; ++key) above[row] |= static_cast<std::uint32_t>(sums[key] > thresholds[key]) << key;
+  }
+}
+
+[[maybe_unused]] std::int32_t byte_product(const std::uint8_t* state, const std::int8_t* codes, std::size_t width) {
+  std::int32_t sum = 0;
+  for (std::size_t i = 0; i < width; ++i) sum += state[i] * codes[i];
+  return sum;
+}
+
+inline float lane_total(const float (&lanes)[kLanes]) {
+  float total = 0.0f;
+  for (std::size_t l = 0; l < kLanes; ++l) total += lanes[l];
+  return total;
+}
+
+// Sixteen sums side by side, which the compiler turns into vectors.
+void bound_bytes(const std::int32_t* products, const float* means, const float* factors, std::size_t lead, std::size_t width,
+                 std::uint8_t* bytes, float squares[3]) {
+  constexpr float kShift = 12582912.0f;  // rounds half to even
+  float rest[kLanes] = {}, errors[kLanes] = {}, whole[kLanes] = {};
+  const auto add = [&](std::size_t j, std::size_t l) {
+    const float x = (static_cast<float>(products[j]) - means[j]) * factors[j];
+    const float low = x < -128.0f ? -128.0f : x, clamped = low > 127.0f ? 127.0f : low;
+    const float code = (clamped + kShift) - kShift;
+    bytes[j] = static_cast<std::uint8_t>(static_cast<std::int32_t>(code) + 128);
+    whole[l] += x * x, errors[l] += (x - code) * (x - code);
+  };
+  const auto add_rest = [&](std::size_t j, std::size_t l) {
+    const float x = (static_cast<float>(products[j]) - means[j]) * factors[j];
+    rest[l] += x * x;
+  };
+  std::size_t j = 0;
+  for (; j + kLanes <= lead; j += kLanes)
+    for (std::size_t l = 0; l < kLanes; ++l) add(j + l, l);
+  for (; j < lead; ++j) add(j, 0);
+  for (; j + kLanes <= width; j += kLanes)
+    for (std::size_t l = 0; l < kLanes; ++l) add_rest(j + l, l);
+  for (; j < width; ++j) add_rest(j, 0);
+  squares[0] = lane_total(rest), squares[1] = lane_total(errors), squares[2] = lane_total(whole);
+}
+
 // ---- products of token vectors ------------------------------------------------------------------------------------------
 
 [[maybe_unused]] void residual_maxima(const std::int32_t* sums, std::size_t rows, const float* const* bases, const float* row_scales,

@@ -59,8 +59,11 @@ class Session:
             raise InputError("this is not the graph that config.json describes: export the model again", path)
         prefer_large_pages()
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run a batch of texts of one length; return the outputs by name."""
+    def run(self, inputs: Mapping[str, NDArray[Any]], tau: float | None = None) -> dict[str, NDArray[Any]]:
+        """Run a batch of texts of one length; return the outputs by name.
+
+        With τ, keys of a dynamic router whose weights do not exceed it may be missing.
+        """
         given = dict(inputs)
         if MASK in self._inputs and MASK not in given:
             given[MASK] = np.ones_like(inputs["input_ids"])
@@ -69,7 +72,8 @@ class Session:
                 outputs = self._session.run(None, given)
             arrays = dict(zip(self._names, outputs, strict=True))
             if self._router:
-                arrays |= self._router.choose(arrays.pop(self._router.states), inputs["input_ids"].shape[1])
+                states, length = arrays.pop(self._router.states), inputs["input_ids"].shape[1]
+                arrays |= self._router.choose(states, length, tau)
         except Exception as error:
             raise ResourceError(
                 f"{self._path}: a batch could not be encoded ({_first_line(error)})"
