@@ -142,7 +142,7 @@ def _largest(graph: _Graph, magnitude: str) -> int:
 def _scaled(
     graph: _Graph, node: Operation, by_input: dict[str, _Quantized]
 ) -> tuple[list[int], Operation | None, _Quantized | None]:
-    """The operator for a scaled product and what reads it, the nodes it replaces, and the rows it quantises."""
+    """What follows a scaled product: the nodes, the operator for them, and the rows that it quantises."""
     [scaled] = node.outputs
     given = list(node.inputs)
     readers = graph.readers(scaled)

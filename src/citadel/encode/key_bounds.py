@@ -1,8 +1,8 @@
 """Cheap upper bounds of the router's logits, so that a document needs few exact products.
 
-Hardly one key per token exceeds τ. In coordinates that are large where states and keys both vary (a balanced
-realisation of their covariances), half of them decide about nearly all keys: by Cauchy and Schwarz, the others add
-at most the product of two lengths. Rounding only ever raises a bound, so the result is exact.
+Hardly one key per token exceeds τ. In coordinates in which states and keys have the same covariance, half of
+them decide about nearly all keys: by Cauchy and Schwarz, the others add at most the product of two lengths.
+Rounding only raises a bound, so no key above τ is lost.
 """
 
 from __future__ import annotations
@@ -144,11 +144,13 @@ def _keys(table: Table, weights: Doubles, center: Doubles, lead: int, floor: flo
 def _units(states: Doubles, keys: Doubles) -> Doubles:
     """Units of the three lengths, for which those of keys fit their bytes, and those of usual states."""
     least, most = states * _MARGIN / (255 * _LENGTH_BYTES), 126 / np.maximum(keys, 1e-9)
-    return np.minimum(np.sqrt(np.maximum(least, 1e-9) * most), most)
+    units: Doubles = np.minimum(np.sqrt(np.maximum(least, 1e-9) * most), most)
+    return units
 
 
 def _bytes_of(lengths: Doubles, units: Doubles) -> Doubles:
     """Lengths [n, 3] as the eight bytes that the router multiplies."""
     steps = np.repeat(np.ceil(lengths / units), _LENGTH_BYTES, axis=1)
     before = np.concatenate([np.arange(count) for count in _LENGTH_BYTES]) * 255
-    return np.clip(steps - before, 0, 255)
+    left: Doubles = np.clip(steps - before, 0, 255)
+    return left
