@@ -114,7 +114,7 @@ class Router:
         """Prepare `best_above`; no other thread may use that. See router.hpp."""
 
     def best_above(self, states: U8, max_keys: int) -> tuple[I64, F32]:
-        """The same as `best`, but keys with z up to the floor of the bounds may be missing (key 0, weight 0)."""
+        """Like `best`, but keys with z up to the floor of the bounds may be missing (key 0, weight 0)."""
 
 class Segment:
     def __init__(
