@@ -21,9 +21,9 @@ _CLIPPED = 1e-5  # share of the sample's coordinates that do not fit a byte; the
 _LENGTH_BYTES = np.array([5, 2, 1])  # of a state's three lengths
 _USUAL = 0.99  # share of the sample's lengths that the units are made for,
 _MARGIN = 1.5  # and their space for longer ones
-_SLACK = 1e-3  # of a logit: far more than double precision loses
-_KEYS_PER_PART = 4096
-_TRIED = 128  # states
+_SLACK, _SHARE = 1e-3, 1e-6  # of a logit, and of its parts: more than fp32 and double precision lose
+_KEYS_PER_PART = 2048
+_TRIED = 64  # states
 
 Doubles = NDArray[np.float64]
 
@@ -69,16 +69,17 @@ def find_bounds(table: Table, states: NDArray[np.uint8], floor: float) -> Bounds
         transform, inverse, steps = _coordinates(table, states)
     except np.linalg.LinAlgError:
         return None
-    products = states @ transform.T.astype(np.float64)
-    means = np.round(products.mean(axis=0))
-    moved = (products - means) * steps
-    size = np.quantile(np.abs(moved[:, :lead]), 1 - _CLIPPED)
+    moved = states @ transform.T.astype(np.float32)  # whole numbers below 2²⁴
+    means = np.round(moved.mean(axis=0, dtype=np.float64)).astype(np.float32)
+    moved -= means
+    size = np.quantile(np.abs(moved[:, :lead]) * steps[:lead].astype(np.float32), 1 - _CLIPPED)
     factors = (steps * (127 / size)).astype(np.float32)
-    moved = (products - means) * factors
+    moved *= factors
     codes = np.clip(np.round(moved[:, :lead]), -128, 127)
     parts = (moved[:, lead:], moved[:, :lead] - codes, moved[:, :lead])
-    lengths = np.stack([np.linalg.norm(part, axis=1) for part in parts], axis=1)  # [n, 3]
-    keys = _keys(table, inverse / factors.astype(np.float64), inverse @ means, lead, floor)
+    lengths = np.stack([np.linalg.norm(part, axis=1) for part in parts], axis=1, dtype=np.float64)  # [n, 3]
+    del moved, parts
+    keys = _keys(table, inverse / factors.astype(np.float64), inverse @ means.astype(np.float64), lead, floor)
     if not np.isfinite(factors).all() or not np.isfinite(keys.lengths).all():
         return None
     units = _units(np.quantile(lengths, _USUAL, axis=0), keys.lengths.max(axis=0))
@@ -86,13 +87,13 @@ def find_bounds(table: Table, states: NDArray[np.uint8], floor: float) -> Bounds
     widest = np.concatenate([keys.codes, np.repeat(raised, _LENGTH_BYTES, axis=1)], axis=1, dtype=np.float32)
     constant = keys.limits + 128.0 * keys.codes.sum(axis=1, dtype=np.int64)
     thresholds = np.clip(np.floor(constant) - 1, -(2.0**30), 2.0**30)
-    own = [codes[:_TRIED] + 128, _bytes_of(lengths[:_TRIED], units)]
+    own = (codes[:_TRIED] + 128, _bytes_of(lengths[:_TRIED], units))
     tried = np.concatenate(own, axis=1, dtype=np.float32)  # products are whole numbers below 2²⁴
     if raised.max() > 127 or (tried @ widest.T > thresholds).mean() > SPARSE:
         return None
     return Bounds(
         transform,
-        means.astype(np.float32),
+        means,
         factors,
         units.astype(np.float32),
         widest.astype(np.int8),
@@ -105,21 +106,22 @@ def _coordinates(table: Table, states: NDArray[np.uint8]) -> tuple[NDArray[np.in
 
     In these coordinates states and keys have the same diagonal covariance, largest first.
     """
-    own = _root(np.cov(states.T.astype(np.float64)))
-    scaled = table.codes[:: max(len(table.codes) // _KEYS_PER_PART, 1)] * 1.0
-    scaled *= table.scales[:: max(len(table.codes) // _KEYS_PER_PART, 1), None]
+    moved = states - states.mean(axis=0, dtype=np.float32)
+    own = _root(moved.T @ moved / len(moved))
+    every = max(len(table.codes) // _KEYS_PER_PART, 1)
+    scaled = (table.codes[::every] * table.scales[::every, None]).astype(np.float32)
     other = _root(scaled.T @ scaled / len(scaled))
     left, sizes, _ = np.linalg.svd(other.T @ own)
     turned = (other @ left / np.sqrt(sizes)).T  # [h, h]
     steps = np.abs(turned).max(axis=1) / 127
     transform = np.round(turned / steps[:, None]).astype(np.int8)
     inverse = np.linalg.inv(transform.astype(np.float64))
-    if not np.allclose(inverse @ transform, np.eye(len(inverse)), atol=1e-9):
+    if not np.allclose(inverse @ transform, np.eye(len(inverse)), rtol=0, atol=1e-10):
         raise np.linalg.LinAlgError
     return transform, inverse, steps
 
 
-def _root(covariance: Doubles) -> Doubles:
+def _root(covariance: Floats | Doubles) -> Doubles:
     size = len(covariance)
     return np.linalg.cholesky(covariance + _RIDGE * np.trace(covariance) / size * np.eye(size))
 
@@ -137,7 +139,8 @@ def _keys(table: Table, weights: Doubles, center: Doubles, lead: int, floor: flo
         constant = table.biases[part] + scales * (given @ center - table.zero * given.sum(axis=1))
         rest = (logits[:, lead:], codes, logits[:, :lead] - codes)
         lengths = np.stack([np.linalg.norm(values, axis=1) for values in rest], axis=1)
-        parts.append(_Keys(codes.astype(np.int8), (floor - _SLACK - constant) / steps, lengths))
+        slack = _SLACK + _SHARE * (abs(floor) + np.abs(table.biases[part]))
+        parts.append(_Keys(codes.astype(np.int8), (floor - slack - constant) / steps, lengths))
     return _Keys(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 

@@ -25,6 +25,7 @@ TABLE, SCALES, BIASES = "embeddings.word", "embeddings.word.scale", "router.bias
 STEP, ZERO = "keys.step", "keys.zero"  # quantisation of the states
 CHOSEN = {"keys", "weights"}  # outputs computed here
 _FAST = "avx512vnni"  # with other instruction sets ONNX Runtime is faster
+_LARGEST_TAU, _ROUNDED = 80.0, 1e-5  # φ is rounded to fp32, and so is τ
 SAMPLE = 6144  # states that the bounds are fitted to: a few hundred texts, so that they vary
 SAMPLED = 8  # every eighth state of a document, as neighbours are alike
 _MAX_KEYS = 64  # per token; keys are inserted one by one, so ONNX Runtime is faster for many more
@@ -49,7 +50,7 @@ class KeyRouter:
         """
         n, t, h = states.shape
         rows = states.reshape(n * t, h)
-        floor = -math.inf if tau is None else math.expm1(tau)
+        floor = -math.inf if tau is None else math.expm1(min(tau, _LARGEST_TAU)) * (1 - _ROUNDED)
         if floor >= self._floor:
             keys, weights = self._router.best_above(rows, self._num_keys)
         else:
@@ -68,11 +69,13 @@ class KeyRouter:
             self._sample.append(states[len(self._sample) % SAMPLED :: SAMPLED].copy())
             if sum(map(len, self._sample)) < SAMPLE:
                 return
-            bounds = find_bounds(self._table, np.concatenate(self._sample), floor)
-            self._sample = None
+            sample, self._sample = np.concatenate(self._sample), None
+            bounds = find_bounds(self._table, sample, floor)
             if bounds is not None:
                 self._router.set_bounds(*bounds)
                 self._floor = floor  # last: from now on other threads use the bounds
+        except MemoryError:  # works without
+            return
         finally:
             self._sampling.release()
 

@@ -31,22 +31,17 @@ class Session:
         check_graph(contents, config, path)
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.enable_mem_pattern = False  # shapes differ between batches
-        options.log_severity_level = 4  # errors are raised as exceptions
         self._path = path
+        file = OnnxFile(contents)
         try:
-            file = OnnxFile(contents)
             faster = fused(file)
-            if faster is not None:
-                options.register_custom_ops_library(library())
-                file = faster
-            short = shorten(file, config)
-            self._router = short.router if short else None
-            graph = short.graph if short else file.contents()
-            self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime's errors have no narrower base class
+            try:
+                self._start(onnxruntime, faster or file, config, library() if faster else "")
+            except Exception:  # ONNX Runtime's errors have no narrower base class
+                if faster is None:
+                    raise
+                self._start(onnxruntime, file, config, "")
+        except Exception as error:
             raise_if_out_of_memory(error, path)
             raise InputError(f"cannot be run ({_first_line(error)}): export the model again", path) from None
         self._names = [output.name for output in self._session.get_outputs()]
@@ -58,6 +53,19 @@ class Session:
         if not wanted <= self._inputs <= wanted | {MASK} or results != output_names(config):
             raise InputError("this is not the graph that config.json describes: export the model again", path)
         prefer_large_pages()
+
+    def _start(self, onnxruntime: Any, file: OnnxFile, config: ModelConfig, operators: str) -> None:
+        """Start a session with a graph that may need a library of operators."""
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.enable_mem_pattern = False  # shapes differ between batches
+        options.log_severity_level = 4  # errors are raised as exceptions
+        if operators:
+            options.register_custom_ops_library(operators)
+        short = shorten(file, config)
+        self._router = short.router if short else None
+        graph = short.graph if short else file.contents()
+        self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def run(self, inputs: Mapping[str, NDArray[Any]], tau: float | None = None) -> dict[str, NDArray[Any]]:
         """Run a batch of texts of one length; return the outputs by name.
