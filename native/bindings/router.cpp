@@ -50,12 +50,14 @@ std::vector<T> copied(const Array<T, 1>& array, std::size_t size) {
 
 void set_bounds(Router& self, Array<std::int8_t, 2> transform, Array<float, 1> means, Array<float, 1> factors,
                 Array<float, 1> units, Array<std::int8_t, 2> codes, Array<std::int32_t, 1> thresholds) {
-  if (codes.shape(1) <= kBoundLengths || units.shape(0) != 3) throw std::invalid_argument("the bounds need coordinates and three units");
+  if (codes.shape(1) <= kBoundLengths || units.shape(0) != 3)
+    throw std::invalid_argument("the bounds need coordinates and three units");
   KeyBounds bounds;
   bounds.lead = codes.shape(1) - kBoundLengths;
   bounds.transform = copied<std::int8_t>(transform, self.width(), self.width());
   bounds.means = copied<float>(means, self.width()), bounds.factors = copied<float>(factors, self.width());
-  bounds.codes = copied<std::int8_t>(codes, self.keys(), bounds.lead + kBoundLengths), bounds.thresholds = copied<std::int32_t>(thresholds, self.keys());
+  bounds.codes = copied<std::int8_t>(codes, self.keys(), bounds.lead + kBoundLengths),
+  bounds.thresholds = copied<std::int32_t>(thresholds, self.keys());
   for (std::size_t i = 0; i < 3; ++i) bounds.units[i] = units.data()[i];
   const nb::gil_scoped_release release;
   self.set_bounds(bounds);
@@ -71,7 +73,8 @@ void bind_router(nb::module_& m) {
   nb::class_<Router>(m, "Router")
       .def("__init__", &make_router, "table"_a, "scales"_a, "biases"_a, "step"_a, "zero"_a)
       .def("best", &best, "states"_a, "max_keys"_a)
-      .def("set_bounds", &set_bounds, "transform"_a, "means"_a, "factors"_a, "units"_a, "codes"_a, "thresholds"_a)
+      .def("set_bounds", &set_bounds, "transform"_a, "means"_a, "factors"_a, "units"_a, "codes"_a,
+           "thresholds"_a)
       .def("best_above", &best_above, "states"_a, "max_keys"_a);
 }
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from citadel import _native
+from citadel.encode import session
 from citadel.encode.config import load_config
 from citadel.encode.encoder import Encoder
 from citadel.encode.fused_rows import DOMAIN, fused, library
@@ -47,8 +48,8 @@ def run(contents: bytes, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.register_custom_ops_library(library())
-    session = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, inputs))
+    started = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
+    return list(started.run(None, inputs))
 
 
 def small_graph(width: int) -> bytes:
@@ -157,6 +158,20 @@ def test_outputs_of_other_routers_do_not_change(router: str, tiny_model: ModelFo
             np.testing.assert_array_equal(actual[name], values, err_msg=name)
 
 
+def test_session_starts_without_the_operators(
+    tiny_model: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_model("dynamic", "int8")
+    contents, config = (folder / "model.onnx").read_bytes(), load_config(folder)
+    ids = {"input_ids": np.array([[1, 2, 3, 4]])}
+    wanted = Session(contents, config, "model.onnx").run(ids)
+    monkeypatch.setattr(session, "library", lambda: "no-such-library.so")
+    actual = Session(contents, config, "model.onnx").run(ids)
+    assert actual.keys() == wanted.keys()
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(actual[name], values)
+
+
 def test_fp32_graph_has_nothing_to_fuse(tiny_model: ModelFolder) -> None:
     assert fused(file_of(tiny_model("dynamic", "fp32"))) is None
 
@@ -196,6 +211,6 @@ def test_rows_that_do_not_fit_are_an_error(tiny_model: ModelFolder) -> None:
     model = onnx.load(folder / "model.onnx")
     name = next(t.name for t in model.graph.initializer if t.name.endswith("feedforward.down.bias"))
     set_initialiser(model, name, np.ones(1, np.float32))  # ONNX would repeat it
-    session = Session(model.SerializeToString(), load_config(folder), "model.onnx")
+    started = Session(model.SerializeToString(), load_config(folder), "model.onnx")
     with pytest.raises(ResourceError, match="do not fit"):
-        session.run({"input_ids": np.array([[1, 2, 3]])})
+        started.run({"input_ids": np.array([[1, 2, 3]])})

@@ -107,6 +107,10 @@ def test_invalid_bounds_are_rejected() -> None:
         router.set_bounds(**{**bounds._asdict(), "codes": bounds.codes[:, :8].copy()})
     with pytest.raises(ValueError, match="multiple of 4"):
         router.set_bounds(**{**bounds._asdict(), "codes": bounds.codes[:, :-1].copy()})
+    for name, message in {"means": "mean of", "factors": "factor of", "units": "positive"}.items():
+        damaged = np.full_like(getattr(bounds, name), np.nan)
+        with pytest.raises(ValueError, match=message):
+            router.set_bounds(**{**bounds._asdict(), name: damaged})
     router.set_bounds(*bounds)
     for max_keys in (0, KEYS + 1):
         with pytest.raises(ValueError, match="from 1 to"):

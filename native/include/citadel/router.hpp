@@ -17,17 +17,19 @@ struct BestKeys {
 
 constexpr std::size_t kBoundLengths = 8;  // bytes of the lengths below
 
-// Cheap upper bounds of z, for finding the few keys whose z exceeds a threshold. A state x [width] has the coordinates
-// X_j = (Σ_i x_i · transform[j, i] − means[j]) · factors[j]. The first `lead` of them are rounded to signed bytes, and the lengths of
-// the rest, of the rounding errors and of the whole are rounded up to multiples of `units`. z may exceed the threshold only if
-// the product of these bytes and the key's codes exceeds the key's threshold.
+// Cheap upper bounds of z, for finding the few keys whose z exceeds a threshold. A state x [width] has the
+// coordinates X_j = (Σ_i x_i · transform[j, i] − means[j]) · factors[j]. The first `lead` of them are rounded
+// to signed bytes, and the lengths of the rest, of the rounding errors and of the whole are rounded up to
+// multiples of `units`. z may exceed the threshold only if the product of these bytes and the key's codes
+// exceeds the key's threshold.
 struct KeyBounds {
   std::vector<std::int8_t> transform;  // [width, width]
   std::vector<float> means, factors;   // [width]
   std::size_t lead;                    // a multiple of 4
   float units[3];                      // of the lengths: rest (five bytes), errors (two), whole
   std::vector<std::int8_t> codes;      // [keys, lead + 8]
-  std::vector<std::int32_t> thresholds;  // [keys]: exceeded by the sum of (byte + 128) · code and length · code
+  std::vector<std::int32_t>
+      thresholds;  // [keys]: exceeded by the sum of (byte + 128) · code and length · code
 };
 
 // z = (Σ (state − zero) · code) · (step · scale) + bias, for uint8 states and an int8 table with one scale
@@ -49,8 +51,8 @@ class Router {
   // states [n, width]; 1 ≤ max_keys ≤ number of keys.
   BestKeys best(const std::uint8_t* states, std::size_t n, std::size_t max_keys) const;
 
-  // The same, but only keys with z > floor are certain to be among them; the others may be absent, with key and weight 0. The
-  // floor is that of the bounds.
+  // The same, but only keys with z > floor are certain to be among them; the others may be absent, with key
+  // and weight 0. The floor is that of the bounds.
   BestKeys best_above(const std::uint8_t* states, std::size_t n, std::size_t max_keys) const;
 
  private:
