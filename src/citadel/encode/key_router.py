@@ -26,7 +26,7 @@ STEP, ZERO = "keys.step", "keys.zero"  # quantisation of the states
 CHOSEN = {"keys", "weights"}  # outputs computed here
 _FAST = "avx512vnni"  # with other instruction sets ONNX Runtime is faster
 _LARGEST_TAU, _ROUNDED = 80.0, 1e-5  # φ is rounded to fp32, and so is τ
-SAMPLE = 6144  # states that the bounds are fitted to: a few hundred texts, so that they vary
+SAMPLE = 4096  # states that the bounds are fitted to: of a hundred texts or more, so that they vary
 SAMPLED = 8  # every eighth state of a document, as neighbours are alike
 _MAX_KEYS = 64  # per token; keys are inserted one by one, so ONNX Runtime is faster for many more
 
