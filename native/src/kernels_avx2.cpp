@@ -96,6 +96,6 @@ void finish_avx2(const std::uint32_t* documents, float* values, std::size_t n, b
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, residual_maxima, scaled_products};
+const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, exceeding, byte_product, bound_bytes, residual_maxima, scaled_products, quantize_row, gelu_row, add_row, scale_row};
 
 }  // namespace citadel
