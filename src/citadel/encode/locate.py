@@ -144,7 +144,7 @@ def _absolute(path: str) -> str:
 
 
 def find_model(name: str | os.PathLike[str]) -> str:
-    """Folder of a model given by its path, of an installed one by its name, or of the default one, "default"."""
+    """Folder of a model: a path, the name of an installed one, or "default"."""
     if name == DEFAULT:
         installed = default_model()
         if installed is None:
