@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -89,7 +90,7 @@ def default_ef(k: int, passages: int) -> int:
     >>> default_ef(10, 40_000), default_ef(10, 320_000), default_ef(100, 320_000)
     (48, 96, 400)
     """
-    return round(max(MIN_EF, EF_PER_HIT * k) * max(1.0, passages / EF_GROWS_ABOVE) ** (1 / 3))
+    return round(max(MIN_EF, EF_PER_HIT * k) * math.cbrt(max(1.0, passages / EF_GROWS_ABOVE)))
 
 
 def _effort_factor(effort: float | None, ef: int | None) -> float:
