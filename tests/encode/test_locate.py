@@ -41,6 +41,39 @@ def test_without_a_default_model_bm25_is_used(monkeypatch: pytest.MonkeyPatch, t
         find_model("default")
 
 
+def test_an_installed_model_has_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed, here = tmp_path / "models" / "tiny-en", tmp_path / "here"
+    for folder in (installed, here):
+        folder.mkdir(parents=True)
+    (installed / "model.onnx").write_bytes(b"")
+    monkeypatch.setattr(locate, "_DEFAULT_FOLDERS", (tmp_path / "models" / "small-en",))
+    monkeypatch.chdir(here)
+    assert text_model("tiny-en") == find_model("tiny-en") == str(installed)
+    with pytest.raises(InputError, match="no such model folder"):
+        find_model("huge-en")
+    (here / "tiny-en").mkdir()  # a folder of this name is what a path means
+    assert find_model("tiny-en") == str(here / "tiny-en")
+
+
+@needs_default
+def test_a_small_model_shares_the_default_models_space(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CITADEL_MODEL")
+    with Index.create(tmp_path / "index") as index:
+        index.add(DOCUMENTS)
+        index.commit()
+    question = "what leads to a heart attack"
+    with Index.open(tmp_path / "index", query_model="tiny-en") as index:
+        assert index.searcher().search(question, k=1)[0].id == "cardiac"
+    with Index.create(tmp_path / "small", model="tiny-en") as index:
+        index.add(DOCUMENTS)
+        index.commit()
+    with Index.open(tmp_path / "small") as index:
+        assert index.settings.model == "tiny-en"
+        assert index.searcher().search(question, k=1)[0].id == "cardiac"
+
+
 @needs_default
 def test_default_model_encodes_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CITADEL_MODEL")
