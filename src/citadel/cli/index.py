@@ -37,7 +37,9 @@ from citadel.settings import (
 ModelToUse = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="DIR", help="Text: a folder made by `citadel export`, default, or bm25.  [default]"
+        "--model",
+        metavar="NAME|DIR",
+        help="Text: small-en, tiny-en, a folder made by `citadel export`, or bm25.  [default]",
     ),
 ]
 Router = Annotated[
