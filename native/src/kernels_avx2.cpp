@@ -94,8 +94,46 @@ void finish_avx2(const std::uint32_t* documents, float* values, std::size_t n, b
   normalize(values, n, floor);
 }
 
+// ---- products of token vectors ------------------------------------------------------------------------------------------
+
+// 32 values at a time, as in kernels_router.hpp. Returns the codes that were unpacked.
+template <unsigned Bits>
+inline std::size_t unpack_row(const std::uint8_t* codes, std::size_t width, __m256i table, std::uint8_t* out) {
+  constexpr std::size_t kStep = Bits == 0 ? 32 : 4 * Bits;
+  std::size_t at = 0;
+  for (; at + kStep <= width; at += kStep) {
+    __m256i values;
+    if constexpr (Bits == 0) {
+      values = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + at)), _mm256_set1_epi8(static_cast<char>(0x80)));
+    } else if constexpr (Bits == 4) {
+      const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + at)));
+      const __m256i both = _mm256_or_si256(wide, _mm256_slli_epi16(wide, 4));
+      values = _mm256_shuffle_epi8(table, _mm256_and_si256(both, _mm256_set1_epi8(15)));
+    } else {
+      const __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + at)));
+      const __m256i half = _mm256_or_si256(wide, _mm256_slli_epi32(wide, 6));
+      const __m256i all = _mm256_or_si256(half, _mm256_slli_epi32(half, 12));
+      values = _mm256_shuffle_epi8(table, _mm256_and_si256(all, _mm256_set1_epi8(3)));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at / kStep * 32), values);
+  }
+  return at;
+}
+
+void unpack_tokens_avx2(const std::uint8_t* codes, std::size_t rows, std::size_t width, const TokenValues& values, std::uint8_t* out) {
+  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values.buckets)));
+  const std::size_t per_byte = values.bits == 0 ? 1 : 8 / values.bits;
+  for (std::size_t row = 0; row < rows; ++row, codes += width, out += kTokenStride) {
+    const std::size_t done = values.bits == 0   ? unpack_row<0>(codes, width, table, out)
+                             : values.bits == 4 ? unpack_row<4>(codes, width, table, out)
+                             : values.bits == 2 ? unpack_row<2>(codes, width, table, out)
+                                                : 0;
+    unpack_token(codes + done, width - done, values, out + done * per_byte);
+  }
+}
+
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, residual_maxima, scaled_products};
+const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products, unpack_tokens_avx2, residual_maxima, scaled_maxima, scaled_products};
 
 }  // namespace citadel

@@ -1,6 +1,7 @@
 #include "citadel/maxsim.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -17,10 +18,12 @@ namespace {
 constexpr std::uint32_t kBias = 0x80808080u;
 constexpr std::size_t kDocumentsPerTask = 64;
 constexpr std::uint64_t kMinDocumentsForThreads = 512;
+constexpr std::uint64_t kCacheLine = 64;
+constexpr TokenValues kInt8Values{};
 
 std::size_t groups_of(std::size_t dimension) { return (dimension + kGroupBytes - 1) / kGroupBytes; }
 
-// Write a vector's int8 codes, biased by 128, to out[group · stride]; the query's codes after the last dimension are 0.
+// Write a centroid's int8 codes, biased by 128, to out[group · stride]; the query's codes after the last dimension are 0.
 void expand_bytes(const std::uint8_t* codes, std::size_t dimension, std::uint32_t* out, std::size_t stride) {
   std::size_t group = 0;
   for (; (group + 1) * kGroupBytes <= dimension; ++group) out[group * stride] = load<std::uint32_t>(codes, group) ^ kBias;
@@ -30,44 +33,36 @@ void expand_bytes(const std::uint8_t* codes, std::size_t dimension, std::uint32_
   out[group * stride] = last ^ kBias;
 }
 
+TokenValues make_values(const std::int8_t* buckets, unsigned bits) {
+  if (bits != 0 && bits != 1 && bits != 2 && bits != 4) throw std::invalid_argument("a residual has 1, 2 or 4 bits per dimension");
+  TokenValues out{};
+  out.bits = bits;
+  for (std::size_t i = 0; bits != 0 && i < (std::size_t{1} << bits); ++i) out.buckets[i] = static_cast<std::uint8_t>(buckets[i]) ^ 0x80u;
+  for (std::size_t byte = 0; bits != 0 && byte < 256; ++byte)
+    for (std::size_t i = 0; i < 8 / bits; ++i)
+      out.bytes[byte] |= static_cast<std::uint64_t>(out.buckets[byte >> (bits * i) & ((1u << bits) - 1)]) << (8 * i);
+  return out;
+}
+
 }  // namespace
 
 CentroidBook::CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets,
                            unsigned bits, float bucket_scale, float step)
-    : dimension_(d), groups_(groups_of(d)), bits_(bits), bucket_scale_(bucket_scale), step_(step), scales_(n), states_(n * groups_), table_(256) {
-  if (n == 0 || d == 0 || d % 8 != 0) throw std::invalid_argument("centroids must be [n, d], d divisible by 8");
-  if (bits != 1 && bits != 2 && bits != 4) throw std::invalid_argument("a residual has 1, 2 or 4 bits per dimension");
+    : dimension_(d), groups_(groups_of(d)), bucket_scale_(bucket_scale), step_(step), scales_(n), states_(n * groups_), values_(make_values(buckets, bits)) {
+  if (n == 0 || d == 0 || d > kMaxTokenBytes) throw std::invalid_argument("centroids must be [n, d], d at most 1024");
+  if (bits != 0 && d % 8 != 0) throw std::invalid_argument("residuals need a dimension divisible by 8");
   for (std::size_t i = 0; i < n; ++i) scales_[i] = half_to_float(scales[i]);
   for (std::size_t first = 0; first < n; first += kTileRows) {
     const std::size_t rows = std::min(kTileRows, n - first);
     for (std::size_t row = 0; row < rows; ++row)
       expand_bytes(reinterpret_cast<const std::uint8_t*>(codes + (first + row) * d), d, states_.data() + first * groups_ + row, rows);
   }
-  const std::size_t per_byte = 8 / bits;
-  for (std::size_t byte = 0; byte < 256; ++byte)
-    for (std::size_t i = 0; i < per_byte; ++i) {
-      const auto value = static_cast<std::uint8_t>(buckets[byte >> (bits * i) & ((1u << bits) - 1)]);
-      table_[byte] |= static_cast<std::uint64_t>(value ^ 0x80u) << (8 * i);
-    }
-}
-
-void CentroidBook::expand(const std::uint8_t* codes, std::uint32_t* out, std::size_t stride) const {
-  const std::uint64_t* table = table_.data();
-  if (bits_ == 2)
-    for (std::size_t group = 0; group < groups_; ++group) out[group * stride] = static_cast<std::uint32_t>(table[codes[group]]);
-  else if (bits_ == 4)
-    for (std::size_t group = 0; group < groups_; ++group)
-      out[group * stride] = static_cast<std::uint32_t>(table[codes[2 * group]] | table[codes[2 * group + 1]] << 16);
-  else
-    for (std::size_t byte = 0; byte < groups_ / 2; ++byte) {
-      out[2 * byte * stride] = static_cast<std::uint32_t>(table[codes[byte]]);
-      out[(2 * byte + 1) * stride] = static_cast<std::uint32_t>(table[codes[byte]] >> 32);
-    }
 }
 
 TokenQuery::TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::shared_ptr<const CentroidBook> book)
     : book_(std::move(book)), scales_real_(n), dimension_(d), groups_(groups_of(d)), blocks_((n + kKeyBlock - 1) / kKeyBlock),
       codes_(blocks_ * groups_ * 2), offsets_(blocks_ * kKeyBlock), scales_(blocks_ * kKeyBlock), steps_(blocks_ * kKeyBlock) {
+  if (d > kMaxTokenBytes) throw std::invalid_argument("a token vector has at most 1024 dimensions");
   if (book_ != nullptr && book_->dimension() != d) throw std::invalid_argument("the query and the centroids have different dimensions");
   std::vector<std::int8_t> row((d + kQueryPadding - 1) / kQueryPadding * kQueryPadding + kQueryPadding);
   for (std::size_t token = 0; token < n; ++token) {
@@ -103,9 +98,19 @@ std::vector<std::uint32_t> TokenQuery::probes(std::size_t nprobe) const {
   for (std::size_t block = 0; block < blocks_; ++block) {
     const std::size_t own = std::min(kKeyBlock, tokens() - block * kKeyBlock);
     std::vector<TopK> best(own, TopK(nprobe));
+    float thresholds[kKeyBlock];
+    std::fill(thresholds, thresholds + kKeyBlock, std::numeric_limits<float>::infinity());
+    std::fill(thresholds, thresholds + own, -std::numeric_limits<float>::infinity());
     for (std::size_t centroid = 0; centroid < book_->size(); ++centroid) {
       const float* row = products(block, centroid);
-      for (std::size_t token = 0; token < own; ++token) best[token].push(row[token], centroid);
+      std::uint8_t passes[kKeyBlock];  // most products are below all thresholds: compared without branches
+      for (std::size_t token = 0; token < kKeyBlock; ++token) passes[token] = row[token] >= thresholds[token];
+      for (std::size_t word = 0; word < kKeyBlock; word += 8)
+        for (auto set = load<std::uint64_t>(passes, word / 8); set != 0; set &= set - 1) {
+          const std::size_t token = word + static_cast<std::size_t>(std::countr_zero(set)) / 8;
+          best[token].push(row[token], centroid);
+          thresholds[token] = best[token].threshold();
+        }
     }
     for (std::size_t token = 0; token < own; ++token) {
       const std::vector<Scored> sorted = best[token].sorted();
@@ -191,15 +196,17 @@ void touch_documents(const Segment& segment, const TokenQuery& query, const std:
 class Scorer {
  public:
   Scorer(const TokenQuery& query, const Cancel* cancel)
-      : query_(query), set_(kernels()), cancel_(cancel), states_(kTileRows * query.groups()), best_(query.blocks() * kKeyBlock) {}
+      : query_(query), set_(kernels()), cancel_(cancel), best_(query.blocks() * kKeyBlock) {}
 
   // Returns false for a document without tokens.
   bool score(const Segment& segment, std::uint64_t document, float& out) {
     const Span span = segment.tokens(document, cancel_);
     if (span.begin == span.end) return false;
     std::fill(best_.begin(), best_.end(), -std::numeric_limits<float>::infinity());
-    for (std::uint64_t token = span.begin; token < span.end; token += kTileRows)
+    for (std::uint64_t token = span.begin; token < span.end; token += kTileRows) {
+      prefetch_codes(segment, token + kTileRows, std::min(token + 2 * kTileRows, span.end));
       add(segment, token, static_cast<std::size_t>(std::min<std::uint64_t>(kTileRows, span.end - token)));
+    }
     out = 0.0f;
     for (std::size_t token = 0; token < query_.tokens(); ++token) out += best_[token];
     tokens_ += span.end - span.begin;
@@ -208,48 +215,55 @@ class Scorer {
 
   std::uint64_t tokens() const { return tokens_; }
 
+  // Prefetch what `score` reads first.
+  void prefetch(const Segment& segment, std::uint64_t document) const {
+    const auto first = load<std::uint64_t>(segment.token_starts.data(), document);
+    const std::uint64_t end = segment.codes.size() / std::max<std::uint64_t>(segment.code_bytes(), 1);
+    if (first < end) prefetch_codes(segment, first, std::min<std::uint64_t>(first + kTileRows, end));
+  }
+
  private:
+  static void prefetch_codes(const Segment& segment, std::uint64_t first, std::uint64_t last) {
+    const std::uint64_t width = segment.code_bytes();
+    for (std::uint64_t at = first * width; at < last * width; at += kCacheLine) __builtin_prefetch(segment.codes.data() + at);
+  }
+
   void add(const Segment& segment, std::uint64_t first, std::size_t rows) {
     const std::uint64_t width = segment.code_bytes();
-    const std::uint8_t* codes = segment.codes.data() + first * width;
-    for (std::size_t row = 0; row < rows; ++row) {
-      if (is_coded(segment)) query_.book()->expand(codes + row * width, states_.data() + row, rows);
-      else expand_bytes(codes + row * width, segment.dimension(), states_.data() + row, rows);
-    }
+    const bool coded = is_coded(segment);
+    set_.unpack_tokens(segment.codes.data() + first * width, rows, width, coded ? query_.book()->values() : kInt8Values, unpacked_);
+    float scales[kTileRows];
+    std::uint16_t centroids[kTileRows];
+    if (coded) read_residuals(segment, first, rows, scales, centroids);
+    else
+      for (std::size_t row = 0; row < rows; ++row) scales[row] = half_to_float(load<std::uint16_t>(segment.scales.data(), first + row));
     for (std::size_t block = 0; block < query_.blocks(); ++block) {
-      set_.byte_products(states_.data(), rows, query_.codes(block), query_.groups(), 0, sums_);
-      if (is_coded(segment)) take_residuals(segment, first, rows, block);
-      else take_int8(segment, first, rows, block);
+      const float* bases[kTileRows];
+      for (std::size_t row = 0; coded && row < rows; ++row) {
+        bases[row] = query_.products(block, centroids[row]);
+        __builtin_prefetch(bases[row]), __builtin_prefetch(bases[row] + kKeyBlock / 2);
+      }
+      float* best = best_.data() + block * kKeyBlock;
+      set_.token_products(unpacked_, rows, query_.codes(block), query_.groups(), sums_);
+      if (coded) set_.residual_maxima(sums_, rows, bases, scales, query_.offsets(block), query_.steps(block), best);
+      else set_.scaled_maxima(sums_, rows, scales, query_.offsets(block), query_.scales(block), best);
     }
   }
 
-  void take_residuals(const Segment& segment, std::uint64_t first, std::size_t rows, std::size_t block) {
-    const float* bases[kTileRows];
-    float lengths[kTileRows];
+  void read_residuals(const Segment& segment, std::uint64_t first, std::size_t rows, float* lengths, std::uint16_t* centroids) const {
     for (std::size_t row = 0; row < rows; ++row) {
-      const auto centroid = load<std::uint16_t>(segment.token_centroids.data(), first + row);
-      if (centroid >= query_.book()->size()) segment.token_centroids.corrupt("centroid " + std::to_string(centroid) + " does not exist");
-      bases[row] = query_.products(block, centroid);
+      centroids[row] = load<std::uint16_t>(segment.token_centroids.data(), first + row);
+      if (centroids[row] >= query_.book()->size())
+        segment.token_centroids.corrupt("centroid " + std::to_string(centroids[row]) + " does not exist");
       lengths[row] = static_cast<float>(segment.scales.data()[first + row]) * query_.book()->step();
     }
-    set_.residual_maxima(sums_, rows, bases, lengths, query_.offsets(block), query_.steps(block), best_.data() + block * kKeyBlock);
-  }
-
-  void take_int8(const Segment& segment, std::uint64_t first, std::size_t rows, std::size_t block) {
-    float scales[kTileRows];
-    for (std::size_t row = 0; row < rows; ++row) scales[row] = half_to_float(load<std::uint16_t>(segment.scales.data(), first + row));
-    set_.scaled_products(sums_, rows, scales, query_.offsets(block), query_.scales(block), products_);
-    float* best = best_.data() + block * kKeyBlock;
-    for (std::size_t row = 0; row < rows; ++row)
-      for (std::size_t token = 0; token < kKeyBlock; ++token) best[token] = std::max(best[token], products_[row * kKeyBlock + token]);
   }
 
   const TokenQuery& query_;
   const Kernels& set_;
   const Cancel* cancel_;
-  std::vector<std::uint32_t> states_;
   std::vector<float> best_;
-  alignas(64) float products_[kTileRows * kKeyBlock];
+  alignas(64) std::uint8_t unpacked_[kTileRows * kTokenStride];
   alignas(64) std::int32_t sums_[kTileRows * kKeyBlock];
   std::uint64_t tokens_ = 0;
 };
@@ -285,12 +299,16 @@ Result rank(const Snapshot& snapshot, const TokenQuery& query, const TokenSearch
   const std::size_t threads = numbers.size() < kMinDocumentsForThreads ? 1 : std::max(1u, options.threads);
   const std::size_t tasks = (numbers.size() + kDocumentsPerTask - 1) / kDocumentsPerTask;
   std::vector<TopK> best(std::max<std::size_t>(1, std::min(threads, tasks)), TopK(std::min(options.k, snapshot.documents())));
-  std::vector<Scorer> scorers(best.size(), Scorer(query, options.cancel));
+  std::vector<Scorer> scorers;
+  scorers.reserve(best.size());
+  for (std::size_t worker = 0; worker < best.size(); ++worker) scorers.emplace_back(query, options.cancel);
   parallel(tasks, threads, [&](std::size_t worker, std::size_t task) {
     poll(options.cancel);
     std::size_t segment = 0;
     for (std::size_t i = task * kDocumentsPerTask; i < std::min(numbers.size(), (task + 1) * kDocumentsPerTask); ++i) {
       while (numbers[i] >= snapshot.base(segment + 1)) ++segment;
+      if (i + 1 < numbers.size() && numbers[i + 1] < snapshot.base(segment + 1))
+        scorers[worker].prefetch(*snapshot.segments()[segment], numbers[i + 1] - snapshot.base(segment));
       float score = 0.0f;
       if (scorers[worker].score(*snapshot.segments()[segment], numbers[i] - snapshot.base(segment), score)) best[worker].push(score, numbers[i]);
     }

@@ -16,30 +16,28 @@ constexpr std::size_t kGroupBytes = 4;
 // The centroids of an index and the bucket values of its residuals.
 class CentroidBook {
  public:
-  // codes [n, d], scales (fp16) [n], buckets [2^bits]. Throws std::invalid_argument if the shapes do not fit.
+  // codes [n, d], scales (fp16) [n], buckets [2^bits], none of which is read for 0 bits. Throws std::invalid_argument if the shapes do not fit.
   CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets, unsigned bits,
                float bucket_scale, float step);
 
   std::size_t size() const { return scales_.size(); }
   std::size_t dimension() const { return dimension_; }
-  unsigned bits() const { return bits_; }
+  unsigned bits() const { return values_.bits; }  // per dimension of a residual; 0 for vectors stored as int8
   float bucket_scale() const { return bucket_scale_; }
   float step() const { return step_; }  // of the lengths of residuals
+
+  const TokenValues& values() const { return values_; }  // of the residuals' codes
 
   // Centroids first … first + 13, or fewer at the end.
   const std::uint32_t* states(std::size_t first) const { return states_.data() + first * groups_; }
   const float* scales() const { return scales_.data(); }
 
-  // Write the bucket values of a token's codes, biased by 128, to out[group · stride].
-  void expand(const std::uint8_t* codes, std::uint32_t* out, std::size_t stride) const;
-
  private:
   std::size_t dimension_, groups_;
-  unsigned bits_;
   float bucket_scale_, step_;
   std::vector<float> scales_;
   std::vector<std::uint32_t> states_;
-  std::vector<std::uint64_t> table_;  // the biased bucket values of each byte of codes, lowest dimension first
+  TokenValues values_;
 };
 
 // The vectors of a query's tokens as int8, in blocks of 32 tokens, and their products with all centroids.
