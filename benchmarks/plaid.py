@@ -5,8 +5,9 @@
 
 A model is a ColBERT model of citadel, a checkpoint or an exported folder, or any transformer in the Hugging
 Face format: its last hidden states are centred, projected to the 128 principal directions of a sample of the
-documents and normalised, and its queries are padded to 32 tokens with [MASK]. Vectors are kept in `--cache` for
-the next run. `--documents N` keeps the documents that a judgement names and the first others.
+documents and normalised, and its queries are padded to 32 tokens with [MASK]. Vectors are kept in `--cache`
+for the next run. `--documents N` keeps the documents that a judgement names and the first others. The codec
+all_to_all is int8 with the router of that name, which has no centroids.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from citadel.types import Document, Floats, Hit, Ranking, RoutedTokens
 DIMENSION, QUERY_TOKENS, DOCUMENT_TOKENS = 128, 32, 300
 FITTED_DOCUMENTS = 128
 K, PART = 10, 256
+ALL_TO_ALL = "all_to_all"
+CODECS = (ALL_TO_ALL, "int8", "residual4", "residual2", "residual1")
 Texts = list[Floats]
 Rankings = list[list[str]]
 Ndcg = Callable[[Rankings], float]
@@ -148,8 +151,9 @@ def encode_states(model: Path, texts: list[str], queries: list[str]) -> Vectors:
 
 def build(documents: Texts, codec: str, folder: str) -> tuple[citadel.Index, float]:
     """An index of the documents' vectors in one segment, and the CPU seconds it took."""
-    fields = {"lexical": citadel.Field(DIMENSION, codec)}
-    router = None if codec.startswith("residual") else "all_to_all"
+    is_plain = codec == ALL_TO_ALL
+    fields = {"lexical": citadel.Field(documents[0].shape[1], "int8" if is_plain else codec)}
+    router = ALL_TO_ALL if is_plain else "centroid"
     items = [{"id": str(number), "vectors": rows} for number, rows in enumerate(documents)]
     start = time.process_time()
     index = citadel.Index.create(folder, router=router, fields=fields, fingerprint="plaid")
@@ -224,7 +228,7 @@ def measure(vectors: Vectors, codecs: Sequence[str], efs: Sequence[int], ndcg: N
             index, seconds = build(documents, codec, f"{folder}/{codec}")
             size = bytes_per_token(index, tokens)
             modes: dict[str, dict[str, Any]] = {"exact": {"semantic_mode": "exact"}}
-            if codec.startswith("residual"):
+            if codec != ALL_TO_ALL:
                 modes |= {f"ef {ef}": {"ef": ef} for ef in efs}
             run = partial(run_all, index.searcher(threads=1), queries)
             for name, options in modes.items():
@@ -245,7 +249,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, help="use the first N documents only")
     parser.add_argument("--queries", type=int, help="use the first N judged queries only")
     parser.add_argument("--cache", type=Path, default=Path("/tmp/plaid-cache"))
-    parser.add_argument("--codecs", nargs="+", default=["int8", "residual4", "residual2", "residual1"])
+    parser.add_argument("--codecs", nargs="+", default=CODECS)
     parser.add_argument("--ef", type=int, nargs="+", default=[64, 128, 256, 512])
     options = parser.parse_args()
     dataset = beir_folder(str(options.data))
@@ -256,7 +260,7 @@ def main() -> None:
     judged = dataset.judged[: options.queries]
     ids = [document.id for document in chosen(dataset, options.documents)]
     rows = measure(vectors, options.codecs, options.ef, lambda ranked: quality(ranked, dataset, judged, ids))
-    title = f"{dataset.name}: {len(vectors.documents):,} documents, {tokens:,} tokens, {options.model}"
+    title = f"{dataset.name}: {len(vectors.documents):,} documents, {tokens:,} tokens, {options.model.name}"
     columns = [
         "codec",
         "mode",

@@ -290,7 +290,7 @@ void check(const Snapshot& snapshot, const TokenQuery& query) {
   for (const auto& segment : snapshot.segments()) {
     if (segment->kind() != Kind::centroid) throw std::invalid_argument("the segments have no centroids");
     if (segment->dimension() != query.dimension()) throw std::invalid_argument("the query has another dimension than the segments");
-    if (is_coded(*segment) && (query.book() == nullptr || query.book()->bits() != segment->bits()))
+    if (segment->has_centroids() && (query.book() == nullptr || query.book()->bits() != segment->bits()))
       throw CorruptError("manifest", "codebook", "the centroids do not fit a segment's codec");
   }
 }
@@ -335,7 +335,7 @@ std::vector<std::uint64_t> token_candidates(const Snapshot& snapshot, const Toke
   TopK best(options.candidates);
   for (std::size_t segment = 0; segment < snapshot.segments().size(); ++segment) {
     const Segment& own = *snapshot.segments()[segment];
-    if (!is_coded(own)) {  // from before there were centroids: small, and scored as a whole
+    if (!own.has_centroids()) {  // from before there were centroids: small, and scored as a whole
       append_allowed(snapshot, options, segment, numbers);
       continue;
     }

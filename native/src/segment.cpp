@@ -142,9 +142,8 @@ void Segment::take_tokens(const std::map<std::string, SectionBytes>& sections) {
   check_length(codes, tokens_ * code_bytes_);
   scales = take(sections, "SCALES", true);
   check_length(scales, (bits_ == 0 ? 2 : 1) * tokens_);
-  if (bits_ == 0) return;
-  token_centroids = take(sections, "TOKEN_CENTROIDS", true);
-  check_length(token_centroids, 2 * tokens_);
+  token_centroids = take(sections, "TOKEN_CENTROIDS", bits_ != 0);
+  if (token_centroids.present()) check_length(token_centroids, 2 * tokens_);
 }
 
 Span Segment::tokens(std::uint64_t document, const Cancel* cancel) const {

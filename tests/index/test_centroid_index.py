@@ -21,7 +21,7 @@ from citadel.types import Floats
 from tests.index.quick import Quick
 from tests.support.centroid_indexes import DIMENSION, create, documents, few_tokens, mixed, query, tokens
 
-CODECS = ("residual1", "residual2", "residual4")
+CODECS = ("int8", "residual1", "residual2", "residual4")
 
 
 def stored(snapshot: Snapshot) -> dict[str, Floats]:
@@ -137,7 +137,10 @@ def test_centroids_are_trained_once_there_are_enough_tokens(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_tokens_keep_their_order_through_merges(tmp_path: Path, codec: str) -> None:
-    index, limits = mixed(tmp_path / "i", codec), {"residual1": 0.5, "residual2": 0.3, "residual4": 0.08}
+    index, limits = (
+        mixed(tmp_path / "i", codec),
+        {"int8": 0.03, "residual1": 0.5, "residual2": 0.3, "residual4": 0.08},
+    )
     originals = given(0, 150)
     for _ in range(2):
         decoded = stored(index._snapshot)
@@ -171,6 +174,44 @@ def test_retraining_gives_new_centroids(tmp_path: Path) -> None:
         assert len(rows) == len(originals[id])
     exact = index.searcher().search_vectors(vectors=originals["d9"], k=1, semantic_mode="exact")
     assert exact.ids == ["d9"]
+
+
+def test_int8_vectors_stay_as_they_are(tmp_path: Path) -> None:
+    """Training, merging and retraining change the lists only."""
+    index = mixed(tmp_path / "i", "int8")
+    first, last = index._snapshot.segments
+    assert (first.meta.has_centroids, last.meta.has_centroids) == (False, True)
+    before, answers = stored(index._snapshot), exact_answers(index)
+    for retrain in (False, True):
+        with few_tokens():
+            index.merge(retrain=retrain)
+        [segment] = index._snapshot.segments
+        assert segment.meta.has_centroids and len(segment.keys) > 16
+        after = stored(index._snapshot)
+        assert all(np.array_equal(after[id], rows) for id, rows in before.items())
+        assert exact_answers(index) == answers
+        assert check(index._snapshot.storage, deep=True)
+
+
+def test_int8_scores_are_those_of_all_to_all(tmp_path: Path) -> None:
+    index = mixed(tmp_path / "i", "int8")
+    fields = {"lexical": citadel.Field(DIMENSION, "int8")}
+    folder = Quick(tmp_path / "all")
+    other = citadel.Index.create(folder, router="all_to_all", fields=fields, fingerprint="random")
+    other.add_vectors(documents(0, 150))
+    other.delete(["d3", "d40", "d41"])
+    other.commit()
+    for (ids, scores), (expected_ids, expected) in zip(
+        exact_answers(index), exact_answers(other), strict=True
+    ):
+        assert ids == expected_ids
+        assert scores == pytest.approx(expected, abs=1e-5)
+
+
+def exact_answers(index: citadel.Index) -> list[tuple[list[str], list[float]]]:
+    searcher = index.searcher()
+    hits = [searcher.search_vectors(vectors=query(number), k=9, semantic_mode="exact") for number in range(4)]
+    return [(found.ids, found.scores) for found in hits]
 
 
 def test_retraining_in_parts_within_the_memory_bound(tmp_path: Path) -> None:
@@ -231,7 +272,8 @@ def test_shards_have_the_same_centroids_and_hits(tmp_path: Path) -> None:
     ("router", "codec", "semantic", "message"),
     [
         ("dynamic", "residual2", None, "go with the router centroid"),
-        ("centroid", "int8", None, "stores residual codes"),
+        ("centroid", "fp16", None, "stores int8 or residual codes"),
+        ("centroid", "int8", Field(4), "no semantic vectors"),
         ("centroid", "residual2", Field(4), "no semantic vectors"),
     ],
 )

@@ -2,7 +2,7 @@
 
 A token's vector is stored as the number of its nearest centroid and the difference to it: a length of one
 byte and, per dimension, the bucket in which the difference falls. Centroids and bucket values are int8, so
-that all products are exact integers.
+that all products are exact integers. With the codec int8 the vector itself is stored, and no bucket is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from citadel.index.codebook import Codebook, read_codebook, write_codebook
 from citadel.index.container import CitFile, CitWriter, FileRecord
 from citadel.index.storage import Storage
 from citadel.routing.centroid import nearest_centroids
-from citadel.settings import RESIDUAL_BITS, SUBVECTOR, Field
+from citadel.settings import CENTROID_BITS, SUBVECTOR, Field
 from citadel.types import Floats, Keys
 
 MAX_CENTROIDS = 1 << 16  # a token's centroid takes two bytes
@@ -35,7 +35,8 @@ _ALONG = 0.25  # weight of the error along a vector, per dimension
 class CentroidBook:
     """Centroids [K, d] as int8 codes with fp16 scales, and 2^b bucket values as int8 codes with one scale.
 
-    Buckets are those of differences with a mean square of 1; `step` is that of the lengths.
+    Buckets are those of differences with a mean square of 1; `step` is that of the lengths. A book
+    for int8 has one bucket, which is not used.
 
     >>> codes, scales = np.array([[127, 0], [0, 127]], np.int8), np.full(2, 1 / 127, np.float16)
     >>> book = CentroidBook(codes, scales, np.array([-64, 64], np.int8), 0.01, np.zeros(1, np.float32), 0.1)
@@ -60,7 +61,7 @@ class CentroidBook:
 
     @property
     def bits(self) -> int:
-        """Bits per dimension of a residual."""
+        """Bits per dimension of a residual; 0 where vectors are stored as int8."""
         return len(self.buckets).bit_length() - 1
 
     @cached_property
@@ -239,9 +240,9 @@ def write_book(storage: Storage, index_id: str, file_id: str, book: AnyCodebook)
 
 def read_book(storage: Storage, record: FileRecord, index_id: str, field: Field) -> AnyCodebook:
     """Read the codebook of a field and check that it fits."""
-    if field.codec not in RESIDUAL_BITS:
+    if field.codec not in CENTROID_BITS:
         return read_codebook(storage, record, index_id, field.dimension, SUBVECTOR.get(field.codec, 1))
-    return _read_centroids(storage, record, index_id, field.dimension, RESIDUAL_BITS[field.codec])
+    return _read_centroids(storage, record, index_id, field.dimension, CENTROID_BITS[field.codec])
 
 
 def _read_centroids(
