@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -19,6 +20,8 @@ constexpr std::uint32_t kBias = 0x80808080u;
 constexpr std::size_t kDocumentsPerTask = 64;
 constexpr std::uint64_t kMinDocumentsForThreads = 512;
 constexpr std::uint64_t kCacheLine = 64;
+constexpr std::uint64_t kTilesAhead = 1;  // whose codes are prefetched
+constexpr std::size_t kCentroidGroup = 4 * kTileRows;
 constexpr TokenValues kInt8Values{};
 
 std::size_t groups_of(std::size_t dimension) { return (dimension + kGroupBytes - 1) / kGroupBytes; }
@@ -81,15 +84,29 @@ TokenQuery::TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::
 
 void TokenQuery::multiply_centroids() {
   const Kernels& set = kernels();
-  products_.resize(blocks_ * book_->size() * kKeyBlock);
+  const std::size_t size = book_->size();
+  products_ = std::make_unique_for_overwrite<float[]>(blocks_ * size * kKeyBlock);
+  groups_of_centroids_ = (size + kCentroidGroup - 1) / kCentroidGroup;
+  maxima_.assign(blocks_ * groups_of_centroids_ * kKeyBlock, -std::numeric_limits<float>::infinity());
   alignas(64) std::int32_t sums[kTileRows * kKeyBlock];
   for (std::size_t block = 0; block < blocks_; ++block)
-    for (std::size_t first = 0; first < book_->size(); first += kTileRows) {
-      const std::size_t rows = std::min(kTileRows, book_->size() - first);
+    for (std::size_t first = 0; first < size; first += kTileRows) {
+      const std::size_t rows = std::min(kTileRows, size - first);
       set.byte_products(book_->states(first), rows, codes(block), groups_, 0, sums);
-      set.scaled_products(sums, rows, book_->scales() + first, offsets(block), scales(block),
-                          products_.data() + (block * book_->size() + first) * kKeyBlock);
+      set.scaled_products(sums, rows, book_->scales() + first, offsets(block), scales(block), products_.get() + (block * size + first) * kKeyBlock);
+      set.scaled_maxima(sums, rows, book_->scales() + first, offsets(block), scales(block),
+                        maxima_.data() + (block * groups_of_centroids_ + first / kCentroidGroup) * kKeyBlock);
     }
+}
+
+// A product that `nprobe` centroids of a token reach: the least of its `nprobe` largest maxima of groups.
+float TokenQuery::probe_threshold(std::size_t token, std::size_t nprobe) const {
+  if (nprobe > groups_of_centroids_) return -std::numeric_limits<float>::infinity();
+  std::vector<float> largest(groups_of_centroids_);
+  for (std::size_t group = 0; group < largest.size(); ++group) largest[group] = maxima(token / kKeyBlock, group)[token % kKeyBlock];
+  const auto last = largest.begin() + static_cast<std::ptrdiff_t>(nprobe - 1);
+  std::nth_element(largest.begin(), last, largest.end(), std::greater<>());
+  return *last;
 }
 
 std::vector<std::uint32_t> TokenQuery::probes(std::size_t nprobe) const {
@@ -97,25 +114,25 @@ std::vector<std::uint32_t> TokenQuery::probes(std::size_t nprobe) const {
   std::vector<std::uint32_t> out(tokens() * nprobe);
   for (std::size_t block = 0; block < blocks_; ++block) {
     const std::size_t own = std::min(kKeyBlock, tokens() - block * kKeyBlock);
-    std::vector<TopK> best(own, TopK(nprobe));
     float thresholds[kKeyBlock];
-    std::fill(thresholds, thresholds + kKeyBlock, std::numeric_limits<float>::infinity());
-    std::fill(thresholds, thresholds + own, -std::numeric_limits<float>::infinity());
-    for (std::size_t centroid = 0; centroid < book_->size(); ++centroid) {
-      const float* row = products(block, centroid);
-      std::uint8_t passes[kKeyBlock];  // most products are below all thresholds: compared without branches
-      for (std::size_t token = 0; token < kKeyBlock; ++token) passes[token] = row[token] >= thresholds[token];
-      for (std::size_t word = 0; word < kKeyBlock; word += 8)
-        for (auto set = load<std::uint64_t>(passes, word / 8); set != 0; set &= set - 1) {
-          const std::size_t token = word + static_cast<std::size_t>(std::countr_zero(set)) / 8;
-          best[token].push(row[token], centroid);
-          thresholds[token] = best[token].threshold();
-        }
+    for (std::size_t token = 0; token < own; ++token) thresholds[token] = probe_threshold(block * kKeyBlock + token, nprobe);
+    std::vector<Scored> best[kKeyBlock];
+    for (std::size_t group = 0; group < groups_of_centroids_; ++group) {
+      const std::size_t first = group * kCentroidGroup, end = std::min(book_->size(), first + kCentroidGroup);
+      for (std::size_t centroid = end; centroid < std::min(book_->size(), end + kCentroidGroup); ++centroid)
+        __builtin_prefetch(products(block, centroid)), __builtin_prefetch(products(block, centroid) + kKeyBlock / 2);
+      for (std::size_t token = 0; token < own; ++token) {
+        const float threshold = thresholds[token], *column = products(block, first) + token;
+        if (!(maxima(block, group)[token] >= threshold)) continue;
+        for (std::size_t i = 0; i < end - first; ++i)
+          if (column[i * kKeyBlock] >= threshold) best[token].push_back({column[i * kKeyBlock], first + i});
+      }
     }
     for (std::size_t token = 0; token < own; ++token) {
-      const std::vector<Scored> sorted = best[token].sorted();
-      for (std::size_t i = 0; i < nprobe; ++i)
-        out[(block * kKeyBlock + token) * nprobe + i] = static_cast<std::uint32_t>(sorted[i].number);
+      const auto kept = static_cast<std::ptrdiff_t>(std::min(nprobe, best[token].size()));
+      std::partial_sort(best[token].begin(), best[token].begin() + kept, best[token].end(), better);
+      std::uint32_t* row = out.data() + (block * kKeyBlock + token) * nprobe;
+      for (std::ptrdiff_t i = 0; i < kept; ++i) row[i] = static_cast<std::uint32_t>(best[token][static_cast<std::size_t>(i)].number);
     }
   }
   return out;
@@ -124,25 +141,38 @@ std::vector<std::uint32_t> TokenQuery::probes(std::size_t nprobe) const {
 namespace {
 
 // What stage 1 knows of each document; kept between searches, because clearing it takes longer than a search.
-struct Touched {
-  std::vector<float> gains;
-  std::vector<std::uint32_t> last;       // the last query token that reached the document, from 1 on; 0 for none
-  std::vector<std::uint32_t> documents;  // in the order in which they were reached
+class Touched {
+ public:
+  // Forget all documents; `documents` is their number in the segment.
+  void prepare(std::uint64_t documents) {
+    for (std::size_t i = 0; i < count_; ++i) entries_[numbers_[i]] = {};
+    count_ = 0;
+    if (entries_.size() < documents) entries_.resize(documents), numbers_.resize(documents + 1);
+  }
 
-  void prepare(std::uint64_t count) {
-    clear();
-    if (gains.size() < count) gains.resize(count), last.resize(count);
-  }
-  void clear() {
-    for (const std::uint32_t document : documents) last[document] = 0;
-    documents.clear();
-  }
+  // Without branches, which nothing would predict. A gain is never negative, so that adding 0 changes no bits.
   void add(std::uint32_t document, std::uint32_t token, float gain) {
-    if (last[document] == token) return;
-    if (last[document] == 0) documents.push_back(document), gains[document] = 0.0f;
-    last[document] = token;
-    gains[document] += gain;
+    Entry& entry = entries_[document];
+    numbers_[count_] = document;
+    count_ += entry.token == 0;
+    entry.gain += entry.token == token ? 0.0f : gain;
+    entry.token = token;
   }
+
+  template <typename Visit>
+  void visit(Visit visit) const {
+    for (std::size_t i = 0; i < count_; ++i) visit(numbers_[i], entries_[numbers_[i]].gain);
+  }
+
+ private:
+  struct Entry {
+    float gain = 0.0f;
+    std::uint32_t token = 0;  // the last query token that reached the document, from 1 on; 0 for none
+  };
+
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> numbers_;  // of documents in the order in which they were reached, and one more
+  std::size_t count_ = 0;
 };
 
 Touched& touched_documents() {
@@ -204,7 +234,7 @@ class Scorer {
     if (span.begin == span.end) return false;
     std::fill(best_.begin(), best_.end(), -std::numeric_limits<float>::infinity());
     for (std::uint64_t token = span.begin; token < span.end; token += kTileRows) {
-      prefetch_codes(segment, token + kTileRows, std::min(token + 2 * kTileRows, span.end));
+      prefetch_codes(segment, token + kTilesAhead * kTileRows, std::min(token + (kTilesAhead + 1) * kTileRows, span.end));
       add(segment, token, static_cast<std::size_t>(std::min<std::uint64_t>(kTileRows, span.end - token)));
     }
     out = 0.0f;
@@ -219,7 +249,7 @@ class Scorer {
   void prefetch(const Segment& segment, std::uint64_t document) const {
     const auto first = load<std::uint64_t>(segment.token_starts.data(), document);
     const std::uint64_t end = segment.codes.size() / std::max<std::uint64_t>(segment.code_bytes(), 1);
-    if (first < end) prefetch_codes(segment, first, std::min<std::uint64_t>(first + kTileRows, end));
+    if (first < end) prefetch_codes(segment, first, std::min<std::uint64_t>(first + kTilesAhead * kTileRows, end));
   }
 
  private:
@@ -342,8 +372,9 @@ std::vector<std::uint64_t> token_candidates(const Snapshot& snapshot, const Toke
     Touched& touched = touched_documents();
     touched.prepare(own.documents());
     touch_documents(own, query, probes, options.cancel, touched);
-    for (const std::uint32_t document : touched.documents)
-      if (admits(snapshot, options, segment, document)) best.push(touched.gains[document], snapshot.base(segment) + document);
+    touched.visit([&](std::uint32_t document, float gain) {
+      if (gain >= best.threshold() && admits(snapshot, options, segment, document)) best.push(gain, snapshot.base(segment) + document);
+    });
   }
   for (const Scored& hit : best.sorted()) numbers.push_back(hit.number);
   std::sort(numbers.begin(), numbers.end());

@@ -229,6 +229,7 @@ float Segment::list_scale(std::uint64_t list) const {
 
 std::optional<std::uint64_t> Segment::find_key(std::uint32_t key) const {
   if (!keys.present()) return std::nullopt;
+  if (key < lists_ && keys.at<std::uint32_t>(key) == key) return key;  // as where every centroid has a list
   const std::uint64_t list = lower_bound(lists_, [&](std::uint64_t i) { return keys.at<std::uint32_t>(i) < key; });
   if (list == lists_ || keys.at<std::uint32_t>(list) != key) return std::nullopt;
   return list;

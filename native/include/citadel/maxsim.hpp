@@ -58,7 +58,7 @@ class TokenQuery {
   const float* steps(std::size_t block) const { return steps_.data() + block * kKeyBlock; }
 
   // The products of a centroid with the 32 tokens of a block.
-  const float* products(std::size_t block, std::size_t centroid) const { return products_.data() + (block * book_->size() + centroid) * kKeyBlock; }
+  const float* products(std::size_t block, std::size_t centroid) const { return products_.get() + (block * book_->size() + centroid) * kKeyBlock; }
   float product(std::size_t token, std::size_t centroid) const { return products(token / kKeyBlock, centroid)[token % kKeyBlock]; }
 
   // The centroids of the largest products with each token, best first, ties by lower centroid: [tokens, nprobe].
@@ -70,13 +70,17 @@ class TokenQuery {
   };
 
   void multiply_centroids();
+  float probe_threshold(std::size_t token, std::size_t nprobe) const;
+  const float* maxima(std::size_t block, std::size_t group) const { return maxima_.data() + (block * groups_of_centroids_ + group) * kKeyBlock; }
 
   std::shared_ptr<const CentroidBook> book_;
   std::size_t scales_real_, dimension_, groups_, blocks_;
   std::vector<Line> codes_;            // [blocks, groups, 32, 4]
   std::vector<std::int32_t> offsets_;  // [blocks · 32]: 128 · Σ code
   std::vector<float> scales_, steps_;  // [blocks · 32]; a step is scale · bucket scale
-  std::vector<float> products_;        // [blocks, centroids, 32]
+  std::unique_ptr<float[]> products_;  // [blocks, centroids, 32]
+  std::vector<float> maxima_;          // of groups of centroids: [blocks, groups, 32]
+  std::size_t groups_of_centroids_ = 0;
 };
 
 struct TokenSearchOptions {
