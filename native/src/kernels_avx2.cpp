@@ -134,6 +134,6 @@ void unpack_tokens_avx2(const std::uint8_t* codes, std::size_t rows, std::size_t
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products, unpack_tokens_avx2, residual_maxima, scaled_maxima, scaled_products};
+const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products, unpack_tokens_avx2, residual_maxima, scaled_maxima, scaled_products, nearest_rows};
 
 }  // namespace citadel

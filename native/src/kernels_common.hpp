@@ -383,3 +383,17 @@ void scaled_products(const std::int32_t* sums, std::size_t rows, const float* ro
     for (std::size_t at = 0; at < kKeyBlock; at += kWidth)
       store_vector(out + at, row_products(sums, offsets, at, row_scales[row]) * load_vector<Floats>(scales + at));
 }
+
+void nearest_rows(const std::int32_t* sums, std::size_t rows, const float* row_scales, KeyParameters keys, std::int32_t first, float* best,
+                  std::int32_t* numbers) {
+  Ints lanes;
+  for (std::size_t i = 0; i < kWidth; ++i) lanes[i] = static_cast<std::int32_t>(i);
+  for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock, best += kKeyBlock, numbers += kKeyBlock)
+    for (std::size_t at = 0; at < kKeyBlock; at += kWidth) {
+      const Floats scaled = row_products(sums, keys.offsets, at, row_scales[row]) * load_vector<Floats>(keys.scales + at);
+      const Floats value = scaled + load_vector<Floats>(keys.biases + at), before = load_vector<Floats>(best + at);
+      const Ints larger = value > before;
+      store_vector(best + at, larger ? value : before);
+      store_vector(numbers + at, larger ? lanes + (first + static_cast<std::int32_t>(at)) : load_vector<Ints>(numbers + at));
+    }
+}

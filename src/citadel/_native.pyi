@@ -270,6 +270,26 @@ class CentroidBook:
     ) -> None:
         """codes [K, d], scales [K] as the bits of fp16, buckets [2^b]."""
 
+class NearestCentroids:
+    """Searches the nearest of many centroids in the groups nearest to a vector, by int8 products."""
+
+    def __init__(
+        self,
+        codes: NDArray[np.int8],
+        scales: NDArray[np.uint16],
+        heads: NDArray[np.int8],
+        head_scales: NDArray[np.uint16],
+        starts: U32,
+        members: U32,
+        probes: int,
+    ) -> None:
+        """codes [K, d] and scales [K] as the bits of fp16; the same of the groups' heads [G].
+
+        Group g has the centroids members[starts[g] … starts[g + 1] − 1], ascending."""
+
+    def nearest(self, vectors: F32) -> U32:
+        """The nearest centroid of each vector [n]; ties go to the lower one."""
+
 class TokenQuery:
     """The vectors [n, d] of a query's tokens and their products with the centroids."""
 

@@ -103,6 +103,9 @@ struct Kernels {
   // out[r, q] = ((float)(sums[r, q] − offset) · row_scales[r]) · scale
   void (*scaled_products)(const std::int32_t* sums, std::size_t rows, const float* row_scales, const std::int32_t* offsets, const float* scales,
                           float* out);
+  // Keep the best ((float)(sums[r, k] − offset) · row_scales[r]) · scale + bias of each lane, and its number `first` + k.
+  void (*nearest_rows)(const std::int32_t* sums, std::size_t rows, const float* row_scales, KeyParameters keys, std::int32_t first, float* best,
+                       std::int32_t* numbers);
 };
 
 extern const Kernels kPortableKernels;

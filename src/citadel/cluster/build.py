@@ -56,8 +56,9 @@ def build_on_ray(
     settings = UnitEncoder(job).prepare()
     if settings.lexical is not None and settings.has_codebook:
         raise UsageError(
-            f"{settings.lexical.codec} with the router {settings.router} needs one codebook for all shards: build "
-            "with int8 or fp16 and another router on a cluster, or build on one machine and run `citadel shard`"
+            f"{settings.lexical.codec} with the router {settings.router} needs one codebook for all shards: "
+            "build with int8 or fp16 and the model's own router on a cluster, or build on one machine and run "
+            "`citadel shard`"
         )
     target = job.target
     refuse_foreign(target)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.index.centroid_book import MAX_CENTROIDS, CentroidBook, CentroidGroups, lloyd, means
+from citadel.index.centroid_book import MAX_CENTROIDS, CentroidBook, CentroidSearch, lloyd, means
 from citadel.routing.centroid import nearest_centroids
 from citadel.types import Floats
 
@@ -93,7 +93,7 @@ def cluster(points: Floats, count: int, generator: np.random.Generator) -> Float
         if share
     ]
     centroids = np.concatenate(parts)
-    return means(points, CentroidGroups(centroids).nearest(points), centroids, generator)
+    return means(points, CentroidSearch(*_int8(centroids)).nearest(points), centroids, generator)
 
 
 def _shares(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
