@@ -132,8 +132,57 @@ void unpack_tokens_avx2(const std::uint8_t* codes, std::size_t rows, std::size_t
   }
 }
 
+// |value| · ±code fits 16 bits in pairs, as values are −128 … 127 and codes −127 … 127.
+template <std::size_t Rows>
+inline void row_sums(const std::uint8_t* tokens, const std::int8_t* codes, std::size_t groups, std::int32_t* sums) {
+  __m256i totals[Rows][4];
+  for (std::size_t row = 0; row < Rows; ++row)
+    for (std::size_t part = 0; part < 4; ++part) totals[row][part] = _mm256_setzero_si256();
+  for (std::size_t group = 0; group < groups; ++group, tokens += 4, codes += 4 * kKeyBlock) {
+    __m256i values[Rows];
+    for (std::size_t row = 0; row < Rows; ++row) {
+      std::uint32_t word;
+      __builtin_memcpy(&word, tokens + row * kTokenStride, sizeof word);
+      values[row] = _mm256_set1_epi32(static_cast<std::int32_t>(word ^ 0x80808080u));
+    }
+    for (std::size_t part = 0; part < 4; ++part) {
+      const __m256i own = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * part));
+      for (std::size_t row = 0; row < Rows; ++row) {
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(values[row]), _mm256_sign_epi8(own, values[row]));
+        totals[row][part] = _mm256_add_epi32(totals[row][part], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+      }
+    }
+  }
+  for (std::size_t row = 0; row < Rows; ++row)
+    for (std::size_t part = 0; part < 4; ++part) {
+      auto* out = reinterpret_cast<__m256i*>(sums + row * kKeyBlock + 8 * part);
+      _mm256_storeu_si256(out, _mm256_add_epi32(totals[row][part], _mm256_loadu_si256(out)));
+    }
+}
+
+// 128 · Σ codes of each key, which the bias of the tokens adds to every sum.
+inline void bias_sums(const std::int8_t* codes, std::size_t groups, std::int32_t* out) {
+  for (std::size_t part = 0; part < 4; ++part) {
+    __m256i total = _mm256_setzero_si256();
+    for (std::size_t group = 0; group < groups; ++group) {
+      const __m256i own = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + group * 4 * kKeyBlock + 32 * part));
+      total = _mm256_add_epi32(total, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), own), _mm256_set1_epi16(128)));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 8 * part), total);
+  }
+}
+
+void token_products_avx2(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes, std::size_t groups, std::int32_t* sums) {
+  std::int32_t bias[kKeyBlock];
+  bias_sums(codes, groups, bias);
+  for (std::size_t row = 0; row < rows; ++row) __builtin_memcpy(sums + row * kKeyBlock, bias, sizeof bias);
+  std::size_t row = 0;
+  for (; row + 2 <= rows; row += 2) row_sums<2>(tokens + row * kTokenStride, codes, groups, sums + row * kKeyBlock);
+  if (row < rows) row_sums<1>(tokens + row * kTokenStride, codes, groups, sums + row * kKeyBlock);
+}
+
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products, unpack_tokens_avx2, residual_maxima, scaled_maxima, scaled_products, nearest_rows};
+const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products_avx2, unpack_tokens_avx2, residual_maxima, scaled_maxima, scaled_products, nearest_rows};
 
 }  // namespace citadel

@@ -16,7 +16,6 @@
 namespace citadel {
 namespace {
 
-constexpr std::uint32_t kBias = 0x80808080u;
 constexpr std::size_t kDocumentsPerTask = 64;
 constexpr std::uint64_t kMinDocumentsForThreads = 512;
 constexpr std::uint64_t kCacheLine = 64;
@@ -25,16 +24,6 @@ constexpr std::size_t kCentroidGroup = 4 * kTileRows;
 constexpr TokenValues kInt8Values{};
 
 std::size_t groups_of(std::size_t dimension) { return (dimension + kGroupBytes - 1) / kGroupBytes; }
-
-// Write a centroid's int8 codes, biased by 128, to out[group · stride]; the query's codes after the last dimension are 0.
-void expand_bytes(const std::uint8_t* codes, std::size_t dimension, std::uint32_t* out, std::size_t stride) {
-  std::size_t group = 0;
-  for (; (group + 1) * kGroupBytes <= dimension; ++group) out[group * stride] = load<std::uint32_t>(codes, group) ^ kBias;
-  if (group * kGroupBytes == dimension) return;
-  std::uint32_t last = 0;
-  __builtin_memcpy(&last, codes + group * kGroupBytes, dimension - group * kGroupBytes);
-  out[group * stride] = last ^ kBias;
-}
 
 TokenValues make_values(const std::int8_t* buckets, unsigned bits) {
   if (bits != 0 && bits != 1 && bits != 2 && bits != 4) throw std::invalid_argument("a residual has 1, 2 or 4 bits per dimension");
@@ -51,15 +40,10 @@ TokenValues make_values(const std::int8_t* buckets, unsigned bits) {
 
 CentroidBook::CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets,
                            unsigned bits, float bucket_scale, float step)
-    : dimension_(d), groups_(groups_of(d)), bucket_scale_(bucket_scale), step_(step), scales_(n), states_(n * groups_), values_(make_values(buckets, bits)) {
+    : dimension_(d), bucket_scale_(bucket_scale), step_(step), scales_(n), codes_(codes, codes + n * d), values_(make_values(buckets, bits)) {
   if (n == 0 || d == 0 || d > kMaxTokenBytes) throw std::invalid_argument("centroids must be [n, d], d at most 1024");
   if (bits != 0 && d % 8 != 0) throw std::invalid_argument("residuals need a dimension divisible by 8");
   for (std::size_t i = 0; i < n; ++i) scales_[i] = half_to_float(scales[i]);
-  for (std::size_t first = 0; first < n; first += kTileRows) {
-    const std::size_t rows = std::min(kTileRows, n - first);
-    for (std::size_t row = 0; row < rows; ++row)
-      expand_bytes(reinterpret_cast<const std::uint8_t*>(codes + (first + row) * d), d, states_.data() + first * groups_ + row, rows);
-  }
 }
 
 TokenQuery::TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::shared_ptr<const CentroidBook> book)
@@ -89,14 +73,17 @@ void TokenQuery::multiply_centroids() {
   groups_of_centroids_ = (size + kCentroidGroup - 1) / kCentroidGroup;
   maxima_.assign(blocks_ * groups_of_centroids_ * kKeyBlock, -std::numeric_limits<float>::infinity());
   alignas(64) std::int32_t sums[kTileRows * kKeyBlock];
-  for (std::size_t block = 0; block < blocks_; ++block)
-    for (std::size_t first = 0; first < size; first += kTileRows) {
-      const std::size_t rows = std::min(kTileRows, size - first);
-      set.byte_products(book_->states(first), rows, codes(block), groups_, 0, sums);
+  alignas(64) std::uint8_t centroids[kTileRows * kTokenStride];
+  for (std::size_t first = 0; first < size; first += kTileRows) {
+    const std::size_t rows = std::min(kTileRows, size - first);
+    set.unpack_tokens(book_->codes() + first * dimension_, rows, dimension_, kInt8Values, centroids);
+    for (std::size_t block = 0; block < blocks_; ++block) {
+      set.token_products(centroids, rows, codes(block), groups_, sums);
       set.scaled_products(sums, rows, book_->scales() + first, offsets(block), scales(block), products_.get() + (block * size + first) * kKeyBlock);
       set.scaled_maxima(sums, rows, book_->scales() + first, offsets(block), scales(block),
                         maxima_.data() + (block * groups_of_centroids_ + first / kCentroidGroup) * kKeyBlock);
     }
+  }
 }
 
 // A product that `nprobe` centroids of a token reach: the least of its `nprobe` largest maxima of groups.

@@ -89,7 +89,7 @@ struct Kernels {
                         std::int32_t* sums);
   // Logits out[r, k], and in above[r] a bit mask of the keys whose logit exceeds threshold[r]
   void (*logits)(const std::int32_t* sums, std::size_t rows, KeyParameters keys, const float* threshold, float* out, std::uint32_t* above);
-  // The same for rows of unpacked tokens.
+  // The same for rows of unpacked tokens; no code is −128.
   void (*token_products)(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes, std::size_t groups, std::int32_t* sums);
   // Unpack tokens of `width` bytes each to out[r · kTokenStride], biased by 128; bytes after the last dimension are undefined.
   void (*unpack_tokens)(const std::uint8_t* codes, std::size_t rows, std::size_t width, const TokenValues& values, std::uint8_t* out);

@@ -10,7 +10,7 @@
 
 namespace citadel {
 
-// Groups of four bytes of up to 14 vectors, as `byte_products` reads them: [groups][rows].
+// The kernels of token products read four bytes at a time.
 constexpr std::size_t kGroupBytes = 4;
 
 // The centroids of an index and the bucket values of its residuals.
@@ -27,16 +27,14 @@ class CentroidBook {
   float step() const { return step_; }  // of the lengths of residuals
 
   const TokenValues& values() const { return values_; }  // of the residuals' codes
-
-  // Centroids first … first + 13, or fewer at the end.
-  const std::uint32_t* states(std::size_t first) const { return states_.data() + first * groups_; }
+  const std::uint8_t* codes() const { return reinterpret_cast<const std::uint8_t*>(codes_.data()); }
   const float* scales() const { return scales_.data(); }
 
  private:
-  std::size_t dimension_, groups_;
+  std::size_t dimension_;
   float bucket_scale_, step_;
   std::vector<float> scales_;
-  std::vector<std::uint32_t> states_;
+  std::vector<std::int8_t> codes_;
   TokenValues values_;
 };
 

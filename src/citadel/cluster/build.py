@@ -57,7 +57,7 @@ def build_on_ray(
     if settings.lexical is not None and settings.has_codebook:
         raise UsageError(
             f"{settings.lexical.codec} with the router {settings.router} needs one codebook for all shards: "
-            "build with int8 or fp16 and the model's own router on a cluster, or build on one machine and run "
+            "build with int8 or fp16 and the model's own router on a cluster, or on one machine and run "
             "`citadel shard`"
         )
     target = job.target
