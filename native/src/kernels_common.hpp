@@ -319,8 +319,8 @@ inline bool any_lane(Ints lanes) {
 
 // ---- products of token vectors ------------------------------------------------------------------------------------------
 
-[[maybe_unused]] void token_products(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes, std::size_t groups,
-                                     std::int32_t* sums) {
+[[maybe_unused]] void token_products(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes,
+                                     std::size_t groups, std::int32_t* sums) {
   for (std::size_t row = 0; row < rows; ++row, tokens += kTokenStride, sums += kKeyBlock) {
     const std::int8_t* own = codes;
     for (std::size_t key = 0; key < kKeyBlock; ++key) sums[key] = 0;
@@ -331,22 +331,28 @@ inline bool any_lane(Ints lanes) {
 }
 
 // One token.
-[[maybe_unused]] void unpack_token(const std::uint8_t* codes, std::size_t width, const TokenValues& values, std::uint8_t* out) {
+[[maybe_unused]] void unpack_token(const std::uint8_t* codes, std::size_t width, const TokenValues& values,
+                                   std::uint8_t* out) {
   if (values.bits == 0) {
     for (std::size_t i = 0; i < width; ++i) out[i] = codes[i] ^ 0x80u;
     return;
   }
   const std::size_t step = 8 / values.bits;
-  for (std::size_t i = 0; i < width; ++i) __builtin_memcpy(out + i * step, &values.bytes[codes[i]], 8);  // the next byte overwrites the rest
+  for (std::size_t i = 0; i < width; ++i)
+    __builtin_memcpy(out + i * step, &values.bytes[codes[i]], 8);  // the next byte overwrites the rest
 }
 
-[[maybe_unused]] void unpack_tokens(const std::uint8_t* codes, std::size_t rows, std::size_t width, const TokenValues& values, std::uint8_t* out) {
-  for (std::size_t row = 0; row < rows; ++row) unpack_token(codes + row * width, width, values, out + row * kTokenStride);
+[[maybe_unused]] void unpack_tokens(const std::uint8_t* codes, std::size_t rows, std::size_t width,
+                                    const TokenValues& values, std::uint8_t* out) {
+  for (std::size_t row = 0; row < rows; ++row)
+    unpack_token(codes + row * width, width, values, out + row * kTokenStride);
 }
 
 // (float)(sum − offset) · row_scale of the query tokens from `at` on.
-inline Floats row_products(const std::int32_t* sums, const std::int32_t* offsets, std::size_t at, float row_scale) {
-  return __builtin_convertvector(load_vector<Ints>(sums + at) - load_vector<Ints>(offsets + at), Floats) * row_scale;
+inline Floats row_products(const std::int32_t* sums, const std::int32_t* offsets, std::size_t at,
+                           float row_scale) {
+  return __builtin_convertvector(load_vector<Ints>(sums + at) - load_vector<Ints>(offsets + at), Floats) *
+         row_scale;
 }
 
 // The largest products of 32 query tokens stay in registers.
@@ -363,37 +369,44 @@ inline void maxima(std::size_t rows, float* best, Product product) {
   for (std::size_t part = 0; part < kParts; ++part) store_vector(best + part * kWidth, largest[part]);
 }
 
-void residual_maxima(const std::int32_t* sums, std::size_t rows, const float* const* bases, const float* row_scales, const std::int32_t* offsets,
-                     const float* steps, float* best) {
+void residual_maxima(const std::int32_t* sums, std::size_t rows, const float* const* bases,
+                     const float* row_scales, const std::int32_t* offsets, const float* steps, float* best) {
   maxima(rows, best, [=](std::size_t row, std::size_t at) {
-    return load_vector<Floats>(bases[row] + at) + row_products(sums + row * kKeyBlock, offsets, at, row_scales[row]) * load_vector<Floats>(steps + at);
+    return load_vector<Floats>(bases[row] + at) +
+           row_products(sums + row * kKeyBlock, offsets, at, row_scales[row]) *
+               load_vector<Floats>(steps + at);
   });
 }
 
-void scaled_maxima(const std::int32_t* sums, std::size_t rows, const float* row_scales, const std::int32_t* offsets, const float* scales,
-                   float* best) {
+void scaled_maxima(const std::int32_t* sums, std::size_t rows, const float* row_scales,
+                   const std::int32_t* offsets, const float* scales, float* best) {
   maxima(rows, best, [=](std::size_t row, std::size_t at) {
-    return row_products(sums + row * kKeyBlock, offsets, at, row_scales[row]) * load_vector<Floats>(scales + at);
+    return row_products(sums + row * kKeyBlock, offsets, at, row_scales[row]) *
+           load_vector<Floats>(scales + at);
   });
 }
 
-void scaled_products(const std::int32_t* sums, std::size_t rows, const float* row_scales, const std::int32_t* offsets, const float* scales,
-                     float* out) {
+void scaled_products(const std::int32_t* sums, std::size_t rows, const float* row_scales,
+                     const std::int32_t* offsets, const float* scales, float* out) {
   for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock, out += kKeyBlock)
     for (std::size_t at = 0; at < kKeyBlock; at += kWidth)
-      store_vector(out + at, row_products(sums, offsets, at, row_scales[row]) * load_vector<Floats>(scales + at));
+      store_vector(out + at,
+                   row_products(sums, offsets, at, row_scales[row]) * load_vector<Floats>(scales + at));
 }
 
-void nearest_rows(const std::int32_t* sums, std::size_t rows, const float* row_scales, KeyParameters keys, std::int32_t first, float* best,
-                  std::int32_t* numbers) {
+void nearest_rows(const std::int32_t* sums, std::size_t rows, const float* row_scales, KeyParameters keys,
+                  std::int32_t first, float* best, std::int32_t* numbers) {
   Ints lanes;
   for (std::size_t i = 0; i < kWidth; ++i) lanes[i] = static_cast<std::int32_t>(i);
   for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock, best += kKeyBlock, numbers += kKeyBlock)
     for (std::size_t at = 0; at < kKeyBlock; at += kWidth) {
-      const Floats scaled = row_products(sums, keys.offsets, at, row_scales[row]) * load_vector<Floats>(keys.scales + at);
-      const Floats value = scaled + load_vector<Floats>(keys.biases + at), before = load_vector<Floats>(best + at);
+      const Floats scaled =
+          row_products(sums, keys.offsets, at, row_scales[row]) * load_vector<Floats>(keys.scales + at);
+      const Floats value = scaled + load_vector<Floats>(keys.biases + at),
+                   before = load_vector<Floats>(best + at);
       const Ints larger = value > before;
       store_vector(best + at, larger ? value : before);
-      store_vector(numbers + at, larger ? lanes + (first + static_cast<std::int32_t>(at)) : load_vector<Ints>(numbers + at));
+      store_vector(numbers + at, larger ? lanes + (first + static_cast<std::int32_t>(at))
+                                        : load_vector<Ints>(numbers + at));
     }
 }

@@ -33,8 +33,9 @@ void byte_products_avx512(const std::uint32_t* states, std::size_t rows, const s
 
 // The same for rows of unpacked tokens.
 template <std::size_t... row>
-__attribute__((noinline)) void stride_products(std::index_sequence<row...>, const std::uint8_t* tokens, const std::int8_t* codes,
-                                               std::size_t groups, std::int32_t* sums) {
+__attribute__((noinline)) void stride_products(std::index_sequence<row...>, const std::uint8_t* tokens,
+                                               const std::int8_t* codes, std::size_t groups,
+                                               std::int32_t* sums) {
   __m512i low[sizeof...(row)], high[sizeof...(row)];
   ((low[row] = high[row] = _mm512_setzero_si512()), ...);
   for (std::size_t group = 0; group < groups; ++group, tokens += 4, codes += 128) {
@@ -53,15 +54,19 @@ __attribute__((noinline)) void stride_products(std::index_sequence<row...>, cons
 }
 
 template <std::size_t Rows = kTileRows>
-void token_products_avx512(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes, std::size_t groups, std::int32_t* sums) {
+void token_products_avx512(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes,
+                           std::size_t groups, std::int32_t* sums) {
   if (rows == Rows) return stride_products(std::make_index_sequence<Rows>{}, tokens, codes, groups, sums);
   if constexpr (Rows > 1) token_products_avx512<Rows - 1>(tokens, rows, codes, groups, sums);
 }
 
-// Each unpacks the dimensions of 64 bytes of values: the codes are widened to groups of equal bits, which index a register.
+// Each unpacks the dimensions of 64 bytes of values: the codes are widened to groups of equal bits, which
+// index a register.
 struct UnpackBytes {
   static constexpr std::size_t kCodes = 64;
-  static __m512i run(__m512i codes, __m512i) { return _mm512_xor_si512(codes, _mm512_set1_epi8(static_cast<char>(0x80))); }
+  static __m512i run(__m512i codes, __m512i) {
+    return _mm512_xor_si512(codes, _mm512_set1_epi8(static_cast<char>(0x80)));
+  }
 };
 
 struct UnpackNibbles {
@@ -92,21 +97,30 @@ struct UnpackBits {
 };
 
 template <typename Unpack>
-inline void unpack_rows(const std::uint8_t* codes, std::size_t rows, std::size_t width, __m512i values, std::uint8_t* out) {
-  constexpr std::uint64_t kAll = Unpack::kCodes == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << Unpack::kCodes % 64) - 1;
+inline void unpack_rows(const std::uint8_t* codes, std::size_t rows, std::size_t width, __m512i values,
+                        std::uint8_t* out) {
+  constexpr std::uint64_t kAll =
+      Unpack::kCodes == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << Unpack::kCodes % 64) - 1;
   for (std::size_t row = 0; row < rows; ++row, codes += width, out += kTokenStride)
     for (std::size_t at = 0; at < width; at += Unpack::kCodes) {
       const std::uint64_t mask = width - at >= Unpack::kCodes ? kAll : (std::uint64_t{1} << (width - at)) - 1;
-      _mm512_storeu_si512(out + at * (64 / Unpack::kCodes), Unpack::run(_mm512_maskz_loadu_epi8(mask, codes + at), values));
+      _mm512_storeu_si512(out + at * (64 / Unpack::kCodes),
+                          Unpack::run(_mm512_maskz_loadu_epi8(mask, codes + at), values));
     }
 }
 
-void unpack_tokens_avx512(const std::uint8_t* codes, std::size_t rows, std::size_t width, const TokenValues& values, std::uint8_t* out) {
-  const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values.buckets)));
-  if (values.bits == 0) unpack_rows<UnpackBytes>(codes, rows, width, table, out);
-  else if (values.bits == 4) unpack_rows<UnpackNibbles>(codes, rows, width, table, out);
-  else if (values.bits == 2) unpack_rows<UnpackPairs>(codes, rows, width, table, out);
-  else unpack_rows<UnpackBits>(codes, rows, width, table, out);
+void unpack_tokens_avx512(const std::uint8_t* codes, std::size_t rows, std::size_t width,
+                          const TokenValues& values, std::uint8_t* out) {
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values.buckets)));
+  if (values.bits == 0)
+    unpack_rows<UnpackBytes>(codes, rows, width, table, out);
+  else if (values.bits == 4)
+    unpack_rows<UnpackNibbles>(codes, rows, width, table, out);
+  else if (values.bits == 2)
+    unpack_rows<UnpackPairs>(codes, rows, width, table, out);
+  else
+    unpack_rows<UnpackBits>(codes, rows, width, table, out);
 }
 
 inline __m512 sixteen_logits(const std::int32_t* sums, const KeyParameters& keys, std::size_t at) {

@@ -26,22 +26,32 @@ constexpr TokenValues kInt8Values{};
 std::size_t groups_of(std::size_t dimension) { return (dimension + kGroupBytes - 1) / kGroupBytes; }
 
 TokenValues make_values(const std::int8_t* buckets, unsigned bits) {
-  if (bits != 0 && bits != 1 && bits != 2 && bits != 4) throw std::invalid_argument("a residual has 1, 2 or 4 bits per dimension");
+  if (bits != 0 && bits != 1 && bits != 2 && bits != 4)
+    throw std::invalid_argument("a residual has 1, 2 or 4 bits per dimension");
   TokenValues out{};
   out.bits = bits;
-  for (std::size_t i = 0; bits != 0 && i < (std::size_t{1} << bits); ++i) out.buckets[i] = static_cast<std::uint8_t>(buckets[i]) ^ 0x80u;
+  for (std::size_t i = 0; bits != 0 && i < (std::size_t{1} << bits); ++i)
+    out.buckets[i] = static_cast<std::uint8_t>(buckets[i]) ^ 0x80u;
   for (std::size_t byte = 0; bits != 0 && byte < 256; ++byte)
     for (std::size_t i = 0; i < 8 / bits; ++i)
-      out.bytes[byte] |= static_cast<std::uint64_t>(out.buckets[byte >> (bits * i) & ((1u << bits) - 1)]) << (8 * i);
+      out.bytes[byte] |= static_cast<std::uint64_t>(out.buckets[byte >> (bits * i) & ((1u << bits) - 1)])
+                         << (8 * i);
   return out;
 }
 
 }  // namespace
 
-CentroidBook::CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets,
-                           unsigned bits, float bucket_scale, float step)
-    : dimension_(d), bucket_scale_(bucket_scale), step_(step), scales_(n), codes_(codes, codes + n * d), values_(make_values(buckets, bits)) {
-  if (n == 0 || d == 0 || d > kMaxTokenBytes) throw std::invalid_argument("centroids must be [n, d], d at most 1024");
+CentroidBook::CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n,
+                           std::size_t d, const std::int8_t* buckets, unsigned bits, float bucket_scale,
+                           float step)
+    : dimension_(d),
+      bucket_scale_(bucket_scale),
+      step_(step),
+      scales_(n),
+      codes_(codes, codes + n * d),
+      values_(make_values(buckets, bits)) {
+  if (n == 0 || d == 0 || d > kMaxTokenBytes)
+    throw std::invalid_argument("centroids must be [n, d], d at most 1024");
   if (bits != 0 && d % 8 != 0) throw std::invalid_argument("residuals need a dimension divisible by 8");
   for (std::size_t i = 0; i < n; ++i) scales_[i] = half_to_float(scales[i]);
 }
@@ -79,7 +89,8 @@ void TokenQuery::multiply_centroids() {
     set.unpack_tokens(book_->codes() + first * dimension_, rows, dimension_, kInt8Values, centroids);
     for (std::size_t block = 0; block < blocks_; ++block) {
       set.token_products(centroids, rows, codes(block), groups_, sums);
-      set.scaled_products(sums, rows, book_->scales() + first, offsets(block), scales(block), products_.get() + (block * size + first) * kKeyBlock);
+      set.scaled_products(sums, rows, book_->scales() + first, offsets(block), scales(block),
+                          products_.get() + (block * size + first) * kKeyBlock);
       set.scaled_maxima(sums, rows, book_->scales() + first, offsets(block), scales(block),
                         maxima_.data() + (block * groups_of_centroids_ + first / kCentroidGroup) * kKeyBlock);
     }
@@ -90,7 +101,8 @@ void TokenQuery::multiply_centroids() {
 float TokenQuery::probe_threshold(std::size_t token, std::size_t nprobe) const {
   if (nprobe > groups_of_centroids_) return -std::numeric_limits<float>::infinity();
   std::vector<float> largest(groups_of_centroids_);
-  for (std::size_t group = 0; group < largest.size(); ++group) largest[group] = maxima(token / kKeyBlock, group)[token % kKeyBlock];
+  for (std::size_t group = 0; group < largest.size(); ++group)
+    largest[group] = maxima(token / kKeyBlock, group)[token % kKeyBlock];
   const auto last = largest.begin() + static_cast<std::ptrdiff_t>(nprobe - 1);
   std::nth_element(largest.begin(), last, largest.end(), std::greater<>());
   return *last;
@@ -102,12 +114,14 @@ std::vector<std::uint32_t> TokenQuery::probes(std::size_t nprobe) const {
   for (std::size_t block = 0; block < blocks_; ++block) {
     const std::size_t own = std::min(kKeyBlock, tokens() - block * kKeyBlock);
     float thresholds[kKeyBlock];
-    for (std::size_t token = 0; token < own; ++token) thresholds[token] = probe_threshold(block * kKeyBlock + token, nprobe);
+    for (std::size_t token = 0; token < own; ++token)
+      thresholds[token] = probe_threshold(block * kKeyBlock + token, nprobe);
     std::vector<Scored> best[kKeyBlock];
     for (std::size_t group = 0; group < groups_of_centroids_; ++group) {
       const std::size_t first = group * kCentroidGroup, end = std::min(book_->size(), first + kCentroidGroup);
       for (std::size_t centroid = end; centroid < std::min(book_->size(), end + kCentroidGroup); ++centroid)
-        __builtin_prefetch(products(block, centroid)), __builtin_prefetch(products(block, centroid) + kKeyBlock / 2);
+        __builtin_prefetch(products(block, centroid)),
+            __builtin_prefetch(products(block, centroid) + kKeyBlock / 2);
       for (std::size_t token = 0; token < own; ++token) {
         const float threshold = thresholds[token], *column = products(block, first) + token;
         if (!(maxima(block, group)[token] >= threshold)) continue;
@@ -119,7 +133,8 @@ std::vector<std::uint32_t> TokenQuery::probes(std::size_t nprobe) const {
       const auto kept = static_cast<std::ptrdiff_t>(std::min(nprobe, best[token].size()));
       std::partial_sort(best[token].begin(), best[token].begin() + kept, best[token].end(), better);
       std::uint32_t* row = out.data() + (block * kKeyBlock + token) * nprobe;
-      for (std::ptrdiff_t i = 0; i < kept; ++i) row[i] = static_cast<std::uint32_t>(best[token][static_cast<std::size_t>(i)].number);
+      for (std::ptrdiff_t i = 0; i < kept; ++i)
+        row[i] = static_cast<std::uint32_t>(best[token][static_cast<std::size_t>(i)].number);
     }
   }
   return out;
@@ -137,7 +152,8 @@ class Touched {
     if (entries_.size() < documents) entries_.resize(documents), numbers_.resize(documents + 1);
   }
 
-  // Without branches, which nothing would predict. A gain is never negative, so that adding 0 changes no bits.
+  // Without branches, which nothing would predict. A gain is never negative, so that adding 0 changes no
+  // bits.
   void add(std::uint32_t document, std::uint32_t token, float gain) {
     Entry& entry = entries_[document];
     numbers_[count_] = document;
@@ -221,7 +237,8 @@ class Scorer {
     if (span.begin == span.end) return false;
     std::fill(best_.begin(), best_.end(), -std::numeric_limits<float>::infinity());
     for (std::uint64_t token = span.begin; token < span.end; token += kTileRows) {
-      prefetch_codes(segment, token + kTilesAhead * kTileRows, std::min(token + (kTilesAhead + 1) * kTileRows, span.end));
+      prefetch_codes(segment, token + kTilesAhead * kTileRows,
+                     std::min(token + (kTilesAhead + 1) * kTileRows, span.end));
       add(segment, token, static_cast<std::size_t>(std::min<std::uint64_t>(kTileRows, span.end - token)));
     }
     out = 0.0f;
@@ -236,24 +253,29 @@ class Scorer {
   void prefetch(const Segment& segment, std::uint64_t document) const {
     const auto first = load<std::uint64_t>(segment.token_starts.data(), document);
     const std::uint64_t end = segment.codes.size() / std::max<std::uint64_t>(segment.code_bytes(), 1);
-    if (first < end) prefetch_codes(segment, first, std::min<std::uint64_t>(first + kTilesAhead * kTileRows, end));
+    if (first < end)
+      prefetch_codes(segment, first, std::min<std::uint64_t>(first + kTilesAhead * kTileRows, end));
   }
 
  private:
   static void prefetch_codes(const Segment& segment, std::uint64_t first, std::uint64_t last) {
     const std::uint64_t width = segment.code_bytes();
-    for (std::uint64_t at = first * width; at < last * width; at += kCacheLine) __builtin_prefetch(segment.codes.data() + at);
+    for (std::uint64_t at = first * width; at < last * width; at += kCacheLine)
+      __builtin_prefetch(segment.codes.data() + at);
   }
 
   void add(const Segment& segment, std::uint64_t first, std::size_t rows) {
     const std::uint64_t width = segment.code_bytes();
     const bool coded = is_coded(segment);
-    set_.unpack_tokens(segment.codes.data() + first * width, rows, width, coded ? query_.book()->values() : kInt8Values, unpacked_);
+    set_.unpack_tokens(segment.codes.data() + first * width, rows, width,
+                       coded ? query_.book()->values() : kInt8Values, unpacked_);
     float scales[kTileRows];
     std::uint16_t centroids[kTileRows];
-    if (coded) read_residuals(segment, first, rows, scales, centroids);
+    if (coded)
+      read_residuals(segment, first, rows, scales, centroids);
     else
-      for (std::size_t row = 0; row < rows; ++row) scales[row] = half_to_float(load<std::uint16_t>(segment.scales.data(), first + row));
+      for (std::size_t row = 0; row < rows; ++row)
+        scales[row] = half_to_float(load<std::uint16_t>(segment.scales.data(), first + row));
     for (std::size_t block = 0; block < query_.blocks(); ++block) {
       const float* bases[kTileRows];
       for (std::size_t row = 0; coded && row < rows; ++row) {
@@ -262,12 +284,15 @@ class Scorer {
       }
       float* best = best_.data() + block * kKeyBlock;
       set_.token_products(unpacked_, rows, query_.codes(block), query_.groups(), sums_);
-      if (coded) set_.residual_maxima(sums_, rows, bases, scales, query_.offsets(block), query_.steps(block), best);
-      else set_.scaled_maxima(sums_, rows, scales, query_.offsets(block), query_.scales(block), best);
+      if (coded)
+        set_.residual_maxima(sums_, rows, bases, scales, query_.offsets(block), query_.steps(block), best);
+      else
+        set_.scaled_maxima(sums_, rows, scales, query_.offsets(block), query_.scales(block), best);
     }
   }
 
-  void read_residuals(const Segment& segment, std::uint64_t first, std::size_t rows, float* lengths, std::uint16_t* centroids) const {
+  void read_residuals(const Segment& segment, std::uint64_t first, std::size_t rows, float* lengths,
+                      std::uint16_t* centroids) const {
     for (std::size_t row = 0; row < rows; ++row) {
       centroids[row] = load<std::uint16_t>(segment.token_centroids.data(), first + row);
       if (centroids[row] >= query_.book()->size())
@@ -360,7 +385,8 @@ std::vector<std::uint64_t> token_candidates(const Snapshot& snapshot, const Toke
     touched.prepare(own.documents());
     touch_documents(own, query, probes, options.cancel, touched);
     touched.visit([&](std::uint32_t document, float gain) {
-      if (gain >= best.threshold() && admits(snapshot, options, segment, document)) best.push(gain, snapshot.base(segment) + document);
+      if (gain >= best.threshold() && admits(snapshot, options, segment, document))
+        best.push(gain, snapshot.base(segment) + document);
     });
   }
   for (const Scored& hit : best.sorted()) numbers.push_back(hit.number);

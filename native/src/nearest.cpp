@@ -20,13 +20,17 @@ std::size_t groups_of(std::size_t dimension) { return (dimension + kGroup - 1) /
 }  // namespace
 
 CodedRows::CodedRows(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d)
-    : groups_(groups_of(d)), lines_((n + kKeyBlock - 1) / kKeyBlock * groups_ * 2), offsets_(lines_.size() / (groups_ * 2) * kKeyBlock),
-      scales_(offsets_.size()), biases_(offsets_.size(), -std::numeric_limits<float>::infinity()) {
+    : groups_(groups_of(d)),
+      lines_((n + kKeyBlock - 1) / kKeyBlock * groups_ * 2),
+      offsets_(lines_.size() / (groups_ * 2) * kKeyBlock),
+      scales_(offsets_.size()),
+      biases_(offsets_.size(), -std::numeric_limits<float>::infinity()) {
   for (std::size_t row = 0; row < n; ++row) {
     std::int32_t sum = 0, squares = 0;
     for (std::size_t i = 0; i < d; ++i) {
       const std::int8_t code = codes[row * d + i];
-      const std::size_t at = (row / kKeyBlock * groups_ + i / kGroup) * kKeyBlock * kGroup + row % kKeyBlock * kGroup + i % kGroup;
+      const std::size_t at = (row / kKeyBlock * groups_ + i / kGroup) * kKeyBlock * kGroup +
+                             row % kKeyBlock * kGroup + i % kGroup;
       lines_[at / sizeof(Line)].bytes[at % sizeof(Line)] = code;
       sum += code, squares += code * code;
     }
@@ -38,30 +42,40 @@ CodedRows::CodedRows(const std::int8_t* codes, const std::uint16_t* scales, std:
 
 // The codes are biased by 128: [n, width]
 struct NearestCentroids::Tokens {
-  Tokens(const float* vectors, std::size_t n, std::size_t d) : width(groups_of(d) * kGroup), codes(n * width), scales(n) {
+  Tokens(const float* vectors, std::size_t n, std::size_t d)
+      : width(groups_of(d) * kGroup), codes(n * width), scales(n) {
     std::vector<std::int8_t> row((d + kQueryPadding - 1) / kQueryPadding * kQueryPadding + kQueryPadding);
     for (std::size_t token = 0; token < n; ++token) {
       scales[token] = quantize_query(vectors + token * d, d, row.data());
-      for (std::size_t i = 0; i < width; ++i) codes[token * width + i] = static_cast<std::uint8_t>(row[i]) ^ 0x80u;
+      for (std::size_t i = 0; i < width; ++i)
+        codes[token * width + i] = static_cast<std::uint8_t>(row[i]) ^ 0x80u;
     }
   }
 
   std::size_t size() const { return scales.size(); }
 
-  void copy(std::size_t token, std::uint8_t* out) const { std::copy_n(codes.data() + token * width, width, out); }
+  void copy(std::size_t token, std::uint8_t* out) const {
+    std::copy_n(codes.data() + token * width, width, out);
+  }
 
   std::size_t width;
   std::vector<std::uint8_t> codes;
   std::vector<float> scales;
 };
 
-NearestCentroids::NearestCentroids(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d,
-                                   const std::int8_t* head_codes, const std::uint16_t* head_scales, std::vector<std::uint32_t> starts,
+NearestCentroids::NearestCentroids(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n,
+                                   std::size_t d, const std::int8_t* head_codes,
+                                   const std::uint16_t* head_scales, std::vector<std::uint32_t> starts,
                                    std::vector<std::uint32_t> members, std::size_t probes)
-    : dimension_(d), groups_(starts.size() - 1), probes_(probes), heads_(head_codes, head_scales, groups_, d), starts_(std::move(starts)),
+    : dimension_(d),
+      groups_(starts.size() - 1),
+      probes_(probes),
+      heads_(head_codes, head_scales, groups_, d),
+      starts_(std::move(starts)),
       members_(std::move(members)) {
   if (d == 0 || d > kMaxTokenBytes) throw std::invalid_argument("a centroid has 1 to 1024 dimensions");
-  if (probes_ == 0 || probes_ > groups_) throw std::invalid_argument("probe one group or more, and no more than there are");
+  if (probes_ == 0 || probes_ > groups_)
+    throw std::invalid_argument("probe one group or more, and no more than there are");
   std::vector<std::int8_t> own;
   std::vector<std::uint16_t> own_scales;
   for (std::size_t group = 0; group < groups_; ++group) {
@@ -84,7 +98,8 @@ std::vector<std::uint32_t> NearestCentroids::nearest(const float* vectors, std::
     best.assign(tokens.size(), {-std::numeric_limits<float>::infinity(), 0});
     for (std::vector<std::uint32_t>& list : near) list.clear();
     add_groups(tokens, near);
-    for (std::size_t group = 0; group < groups_; ++group) search_group(tokens, group, near[group], best.data());
+    for (std::size_t group = 0; group < groups_; ++group)
+      search_group(tokens, group, near[group], best.data());
     for (std::size_t token = 0; token < tokens.size(); ++token) out[first + token] = best[token].centroid;
   }
   return out;
@@ -103,10 +118,12 @@ void NearestCentroids::add_groups(const Tokens& tokens, std::vector<std::vector<
     for (std::size_t row = 0; row < rows; ++row) tokens.copy(first + row, rows_of_codes + row * kTokenStride);
     for (std::size_t block = 0; block < heads_.blocks(); ++block) {
       set.token_products(rows_of_codes, rows, heads_.codes(block), groups_of(dimension_), sums);
-      set.scaled_products(sums, rows, tokens.scales.data() + first, heads_.offsets(block), heads_.scales(block), products);
+      set.scaled_products(sums, rows, tokens.scales.data() + first, heads_.offsets(block),
+                          heads_.scales(block), products);
       for (std::size_t row = 0; row < rows; ++row)
         for (std::size_t key = 0; key < kKeyBlock; ++key)
-          values[row * width + block * kKeyBlock + key] = products[row * kKeyBlock + key] + heads_.biases(block)[key];
+          values[row * width + block * kKeyBlock + key] =
+              products[row * kKeyBlock + key] + heads_.biases(block)[key];
     }
     for (std::size_t row = 0; row < rows; ++row) {
       const float* own = values.data() + row * width;
@@ -119,7 +136,8 @@ void NearestCentroids::add_groups(const Tokens& tokens, std::vector<std::vector<
   }
 }
 
-void NearestCentroids::search_group(const Tokens& tokens, std::size_t group, const std::vector<std::uint32_t>& near, Best* best) const {
+void NearestCentroids::search_group(const Tokens& tokens, std::size_t group,
+                                    const std::vector<std::uint32_t>& near, Best* best) const {
   const Kernels& set = kernels();
   const CodedRows& list = lists_[group];
   alignas(64) std::uint8_t rows_of_codes[kTileRows * kTokenStride];
@@ -146,7 +164,8 @@ void NearestCentroids::search_group(const Tokens& tokens, std::size_t group, con
       if (!(largest >= own.value) || largest == -std::numeric_limits<float>::infinity()) continue;
       for (std::size_t lane = 0; lane < kKeyBlock; ++lane) {
         if (lanes[lane] != largest) continue;
-        const std::uint32_t centroid = members_[starts_[group] + static_cast<std::size_t>(positions[row * kKeyBlock + lane])];
+        const std::uint32_t centroid =
+            members_[starts_[group] + static_cast<std::size_t>(positions[row * kKeyBlock + lane])];
         if (largest > own.value || centroid < own.centroid) own = {largest, centroid};
       }
     }

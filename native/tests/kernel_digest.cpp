@@ -171,10 +171,13 @@ void residuals(Digest& digest) {
     kernels().residual_maxima(sums, n, bases.data(), lengths.data(), offsets.data(), steps.data(), best.data());
     kernels().scaled_products(sums, n, lengths.data(), offsets.data(), steps.data(), scaled.data());
     digest.add(std::vector<std::int32_t>(sums, sums + rows * kKeyBlock)), digest.add(best), digest.add(scaled);
-    kernels().token_products(tokens.data(), n, reinterpret_cast<const std::int8_t*>(codes.data()), groups, sums);
+    kernels().token_products(tokens.data(), n, reinterpret_cast<const std::int8_t*>(codes.data()), groups,
+                             sums);
     kernels().scaled_maxima(sums, n, lengths.data(), offsets.data(), steps.data(), best.data());
-    kernels().nearest_rows(sums, n, lengths.data(), {offsets.data(), steps.data(), products.data()}, 7, scaled.data(), numbers.data());
-    digest.add(std::vector<std::int32_t>(sums, sums + rows * kKeyBlock)), digest.add(best), digest.add(scaled), digest.add(numbers);
+    kernels().nearest_rows(sums, n, lengths.data(), {offsets.data(), steps.data(), products.data()}, 7,
+                           scaled.data(), numbers.data());
+    digest.add(std::vector<std::int32_t>(sums, sums + rows * kKeyBlock)), digest.add(best),
+        digest.add(scaled), digest.add(numbers);
   }
   digest.print("residuals");
 }

@@ -16,7 +16,8 @@ constexpr std::size_t kGroupBytes = 4;
 // The centroids of an index and the bucket values of its residuals.
 class CentroidBook {
  public:
-  // codes [n, d], scales (fp16) [n], buckets [2^bits], none of which is read for 0 bits. Throws std::invalid_argument if the shapes do not fit.
+  // codes [n, d], scales (fp16) [n], buckets [2^bits], none of which is read for 0 bits. Throws
+  // std::invalid_argument if the shapes do not fit.
   CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets, unsigned bits,
                float bucket_scale, float step);
 
@@ -56,7 +57,9 @@ class TokenQuery {
   const float* steps(std::size_t block) const { return steps_.data() + block * kKeyBlock; }
 
   // The products of a centroid with the 32 tokens of a block.
-  const float* products(std::size_t block, std::size_t centroid) const { return products_.get() + (block * book_->size() + centroid) * kKeyBlock; }
+  const float* products(std::size_t block, std::size_t centroid) const {
+    return products_.get() + (block * book_->size() + centroid) * kKeyBlock;
+  }
   float product(std::size_t token, std::size_t centroid) const { return products(token / kKeyBlock, centroid)[token % kKeyBlock]; }
 
   // The centroids of the largest products with each token, best first, ties by lower centroid: [tokens, nprobe].
@@ -69,7 +72,9 @@ class TokenQuery {
 
   void multiply_centroids();
   float probe_threshold(std::size_t token, std::size_t nprobe) const;
-  const float* maxima(std::size_t block, std::size_t group) const { return maxima_.data() + (block * groups_of_centroids_ + group) * kKeyBlock; }
+  const float* maxima(std::size_t block, std::size_t group) const {
+    return maxima_.data() + (block * groups_of_centroids_ + group) * kKeyBlock;
+  }
 
   std::shared_ptr<const CentroidBook> book_;
   std::size_t scales_real_, dimension_, groups_, blocks_;

@@ -9,7 +9,8 @@
 
 namespace citadel {
 
-// Rows of int8 codes in blocks of 32, as the kernels of token products read them, with half of each row's squared length.
+// Rows of int8 codes in blocks of 32, as the kernels of token products read them, with half of each row's
+// squared length.
 class CodedRows {
  public:
   // codes [n, d], scales (fp16) [n]
@@ -30,15 +31,17 @@ class CodedRows {
   std::vector<Line> lines_;            // [blocks, groups, 32, 4]
   std::vector<std::int32_t> offsets_;  // 128 · Σ code
   std::vector<float> scales_;
-  std::vector<float> biases_;          // −½ · |row|²; −∞ after the last row, which no vector is near
+  std::vector<float> biases_;  // −½ · |row|²; −∞ after the last row, which no vector is near
 };
 
 class NearestCentroids {
  public:
-  // codes [n, d] and scales (fp16) [n] of the centroids, of which members[starts[g] … starts[g + 1] − 1], ascending, are group g;
-  // the same of the groups' heads. A vector's nearest centroid is searched in its `probes` nearest groups.
-  NearestCentroids(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* head_codes,
-                   const std::uint16_t* head_scales, std::vector<std::uint32_t> starts, std::vector<std::uint32_t> members, std::size_t probes);
+  // codes [n, d] and scales (fp16) [n] of the centroids, of which members[starts[g] … starts[g + 1] − 1],
+  // ascending, are group g; the same of the groups' heads. A vector's nearest centroid is searched in its
+  // `probes` nearest groups.
+  NearestCentroids(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d,
+                   const std::int8_t* head_codes, const std::uint16_t* head_scales,
+                   std::vector<std::uint32_t> starts, std::vector<std::uint32_t> members, std::size_t probes);
 
   std::size_t dimension() const { return dimension_; }
 
@@ -53,11 +56,12 @@ class NearestCentroids {
   struct Tokens;  // a chunk of vectors as codes
 
   void add_groups(const Tokens& tokens, std::vector<std::vector<std::uint32_t>>& near) const;
-  void search_group(const Tokens& tokens, std::size_t group, const std::vector<std::uint32_t>& near, Best* best) const;
+  void search_group(const Tokens& tokens, std::size_t group, const std::vector<std::uint32_t>& near,
+                    Best* best) const;
 
   std::size_t dimension_, groups_, probes_;
   CodedRows heads_;
-  std::vector<CodedRows> lists_;        // the centroids of each group
+  std::vector<CodedRows> lists_;  // the centroids of each group
   std::vector<std::uint32_t> starts_, members_;
 };
 
