@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 import citadel
+from citadel import _native
 from citadel.errors import UsageError
-from citadel.index.centroid_book import CentroidBook, best_lengths, pack_buckets, unpack_buckets
+from citadel.index.centroid_book import (
+    CentroidBook,
+    CentroidSearch,
+    best_lengths,
+    pack_buckets,
+    unpack_buckets,
+)
 from citadel.index.centroid_train import centroid_count, fit_buckets, train_centroids
 from citadel.index.check import check
 from citadel.index.quantize import decode
@@ -115,6 +122,36 @@ def test_a_search_by_groups_finds_nearly_every_nearest_centroid() -> None:
     book = CentroidBook(codes, scales, buckets, 1.0, cuts, 1.0)
     vectors = tokens(random, 2000)
     assert (book.nearest(vectors) == nearest_centroids(vectors, book.centroids)).mean() > 0.97
+
+
+def test_nearest_centroids_are_equal_with_every_instruction_set() -> None:
+    random, before = np.random.default_rng(4), _native.instruction_set()
+    codes, scales = _native.quantize_int8(tokens(random, 3000))
+    vectors = tokens(random, 500)
+    vectors[0] = 0
+    found = []
+    for name in _native.instruction_sets():
+        _native.use_instruction_set(name)
+        found.append(CentroidSearch(codes, scales).nearest(vectors).tolist())
+    _native.use_instruction_set(before)
+    assert all(own == found[0] for own in found)
+
+
+def test_nearest_centroids_of_wrong_shapes() -> None:
+    codes, scales = np.zeros((4, 8), np.int8), np.zeros(4, np.uint16)
+    heads, head_scales, members = codes[:1], scales[:1], np.arange(4, dtype=np.uint32)
+    starts = np.array([0, 4], np.uint32)
+    native = _native.NearestCentroids(codes, scales, heads, head_scales, starts, members, 1)
+    assert native.nearest(np.zeros((2, 8), np.float32)).tolist() == [0, 0]
+    assert native.nearest(np.zeros((0, 8), np.float32)).tolist() == []
+    with pytest.raises(ValueError, match="different dimensions"):
+        native.nearest(np.zeros((2, 7), np.float32))
+    with pytest.raises(ValueError, match="do not fit"):
+        _native.NearestCentroids(codes, scales[:3], heads, head_scales, starts, members, 1)
+    with pytest.raises(ValueError, match="does not exist"):
+        _native.NearestCentroids(codes, scales, heads, head_scales, starts, members + np.uint32(1), 1)
+    with pytest.raises(ValueError, match="one group or more"):
+        _native.NearestCentroids(codes, scales, heads, head_scales, starts, members, 2)
 
 
 def test_centroids_are_trained_once_there_are_enough_tokens(tmp_path: Path) -> None:
