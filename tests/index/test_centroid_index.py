@@ -294,8 +294,9 @@ def test_replaced_documents_have_their_new_tokens(tmp_path: Path) -> None:
     assert hits.ids == ["d7"]
 
 
-def test_shards_have_the_same_centroids_and_hits(tmp_path: Path) -> None:
-    index = mixed(tmp_path / "i").merge()
+@pytest.mark.parametrize("codec", ["int8", "residual2"])
+def test_shards_have_the_same_centroids_and_hits(tmp_path: Path, codec: str) -> None:
+    index = mixed(tmp_path / "i", codec).merge()
     shard_index(index._snapshot, Quick(tmp_path / "s"), 3)
     sharded = citadel.Index.open(Quick(tmp_path / "s"))
     for number in range(4):
