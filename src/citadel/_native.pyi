@@ -77,7 +77,7 @@ def pack(values: U32, starts: U64) -> tuple[U32, U64, U8]:
 def pack_counts(values: U32, starts: U64) -> tuple[U64, U8]:
     """Pack term counts, stored as count - 1, in the same way: (offset | bits << 56 [B + 1], packed)."""
 
-def quantize_int8(vectors: F32) -> tuple[NDArray[np.int8], F16]:
+def quantize_int8(vectors: F32, tries: int = 1) -> tuple[NDArray[np.int8], F16]:
     """Codes [P, d] and one fp16 scale per vector [P]."""
 
 def pq_assign(vectors: F32, centroids: F32) -> U8:

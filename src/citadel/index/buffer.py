@@ -19,7 +19,15 @@ from citadel.index.documents import Row, row_of
 from citadel.index.growable import Column
 from citadel.index.id_table import id_hashes
 from citadel.index.packing import POSTINGS_PER_BLOCK, is_first_of_pair, list_groups
-from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
+from citadel.index.quantize import (
+    TOKEN_SCALES,
+    Encoded,
+    decode,
+    encode,
+    limit_of,
+    require_finite,
+    weight_steps,
+)
 from citadel.index.segment import WHOLE_TEXT, Meta
 from citadel.routing import get_router
 from citadel.settings import DEFAULT_MEMORY, Settings, WordSettings
@@ -285,7 +293,8 @@ class Buffer:
             self._sample.add(weighted, keys)
         if self.settings.router == "dynamic":
             self._append("WEIGHTS", weight_steps(weights, self.settings.weight_step))
-        self._append_encoded("", encode(self.codec, weighted, keys, self._codebook))
+        tried = TOKEN_SCALES if self.settings.router == "centroid" else 1
+        self._append_encoded("", encode(self.codec, weighted, keys, self._codebook, tried))
 
     def _append_encoded(self, prefix: str, encoded: Encoded) -> None:
         self._append(f"{prefix}CODES", encoded.codes)
