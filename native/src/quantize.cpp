@@ -57,7 +57,8 @@ float product(const T* values, const float* x, std::size_t d) {
 }
 
 // Codes with the best of `tries` scales from `scale` on, which is returned.
-std::uint16_t best_codes(const float* x, std::size_t d, std::uint16_t scale, std::size_t tries, std::int8_t* codes) {
+std::uint16_t best_codes(const float* x, std::size_t d, std::uint16_t scale, std::size_t tries,
+                         std::int8_t* codes) {
   const float own = product(x, x, d);
   std::vector<std::int8_t> other(d);
   std::uint16_t best = scale;
