@@ -15,6 +15,11 @@ quantized by ONNX Runtime's `quantize_dynamic`; and documents per second.
     python benchmarks/encode.py --model models/small-en --beside models/tiny-en
 
 Two models in turns on one core: queries, documents and their ratio.
+
+    python benchmarks/encode.py --model models/small-en --whole    # two minutes
+
+Documents on one core, in turns with the same model whose whole graph ONNX Runtime runs, without our operators
+and our router. The results are compared, too.
 """
 
 from __future__ import annotations
@@ -248,6 +253,48 @@ def report_beside(folders: tuple[str, str], rounds: int) -> None:
     report("encode-beside", "Two models in turns", columns, rows, load_before=load, models=list(folders))
 
 
+def documents_of(encoder: Encoder) -> dict[str, list[Encoding]]:
+    """Texts of SciFact, as they are and cut to 128 tokens, and others that the router is fitted to."""
+    from citadel.text.corpus import read_corpus
+
+    corpus = [document for document, _ in read_corpus(str(DATA / "eval" / "scifact"))]
+    whole = encoder.tokenizer.documents([document.encoded_text for document in corpus])
+    cut = [
+        Encoding(np.append(text.ids[:127], text.ids[-1]), text.offsets[:128], text.routed[:128])
+        for text in whole
+        if len(text) >= 128
+    ]
+    return {"fitted": whole[1::12], "SciFact": whole[::200], "128 tokens": cut[::150]}
+
+
+def report_whole(folder: str, rounds: int) -> None:
+    """Milliseconds and processor time per document, in turns with the whole graph in ONNX Runtime."""
+    from citadel import _native
+
+    load, before = os.getloadavg()[0], _native.instruction_set()
+    one_core()
+    ours = Encoder(folder, threads=1)
+    _native.use_instruction_set("portable")
+    whole = Encoder(folder, threads=1)
+    _native.use_instruction_set(before)
+    given = documents_of(ours)
+    ours.route_documents(given.pop("fitted"))
+    rows = []
+    for name, documents in given.items():
+        runs: dict[Any, Callable[[], Any]] = {
+            "ours": partial(ours.route_documents, documents),
+            "whole": partial(whole.route_documents, documents),
+        }
+        for one, other in zip(*(run() for run in runs.values()), strict=True):
+            np.testing.assert_array_equal(one.keys, other.keys)
+            np.testing.assert_array_equal(one.vectors, other.vectors)
+        least = alternate(runs, rounds, 1)
+        one, other = (1000 * least[which] / len(documents) for which in runs)
+        rows.append([name, one, other, other / one])
+    columns = ["one core, ms per document", "ours", "whole graph", "times faster"]
+    report("encode-whole", f"Encoding documents with {folder}", columns, rows, load_before=load)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -257,8 +304,11 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="", help="a trained CITADEL")
     parser.add_argument("--model", default="", help="measure this exported model instead")
     parser.add_argument("--beside", default="", help="with --model: a second one, in turns with it")
+    parser.add_argument("--whole", action="store_true", help="with --model: in turns with its whole graph")
     options = parser.parse_args()
-    if options.model and options.beside:
+    if options.model and options.whole:
+        report_whole(options.model, options.rounds)
+    elif options.model and options.beside:
         report_beside((options.model, options.beside), options.rounds)
     elif options.model:
         report_model(options.model, options.rounds)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -112,3 +113,21 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return made[router, precision]
 
     return get
+
+
+@pytest.fixture
+def every_instruction_set() -> Iterator[Callable[[Callable[[], Any]], list[Any]]]:
+    """Call a function under each instruction set of this machine."""
+    from citadel import _native
+
+    before = _native.instruction_set()
+
+    def call(function: Callable[[], Any]) -> list[Any]:
+        results = []
+        for name in _native.instruction_sets():
+            _native.use_instruction_set(name)
+            results.append(function())
+        return results
+
+    yield call
+    _native.use_instruction_set(before)

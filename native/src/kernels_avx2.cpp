@@ -197,30 +197,6 @@ void token_products_avx2(const std::uint8_t* tokens, std::size_t rows, const std
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2",
-                              0,
-                              0,
-                              int8,
-                              fp16,
-                              fp32,
-                              pq,
-                              pq_table,
-                              pq_assign,
-                              sparse,
-                              bm25,
-                              finish_avx2,
-                              collect_avx2,
-                              select,
-                              match,
-                              unpack_documents,
-                              unpack_counts,
-                              byte_products,
-                              logits,
-                              token_products_avx2,
-                              unpack_tokens_avx2,
-                              residual_maxima,
-                              scaled_maxima,
-                              scaled_products,
-                              nearest_rows};
+const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products_avx2, unpack_tokens_avx2, exceeding, byte_product, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row, gelu_row, add_row, scale_row};
 
 }  // namespace citadel

@@ -317,6 +317,51 @@ inline bool any_lane(Ints lanes) {
   }
 }
 
+[[maybe_unused]] void exceeding(const std::int32_t* sums, std::size_t rows, const std::int32_t* thresholds, std::uint32_t* above) {
+  for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock) {
+    above[row] = 0;
+    for (std::size_t key = 0; key < kKeyBlock; ++key) above[row] |= static_cast<std::uint32_t>(sums[key] > thresholds[key]) << key;
+  }
+}
+
+[[maybe_unused]] std::int32_t byte_product(const std::uint8_t* state, const std::int8_t* codes, std::size_t width) {
+  std::int32_t sum = 0;
+  for (std::size_t i = 0; i < width; ++i) sum += state[i] * codes[i];
+  return sum;
+}
+
+inline float lane_total(const float (&lanes)[kLanes]) {
+  float total = 0.0f;
+  for (std::size_t l = 0; l < kLanes; ++l) total += lanes[l];
+  return total;
+}
+
+// Sixteen sums side by side, which the compiler turns into vectors.
+void bound_bytes(const std::int32_t* products, const float* means, const float* factors, std::size_t lead, std::size_t width,
+                 std::uint8_t* bytes, float squares[3]) {
+  constexpr float kShift = 12582912.0f;  // rounds half to even
+  float rest[kLanes] = {}, errors[kLanes] = {}, whole[kLanes] = {};
+  const auto add = [&](std::size_t j, std::size_t l) {
+    const float x = (static_cast<float>(products[j]) - means[j]) * factors[j];
+    const float low = x < -128.0f ? -128.0f : x, clamped = low > 127.0f ? 127.0f : low;
+    const float code = (clamped + kShift) - kShift;
+    bytes[j] = static_cast<std::uint8_t>(static_cast<std::int32_t>(code) + 128);
+    whole[l] += x * x, errors[l] += (x - code) * (x - code);
+  };
+  const auto add_rest = [&](std::size_t j, std::size_t l) {
+    const float x = (static_cast<float>(products[j]) - means[j]) * factors[j];
+    rest[l] += x * x;
+  };
+  std::size_t j = 0;
+  for (; j + kLanes <= lead; j += kLanes)
+    for (std::size_t l = 0; l < kLanes; ++l) add(j + l, l);
+  for (; j < lead; ++j) add(j, 0);
+  for (; j + kLanes <= width; j += kLanes)
+    for (std::size_t l = 0; l < kLanes; ++l) add_rest(j + l, l);
+  for (; j < width; ++j) add_rest(j, 0);
+  squares[0] = lane_total(rest), squares[1] = lane_total(errors), squares[2] = lane_total(whole);
+}
+
 // ---- products of token vectors ------------------------------------------------------------------------------------------
 
 [[maybe_unused]] void token_products(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes,
@@ -409,4 +454,71 @@ void nearest_rows(const std::int32_t* sums, std::size_t rows, const float* row_s
       store_vector(numbers + at, larger ? lanes + (first + static_cast<std::int32_t>(at))
                                         : load_vector<Ints>(numbers + at));
     }
+}
+
+// ---- rows of an encoder's states ----------------------------------------------------------------------------------------
+
+constexpr float kCodeStep = 1.0f / 127.0f;
+constexpr float kCodeShift = 12583040.0f;  // 1.5 · 2^23 + 128: the low byte of a sum is the code, rounded half to even
+
+inline std::uint32_t float_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+
+// Compared as integers, so that NaN is the largest.
+[[maybe_unused]] float largest_magnitude(const float* x, std::size_t n) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t magnitude = float_bits(x[i]) & 0x7fffffffu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return __builtin_bit_cast(float, largest);
+}
+
+[[maybe_unused]] float quantize_row(const float* x, std::size_t n, std::uint8_t* codes) {
+  const float largest = largest_magnitude(x, n);
+  for (std::size_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(float_bits((x[i] / largest) / kCodeStep + kCodeShift));
+  return largest;
+}
+
+// ONNX Runtime's erf: polynomials in |x| below and above 0.921875, fused multiply-adds in this order.
+constexpr float kErfSmall[] = {-5.99104969e-4f, 4.99339588e-3f, -2.67667342e-2f, 1.12818025e-1f, -3.76124859e-1f, 1.28379151e-1f};
+constexpr float kErfLarge[] = {1.72948930e-5f, -3.83208680e-4f, 3.88393435e-3f, -2.42545605e-2f, 1.06777847e-1f, 6.34846687e-1f, 1.28717512e-1f};
+constexpr float kErfSplit = 0.921875f, kErfLimit = 3.925f;
+constexpr float kExp[] = {1.38319808e-3f, 8.37550033e-3f, 4.16689515e-2f, 1.66664466e-1f, 4.99999851e-1f, 1.0f, 1.0f};
+constexpr float kLog2E = 1.44269504088896341f, kLog2High = -6.93145752e-1f, kLog2Low = -1.42860677e-6f, kExpShift = 12582912.0f;
+constexpr float kRootHalf = 0.70710678118654752440f;
+
+template <std::size_t Terms>
+inline float polynomial(const float (&terms)[Terms], float x) {
+  float sum = terms[0];
+  for (std::size_t i = 1; i < Terms; ++i) sum = __builtin_fmaf(sum, x, terms[i]);
+  return sum;
+}
+
+// exp(x) for -88 < x ≤ 0
+inline float exponential(float x) {
+  const float power = __builtin_fmaf(kLog2E, x, kExpShift) - kExpShift;
+  const float rest = __builtin_fmaf(power, kLog2Low, __builtin_fmaf(power, kLog2High, x));
+  return polynomial(kExp, rest) * __builtin_bit_cast(float, static_cast<std::uint32_t>(static_cast<std::int32_t>(power) + 127) << 23);
+}
+
+inline float gelu(float x) {
+  const float at = x * kRootHalf;
+  float magnitude = at < 0.0f ? -at : at;
+  magnitude = kErfLimit < magnitude ? kErfLimit : magnitude;  // NaN stays
+  float erf = __builtin_fmaf(polynomial(kErfSmall, magnitude * magnitude), magnitude, magnitude);
+  if (magnitude > kErfSplit) erf = 1.0f - exponential(-__builtin_fmaf(polynomial(kErfLarge, magnitude), magnitude, magnitude));
+  return (0.5f * x) * ((at < 0.0f ? -erf : erf) + 1.0f);
+}
+
+[[maybe_unused]] float gelu_row(const float* sums, float scale, const float* bias, std::size_t n, float* scratch, std::uint8_t* codes) {
+  for (std::size_t i = 0; i < n; ++i) scratch[i] = gelu(sums[i] * scale + bias[i]);
+  return quantize_row(scratch, n, codes);
+}
+
+void add_row(const float* sums, float scale, const float* bias, const float* residual, std::size_t n, float* out) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = (sums[i] * scale + bias[i]) + residual[i];
+}
+
+void scale_row(const float* sums, float scale, std::size_t n, float* out) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = sums[i] * scale;
 }

@@ -135,3 +135,24 @@ void logits_avx512(const std::int32_t* sums, std::size_t rows, KeyParameters key
     above[row] = _mm512_cmp_ps_mask(low, bound, _CMP_GT_OQ) | static_cast<std::uint32_t>(_mm512_cmp_ps_mask(high, bound, _CMP_GT_OQ)) << 16;
   }
 }
+
+void exceeding_avx512(const std::int32_t* sums, std::size_t rows, const std::int32_t* thresholds, std::uint32_t* above) {
+  const __m512i low = _mm512_loadu_si512(thresholds), high = _mm512_loadu_si512(thresholds + 16);
+  for (std::size_t row = 0; row < rows; ++row, sums += 32)
+    above[row] = _mm512_cmpgt_epi32_mask(_mm512_load_si512(sums), low) |
+                 static_cast<std::uint32_t>(_mm512_cmpgt_epi32_mask(_mm512_load_si512(sums + 16), high)) << 16;
+}
+
+std::int32_t byte_product_avx512(const std::uint8_t* state, const std::int8_t* codes, std::size_t width) {
+  __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
+  std::size_t i = 0;
+  for (; i + 128 <= width; i += 128) {
+    even = _mm512_dpbusd_epi32(even, _mm512_loadu_si512(state + i), _mm512_loadu_si512(codes + i));
+    odd = _mm512_dpbusd_epi32(odd, _mm512_loadu_si512(state + i + 64), _mm512_loadu_si512(codes + i + 64));
+  }
+  for (; i < width; i += 64) {
+    const __mmask64 rest = width - i >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << (width - i)) - 1;
+    even = _mm512_dpbusd_epi32(even, _mm512_maskz_loadu_epi8(rest, state + i), _mm512_maskz_loadu_epi8(rest, codes + i));
+  }
+  return _mm512_reduce_add_epi32(_mm512_add_epi32(even, odd));
+}

@@ -16,13 +16,14 @@ namespace {
 
 constexpr std::size_t kMaxWidth = 1 << 16;  // 255 · 128 · 2^16 < 2^31
 constexpr std::size_t kGroup = 4;
+constexpr std::size_t kLengthBytes[] = {5, 2, 1};  // of a state's three lengths
 constexpr std::size_t kBlocksAhead = 2;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 void require_finite(const float* values, std::size_t n, const std::string& what) {
   for (std::size_t i = 0; i < n; ++i)
     if (!std::isfinite(values[i]))
-      throw std::invalid_argument("the " + what + " of key " + std::to_string(i) + " is not finite");
+      throw std::invalid_argument("the " + what + " " + std::to_string(i) + " is not finite");
 }
 
 // The fewest tiles that hold all rows, of equal size except for the last.
@@ -61,9 +62,12 @@ class TopKeys {
   void offer(std::size_t row, std::size_t first_key, std::uint32_t mask, const float* logits) {
     for (; mask != 0; mask &= mask - 1) {
       const auto lane = static_cast<std::size_t>(std::countr_zero(mask));
-      if (logits[lane] > thresholds_[row])
-        insert(row, logits[lane], static_cast<std::int64_t>(first_key + lane));
+      offer(row, first_key + lane, logits[lane]);
     }
+  }
+
+  void offer(std::size_t row, std::size_t key, float logit) {
+    if (logit > thresholds_[row]) insert(row, logit, static_cast<std::int64_t>(key));
   }
 
  private:
@@ -87,6 +91,19 @@ float activation(float logit) {
   return static_cast<float>(std::log(static_cast<double>(std::max(logit, 0.0f)) + 1.0));
 }
 
+// Write a state's lengths, from their squares, as bytes; false if one does not fit. They are enlarged by more
+// than fp32 can lose.
+bool length_bytes(const float* squares, const float* units, std::uint8_t* out) {
+  for (std::size_t i = 0; i < 3; ++i) {
+    const float steps = std::ceil((std::sqrt(squares[i]) * 1.0001f + 0.001f) / units[i]);
+    if (!(steps <= 255.0f * static_cast<float>(kLengthBytes[i]))) return false;
+    auto left = static_cast<std::size_t>(steps);
+    for (std::size_t byte = 0; byte < kLengthBytes[i]; ++byte, ++out)
+      *out = static_cast<std::uint8_t>(std::min<std::size_t>(left, 255)), left -= *out;
+  }
+  return true;
+}
+
 }  // namespace
 
 Router::Router(const std::int8_t* table, const float* scales, const float* biases, std::size_t keys,
@@ -97,22 +114,127 @@ Router::Router(const std::int8_t* table, const float* scales, const float* biase
   if (width > kMaxWidth)
     throw std::invalid_argument("states of " + std::to_string(width) + " dimensions are too wide: at most " +
                                 std::to_string(kMaxWidth));
-  codes_.resize(blocks_ * groups_ * kKeyBlock * kGroup / sizeof(Line));
+  codes_ = blocked(table, keys, width);
   offsets_.resize(blocks_ * kKeyBlock);
   scales_.resize(blocks_ * kKeyBlock);
   biases_.resize(blocks_ * kKeyBlock, kMinusInfinity);
   for (std::size_t key = 0; key < keys; ++key) {
-    std::int8_t* column =
-        codes_.front().bytes + key / kKeyBlock * groups_ * kKeyBlock * kGroup + key % kKeyBlock * kGroup;
     std::int32_t sum = 0;
-    for (std::size_t i = 0; i < width; ++i) {
-      column[i / kGroup * kKeyBlock * kGroup + i % kGroup] = table[key * width + i];
-      sum += table[key * width + i];
-    }
+    for (std::size_t i = 0; i < width; ++i) sum += table[key * width + i];
     offsets_[key] = zero * sum, scales_[key] = step * scales[key], biases_[key] = biases[key];
   }
-  require_finite(scales_.data(), keys, "scale");
-  require_finite(biases_.data(), keys, "bias");
+  require_finite(scales_.data(), keys, "scale of key");
+  require_finite(biases_.data(), keys, "bias of key");
+}
+
+// [keys, width] → [blocks, groups, 32, 4], zero-padded.
+std::vector<Router::Line> Router::blocked(const std::int8_t* codes, std::size_t keys,
+                                          std::size_t width) const {
+  const std::size_t stride = divide_up(width, kGroup) * kKeyBlock * kGroup;
+  std::vector<Line> lines(divide_up(keys, kKeyBlock) * stride / sizeof(Line));
+  for (std::size_t key = 0; key < keys; ++key) {
+    std::int8_t* column = lines.front().bytes + key / kKeyBlock * stride + key % kKeyBlock * kGroup;
+    for (std::size_t i = 0; i < width; ++i)
+      column[i / kGroup * kKeyBlock * kGroup + i % kGroup] = codes[key * width + i];
+  }
+  return lines;
+}
+
+void Router::set_bounds(const KeyBounds& bounds) {
+  if (bounds.lead == 0 || bounds.lead % kGroup != 0 || bounds.lead > width_)
+    throw std::invalid_argument("the bounds need a multiple of 4 coordinates, at most " +
+                                std::to_string(width_));
+  require_finite(bounds.means.data(), width_, "mean of coordinate");
+  require_finite(bounds.factors.data(), width_, "factor of coordinate");
+  for (const float unit : bounds.units)
+    if (!(unit > 0.0f && std::isfinite(unit))) throw std::invalid_argument("the units must be positive");
+  transform_ = blocked(bounds.transform.data(), width_, width_);
+  means_ = bounds.means, factors_ = bounds.factors, lead_ = bounds.lead;
+  std::copy(bounds.units, bounds.units + 3, units_);
+  bound_thresholds_.assign(blocks_ * kKeyBlock, std::numeric_limits<std::int32_t>::max());
+  std::copy(bounds.thresholds.begin(), bounds.thresholds.end(), bound_thresholds_.begin());
+  rows_.resize(keys_ * width_);
+  for (std::size_t key = 0; key < keys_; ++key) {
+    const std::int8_t* column =
+        codes_.front().bytes + key / kKeyBlock * groups_ * kKeyBlock * kGroup + key % kKeyBlock * kGroup;
+    for (std::size_t i = 0; i < width_; ++i)
+      rows_[key * width_ + i] = column[i / kGroup * kKeyBlock * kGroup + i % kGroup];
+  }
+  bound_codes_ = blocked(bounds.codes.data(), keys_, bounds.lead + kBoundLengths);
+}
+
+// The bytes of the bounds for each state.
+Router::Packed Router::bound_states(const std::uint8_t* states, std::size_t n) const {
+  const Kernels& set = kernels();
+  const std::size_t bytes = lead_ + kBoundLengths, tile = rows_per_tile(n),
+                    lines = groups_ * kKeyBlock * kGroup / sizeof(Line);
+  const std::vector<std::uint32_t> packed = pack_states(states, n, width_, groups_);
+  std::vector<std::uint8_t> result(n * bytes);
+  std::vector<bool> bounded(n);
+  const std::size_t blocks = divide_up(width_, kKeyBlock);
+  std::vector<std::int32_t> products(kTileRows * blocks * kKeyBlock);
+  alignas(64) std::int32_t sums[kTileRows * kKeyBlock];
+  for (std::size_t first = 0; first < n; first += tile) {
+    const std::size_t rows = std::min(tile, n - first);
+    for (std::size_t block = 0; block < blocks; ++block) {
+      set.byte_products(packed.data() + first * groups_, rows, transform_[block * lines].bytes, groups_, 0,
+                        sums);
+      for (std::size_t row = 0; row < rows; ++row)
+        std::copy(sums + row * kKeyBlock, sums + (row + 1) * kKeyBlock,
+                  &products[(row * blocks + block) * kKeyBlock]);
+    }
+    for (std::size_t row = 0; row < rows; ++row) {
+      std::uint8_t* own = &result[(first + row) * bytes];
+      float squares[3];
+      set.bound_bytes(&products[row * blocks * kKeyBlock], means_.data(), factors_.data(), lead_, width_, own,
+                      squares);
+      bounded[first + row] = length_bytes(squares, units_, own + lead_);
+    }
+  }
+  return {pack_states(result.data(), n, bytes, bytes / kGroup), std::move(bounded)};
+}
+
+BestKeys Router::best_above(const std::uint8_t* states, std::size_t n, std::size_t max_keys) const {
+  if (max_keys == 0 || max_keys > keys_)
+    throw std::invalid_argument("max_keys must be from 1 to " + std::to_string(keys_));
+  if (!has_bounds()) throw std::invalid_argument("this router has no bounds");
+  const Kernels& set = kernels();
+  const auto [packed, bounded] = bound_states(states, n);
+  const std::size_t tile = rows_per_tile(n), groups = (lead_ + kBoundLengths) / kGroup;
+  const std::size_t lines = groups * kKeyBlock * kGroup / sizeof(Line);  // per block
+  TopKeys top(n, max_keys);
+  alignas(64) std::int32_t sums[kTileRows * kKeyBlock];
+  std::uint32_t above[kTileRows];
+  for (std::size_t block = 0; block < blocks_; ++block) {
+    const std::size_t key = block * kKeyBlock;
+    const std::size_t ahead = block + kBlocksAhead < blocks_ ? kBlocksAhead * lines * sizeof(Line) : 0;
+    for (std::size_t at = (key + kKeyBlock) * width_; at < std::min(key + 2 * kKeyBlock, keys_) * width_;
+         at += sizeof(Line))
+      __builtin_prefetch(&rows_[at]);  // a batch needs most rows of the next block
+    for (std::size_t first = 0; first < n; first += tile) {
+      const std::size_t rows = std::min(tile, n - first);
+      set.byte_products(packed.data() + first * groups, rows, bound_codes_[block * lines].bytes, groups,
+                        first == 0 ? ahead : 0, sums);
+      set.exceeding(sums, rows, &bound_thresholds_[key], above);
+      for (std::size_t row = first; row < first + rows; ++row)
+        for (std::uint32_t mask = above[row - first]; mask != 0; mask &= mask - 1) {
+          const std::size_t at = key + static_cast<std::size_t>(std::countr_zero(mask));
+          const std::int32_t sum = set.byte_product(states + row * width_, &rows_[at * width_], width_);
+          top.offer(row, at, static_cast<float>(sum - offsets_[at]) * scales_[at] + biases_[at]);
+        }
+    }
+  }
+  std::vector<float>& weights = top.best().weights;
+  std::transform(weights.begin(), weights.end(), weights.begin(), activation);
+  for (std::size_t row = 0; row < n; ++row)
+    if (!bounded[row]) {  // rare: the state is unlike those that the bounds were fitted to
+      const BestKeys exact = best(states + row * width_, 1, max_keys);
+      std::copy(exact.keys.begin(), exact.keys.end(),
+                top.best().keys.begin() + static_cast<std::ptrdiff_t>(row * max_keys));
+      std::copy(exact.weights.begin(), exact.weights.end(),
+                weights.begin() + static_cast<std::ptrdiff_t>(row * max_keys));
+    }
+  return std::move(top.best());
 }
 
 BestKeys Router::best(const std::uint8_t* states, std::size_t n, std::size_t max_keys) const {

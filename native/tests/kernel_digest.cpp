@@ -127,6 +127,28 @@ void router(Digest& digest) {
   digest.print("router");
 }
 
+void rows(Digest& digest) {
+  for (const std::size_t n : {1, 15, 16, 40, 384}) {
+    std::vector<float> sums = random_floats(n, 3), bias = random_floats(n, 4), out(n), scratch(n);
+    std::vector<std::uint8_t> codes(n);
+    std::vector<std::int32_t> products(n);
+    for (std::size_t i = 0; i < n; ++i) products[i] = static_cast<std::int32_t>(sums[i] * 1e5f);
+    const std::size_t lead = n / 8 * 4;
+    float squares[3];
+    kernels().bound_bytes(products.data(), bias.data(), sums.data(), lead, n, codes.data(), squares);
+    digest.add(codes), digest.add(std::vector<float>(squares, squares + 3));
+    for (const float scale : {1e-3f, 1.0f, 7.0f}) {
+      digest.add(std::vector<float>{kernels().gelu_row(sums.data(), scale, bias.data(), n, scratch.data(), codes.data())});
+      digest.add(scratch), digest.add(codes);
+      kernels().add_row(sums.data(), scale, bias.data(), scratch.data(), n, out.data());
+      digest.add(out);
+      kernels().scale_row(sums.data(), scale, n, out.data());
+      digest.add(out), digest.add(std::vector<float>{kernels().quantize_row(out.data(), n, codes.data())}), digest.add(codes);
+    }
+  }
+  digest.print("rows");
+}
+
 void packed(Digest& digest) {
   std::uint32_t seed = 23;
   for (const unsigned bits : {1u, 5u, 13u}) {
@@ -195,7 +217,7 @@ int main() {
     use_instruction_set(name);
     std::printf("%s", name.c_str());
     Digest digest;
-    dot_products(digest), product_quantization(digest), scan(digest), router(digest), packed(digest), residuals(digest), checksums(digest);
+    dot_products(digest), product_quantization(digest), scan(digest), router(digest), rows(digest), packed(digest), residuals(digest), checksums(digest);
     std::printf("\n");
   }
 }

@@ -370,6 +370,50 @@ void test_router() {
     }
 }
 
+// Values near the middle of two codes, for which a product with 127 / largest rounds differently from two divisions.
+void test_rows() {
+  for (const std::size_t n : {1, 7, 16, 33, 2000})
+    for (const float largest : {1e-40f, 1e-3f, 1.7f, 3e5f}) {
+      std::vector<float> x(n), scratch(n);
+      for (std::size_t i = 0; i < n; ++i) x[i] = (static_cast<float>(i % 254) - 126.5f) / 127.0f * largest;
+      x[0] = -largest;
+      std::vector<std::uint8_t> codes(n), expected(n);
+      for (std::size_t i = 0; i < n; ++i)
+        expected[i] = static_cast<std::uint8_t>(std::nearbyint((x[i] / largest) / (1.0f / 127.0f)) + 128.0f);
+      for (const std::string& name : instruction_sets()) {
+        use_instruction_set(name);
+        CHECK(kernels().quantize_row(x.data(), n, codes.data()) == largest && codes == expected);
+        const std::vector<float> zeros(n);
+        kernels().gelu_row(x.data(), 1.0f, zeros.data(), n, scratch.data(), codes.data());
+        for (std::size_t i = 0; i < n; ++i) {
+          const double exact = 0.5 * x[i] * (1.0 + std::erf(x[i] * 0.70710678118654752440));
+          CHECK(std::abs(scratch[i] - exact) <= 1e-6 * std::max(1.0f, std::abs(x[i])));
+        }
+      }
+    }
+}
+
+// Sums above their thresholds, and single products, of every width.
+void test_bounds() {
+  const fixture::Bytes states = fixture::random_bytes(500, 3), codes = fixture::random_bytes(500, 4);
+  const auto* signed_codes = reinterpret_cast<const std::int8_t*>(codes.data());
+  alignas(64) std::int32_t sums[14 * kKeyBlock], thresholds[kKeyBlock];
+  for (std::size_t i = 0; i < std::size(sums); ++i) sums[i] = static_cast<std::int32_t>(i * 7919 % 101) - 50;
+  for (std::size_t i = 0; i < kKeyBlock; ++i) thresholds[i] = static_cast<std::int32_t>(i) - 16;
+  for (const std::string& name : instruction_sets()) {
+    use_instruction_set(name);
+    std::uint32_t above[14];
+    kernels().exceeding(sums, 14, thresholds, above);
+    for (std::size_t i = 0; i < std::size(sums); ++i)
+      CHECK((above[i / kKeyBlock] >> i % kKeyBlock & 1) == (sums[i] > thresholds[i % kKeyBlock]));
+    std::int32_t sum = 0;
+    for (std::size_t width = 0; width < 500; ++width) {
+      CHECK(kernels().byte_product(states.data(), signed_codes, width) == sum);
+      sum += states[width] * signed_codes[width];
+    }
+  }
+}
+
 // Blocks of every size and span, up to the last document of a set: members lie in one register, or in several.
 void test_document_sets() {
   std::uint32_t seed = 3;
@@ -417,6 +461,8 @@ int main() {
   test_finish_and_collect();
   test_top_k_shrinks_correctly();
   test_router();
+  test_rows();
+  test_bounds();
   test_document_sets();
   std::puts("parts: ok");
 }

@@ -102,6 +102,20 @@ class Router:
     def best(self, states: U8, max_keys: int) -> tuple[I64, F32]:
         """The best keys by z and their φ(z), [n, h] → [n, max_keys] each, best first, ties by lower key."""
 
+    def set_bounds(
+        self,
+        transform: NDArray[np.int8],
+        means: F32,
+        factors: F32,
+        units: F32,
+        codes: NDArray[np.int8],
+        thresholds: NDArray[np.int32],
+    ) -> None:
+        """Prepare `best_above`; no other thread may use that. See router.hpp."""
+
+    def best_above(self, states: U8, max_keys: int) -> tuple[I64, F32]:
+        """Like `best`, but keys with z up to the floor of the bounds may be missing (key 0, weight 0)."""
+
 class Segment:
     def __init__(
         self,

@@ -20,6 +20,7 @@ from citadel.encode import key_router
 from citadel.encode.config import load_config
 from citadel.encode.encoder import Encoder
 from citadel.encode.key_router import BIASES, shorten
+from citadel.encode.onnx_file import OnnxFile
 from citadel.encode.session import Session
 from citadel.encode.tokenizer import Encoding
 from citadel.errors import InputError
@@ -45,6 +46,10 @@ def contents(folder: Path) -> bytes:
     return (folder / "model.onnx").read_bytes()
 
 
+def file_of(folder: Path) -> OnnxFile:
+    return OnnxFile(contents(folder))
+
+
 def both(folder: str | Path) -> tuple[Encoder, Encoder]:
     """The encoder with the shortened graph, and with the full graph."""
     shortened = Encoder(folder, threads=1)
@@ -67,7 +72,7 @@ def assert_same_outputs(encoders: tuple[Encoder, Encoder], texts: list[Encoding]
 def test_tiny_model_equals_its_full_graph(tiny_model: ModelFolder) -> None:
     folder = tiny_model("dynamic", "int8")
     encoders = both(folder)
-    assert shorten(contents(folder), load_config(folder)) is not None
+    assert shorten(file_of(folder), load_config(folder)) is not None
     tokenizer = encoders[0].tokenizer
     assert_same_outputs(encoders, [*tokenizer.documents(TEXTS), *tokenizer.queries(TEXTS)])
 
@@ -89,7 +94,7 @@ def test_default_model_equals_its_full_graph() -> None:
 )
 def test_other_graphs_are_not_shortened(router: str, precision: str, tiny_model: ModelFolder) -> None:
     folder = tiny_model(router, precision)
-    assert shorten(contents(folder), load_config(folder)) is None
+    assert shorten(file_of(folder), load_config(folder)) is None
 
 
 @pytest.mark.usefixtures("fast")
@@ -97,7 +102,8 @@ def test_invalid_file_is_not_shortened(tiny_model: ModelFolder, tmp_path: Path) 
     folder = tiny_model("dynamic", "int8")
     config = load_config(folder)
     for damaged in (b"", b"no model", contents(folder)[:-100]):
-        assert shorten(damaged, config) is None
+        with pytest.raises(ValueError, match=r"graph|field|number|wire type"):
+            shorten(OnnxFile(damaged), config)
     copy = tmp_path / "model"
     copy.mkdir()
     for file in folder.iterdir():
@@ -112,7 +118,7 @@ def test_non_finite_table_is_not_shortened(tiny_model: ModelFolder) -> None:
     config = tiny_config("dynamic")
     state = dict(tiny_state(config))
     state[BIASES] = np.full_like(state[BIASES], np.nan)
-    assert shorten(build(config, state, Int8()).SerializeToString(), config) is None
+    assert shorten(OnnxFile(build(config, state, Int8()).SerializeToString()), config) is None
 
 
 @pytest.mark.usefixtures("fast")
@@ -128,7 +134,7 @@ def test_graph_that_does_not_match_the_config_is_not_shortened(
     change: dict[str, Any], tiny_model: ModelFolder
 ) -> None:
     folder = tiny_model("dynamic", "int8")
-    assert shorten(contents(folder), replace(load_config(folder), **change)) is None
+    assert shorten(file_of(folder), replace(load_config(folder), **change)) is None
 
 
 @pytest.mark.usefixtures("fast")
@@ -143,7 +149,7 @@ def test_graph_with_another_end_is_not_shortened(change: str, tiny_model: ModelF
         product.input[-1] = "another"
     else:
         model.graph.node.append(onnx.helper.make_node("Identity", product.output, ["logits"]))
-    assert shorten(model.SerializeToString(), load_config(folder)) is None
+    assert shorten(OnnxFile(model.SerializeToString()), load_config(folder)) is None
 
 
 @pytest.mark.usefixtures("fast")
@@ -152,7 +158,7 @@ def test_graph_with_too_many_keys_is_not_shortened(
 ) -> None:
     folder = tiny_model("dynamic", "int8")
     monkeypatch.setattr(key_router, "_MAX_KEYS", 4)
-    assert shorten(contents(folder), load_config(folder)) is None
+    assert shorten(file_of(folder), load_config(folder)) is None
 
 
 @pytest.mark.usefixtures("fast")
@@ -172,7 +178,7 @@ def test_other_instruction_sets_use_the_full_graph(tiny_model: ModelFolder) -> N
     folder, before = tiny_model("dynamic", "int8"), _native.instruction_set()
     _native.use_instruction_set("portable")
     try:
-        assert shorten(contents(folder), load_config(folder)) is None
+        assert shorten(file_of(folder), load_config(folder)) is None
     finally:
         _native.use_instruction_set(before)
 
@@ -182,4 +188,4 @@ def test_missing_extension_uses_the_full_graph(
 ) -> None:
     folder = tiny_model("dynamic", "int8")
     monkeypatch.setitem(sys.modules, "citadel._native", None)
-    assert shorten(contents(folder), load_config(folder)) is None
+    assert shorten(file_of(folder), load_config(folder)) is None

@@ -86,3 +86,13 @@ def test_weight_codes_agree_with_tau(steps: int, step: float, ulps: int) -> None
 )
 def test_weight_steps_by_hand(weight: float, code: int) -> None:
     assert weight_steps(np.array([weight], np.float32), 0.02).tolist() == [code]
+
+
+@pytest.mark.parametrize("step", [0.02, 0.013, 1 / 3, 7.5, 1e-3])
+def test_weight_steps_count_the_borders_below(step: float) -> None:
+    """Also at the borders themselves and at their neighbours."""
+    borders = (np.arange(255) * step).astype(np.float32)
+    around = [np.nextafter(borders, np.float32(limit)) for limit in (-np.inf, np.inf)]
+    random = np.random.default_rng(1).random(1000, dtype=np.float32) * np.float32(300 * step)
+    weights = np.concatenate([borders, *around, random, np.array([65504.0], np.float32)]).clip(0)
+    assert weight_steps(weights, step).tolist() == np.searchsorted(borders, weights).tolist()

@@ -55,6 +55,38 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 # The same index
 
 
+def attend_text_by_text(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: torch.Tensor, longest: int
+) -> torch.Tensor:
+    """What the GPU's kernel for packed texts computes."""
+    cuts = starts.tolist()[1:-1]
+    parts = zip(*(whole.tensor_split(cuts) for whole in (q, k, v)), strict=True)
+    assert longest == int(starts.diff().max())
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return torch.cat([attend(*(each.transpose(0, 1) for each in part)).transpose(0, 1) for part in parts])
+
+
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+def test_packed_texts_have_the_same_postings(
+    pooling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without padding, as on a GPU: the same vectors up to rounding."""
+    checkpoint = write_checkpoint(tmp_path / "model", tiny_config(tau=0.4, key_postings=1, pooling=pooling))
+    documents = [Document(each["id"], each["text"]) for each in corpus(60)]
+    batches = []
+    for packs in (False, True):
+        monkeypatch.setattr(pipeline, "can_pack", lambda *_, packs=packs: packs)
+        monkeypatch.setattr("citadel.model.packed.attend", attend_text_by_text)
+        encoder = DocumentEncoder(checkpoint, DEVICE, "fp32")
+        batches.append([each.batch for each in encoder.encoded(documents, 1 << 30, LongDocuments())])
+    for one, other in zip(*batches, strict=True):
+        assert one.offsets.tolist() == other.offsets.tolist()
+        assert one.keys.tolist() == other.keys.tolist()
+        for name in ("weights", "vectors", "semantic"):
+            assert np.allclose(getattr(one, name), getattr(other, name), atol=1e-5)
+
+
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("long", ["chunk", "cut"])
 def test_same_postings_as_on_the_cpu(long: str, model: Path, tmp_path: Path) -> None:

@@ -160,6 +160,14 @@ for dtype in (torch.float32, torch.bfloat16):
     one = router_triton.to_logits(z.clone(), routed, *pulls)
     torch.testing.assert_close(one.float(), other.float(), rtol=1e-2, atol=1e-2 if dtype == torch.bfloat16
     else 1e-5)
+    few = torch.randint(-2, 3, (3, 5, 2304)).to(dtype)  # ties, also across groups
+    few[..., -20:] = float("-inf")
+    for logits in (z, few):
+        for keys in (1, 5, 16):
+            values, top = router_triton.top(logits, keys)
+            weights, chosen = router._top(logits, router._group_best(logits), keys, routed)
+            assert torch.equal(top, chosen), (dtype, keys)
+            assert torch.equal(torch.log1p(values.clamp(min=0)) * routed[..., None], weights)
 print("equal")
 """
 

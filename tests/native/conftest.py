@@ -304,19 +304,3 @@ def native_query(snapshot: _native.Snapshot, parts: list[Data], query: Any) -> _
 def slow() -> SimpleNamespace:
     """The functions of this module, for tests in other modules."""
     return SimpleNamespace(**{k: v for k, v in globals().items() if callable(v)})
-
-
-@pytest.fixture
-def every_instruction_set():
-    """Call a function under each instruction set of this machine."""
-    before = _native.instruction_set()
-
-    def call(function):
-        results = []
-        for name in _native.instruction_sets():
-            _native.use_instruction_set(name)
-            results.append(function())
-        return results
-
-    yield call
-    _native.use_instruction_set(before)

@@ -219,17 +219,20 @@ def test_few_allowed_documents_among_many(router: str) -> None:
             assert list(zip(*hits, strict=True)) == kept
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @seed(SEED)
 @settings(EXAMPLES, max_examples=500 if NIGHT else 40)
 @given(
-    scenes(routers=("static", "dynamic", "all_to_all", "none", "sparse")),
-    st.sampled_from([0, 1, 5, 1000]),
+    scene=scenes(routers=("static", "dynamic", "all_to_all", "none", "sparse")),
+    k=st.sampled_from([0, 1, 5, 1000]),
 )
-def test_gpu_engine_filters_like_the_reference(scene: Scene, k: int) -> None:
-    """In plain torch on the CPU, to the bit; a filtered `rerank` on a GPU is exact."""
-    pytest.importorskip("torch")
+def test_gpu_engine_filters_like_the_reference(device: str, scene: Scene, k: int) -> None:
+    """To the bit, in plain torch on the CPU and on a GPU; a filtered `rerank` on a GPU is exact."""
+    torch = pytest.importorskip("torch")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
     with scene.index() as index:
-        gpu, slow = index.searcher(engine="gpu", device="cpu"), index.searcher(engine="reference")
+        gpu, slow = index.searcher(engine="gpu", device=device), index.searcher(engine="reference")
         options = scene.options | {"k": k, "filter": scene.filter}
         for query in scene.world.queries():
             for mode in scene.world.modes:

@@ -96,6 +96,14 @@ struct Kernels {
   // dimension are undefined.
   void (*unpack_tokens)(const std::uint8_t* codes, std::size_t rows, std::size_t width,
                         const TokenValues& values, std::uint8_t* out);
+  // In above[r] a bit mask of the keys whose sum exceeds the key's threshold.
+  void (*exceeding)(const std::int32_t* sums, std::size_t rows, const std::int32_t* thresholds, std::uint32_t* above);
+  // Σ_i state[i] · codes[i], exact.
+  std::int32_t (*byte_product)(const std::uint8_t* state, const std::int8_t* codes, std::size_t width);
+  // For x[j] = (products[j] − means[j]) · factors[j]: bytes[j] = 128 + x[j] as a signed byte for j < lead, and in squares the sums of
+  // squares of the x[j] that follow, of what the bytes miss, and of the x[j] before. All arrays are multiples of 4.
+  void (*bound_bytes)(const std::int32_t* products, const float* means, const float* factors, std::size_t lead, std::size_t width,
+                      std::uint8_t* bytes, float squares[3]);
   // best[q] = max(best[q], bases[r][q] + ((float)(sums[r, q] − offset) · row_scales[r]) · step) for 32 query tokens, whose offsets, steps and
   // best products these are, and the sums of `rows` document tokens.
   void (*residual_maxima)(const std::int32_t* sums, std::size_t rows, const float* const* bases, const float* row_scales, const std::int32_t* offsets,
@@ -110,6 +118,14 @@ struct Kernels {
   // `first` + k.
   void (*nearest_rows)(const std::int32_t* sums, std::size_t rows, const float* row_scales,
                        KeyParameters keys, std::int32_t first, float* best, std::int32_t* numbers);
+  // Quantize a row with its own scale: codes[i] = round-half-even((x[i] / largest) / (1/127)) + 128; returns largest = max|x[i]|.
+  float (*quantize_row)(const float* x, std::size_t n, std::uint8_t* codes);
+  // The same for x[i] = gelu(sums[i] · scale + bias[i]), kept in scratch [n].
+  float (*gelu_row)(const float* sums, float scale, const float* bias, std::size_t n, float* scratch, std::uint8_t* codes);
+  // out[i] = (sums[i] · scale + bias[i]) + residual[i]
+  void (*add_row)(const float* sums, float scale, const float* bias, const float* residual, std::size_t n, float* out);
+  // out[i] = sums[i] · scale
+  void (*scale_row)(const float* sums, float scale, std::size_t n, float* out);
 };
 
 extern const Kernels kPortableKernels;

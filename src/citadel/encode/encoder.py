@@ -137,7 +137,8 @@ class Encoder:
         both. `document` chooses the semantic vectors of documents.
         """
         routed: list[RoutedTokens | None] = [None] * len(texts)
-        for positions, arrays in self._run(texts, list(batches([len(text) for text in texts]))):
+        parts = list(batches([len(text) for text in texts]))
+        for positions, arrays in self._run(texts, parts, tau if document else None):
             if DOCUMENT_SEMANTIC in arrays:
                 own = arrays.pop(DOCUMENT_SEMANTIC)
                 arrays["semantic"] = own if document else arrays["semantic"]
@@ -149,10 +150,11 @@ class Encoder:
         return [text for text in routed if text is not None]
 
     def _run(
-        self, texts: Sequence[Encoding], parts: list[list[int]]
+        self, texts: Sequence[Encoding], parts: list[list[int]], tau: float | None
     ) -> Iterator[tuple[list[int], dict[str, NDArray[Any]]]]:
         def encode(positions: list[int]) -> tuple[list[int], dict[str, NDArray[Any]]]:
-            return positions, self._session.run(self._inputs([texts[position] for position in positions]))
+            inputs = self._inputs([texts[position] for position in positions])
+            return positions, self._session.run(inputs, tau)
 
         if min(self._threads, len(parts)) <= 1:
             yield from map(encode, parts)

@@ -6,12 +6,15 @@ last bit, because the two libraries round the logarithm differently (in 1 of 100
 
 from __future__ import annotations
 
+import math
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
+from citadel.encode.key_bounds import Table, find_bounds
 from citadel.encode.onnx_file import OnnxFile
 
 if TYPE_CHECKING:
@@ -22,21 +25,59 @@ TABLE, SCALES, BIASES = "embeddings.word", "embeddings.word.scale", "router.bias
 STEP, ZERO = "keys.step", "keys.zero"  # quantisation of the states
 CHOSEN = {"keys", "weights"}  # outputs computed here
 _FAST = "avx512vnni"  # with other instruction sets ONNX Runtime is faster
+_LARGEST_TAU, _ROUNDED = 80.0, 1e-5  # φ is rounded to fp32, and so is τ
+SAMPLE = 4096  # states that the bounds are fitted to: of a hundred texts or more, so that they vary
+SAMPLED = 8  # every eighth state of a document, as neighbours are alike
 _MAX_KEYS = 64  # per token; keys are inserted one by one, so ONNX Runtime is faster for many more
 
 
 class KeyRouter:
-    """Computes the outputs `keys` and `weights` of the full graph."""
+    """Computes the outputs `keys` and `weights` of the full graph. Thread-safe."""
 
-    def __init__(self, states: str, router: Router, limit: int) -> None:
+    def __init__(self, states: str, router: Router, limit: int, table: Table) -> None:
         self.states = states  # output of the shortened graph, the input of `choose`
-        self._router, self._num_keys = router, limit
+        self._router, self._num_keys, self._table = router, limit, table
+        self._floor = math.inf  # of the logits that the bounds are for; infinite without bounds
+        self._sample: list[NDArray[np.uint8]] | None = []  # states that the bounds are fitted to
+        self._sampling = threading.Lock()
 
-    def choose(self, states: NDArray[np.uint8], length: int) -> dict[str, NDArray[Any]]:
-        """Top keys of the tokens after [CLS]: [n, t, h] → [n, T, L], zeros for tokens without a state."""
+    def choose(
+        self, states: NDArray[np.uint8], length: int, tau: float | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Top keys of the tokens after [CLS]: [n, t, h] → [n, T, L], zeros for tokens without a state.
+
+        With τ, keys whose weights do not exceed it may be missing.
+        """
         n, t, h = states.shape
-        keys, weights = self._router.best(states.reshape(n * t, h), self._num_keys)
+        rows = states.reshape(n * t, h)
+        floor = -math.inf if tau is None else math.expm1(min(tau, _LARGEST_TAU)) * (1 - _ROUNDED)
+        if floor >= self._floor:
+            keys, weights = self._router.best_above(rows, self._num_keys)
+        else:
+            keys, weights = self._router.best(rows, self._num_keys)
+            if self._sample is not None and tau is not None:
+                self._learn(rows, floor)
         return {"keys": self._around(keys, n, length), "weights": self._around(weights, n, length)}
+
+    def _learn(self, states: NDArray[np.uint8], floor: float) -> None:
+        """Add to the sample of states; once there are enough, find the bounds."""
+        if not self._sampling.acquire(blocking=False):  # another batch is as good
+            return
+        try:
+            if self._sample is None:
+                return
+            self._sample.append(states[len(self._sample) % SAMPLED :: SAMPLED].copy())
+            if sum(map(len, self._sample)) < SAMPLE:
+                return
+            sample, self._sample = np.concatenate(self._sample), None
+            bounds = find_bounds(self._table, sample, floor)
+            if bounds is not None:
+                self._router.set_bounds(*bounds)
+                self._floor = floor  # last: from now on other threads use the bounds
+        except MemoryError:  # works without
+            return
+        finally:
+            self._sampling.release()
 
     def _around(self, chosen: NDArray[Any], n: int, length: int) -> NDArray[Any]:
         """Pad with zeros: [n · t, L] → [n, T, L]."""
@@ -53,8 +94,8 @@ class Shortened(NamedTuple):
     router: KeyRouter
 
 
-def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
-    """Remove the router's product from a `model.onnx`; None if it must stay in the graph.
+def shorten(file: OnnxFile, config: ModelConfig) -> Shortened | None:
+    """Remove the router's product from a graph; None if it must stay.
 
     It stays unless the graph is an int8 graph of a dynamic router that matches config.json and the machine
     has AVX-512 VNNI.
@@ -69,13 +110,14 @@ def shorten(contents: bytes, config: ModelConfig) -> Shortened | None:
     if instruction_set() != _FAST:
         return None
     try:
-        file = OnnxFile(contents)
         states = find_states(file, limit)
         table = file.array(TABLE, np.int8).reshape(config.backbone.vocabulary, config.backbone.hidden)
         scales, biases = (file.array(name, np.float32) for name in (SCALES, BIASES))
         step, zero = file.array(STEP, np.float32).item(), file.array(ZERO, np.uint8).item()
         router = Router(table, scales, biases, step, zero)
-        return Shortened(file.cut(states, CHOSEN), KeyRouter(states, router, limit))
+        steps = (np.float32(step) * scales).astype(np.float64)
+        whole = Table(table, steps, biases.astype(np.float64), zero)
+        return Shortened(file.cut(states, CHOSEN), KeyRouter(states, router, limit, whole))
     except ValueError:  # not an exported file; ONNX Runtime reports what is wrong with it
         return None
 

@@ -45,6 +45,15 @@ def installed_models() -> list[Path]:
     return list(dict.fromkeys([default, *others] if default else others))
 
 
+def installed_model(name: str) -> Path | None:
+    """Folder of an installed model by its name.
+
+    >>> installed_model("a-model-that-nobody-installed") is None
+    True
+    """
+    return next((folder for folder in installed_models() if folder.name == name), None)
+
+
 def model_name(named: str) -> str:
     """Name of a model as stored in an index: never a path, so that an index cannot make us open one.
 
@@ -88,7 +97,8 @@ def index_model(given: str | os.PathLike[str] | None, name: str | None, wanted: 
 def text_model(name: str | os.PathLike[str] | None) -> str | None:
     """Model that encodes text, "default" or an absolute path; None for BM25.
 
-    Without a name it is CITADEL_MODEL, else the default model if it is installed.
+    Without a name it is CITADEL_MODEL, else the default model if it is installed. An installed model can be
+    given by its name.
 
     >>> text_model("bm25") is None, text_model("default")
     (True, 'default')
@@ -97,7 +107,7 @@ def text_model(name: str | os.PathLike[str] | None) -> str | None:
         name = os.environ.get(VARIABLE) or (DEFAULT if default_model() else BM25)
     if name == BM25:
         return None
-    return DEFAULT if name == DEFAULT else _absolute(os.fspath(name))
+    return DEFAULT if name == DEFAULT else _folder(os.fspath(name))
 
 
 def chosen_model(
@@ -116,6 +126,12 @@ def chosen_model(
     return named
 
 
+def _folder(name: str) -> str:
+    """The path of a model, an installed one if there is no such folder and it has this name."""
+    installed = None if os.path.isdir(name) else installed_model(name)
+    return str(installed) if installed else _absolute(name)
+
+
 def _absolute(path: str) -> str:
     if not path:
         raise InputError("a model is a folder made by `citadel export`: give its path")
@@ -128,7 +144,7 @@ def _absolute(path: str) -> str:
 
 
 def find_model(name: str | os.PathLike[str]) -> str:
-    """Folder of a model given by its path, or of the default model, "default"."""
+    """Folder of a model: a path, the name of an installed one, or "default"."""
     if name == DEFAULT:
         installed = default_model()
         if installed is None:
@@ -136,7 +152,7 @@ def find_model(name: str | os.PathLike[str]) -> str:
                 "no default model is installed with this copy: name a folder made by `citadel export`"
             )
         return str(installed)
-    folder = _absolute(os.fspath(name))
+    folder = _folder(os.fspath(name))
     if not os.path.isdir(folder):
         advice = (
             "name a folder made by `citadel export`; a model of the Hugging Face hub must be exported first"
@@ -154,9 +170,8 @@ def query_model(name: str | os.PathLike[str]) -> str:
     named = os.fspath(name)
     if named == DEFAULT or os.sep in named:
         return find_model(named)
-    for folder in installed_models():
-        if folder.name == named:
-            return str(folder)
+    if installed := installed_model(named):
+        return str(installed)
     if os.path.isdir(named):
         return find_model(named)
     known = ", ".join(folder.name for folder in installed_models()) or "none"

@@ -7,17 +7,18 @@ protobuf message: a sequence of fields, each with a number, a wire type and a va
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Set
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5  # wire types
-_GRAPH = 7  # of a model
+_GRAPH, _OPERATOR_SET = 7, 8  # of a model
+_SET_DOMAIN, _SET_VERSION = 1, 2
 _MODEL_FIELDS = frozenset((1, 2, 3, 4, 5, 6, _GRAPH, 8, 14))  # no functions, no training
-_NODE, _INITIALISER, _INPUT, _OUTPUT = 1, 5, 11, 12  # of a graph
-_GRAPH_FIELDS = frozenset((_NODE, 2, _INITIALISER, 10, _INPUT, _OUTPUT, 13, 16))  # no sparse initialisers
+_NODE, _INITIALISER, _INPUT, _OUTPUT, _SHAPE = 1, 5, 11, 12, 13  # of a graph
+_GRAPH_FIELDS = frozenset((_NODE, 2, _INITIALISER, 10, _INPUT, _OUTPUT, _SHAPE, 16))  # no sparse initialisers
 _NODE_INPUT, _NODE_OUTPUT, _NODE_KIND, _NODE_ATTRIBUTE, _NODE_DOMAIN = 1, 2, 4, 5, 7
 _ATTRIBUTE_NAME, _ATTRIBUTE_INTEGER, _ATTRIBUTE_TENSOR, _ATTRIBUTE_INTEGERS = 1, 3, 5, 8
 _ATTRIBUTE_FIELDS = frozenset((1, 2, 3, 4, 5, 7, 8, 13, 20))  # no graphs, sparse tensors, types or references
@@ -40,6 +41,8 @@ _WIDTHS = {
 _INT64 = 7
 _SMALL = 512  # bytes of a tensor whose values may be the shape of another
 _OUTPUT_NAME, _OUTPUT_TYPE = 1, 2
+_TENSOR_TYPE, _ELEMENT_TYPE, _TYPE_SHAPE, _FLOAT = 1, 1, 2, 1
+_DIMENSION, _DIMENSION_VALUE, _DIMENSION_NAME = 1, 1, 2
 _UNSIGNED_BYTES = bytes.fromhex("0a020802")  # a tensor type whose element type is 2
 
 
@@ -125,6 +128,35 @@ class OnnxFile:
                 return np.frombuffer(stored[0] if stored else b"", kind).copy()  # aligned, unlike the file
         raise ValueError(f"no initialiser {name}")
 
+    def replaced(
+        self,
+        removed: Set[int],
+        added: Mapping[int, Operation],
+        domain: str,
+        widths: Mapping[str, int],
+    ) -> Self:
+        """Replace nodes by others, of `domain` and without attributes, at positions of removed ones.
+
+        `widths` names results that are fp32 arrays [n, T, width]: nothing infers their shapes.
+        """
+        changed = object.__new__(type(self))
+        changed._around = [*self._around, _operator_set(domain)]
+        changed._fields, number = [], -1
+        for field in self._fields:
+            number += field.number == _NODE
+            if field.number != _NODE or number not in removed:
+                changed._fields.append(field)
+            elif number in added:
+                changed._fields.append(_new_node(added[number]))
+        changed._fields += [_shape_of_states(name, width) for name, width in widths.items()]
+        return changed
+
+    def contents(self) -> bytes:
+        """The bytes of the file."""
+        graph = [field.whole for field in self._fields]
+        around = [field.whole for field in self._around if field.number != _GRAPH]
+        return b"".join([*around, _before(_GRAPH, sum(map(len, graph))), *graph])
+
     def cut(self, name: str, without: Set[str]) -> bytes:
         """Add the uint8 output `name`, drop the outputs `without`, and keep only the nodes still needed."""
         outputs = [field for field in self._fields if field.number == _OUTPUT]
@@ -203,6 +235,33 @@ def _number(value: int) -> bytes:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*out, value])
+
+
+def _new_field(number: int, value: bytes) -> MessageField:
+    whole = memoryview(_field(number, value))
+    return MessageField(number, whole, whole[len(whole) - len(value) :])
+
+
+def _operator_set(domain: str) -> MessageField:
+    version = _number(_SET_VERSION << 3 | _VARINT) + _number(1)
+    return _new_field(_OPERATOR_SET, _field(_SET_DOMAIN, domain.encode()) + version)
+
+
+def _new_node(node: Operation) -> MessageField:
+    domain, _, kind = node.kind.rpartition(".")
+    parts = [(_NODE_INPUT, name) for name in node.inputs] + [(_NODE_OUTPUT, name) for name in node.outputs]
+    parts += [(_NODE_KIND, kind), (_NODE_DOMAIN, domain)]
+    return _new_field(_NODE, b"".join(_field(number, text.encode()) for number, text in parts))
+
+
+def _shape_of_states(name: str, width: int) -> MessageField:
+    """State the type and shape of an fp32 array [n, T, width]."""
+    sizes = [_field(_DIMENSION_NAME, b"n"), _field(_DIMENSION_NAME, b"T")]
+    sizes.append(_number(_DIMENSION_VALUE << 3 | _VARINT) + _number(width))
+    shape = b"".join(_field(_DIMENSION, size) for size in sizes)
+    kind = _number(_ELEMENT_TYPE << 3 | _VARINT) + _number(_FLOAT) + _field(_TYPE_SHAPE, shape)
+    stated = _field(_OUTPUT_TYPE, _field(_TENSOR_TYPE, kind))
+    return _new_field(_SHAPE, _field(_OUTPUT_NAME, name.encode()) + stated)
 
 
 def _texts(message: memoryview, number: int) -> list[str]:

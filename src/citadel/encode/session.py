@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.encode.config import ModelConfig
+from citadel.encode.fused_rows import fused, library
 from citadel.encode.graph_check import check_graph
 from citadel.encode.huge_pages import prefer_large_pages
 from citadel.encode.key_router import CHOSEN, shorten
 from citadel.encode.model_files import MAX_GRAPH, read_model_file
+from citadel.encode.onnx_file import OnnxFile
 from citadel.errors import InputError, ResourceError
 from citadel.forks import no_fork
 
@@ -29,17 +31,17 @@ class Session:
         check_graph(contents, config, path)
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.enable_mem_pattern = False  # shapes differ between batches
-        options.log_severity_level = 4  # errors are raised as exceptions
         self._path = path
+        file = OnnxFile(contents)
         try:
-            short = shorten(contents, config)
-            self._router = short.router if short else None
-            graph = short.graph if short else contents
-            self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime's errors have no narrower base class
+            faster = fused(file)
+            try:
+                self._start(onnxruntime, faster or file, config, library() if faster else "")
+            except Exception:  # ONNX Runtime's errors have no narrower base class
+                if faster is None:
+                    raise
+                self._start(onnxruntime, file, config, "")
+        except Exception as error:
             raise_if_out_of_memory(error, path)
             raise InputError(f"cannot be run ({_first_line(error)}): export the model again", path) from None
         self._names = [output.name for output in self._session.get_outputs()]
@@ -52,8 +54,24 @@ class Session:
             raise InputError("this is not the graph that config.json describes: export the model again", path)
         prefer_large_pages()
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run a batch of texts of one length; return the outputs by name."""
+    def _start(self, onnxruntime: Any, file: OnnxFile, config: ModelConfig, operators: str) -> None:
+        """Start a session with a graph that may need a library of operators."""
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.enable_mem_pattern = False  # shapes differ between batches
+        options.log_severity_level = 4  # errors are raised as exceptions
+        if operators:
+            options.register_custom_ops_library(operators)
+        short = shorten(file, config)
+        self._router = short.router if short else None
+        graph = short.graph if short else file.contents()
+        self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+    def run(self, inputs: Mapping[str, NDArray[Any]], tau: float | None = None) -> dict[str, NDArray[Any]]:
+        """Run a batch of texts of one length; return the outputs by name.
+
+        With τ, keys of a dynamic router whose weights do not exceed it may be missing.
+        """
         given = dict(inputs)
         if MASK in self._inputs and MASK not in given:
             given[MASK] = np.ones_like(inputs["input_ids"])
@@ -62,7 +80,8 @@ class Session:
                 outputs = self._session.run(None, given)
             arrays = dict(zip(self._names, outputs, strict=True))
             if self._router:
-                arrays |= self._router.choose(arrays.pop(self._router.states), inputs["input_ids"].shape[1])
+                states, length = arrays.pop(self._router.states), inputs["input_ids"].shape[1]
+                arrays |= self._router.choose(states, length, tau)
         except Exception as error:
             raise ResourceError(
                 f"{self._path}: a batch could not be encoded ({_first_line(error)})"

@@ -113,5 +113,11 @@ def weight_steps(weights: Floats, step: float) -> NDArray[np.uint8]:
     >>> weight_steps(np.array([0.01, 0.02, 0.03, 99], np.float32), 0.02).tolist()
     [1, 1, 2, 255]
     """
-    borders = (np.arange(255) * step).astype(np.float32)  # fp32, as in the comparison with τ at build time
-    return np.searchsorted(borders, weights.astype(np.float32)).astype(np.uint8)
+    # fp32, as in the comparison with τ at build time; the code of w is the number of borders below it.
+    borders = np.concatenate([[-np.inf], np.arange(255) * step, [np.inf]]).astype(np.float32)
+    given = weights.astype(np.float32, copy=False)
+    codes = np.minimum(np.ceil(given * np.float32(1 / step)), 255).astype(np.int16)  # ± 1
+    codes -= given <= borders[codes]
+    codes += given > borders[codes + 1]
+    stored: NDArray[np.uint8] = codes.astype(np.uint8)
+    return stored

@@ -9,9 +9,13 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from citadel.encode.config import BackboneConfig
 from citadel.model.positions import distance_classes, rotations
+
+# Without cuDNN, which compiles a plan for each new shape in 0.1 s; texts come in hundreds of shapes.
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Linear(nn.Linear):
@@ -203,17 +207,18 @@ class Backbone(nn.Module):
             self.final_norm.to(dtype)
 
     def speed_up(self) -> None:
-        """Compile the layers; they share one compiled graph, so this takes seconds."""
+        """Compile the layers; they share one graph for texts of all lengths, so this takes seconds."""
         for layer in self.layers:
-            layer.compile()
+            layer.compile(dynamic=True)
 
     def forward(
         self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32, padded: bool | None = None
     ) -> Tensor:
         x: Tensor = self.embeddings(ids, dtype)  # [n, T, h]
         around = self._surroundings(attention_bias(mask, dtype, padded), x)
-        for number, layer in enumerate(self.layers):
-            x = layer(x, around[self.shape.is_local(number)])
+        with sdpa_kernel(_ATTENTION):
+            for number, layer in enumerate(self.layers):
+                x = layer(x, around[self.shape.is_local(number)])
         return x if self.final_norm is None else self.final_norm(x)
 
     def _surroundings(self, bias: Tensor | None, x: Tensor) -> Sequence[Surroundings]:

@@ -190,6 +190,11 @@ class Citadel(Backbone):
         if self.router is not None and self.config.router == "dynamic":
             self._prepared_router = whole_groups(self.embeddings.word, self.router.bias, dtype)
 
+    def router_matrix(self) -> tuple[Tensor, Tensor]:
+        """The router's matrix and bias, prepared or as they are."""
+        assert self.router is not None
+        return self._prepared_router or (self.embeddings.word, self.router.bias)
+
     def encode(
         self,
         ids: Tensor,
@@ -231,7 +236,7 @@ class Citadel(Backbone):
         if (self.config.sparse_pooling, self.config.sparse_activation) != ("max", "log"):
             return {"pooled": self._pool_keys(x, *matrix, routed)}
         if not learning and self.config.router == "dynamic":
-            weights, keys = route_top(x, *(self._prepared_router or matrix), routed, num_keys)
+            weights, keys = route_top(x, *self.router_matrix(), routed, num_keys)
             return {"weights": weights, "keys": keys}
         return route(x, *matrix, routed, num_keys)._asdict()
 
@@ -250,7 +255,11 @@ class Citadel(Backbone):
         """Semantic vector of a query or a document from the last states: [n, s]."""
         if self.semantic is None:
             return None
-        pooled = _wide(self.pool(hidden, mask))  # [n, h]
+        return self.semantic_of(_wide(self.pool(hidden, mask)), mask.sum(1, keepdim=True), query)
+
+    def semantic_of(self, pooled: Tensor, tokens: Tensor, query: bool = False) -> Tensor:
+        """Semantic vectors [n, s] from pooled states [n, h] of texts of this many tokens [n, 1]."""
+        assert self.semantic is not None
         if self.config.normalize_pooled:
             pooled = F.normalize(pooled, dim=-1)
         vector = _linear_in(self.semantic, pooled)
@@ -258,7 +267,7 @@ class Citadel(Backbone):
             vector = torch.tanh(vector)
         if self.config.normalize_semantic:
             vector = F.normalize(vector, dim=-1)
-        return vector if query or self.offset is None else self.offset(vector, mask.sum(1, keepdim=True))
+        return vector if query or self.offset is None else self.offset(vector, tokens)
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """One state per text: that of [CLS], or the mean or maximum over its tokens."""

@@ -65,7 +65,7 @@ def route_top(
     parts = []
     for at in range(0, len(x), step):
         z = _logits(x[at : at + step], word, bias)  # [c, T, V']
-        parts.append(_top(z, _group_best(z), keys, routed[at : at + step]))
+        parts.append(_top_alone(z, keys, routed[at : at + step]))
     if len(parts) == 1:
         return parts[0]
     weights, top = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -226,6 +226,14 @@ def _top(z: Tensor, group_best: Tensor, keys: int, routed: Tensor) -> tuple[Tens
     at = largest(values, keys)  # [c, T, k]
     weights = torch.log1p(values.gather(-1, at).to(_wide(z.dtype)).clamp(min=0)) * routed[..., None]
     return weights, near.gather(-1, at)
+
+
+def _top_alone(z: Tensor, keys: int, routed: Tensor) -> tuple[Tensor, Tensor]:
+    """`_top` where nothing else of z is needed: on a GPU in one pass."""
+    if not _fast(z) or not _kernels().holds(z, keys):
+        return _top(z, _group_best(z), keys, routed)
+    values, top = _kernels().top(z, keys)
+    return torch.log1p(values.clamp(min=0)) * routed[..., None], top
 
 
 _INTEGERS = {torch.bfloat16: (torch.int16, torch.int32), torch.float16: (torch.int16, torch.int32)}

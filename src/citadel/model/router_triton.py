@@ -15,6 +15,8 @@ from torch import Tensor
 GROUP = 128
 _BLOCK = 2048  # keys per iteration of a row pass
 _COLUMNS = 256  # keys per program of a column pass
+_MAX_GROUPS = 512  # of keys, whose logits one program holds in registers
+_MAX_TOP = 16
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -88,6 +90,33 @@ def _gradient_kernel(z, routed, lse, argmax, to_pooled, to_mass, to_l1, length, 
         tl.store(z + row * width + at, gradient.to(z.dtype.element_ty), mask=valid)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _top_kernel(z, values, top, width, groups, K: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+    """One program per token: its K largest z and their keys, best first; ties by lower key.
+
+    What is left after (value, key) was taken are the smaller values, and equal ones of higher keys.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    group, lane = tl.arange(0, GROUPS), tl.arange(0, GROUP)
+    at = group[:, None] * GROUP + lane[None, :]  # [GROUPS, GROUP]
+    tile = tl.load(z + row * width + at, mask=group[:, None] < groups, other=-float("inf"))
+    best = tl.max(tile.to(tl.float32), axis=1)  # [GROUPS]
+    last_value, last_key = float("inf"), -1
+    for number in tl.static_range(K):
+        value = tl.max(best, axis=0)
+        chosen = tl.min(tl.where(best == value, group, GROUPS - 1), axis=0)
+        near = tl.load(z + row * width + chosen * GROUP + lane).to(tl.float32)  # [GROUP]
+        keys = chosen * GROUP + lane
+        is_left = (near < last_value) | ((near == last_value) & (keys > last_key))
+        key = tl.min(tl.where(is_left & (near == value), keys, GROUPS * GROUP), axis=0)
+        tl.store(values + row * K + number, value)
+        tl.store(top + row * K + number, key.to(tl.int64))
+        is_left = (near < value) | ((near == value) & (keys > key))
+        rest = tl.max(tl.where(is_left, near, -float("inf")), axis=0)
+        best = tl.where(group == chosen, rest, best)
+        last_value, last_key = value, key
+
+
 def reduce(z: Tensor, routed: Tensor) -> tuple[Tensor, ...]:
     """The fields of `router._Reduced` for one chunk z [c, T, V'], as `router._reduce_plain`."""
     texts, length, width = z.shape
@@ -118,3 +147,21 @@ def to_logits(
         BLOCK=_BLOCK, num_warps=4,
     )  # fmt: skip
     return z
+
+
+def holds(z: Tensor, keys: int) -> bool:
+    """Whether `top` can find this many keys."""
+    return z.shape[-1] <= _MAX_GROUPS * GROUP and keys <= min(_MAX_TOP, z.shape[-1])
+
+
+def top(z: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+    """The largest z of each token and their keys, best first, each [c, T, keys]; ties go to the lower key."""
+    texts, length, width = z.shape
+    groups = width // GROUP
+    values = torch.empty(texts, length, keys, device=z.device, dtype=torch.float32)
+    chosen = torch.empty(texts, length, keys, device=z.device, dtype=torch.int64)
+    size = triton.next_power_of_2(groups)
+    _top_kernel[(texts * length,)](
+        z, values, chosen, width, groups, K=keys, GROUPS=size, GROUP=GROUP, num_warps=16
+    )
+    return values, chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,7 +24,8 @@ PROBED_LISTS = 8  # minimum number of centroid lists to probe
 NO_KEYS = np.zeros(0, np.uint32)
 EXACT_BELOW = 1 << 18  # passages; `auto` scans every semantic vector of a smaller index without a graph
 EXACT_ALLOWED = 1 << 15  # passages; `auto` scores all of them where a filter allows fewer, without graphs
-MIN_EF, EF_PER_HIT = 48, 2  # passages that `graph` scores exactly
+MIN_EF, EF_PER_HIT = 48, 2  # passages that `graph` scores exactly …
+EF_GROWS_ABOVE = 40_000  # … in segments up to this size; in larger ones more, by the cube root of the size
 EFFORT_RANGE = 4  # times the default at effort 1, a fourth of it at effort 0
 NPROBE = 32  # centroids whose lists each query token reads, in a centroid index
 MIN_SCORED, SCORED_PER_HIT = 256, 8  # passages that a search of a centroid index scores exactly
@@ -77,8 +79,18 @@ def plan_options(
         semantic_mode = resolve_auto(snapshot)
     candidates, probes = (max(times * k, 1000) for times in (CANDIDATES, PROBES))
     mode = semantic_mode if snapshot.settings.semantic else "off"
-    width = _scored(max(MIN_EF, EF_PER_HIT * k), times, ef, snapshot)
+    largest = max((segment.passages for segment in snapshot.segments), default=0)
+    width = _scored(default_ef(k, largest), times, ef, snapshot)
     return Options(k, mode, candidates, probes, _steps(snapshot.settings, tau), width)
+
+
+def default_ef(k: int, passages: int) -> int:
+    """Passages that a graph search of a segment scores exactly, so that its overlap stays about the same.
+
+    >>> default_ef(10, 40_000), default_ef(10, 320_000), default_ef(100, 320_000)
+    (48, 96, 400)
+    """
+    return round(max(MIN_EF, EF_PER_HIT * k) * math.cbrt(max(1.0, passages / EF_GROWS_ABOVE)))
 
 
 def _effort_factor(effort: float | None, ef: int | None) -> float:

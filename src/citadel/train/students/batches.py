@@ -12,7 +12,7 @@ from citadel.train.students.config import BatchPart
 from citadel.train.students.spans import Corpus, Spans
 
 _STEP = 8  # tokens: passages of one batch are cut to the same multiple
-_QUERY_GROUPS, _PAIR_GROUPS = 4, 4  # by length, to reduce padding
+_GROUPS = 2  # by length, to reduce padding; more would leave a GPU waiting for its host
 _CROP_WORDS = 16
 _SEED = 21  # random stream, distinct from those of `citadel train`
 
@@ -62,7 +62,7 @@ class StudentBatches:
             return self._pairs(rng)
         if kind == "passages":
             return StudentBatch(kind, [TextGroup(self._passages(rng), is_query=False)])
-        return StudentBatch(kind, _grouped(self._queries(rng, self._part.queries), _QUERY_GROUPS, True))
+        return StudentBatch(kind, _grouped(self._queries(rng, self._part.queries), _GROUPS, True))
 
     def _buckets(self, lengths: NDArray[np.int64], rows: NDArray[np.int64]) -> list[_Bucket]:
         """Group passages by length; nothing of a batch is padded, because its texts are cut alike."""
@@ -94,8 +94,8 @@ class StudentBatches:
         if (extra := round(part.pairs * part.extra)) and len(corpus.extra):
             drawn = corpus.extra.some(rng.integers(len(corpus.extra), size=extra))
             passages.append(drawn.cut(self._cut))
-        groups = _grouped(Spans.joined(queries), 2, True)
-        groups += _grouped(Spans.joined(passages), _PAIR_GROUPS, False)
+        groups = _grouped(Spans.joined(queries), 1, True)
+        groups += _grouped(Spans.joined(passages), _GROUPS, False)
         return StudentBatch("pairs", groups, scored=True)
 
     def _queries(self, rng: np.random.Generator, count: int) -> Spans:

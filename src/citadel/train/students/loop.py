@@ -251,6 +251,7 @@ def set_up(config: DistillConfig, out: Path, resume: bool, meter: Meter) -> Stud
     (out / "distill.toml").write_text(config.to_toml(), encoding="utf-8")
     if config.run.compile:
         student.speed_up()
+        teacher.model.speed_up()
     return run
 
 
