@@ -94,8 +94,7 @@ void finish_avx2(const std::uint32_t* documents, float* values, std::size_t n, b
   normalize(values, n, floor);
 }
 
-// ---- products of token vectors
-// ------------------------------------------------------------------------------------------
+// ---- products of token vectors --------------------------------------------------------------------------
 
 // 32 values at a time, as in kernels_router.hpp. Returns the codes that were unpacked.
 template <unsigned Bits>
