@@ -4,8 +4,10 @@
     python benchmarks/plaid.py --model $CITADEL_DATA/models/gte-small --data $CITADEL_DATA/eval/cranfield
 
 A model is a ColBERT model of citadel, a checkpoint or an exported folder, or any transformer in the Hugging
-Face format: its last hidden states are projected to 128 dimensions by a fixed random rotation and normalised,
-and its queries are padded to 32 tokens with [MASK]. Vectors are kept in `--cache` for the next run.
+Face format: its last hidden states are centred, projected to the 128 principal directions of a sample of the
+documents and normalised, and its queries are padded to 32 tokens with [MASK]. Vectors are kept in `--cache`
+for the next run. `--documents N` keeps the documents that a judgement names and the first others. The codec
+all_to_all is int8 with the router of that name, which has no centroids.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +28,13 @@ import citadel
 from citadel.eval import evaluate
 from citadel.eval.datasets import Dataset, beir_folder
 from citadel.paper.system import SystemSpec, load_system
-from citadel.types import Floats, Hit, Ranking, RoutedTokens
+from citadel.types import Document, Floats, Hit, Ranking, RoutedTokens
 
 DIMENSION, QUERY_TOKENS, DOCUMENT_TOKENS = 128, 32, 300
+FITTED_DOCUMENTS = 128
 K, PART = 10, 256
+ALL_TO_ALL = "all_to_all"
+CODECS = (ALL_TO_ALL, "int8", "residual4", "residual2", "residual1")
 Texts = list[Floats]
 Rankings = list[list[str]]
 Ndcg = Callable[[Rankings], float]
@@ -46,12 +50,18 @@ class TokenEncoder:
         self._torch = torch
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-        generator = torch.Generator().manual_seed(0)
-        square = torch.randn(self._model.config.hidden_size, DIMENSION, generator=generator)
-        self._rotation = torch.linalg.qr(square)[0]
+        width = self._model.config.hidden_size
+        self._mean, self._directions = torch.zeros(width), torch.eye(width)
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Choose the principal directions of the states of these texts."""
+        states = self._torch.from_numpy(np.concatenate(self.encode(texts, DOCUMENT_TOKENS)))
+        self._mean = states.mean(dim=0)
+        covariance = self._torch.cov((states - self._mean).T)
+        self._directions = self._torch.linalg.eigh(covariance)[1].flip(1)[:, :DIMENSION]
 
     def encode(self, texts: Sequence[str], limit: int, augment: bool = False) -> Texts:
-        """One array [tokens, 128] per text, encoded in batches of similar length."""
+        """One array [tokens, d] per text, encoded in batches of similar length."""
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
         out: Texts = [np.zeros((0, DIMENSION), np.float32)] * len(texts)
         for start in range(0, len(order), 32):
@@ -69,7 +79,7 @@ class TokenEncoder:
             batch["input_ids"][batch["attention_mask"] == 0] = self._tokenizer.mask_token_id
             batch["attention_mask"][:] = 1
         with self._torch.inference_mode():
-            states = self._model(**batch).last_hidden_state @ self._rotation
+            states = (self._model(**batch).last_hidden_state - self._mean) @ self._directions
         states = self._torch.nn.functional.normalize(states, dim=-1).numpy()
         masks = batch["attention_mask"].numpy().astype(bool)
         return [row[mask] for row, mask in zip(states, masks, strict=True)]
@@ -87,7 +97,7 @@ def token_vectors(model: Path, dataset: Dataset, cache: Path, documents: int | N
     file = cache / f"{model.parent.name}-{model.name}-{dataset.name}-{documents or 'all'}.npz"
     if not file.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        texts = [document.encoded_text for document in islice(dataset.documents(), documents)]
+        texts = [document.encoded_text for document in chosen(dataset, documents)]
         queries = [text for _, text in dataset.judged]
         is_ours = "router" in json.loads((model / "config.json").read_text())
         encoded = encode_ours(model, texts, queries) if is_ours else encode_states(model, texts, queries)
@@ -103,6 +113,16 @@ def token_vectors(model: Path, dataset: Dataset, cache: Path, documents: int | N
             np.split(arrays["documents"].astype(np.float32), np.cumsum(arrays["sizes"])[:-1]),
             np.split(arrays["queries"], np.cumsum(arrays["query_sizes"])[:-1]),
         )
+
+
+def chosen(dataset: Dataset, limit: int | None) -> list[Document]:
+    """The collection, or `limit` documents of it: those with a judgement, then the first others, in order."""
+    collection = list(dataset.documents())
+    if limit is None:
+        return collection
+    judged = {document for judgements in dataset.qrels.values() for document in judgements}
+    order = sorted(range(len(collection)), key=lambda number: collection[number].id not in judged)
+    return [collection[number] for number in sorted(order[:limit])]
 
 
 def encode_ours(model: Path, texts: list[str], queries: list[str]) -> Vectors:
@@ -123,6 +143,7 @@ def rows(text: RoutedTokens) -> Floats:
 
 def encode_states(model: Path, texts: list[str], queries: list[str]) -> Vectors:
     encoder = TokenEncoder(model)
+    encoder.fit(texts[:: max(len(texts) // FITTED_DOCUMENTS, 1)])
     return Vectors(
         encoder.encode(texts, DOCUMENT_TOKENS), encoder.encode(queries, QUERY_TOKENS, augment=True)
     )
@@ -130,8 +151,9 @@ def encode_states(model: Path, texts: list[str], queries: list[str]) -> Vectors:
 
 def build(documents: Texts, codec: str, folder: str) -> tuple[citadel.Index, float]:
     """An index of the documents' vectors in one segment, and the CPU seconds it took."""
-    fields = {"lexical": citadel.Field(DIMENSION, codec)}
-    router = None if codec.startswith("residual") else "all_to_all"
+    is_plain = codec == ALL_TO_ALL
+    fields = {"lexical": citadel.Field(documents[0].shape[1], "int8" if is_plain else codec)}
+    router = ALL_TO_ALL if is_plain else "centroid"
     items = [{"id": str(number), "vectors": rows} for number, rows in enumerate(documents)]
     start = time.process_time()
     index = citadel.Index.create(folder, router=router, fields=fields, fingerprint="plaid")
@@ -206,7 +228,7 @@ def measure(vectors: Vectors, codecs: Sequence[str], efs: Sequence[int], ndcg: N
             index, seconds = build(documents, codec, f"{folder}/{codec}")
             size = bytes_per_token(index, tokens)
             modes: dict[str, dict[str, Any]] = {"exact": {"semantic_mode": "exact"}}
-            if codec.startswith("residual"):
+            if codec != ALL_TO_ALL:
                 modes |= {f"ef {ef}": {"ef": ef} for ef in efs}
             run = partial(run_all, index.searcher(threads=1), queries)
             for name, options in modes.items():
@@ -227,7 +249,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, help="use the first N documents only")
     parser.add_argument("--queries", type=int, help="use the first N judged queries only")
     parser.add_argument("--cache", type=Path, default=Path("/tmp/plaid-cache"))
-    parser.add_argument("--codecs", nargs="+", default=["int8", "residual4", "residual2", "residual1"])
+    parser.add_argument("--codecs", nargs="+", default=CODECS)
     parser.add_argument("--ef", type=int, nargs="+", default=[64, 128, 256, 512])
     options = parser.parse_args()
     dataset = beir_folder(str(options.data))
@@ -236,9 +258,9 @@ def main() -> None:
     one_core()
     tokens = sum(map(len, vectors.documents))
     judged = dataset.judged[: options.queries]
-    ids = [document.id for document in islice(dataset.documents(), options.documents)]
+    ids = [document.id for document in chosen(dataset, options.documents)]
     rows = measure(vectors, options.codecs, options.ef, lambda ranked: quality(ranked, dataset, judged, ids))
-    title = f"{dataset.name}: {len(vectors.documents):,} documents, {tokens:,} tokens, {options.model}"
+    title = f"{dataset.name}: {len(vectors.documents):,} documents, {tokens:,} tokens, {options.model.name}"
     columns = [
         "codec",
         "mode",

@@ -36,6 +36,7 @@ PEERS = [
     ("with_tantivy.py", "", ""),
     ("with_citadel.py", "citadel", ""),
     ("with_citadel.py", "colbert", "colbert"),
+    ("with_citadel.py", "colbert int8 256", "colbert"),
     ("with_citadel.py", "colbert residual4 512", "colbert"),
     ("with_citadel.py", "colbert residual2 512", "colbert"),
     ("with_faiss.py", "", "colbert"),

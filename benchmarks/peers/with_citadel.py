@@ -1,6 +1,7 @@
 """This project: BM25 from text, or the vectors of the model named by argument 3.
 
-`colbert residual4 512` stores residual codes of 4 bits and scores 512 documents.
+`colbert residual4 512` stores residual codes of 4 bits and scores 512 documents; `colbert` alone compares all
+tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def build_vectors(task: Task, scratch: Path) -> Search:
         given["vectors"] = documents.vectors
     if semantic["documents"] is not None:
         fields["semantic"], given["semantic"] = Field(semantic["documents"].shape[1]), semantic["documents"]
-    router = "centroid" if codec.startswith("residual") else ROUTERS[model]
+    router = "centroid" if int(ef) else ROUTERS[model]
     if router == "centroid":
         given = {name: rows for name, rows in given.items() if name not in ("keys", "weights")}
     index = Index.create(scratch / "index", fields=fields, router=router, fingerprint="peers")

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "citadel/maxsim.hpp"
+#include "citadel/nearest.hpp"
 #include "citadel/parallel.hpp"
 #include "snapshot.hpp"
 
@@ -22,6 +23,33 @@ void make_book(CentroidBook* self, Array<std::int8_t, 2> codes, Array<std::uint1
   if (!std::has_single_bit(buckets.shape(0))) throw std::invalid_argument("the number of buckets must be a power of two");
   const auto bits = static_cast<unsigned>(std::countr_zero(buckets.shape(0)));
   new (self) CentroidBook(codes.data(), scales.data(), codes.shape(0), codes.shape(1), buckets.data(), bits, bucket_scale, step);
+}
+
+std::vector<std::uint32_t> numbers(const Array<std::uint32_t, 1>& values) {
+  return {values.data(), values.data() + values.size()};
+}
+
+void make_nearest(NearestCentroids* self, Array<std::int8_t, 2> codes, Array<std::uint16_t, 1> scales,
+                  Array<std::int8_t, 2> heads, Array<std::uint16_t, 1> head_scales,
+                  Array<std::uint32_t, 1> starts, Array<std::uint32_t, 1> members, std::size_t probes) {
+  const bool fits = scales.shape(0) == codes.shape(0) && head_scales.shape(0) == heads.shape(0) &&
+                    heads.shape(1) == codes.shape(1) && starts.shape(0) == heads.shape(0) + 1 &&
+                    starts.shape(0) > 1 && std::is_sorted(starts.data(), starts.data() + starts.size()) &&
+                    starts.data()[heads.shape(0)] <= members.shape(0);
+  if (!fits) throw std::invalid_argument("centroids, heads and groups do not fit");
+  new (self) NearestCentroids(codes.data(), scales.data(), codes.shape(0), codes.shape(1), heads.data(),
+                              head_scales.data(), numbers(starts), numbers(members), probes);
+}
+
+nb::object nearest(const NearestCentroids& self, Array<float, 2> vectors) {
+  if (vectors.shape(1) != self.dimension())
+    throw std::invalid_argument("the vectors and the centroids have different dimensions");
+  std::vector<std::uint32_t> out;
+  {
+    const nb::gil_scoped_release release;
+    out = self.nearest(vectors.data(), vectors.shape(0));
+  }
+  return to_numpy(std::move(out));
 }
 
 void require_finite(const Array<float, 2>& vectors) {
@@ -102,6 +130,10 @@ nb::object candidates_of(const PySnapshot& snapshot, const TokenQuery& query, st
 
 void bind_maxsim(nb::module_& m) {
   nb::class_<CentroidBook>(m, "CentroidBook").def("__init__", &make_book, "codes"_a, "scales"_a, "buckets"_a, "bucket_scale"_a, "step"_a);
+  nb::class_<NearestCentroids>(m, "NearestCentroids")
+      .def("__init__", &make_nearest, "codes"_a, "scales"_a, "heads"_a, "head_scales"_a, "starts"_a,
+           "members"_a, "probes"_a)
+      .def("nearest", &nearest, "vectors"_a);
   nb::class_<TokenQuery>(m, "TokenQuery")
       .def("__init__", &make_query, "vectors"_a, "book"_a.none())
       .def("products", &products)

@@ -12,11 +12,11 @@ using namespace nb::literals;
 namespace citadel::python {
 namespace {
 
-nb::object quantize(Array<float, 2> vectors) {
+nb::object quantize(Array<float, 2> vectors, std::size_t tries) {
   Int8Vectors coded;
   {
     const nb::gil_scoped_release release;
-    coded = quantize_int8(vectors.data(), vectors.shape(0), vectors.shape(1));
+    coded = quantize_int8(vectors.data(), vectors.shape(0), vectors.shape(1), tries);
   }
   constexpr nb::dlpack::dtype kHalf{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), 16, 1};
   return nb::make_tuple(to_numpy(std::move(coded.codes), {vectors.shape(0), vectors.shape(1)}),
@@ -60,7 +60,7 @@ void bind_packing(nb::module_& m) {
       [](Array<std::uint32_t, 1> keys) { return to_numpy(sort_by_key(keys.data(), keys.size())); }, "keys"_a);
   m.def("pack", &pack, "values"_a, "starts"_a);
   m.def("pack_counts", &pack_term_counts, "values"_a, "starts"_a);
-  m.def("quantize_int8", &quantize, "vectors"_a);
+  m.def("quantize_int8", &quantize, "vectors"_a, "tries"_a = 1);
   m.def("pq_assign", &assign, "vectors"_a, "centroids"_a);
 }
 

@@ -94,8 +94,108 @@ void finish_avx2(const std::uint32_t* documents, float* values, std::size_t n, b
   normalize(values, n, floor);
 }
 
+// ---- products of token vectors --------------------------------------------------------------------------
+
+// 32 values at a time, as in kernels_router.hpp. Returns the codes that were unpacked.
+template <unsigned Bits>
+inline std::size_t unpack_row(const std::uint8_t* codes, std::size_t width, __m256i table,
+                              std::uint8_t* out) {
+  constexpr std::size_t kStep = Bits == 0 ? 32 : 4 * Bits;
+  std::size_t at = 0;
+  for (; at + kStep <= width; at += kStep) {
+    __m256i values;
+    if constexpr (Bits == 0) {
+      values = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + at)),
+                                _mm256_set1_epi8(static_cast<char>(0x80)));
+    } else if constexpr (Bits == 4) {
+      const __m256i wide =
+          _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + at)));
+      const __m256i both = _mm256_or_si256(wide, _mm256_slli_epi16(wide, 4));
+      values = _mm256_shuffle_epi8(table, _mm256_and_si256(both, _mm256_set1_epi8(15)));
+    } else {
+      const __m256i wide =
+          _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + at)));
+      const __m256i half = _mm256_or_si256(wide, _mm256_slli_epi32(wide, 6));
+      const __m256i all = _mm256_or_si256(half, _mm256_slli_epi32(half, 12));
+      values = _mm256_shuffle_epi8(table, _mm256_and_si256(all, _mm256_set1_epi8(3)));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at / kStep * 32), values);
+  }
+  return at;
+}
+
+void unpack_tokens_avx2(const std::uint8_t* codes, std::size_t rows, std::size_t width,
+                        const TokenValues& values, std::uint8_t* out) {
+  const __m256i table =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values.buckets)));
+  const std::size_t per_byte = values.bits == 0 ? 1 : 8 / values.bits;
+  for (std::size_t row = 0; row < rows; ++row, codes += width, out += kTokenStride) {
+    const std::size_t done = values.bits == 0   ? unpack_row<0>(codes, width, table, out)
+                             : values.bits == 4 ? unpack_row<4>(codes, width, table, out)
+                             : values.bits == 2 ? unpack_row<2>(codes, width, table, out)
+                                                : 0;
+    unpack_token(codes + done, width - done, values, out + done * per_byte);
+  }
+}
+
+// |value| · ±code fits 16 bits in pairs, as values are −128 … 127 and codes −127 … 127.
+template <std::size_t Rows>
+inline void row_sums(const std::uint8_t* tokens, const std::int8_t* codes, std::size_t groups,
+                     std::int32_t* sums) {
+  __m256i totals[Rows][4];
+  for (std::size_t row = 0; row < Rows; ++row)
+    for (std::size_t part = 0; part < 4; ++part) totals[row][part] = _mm256_setzero_si256();
+  for (std::size_t group = 0; group < groups; ++group, tokens += 4, codes += 4 * kKeyBlock) {
+    __m256i values[Rows];
+    for (std::size_t row = 0; row < Rows; ++row) {
+      std::uint32_t word;
+      __builtin_memcpy(&word, tokens + row * kTokenStride, sizeof word);
+      values[row] = _mm256_set1_epi32(static_cast<std::int32_t>(word ^ 0x80808080u));
+    }
+    for (std::size_t part = 0; part < 4; ++part) {
+      const __m256i own = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * part));
+      for (std::size_t row = 0; row < Rows; ++row) {
+        const __m256i pairs =
+            _mm256_maddubs_epi16(_mm256_abs_epi8(values[row]), _mm256_sign_epi8(own, values[row]));
+        totals[row][part] =
+            _mm256_add_epi32(totals[row][part], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+      }
+    }
+  }
+  for (std::size_t row = 0; row < Rows; ++row)
+    for (std::size_t part = 0; part < 4; ++part) {
+      auto* out = reinterpret_cast<__m256i*>(sums + row * kKeyBlock + 8 * part);
+      _mm256_storeu_si256(out, _mm256_add_epi32(totals[row][part], _mm256_loadu_si256(out)));
+    }
+}
+
+// 128 · Σ codes of each key, which the bias of the tokens adds to every sum.
+inline void bias_sums(const std::int8_t* codes, std::size_t groups, std::int32_t* out) {
+  for (std::size_t part = 0; part < 4; ++part) {
+    __m256i total = _mm256_setzero_si256();
+    for (std::size_t group = 0; group < groups; ++group) {
+      const __m256i own =
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + group * 4 * kKeyBlock + 32 * part));
+      total = _mm256_add_epi32(
+          total, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), own), _mm256_set1_epi16(128)));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 8 * part), total);
+  }
+}
+
+void token_products_avx2(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes,
+                         std::size_t groups, std::int32_t* sums) {
+  std::int32_t bias[kKeyBlock];
+  bias_sums(codes, groups, bias);
+  for (std::size_t row = 0; row < rows; ++row) __builtin_memcpy(sums + row * kKeyBlock, bias, sizeof bias);
+  std::size_t row = 0;
+  for (; row + 2 <= rows; row += 2)
+    row_sums<2>(tokens + row * kTokenStride, codes, groups, sums + row * kKeyBlock);
+  if (row < rows) row_sums<1>(tokens + row * kTokenStride, codes, groups, sums + row * kKeyBlock);
+}
+
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, exceeding, byte_product, bound_bytes, residual_maxima, scaled_products, quantize_row, gelu_row, add_row, scale_row};
+const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products_avx2, unpack_tokens_avx2, exceeding, byte_product, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row, gelu_row, add_row, scale_row};
 
 }  // namespace citadel

@@ -364,22 +364,96 @@ void bound_bytes(const std::int32_t* products, const float* means, const float* 
 
 // ---- products of token vectors ------------------------------------------------------------------------------------------
 
-[[maybe_unused]] void residual_maxima(const std::int32_t* sums, std::size_t rows, const float* const* bases, const float* row_scales,
-                                      const std::int32_t* offsets, const float* steps, float* best) {
-  for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock) {
-    const float* base = bases[row];
-    for (std::size_t query = 0; query < kKeyBlock; ++query) {
-      const float value = base[query] + (static_cast<float>(sums[query] - offsets[query]) * row_scales[row]) * steps[query];
-      best[query] = value > best[query] ? value : best[query];
-    }
+[[maybe_unused]] void token_products(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes,
+                                     std::size_t groups, std::int32_t* sums) {
+  for (std::size_t row = 0; row < rows; ++row, tokens += kTokenStride, sums += kKeyBlock) {
+    const std::int8_t* own = codes;
+    for (std::size_t key = 0; key < kKeyBlock; ++key) sums[key] = 0;
+    for (std::size_t group = 0; group < groups; ++group, own += 4 * kKeyBlock)
+      for (std::size_t key = 0; key < kKeyBlock; ++key)
+        for (std::size_t i = 0; i < 4; ++i) sums[key] += tokens[4 * group + i] * own[4 * key + i];
   }
 }
 
-[[maybe_unused]] void scaled_products(const std::int32_t* sums, std::size_t rows, const float* row_scales, const std::int32_t* offsets,
-                                      const float* scales, float* out) {
+// One token.
+[[maybe_unused]] void unpack_token(const std::uint8_t* codes, std::size_t width, const TokenValues& values,
+                                   std::uint8_t* out) {
+  if (values.bits == 0) {
+    for (std::size_t i = 0; i < width; ++i) out[i] = codes[i] ^ 0x80u;
+    return;
+  }
+  const std::size_t step = 8 / values.bits;
+  for (std::size_t i = 0; i < width; ++i)
+    __builtin_memcpy(out + i * step, &values.bytes[codes[i]], 8);  // the next byte overwrites the rest
+}
+
+[[maybe_unused]] void unpack_tokens(const std::uint8_t* codes, std::size_t rows, std::size_t width,
+                                    const TokenValues& values, std::uint8_t* out) {
+  for (std::size_t row = 0; row < rows; ++row)
+    unpack_token(codes + row * width, width, values, out + row * kTokenStride);
+}
+
+// (float)(sum − offset) · row_scale of the query tokens from `at` on.
+inline Floats row_products(const std::int32_t* sums, const std::int32_t* offsets, std::size_t at,
+                           float row_scale) {
+  return __builtin_convertvector(load_vector<Ints>(sums + at) - load_vector<Ints>(offsets + at), Floats) *
+         row_scale;
+}
+
+// The largest products of 32 query tokens stay in registers.
+template <typename Product>
+inline void maxima(std::size_t rows, float* best, Product product) {
+  constexpr std::size_t kParts = kKeyBlock / kWidth;
+  Floats largest[kParts];
+  for (std::size_t part = 0; part < kParts; ++part) largest[part] = load_vector<Floats>(best + part * kWidth);
+  for (std::size_t row = 0; row < rows; ++row)
+    for (std::size_t part = 0; part < kParts; ++part) {
+      const Floats value = product(row, part * kWidth);
+      largest[part] = value > largest[part] ? value : largest[part];
+    }
+  for (std::size_t part = 0; part < kParts; ++part) store_vector(best + part * kWidth, largest[part]);
+}
+
+void residual_maxima(const std::int32_t* sums, std::size_t rows, const float* const* bases,
+                     const float* row_scales, const std::int32_t* offsets, const float* steps, float* best) {
+  maxima(rows, best, [=](std::size_t row, std::size_t at) {
+    return load_vector<Floats>(bases[row] + at) +
+           row_products(sums + row * kKeyBlock, offsets, at, row_scales[row]) *
+               load_vector<Floats>(steps + at);
+  });
+}
+
+void scaled_maxima(const std::int32_t* sums, std::size_t rows, const float* row_scales,
+                   const std::int32_t* offsets, const float* scales, float* best) {
+  maxima(rows, best, [=](std::size_t row, std::size_t at) {
+    return row_products(sums + row * kKeyBlock, offsets, at, row_scales[row]) *
+           load_vector<Floats>(scales + at);
+  });
+}
+
+void scaled_products(const std::int32_t* sums, std::size_t rows, const float* row_scales,
+                     const std::int32_t* offsets, const float* scales, float* out) {
   for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock, out += kKeyBlock)
-    for (std::size_t query = 0; query < kKeyBlock; ++query)
-      out[query] = (static_cast<float>(sums[query] - offsets[query]) * row_scales[row]) * scales[query];
+    for (std::size_t at = 0; at < kKeyBlock; at += kWidth)
+      store_vector(out + at,
+                   row_products(sums, offsets, at, row_scales[row]) * load_vector<Floats>(scales + at));
+}
+
+void nearest_rows(const std::int32_t* sums, std::size_t rows, const float* row_scales, KeyParameters keys,
+                  std::int32_t first, float* best, std::int32_t* numbers) {
+  Ints lanes;
+  for (std::size_t i = 0; i < kWidth; ++i) lanes[i] = static_cast<std::int32_t>(i);
+  for (std::size_t row = 0; row < rows; ++row, sums += kKeyBlock, best += kKeyBlock, numbers += kKeyBlock)
+    for (std::size_t at = 0; at < kKeyBlock; at += kWidth) {
+      const Floats scaled =
+          row_products(sums, keys.offsets, at, row_scales[row]) * load_vector<Floats>(keys.scales + at);
+      const Floats value = scaled + load_vector<Floats>(keys.biases + at),
+                   before = load_vector<Floats>(best + at);
+      const Ints larger = value > before;
+      store_vector(best + at, larger ? value : before);
+      store_vector(numbers + at, larger ? lanes + (first + static_cast<std::int32_t>(at))
+                                        : load_vector<Ints>(numbers + at));
+    }
 }
 
 // ---- rows of an encoder's states ----------------------------------------------------------------------------------------

@@ -126,16 +126,19 @@ inline void bias_sums(const std::int8_t* codes, std::size_t groups, std::size_t 
   for (std::size_t part = 0; part < 8; ++part) out[part] = vshlq_n_s32(out[part], 7);
 }
 
-// Two or one rows of states, biased by 128 to signed bytes.
+// Two or one rows of states, biased by 128 to signed bytes. A row's next group is `group_step` words further
+// on, the next row `row_step`.
 template <std::size_t Rows>
-inline void row_products(const std::uint32_t* states, std::size_t stride, const std::int8_t* codes, std::size_t groups, const int32x4_t bias[8],
-                         std::int32_t* sums) {
+inline void state_products(const std::uint32_t* states, std::size_t group_step, std::size_t row_step,
+                           const std::int8_t* codes, std::size_t groups, const int32x4_t bias[8],
+                           std::int32_t* sums) {
   int32x4_t totals[Rows][8];
   for (std::size_t row = 0; row < Rows; ++row)
     for (std::size_t part = 0; part < 8; ++part) totals[row][part] = bias[part];
-  for (std::size_t group = 0; group < groups; ++group, states += stride, codes += 128) {
+  for (std::size_t group = 0; group < groups; ++group, states += group_step, codes += 128) {
     int8x16_t state[Rows];
-    for (std::size_t row = 0; row < Rows; ++row) state[row] = vreinterpretq_s8_u32(vdupq_n_u32(states[row] ^ 0x80808080u));
+    for (std::size_t row = 0; row < Rows; ++row)
+      state[row] = vreinterpretq_s8_u32(vdupq_n_u32(states[row * row_step] ^ 0x80808080u));
     for (std::size_t part = 0; part < 8; ++part) {
       const int8x16_t keys = vld1q_s8(codes + 16 * part);
       for (std::size_t row = 0; row < Rows; ++row) totals[row][part] = add_groups(totals[row][part], keys, state[row]);
@@ -150,8 +153,22 @@ void byte_products_neon(const std::uint32_t* states, std::size_t rows, const std
   int32x4_t bias[8];
   bias_sums(codes, groups, ahead, bias);
   std::size_t row = 0;
-  for (; row + 2 <= rows; row += 2) row_products<2>(states + row, rows, codes, groups, bias, sums + row * kKeyBlock);
-  if (row < rows) row_products<1>(states + row, rows, codes, groups, bias, sums + row * kKeyBlock);
+  for (; row + 2 <= rows; row += 2)
+    state_products<2>(states + row, rows, 1, codes, groups, bias, sums + row * kKeyBlock);
+  if (row < rows) state_products<1>(states + row, rows, 1, codes, groups, bias, sums + row * kKeyBlock);
+}
+
+void token_products_neon(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes,
+                         std::size_t groups, std::int32_t* sums) {
+  constexpr std::size_t kStep = kTokenStride / sizeof(std::uint32_t);
+  const auto* states = reinterpret_cast<const std::uint32_t*>(tokens);
+  int32x4_t bias[8];
+  bias_sums(codes, groups, 0, bias);
+  std::size_t row = 0;
+  for (; row + 2 <= rows; row += 2)
+    state_products<2>(states + row * kStep, 1, kStep, codes, groups, bias, sums + row * kKeyBlock);
+  if (row < rows)
+    state_products<1>(states + row * kStep, 1, kStep, codes, groups, bias, sums + row * kKeyBlock);
 }
 
 void logits_neon(const std::int32_t* sums, std::size_t rows, KeyParameters keys, const float* threshold, float* out, std::uint32_t* above) {

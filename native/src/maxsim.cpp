@@ -1,6 +1,8 @@
 #include "citadel/maxsim.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -14,60 +16,50 @@
 namespace citadel {
 namespace {
 
-constexpr std::uint32_t kBias = 0x80808080u;
 constexpr std::size_t kDocumentsPerTask = 64;
 constexpr std::uint64_t kMinDocumentsForThreads = 512;
+constexpr std::uint64_t kCacheLine = 64;
+constexpr std::uint64_t kTilesAhead = 1;  // whose codes are prefetched
+constexpr std::size_t kCentroidGroup = 4 * kTileRows;
+constexpr TokenValues kInt8Values{};
 
 std::size_t groups_of(std::size_t dimension) { return (dimension + kGroupBytes - 1) / kGroupBytes; }
 
-// Write a vector's int8 codes, biased by 128, to out[group · stride]; the query's codes after the last dimension are 0.
-void expand_bytes(const std::uint8_t* codes, std::size_t dimension, std::uint32_t* out, std::size_t stride) {
-  std::size_t group = 0;
-  for (; (group + 1) * kGroupBytes <= dimension; ++group) out[group * stride] = load<std::uint32_t>(codes, group) ^ kBias;
-  if (group * kGroupBytes == dimension) return;
-  std::uint32_t last = 0;
-  __builtin_memcpy(&last, codes + group * kGroupBytes, dimension - group * kGroupBytes);
-  out[group * stride] = last ^ kBias;
+TokenValues make_values(const std::int8_t* buckets, unsigned bits) {
+  if (bits != 0 && bits != 1 && bits != 2 && bits != 4)
+    throw std::invalid_argument("a residual has 1, 2 or 4 bits per dimension");
+  TokenValues out{};
+  out.bits = bits;
+  for (std::size_t i = 0; bits != 0 && i < (std::size_t{1} << bits); ++i)
+    out.buckets[i] = static_cast<std::uint8_t>(buckets[i]) ^ 0x80u;
+  for (std::size_t byte = 0; bits != 0 && byte < 256; ++byte)
+    for (std::size_t i = 0; i < 8 / bits; ++i)
+      out.bytes[byte] |= static_cast<std::uint64_t>(out.buckets[byte >> (bits * i) & ((1u << bits) - 1)])
+                         << (8 * i);
+  return out;
 }
 
 }  // namespace
 
-CentroidBook::CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets,
-                           unsigned bits, float bucket_scale, float step)
-    : dimension_(d), groups_(groups_of(d)), bits_(bits), bucket_scale_(bucket_scale), step_(step), scales_(n), states_(n * groups_), table_(256) {
-  if (n == 0 || d == 0 || d % 8 != 0) throw std::invalid_argument("centroids must be [n, d], d divisible by 8");
-  if (bits != 1 && bits != 2 && bits != 4) throw std::invalid_argument("a residual has 1, 2 or 4 bits per dimension");
+CentroidBook::CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n,
+                           std::size_t d, const std::int8_t* buckets, unsigned bits, float bucket_scale,
+                           float step)
+    : dimension_(d),
+      bucket_scale_(bucket_scale),
+      step_(step),
+      scales_(n),
+      codes_(codes, codes + n * d),
+      values_(make_values(buckets, bits)) {
+  if (n == 0 || d == 0 || d > kMaxTokenBytes)
+    throw std::invalid_argument("centroids must be [n, d], d at most 1024");
+  if (bits != 0 && d % 8 != 0) throw std::invalid_argument("residuals need a dimension divisible by 8");
   for (std::size_t i = 0; i < n; ++i) scales_[i] = half_to_float(scales[i]);
-  for (std::size_t first = 0; first < n; first += kTileRows) {
-    const std::size_t rows = std::min(kTileRows, n - first);
-    for (std::size_t row = 0; row < rows; ++row)
-      expand_bytes(reinterpret_cast<const std::uint8_t*>(codes + (first + row) * d), d, states_.data() + first * groups_ + row, rows);
-  }
-  const std::size_t per_byte = 8 / bits;
-  for (std::size_t byte = 0; byte < 256; ++byte)
-    for (std::size_t i = 0; i < per_byte; ++i) {
-      const auto value = static_cast<std::uint8_t>(buckets[byte >> (bits * i) & ((1u << bits) - 1)]);
-      table_[byte] |= static_cast<std::uint64_t>(value ^ 0x80u) << (8 * i);
-    }
-}
-
-void CentroidBook::expand(const std::uint8_t* codes, std::uint32_t* out, std::size_t stride) const {
-  const std::uint64_t* table = table_.data();
-  if (bits_ == 2)
-    for (std::size_t group = 0; group < groups_; ++group) out[group * stride] = static_cast<std::uint32_t>(table[codes[group]]);
-  else if (bits_ == 4)
-    for (std::size_t group = 0; group < groups_; ++group)
-      out[group * stride] = static_cast<std::uint32_t>(table[codes[2 * group]] | table[codes[2 * group + 1]] << 16);
-  else
-    for (std::size_t byte = 0; byte < groups_ / 2; ++byte) {
-      out[2 * byte * stride] = static_cast<std::uint32_t>(table[codes[byte]]);
-      out[(2 * byte + 1) * stride] = static_cast<std::uint32_t>(table[codes[byte]] >> 32);
-    }
 }
 
 TokenQuery::TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::shared_ptr<const CentroidBook> book)
     : book_(std::move(book)), scales_real_(n), dimension_(d), groups_(groups_of(d)), blocks_((n + kKeyBlock - 1) / kKeyBlock),
       codes_(blocks_ * groups_ * 2), offsets_(blocks_ * kKeyBlock), scales_(blocks_ * kKeyBlock), steps_(blocks_ * kKeyBlock) {
+  if (d > kMaxTokenBytes) throw std::invalid_argument("a token vector has at most 1024 dimensions");
   if (book_ != nullptr && book_->dimension() != d) throw std::invalid_argument("the query and the centroids have different dimensions");
   std::vector<std::int8_t> row((d + kQueryPadding - 1) / kQueryPadding * kQueryPadding + kQueryPadding);
   for (std::size_t token = 0; token < n; ++token) {
@@ -86,15 +78,34 @@ TokenQuery::TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::
 
 void TokenQuery::multiply_centroids() {
   const Kernels& set = kernels();
-  products_.resize(blocks_ * book_->size() * kKeyBlock);
+  const std::size_t size = book_->size();
+  products_ = std::make_unique_for_overwrite<float[]>(blocks_ * size * kKeyBlock);
+  groups_of_centroids_ = (size + kCentroidGroup - 1) / kCentroidGroup;
+  maxima_.assign(blocks_ * groups_of_centroids_ * kKeyBlock, -std::numeric_limits<float>::infinity());
   alignas(64) std::int32_t sums[kTileRows * kKeyBlock];
-  for (std::size_t block = 0; block < blocks_; ++block)
-    for (std::size_t first = 0; first < book_->size(); first += kTileRows) {
-      const std::size_t rows = std::min(kTileRows, book_->size() - first);
-      set.byte_products(book_->states(first), rows, codes(block), groups_, 0, sums);
+  alignas(64) std::uint8_t centroids[kTileRows * kTokenStride];
+  for (std::size_t first = 0; first < size; first += kTileRows) {
+    const std::size_t rows = std::min(kTileRows, size - first);
+    set.unpack_tokens(book_->codes() + first * dimension_, rows, dimension_, kInt8Values, centroids);
+    for (std::size_t block = 0; block < blocks_; ++block) {
+      set.token_products(centroids, rows, codes(block), groups_, sums);
       set.scaled_products(sums, rows, book_->scales() + first, offsets(block), scales(block),
-                          products_.data() + (block * book_->size() + first) * kKeyBlock);
+                          products_.get() + (block * size + first) * kKeyBlock);
+      set.scaled_maxima(sums, rows, book_->scales() + first, offsets(block), scales(block),
+                        maxima_.data() + (block * groups_of_centroids_ + first / kCentroidGroup) * kKeyBlock);
     }
+  }
+}
+
+// A product that `nprobe` centroids of a token reach: the least of its `nprobe` largest maxima of groups.
+float TokenQuery::probe_threshold(std::size_t token, std::size_t nprobe) const {
+  if (nprobe > groups_of_centroids_) return -std::numeric_limits<float>::infinity();
+  std::vector<float> largest(groups_of_centroids_);
+  for (std::size_t group = 0; group < largest.size(); ++group)
+    largest[group] = maxima(token / kKeyBlock, group)[token % kKeyBlock];
+  const auto last = largest.begin() + static_cast<std::ptrdiff_t>(nprobe - 1);
+  std::nth_element(largest.begin(), last, largest.end(), std::greater<>());
+  return *last;
 }
 
 std::vector<std::uint32_t> TokenQuery::probes(std::size_t nprobe) const {
@@ -102,15 +113,28 @@ std::vector<std::uint32_t> TokenQuery::probes(std::size_t nprobe) const {
   std::vector<std::uint32_t> out(tokens() * nprobe);
   for (std::size_t block = 0; block < blocks_; ++block) {
     const std::size_t own = std::min(kKeyBlock, tokens() - block * kKeyBlock);
-    std::vector<TopK> best(own, TopK(nprobe));
-    for (std::size_t centroid = 0; centroid < book_->size(); ++centroid) {
-      const float* row = products(block, centroid);
-      for (std::size_t token = 0; token < own; ++token) best[token].push(row[token], centroid);
+    float thresholds[kKeyBlock];
+    for (std::size_t token = 0; token < own; ++token)
+      thresholds[token] = probe_threshold(block * kKeyBlock + token, nprobe);
+    std::vector<Scored> best[kKeyBlock];
+    for (std::size_t group = 0; group < groups_of_centroids_; ++group) {
+      const std::size_t first = group * kCentroidGroup, end = std::min(book_->size(), first + kCentroidGroup);
+      for (std::size_t centroid = end; centroid < std::min(book_->size(), end + kCentroidGroup); ++centroid)
+        __builtin_prefetch(products(block, centroid)),
+            __builtin_prefetch(products(block, centroid) + kKeyBlock / 2);
+      for (std::size_t token = 0; token < own; ++token) {
+        const float threshold = thresholds[token], *column = products(block, first) + token;
+        if (!(maxima(block, group)[token] >= threshold)) continue;
+        for (std::size_t i = 0; i < end - first; ++i)
+          if (column[i * kKeyBlock] >= threshold) best[token].push_back({column[i * kKeyBlock], first + i});
+      }
     }
     for (std::size_t token = 0; token < own; ++token) {
-      const std::vector<Scored> sorted = best[token].sorted();
-      for (std::size_t i = 0; i < nprobe; ++i)
-        out[(block * kKeyBlock + token) * nprobe + i] = static_cast<std::uint32_t>(sorted[i].number);
+      const auto kept = static_cast<std::ptrdiff_t>(std::min(nprobe, best[token].size()));
+      std::partial_sort(best[token].begin(), best[token].begin() + kept, best[token].end(), better);
+      std::uint32_t* row = out.data() + (block * kKeyBlock + token) * nprobe;
+      for (std::ptrdiff_t i = 0; i < kept; ++i)
+        row[i] = static_cast<std::uint32_t>(best[token][static_cast<std::size_t>(i)].number);
     }
   }
   return out;
@@ -119,25 +143,39 @@ std::vector<std::uint32_t> TokenQuery::probes(std::size_t nprobe) const {
 namespace {
 
 // What stage 1 knows of each document; kept between searches, because clearing it takes longer than a search.
-struct Touched {
-  std::vector<float> gains;
-  std::vector<std::uint32_t> last;       // the last query token that reached the document, from 1 on; 0 for none
-  std::vector<std::uint32_t> documents;  // in the order in which they were reached
+class Touched {
+ public:
+  // Forget all documents; `documents` is their number in the segment.
+  void prepare(std::uint64_t documents) {
+    for (std::size_t i = 0; i < count_; ++i) entries_[numbers_[i]] = {};
+    count_ = 0;
+    if (entries_.size() < documents) entries_.resize(documents), numbers_.resize(documents + 1);
+  }
 
-  void prepare(std::uint64_t count) {
-    clear();
-    if (gains.size() < count) gains.resize(count), last.resize(count);
-  }
-  void clear() {
-    for (const std::uint32_t document : documents) last[document] = 0;
-    documents.clear();
-  }
+  // Without branches, which nothing would predict. A gain is never negative, so that adding 0 changes no
+  // bits.
   void add(std::uint32_t document, std::uint32_t token, float gain) {
-    if (last[document] == token) return;
-    if (last[document] == 0) documents.push_back(document), gains[document] = 0.0f;
-    last[document] = token;
-    gains[document] += gain;
+    Entry& entry = entries_[document];
+    numbers_[count_] = document;
+    count_ += entry.token == 0;
+    entry.gain += entry.token == token ? 0.0f : gain;
+    entry.token = token;
   }
+
+  template <typename Visit>
+  void visit(Visit visit) const {
+    for (std::size_t i = 0; i < count_; ++i) visit(numbers_[i], entries_[numbers_[i]].gain);
+  }
+
+ private:
+  struct Entry {
+    float gain = 0.0f;
+    std::uint32_t token = 0;  // the last query token that reached the document, from 1 on; 0 for none
+  };
+
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> numbers_;  // of documents in the order in which they were reached, and one more
+  std::size_t count_ = 0;
 };
 
 Touched& touched_documents() {
@@ -191,15 +229,18 @@ void touch_documents(const Segment& segment, const TokenQuery& query, const std:
 class Scorer {
  public:
   Scorer(const TokenQuery& query, const Cancel* cancel)
-      : query_(query), set_(kernels()), cancel_(cancel), states_(kTileRows * query.groups()), best_(query.blocks() * kKeyBlock) {}
+      : query_(query), set_(kernels()), cancel_(cancel), best_(query.blocks() * kKeyBlock) {}
 
   // Returns false for a document without tokens.
   bool score(const Segment& segment, std::uint64_t document, float& out) {
     const Span span = segment.tokens(document, cancel_);
     if (span.begin == span.end) return false;
     std::fill(best_.begin(), best_.end(), -std::numeric_limits<float>::infinity());
-    for (std::uint64_t token = span.begin; token < span.end; token += kTileRows)
+    for (std::uint64_t token = span.begin; token < span.end; token += kTileRows) {
+      prefetch_codes(segment, token + kTilesAhead * kTileRows,
+                     std::min(token + (kTilesAhead + 1) * kTileRows, span.end));
       add(segment, token, static_cast<std::size_t>(std::min<std::uint64_t>(kTileRows, span.end - token)));
+    }
     out = 0.0f;
     for (std::size_t token = 0; token < query_.tokens(); ++token) out += best_[token];
     tokens_ += span.end - span.begin;
@@ -208,48 +249,63 @@ class Scorer {
 
   std::uint64_t tokens() const { return tokens_; }
 
+  // Prefetch what `score` reads first.
+  void prefetch(const Segment& segment, std::uint64_t document) const {
+    const auto first = load<std::uint64_t>(segment.token_starts.data(), document);
+    const std::uint64_t end = segment.codes.size() / std::max<std::uint64_t>(segment.code_bytes(), 1);
+    if (first < end)
+      prefetch_codes(segment, first, std::min<std::uint64_t>(first + kTilesAhead * kTileRows, end));
+  }
+
  private:
+  static void prefetch_codes(const Segment& segment, std::uint64_t first, std::uint64_t last) {
+    const std::uint64_t width = segment.code_bytes();
+    for (std::uint64_t at = first * width; at < last * width; at += kCacheLine)
+      __builtin_prefetch(segment.codes.data() + at);
+  }
+
   void add(const Segment& segment, std::uint64_t first, std::size_t rows) {
     const std::uint64_t width = segment.code_bytes();
-    const std::uint8_t* codes = segment.codes.data() + first * width;
-    for (std::size_t row = 0; row < rows; ++row) {
-      if (is_coded(segment)) query_.book()->expand(codes + row * width, states_.data() + row, rows);
-      else expand_bytes(codes + row * width, segment.dimension(), states_.data() + row, rows);
-    }
+    const bool coded = is_coded(segment);
+    set_.unpack_tokens(segment.codes.data() + first * width, rows, width,
+                       coded ? query_.book()->values() : kInt8Values, unpacked_);
+    float scales[kTileRows];
+    std::uint16_t centroids[kTileRows];
+    if (coded)
+      read_residuals(segment, first, rows, scales, centroids);
+    else
+      for (std::size_t row = 0; row < rows; ++row)
+        scales[row] = half_to_float(load<std::uint16_t>(segment.scales.data(), first + row));
     for (std::size_t block = 0; block < query_.blocks(); ++block) {
-      set_.byte_products(states_.data(), rows, query_.codes(block), query_.groups(), 0, sums_);
-      if (is_coded(segment)) take_residuals(segment, first, rows, block);
-      else take_int8(segment, first, rows, block);
+      const float* bases[kTileRows];
+      for (std::size_t row = 0; coded && row < rows; ++row) {
+        bases[row] = query_.products(block, centroids[row]);
+        __builtin_prefetch(bases[row]), __builtin_prefetch(bases[row] + kKeyBlock / 2);
+      }
+      float* best = best_.data() + block * kKeyBlock;
+      set_.token_products(unpacked_, rows, query_.codes(block), query_.groups(), sums_);
+      if (coded)
+        set_.residual_maxima(sums_, rows, bases, scales, query_.offsets(block), query_.steps(block), best);
+      else
+        set_.scaled_maxima(sums_, rows, scales, query_.offsets(block), query_.scales(block), best);
     }
   }
 
-  void take_residuals(const Segment& segment, std::uint64_t first, std::size_t rows, std::size_t block) {
-    const float* bases[kTileRows];
-    float lengths[kTileRows];
+  void read_residuals(const Segment& segment, std::uint64_t first, std::size_t rows, float* lengths,
+                      std::uint16_t* centroids) const {
     for (std::size_t row = 0; row < rows; ++row) {
-      const auto centroid = load<std::uint16_t>(segment.token_centroids.data(), first + row);
-      if (centroid >= query_.book()->size()) segment.token_centroids.corrupt("centroid " + std::to_string(centroid) + " does not exist");
-      bases[row] = query_.products(block, centroid);
+      centroids[row] = load<std::uint16_t>(segment.token_centroids.data(), first + row);
+      if (centroids[row] >= query_.book()->size())
+        segment.token_centroids.corrupt("centroid " + std::to_string(centroids[row]) + " does not exist");
       lengths[row] = static_cast<float>(segment.scales.data()[first + row]) * query_.book()->step();
     }
-    set_.residual_maxima(sums_, rows, bases, lengths, query_.offsets(block), query_.steps(block), best_.data() + block * kKeyBlock);
-  }
-
-  void take_int8(const Segment& segment, std::uint64_t first, std::size_t rows, std::size_t block) {
-    float scales[kTileRows];
-    for (std::size_t row = 0; row < rows; ++row) scales[row] = half_to_float(load<std::uint16_t>(segment.scales.data(), first + row));
-    set_.scaled_products(sums_, rows, scales, query_.offsets(block), query_.scales(block), products_);
-    float* best = best_.data() + block * kKeyBlock;
-    for (std::size_t row = 0; row < rows; ++row)
-      for (std::size_t token = 0; token < kKeyBlock; ++token) best[token] = std::max(best[token], products_[row * kKeyBlock + token]);
   }
 
   const TokenQuery& query_;
   const Kernels& set_;
   const Cancel* cancel_;
-  std::vector<std::uint32_t> states_;
   std::vector<float> best_;
-  alignas(64) float products_[kTileRows * kKeyBlock];
+  alignas(64) std::uint8_t unpacked_[kTileRows * kTokenStride];
   alignas(64) std::int32_t sums_[kTileRows * kKeyBlock];
   std::uint64_t tokens_ = 0;
 };
@@ -276,7 +332,7 @@ void check(const Snapshot& snapshot, const TokenQuery& query) {
   for (const auto& segment : snapshot.segments()) {
     if (segment->kind() != Kind::centroid) throw std::invalid_argument("the segments have no centroids");
     if (segment->dimension() != query.dimension()) throw std::invalid_argument("the query has another dimension than the segments");
-    if (is_coded(*segment) && (query.book() == nullptr || query.book()->bits() != segment->bits()))
+    if (segment->has_centroids() && (query.book() == nullptr || query.book()->bits() != segment->bits()))
       throw CorruptError("manifest", "codebook", "the centroids do not fit a segment's codec");
   }
 }
@@ -285,12 +341,16 @@ Result rank(const Snapshot& snapshot, const TokenQuery& query, const TokenSearch
   const std::size_t threads = numbers.size() < kMinDocumentsForThreads ? 1 : std::max(1u, options.threads);
   const std::size_t tasks = (numbers.size() + kDocumentsPerTask - 1) / kDocumentsPerTask;
   std::vector<TopK> best(std::max<std::size_t>(1, std::min(threads, tasks)), TopK(std::min(options.k, snapshot.documents())));
-  std::vector<Scorer> scorers(best.size(), Scorer(query, options.cancel));
+  std::vector<Scorer> scorers;
+  scorers.reserve(best.size());
+  for (std::size_t worker = 0; worker < best.size(); ++worker) scorers.emplace_back(query, options.cancel);
   parallel(tasks, threads, [&](std::size_t worker, std::size_t task) {
     poll(options.cancel);
     std::size_t segment = 0;
     for (std::size_t i = task * kDocumentsPerTask; i < std::min(numbers.size(), (task + 1) * kDocumentsPerTask); ++i) {
       while (numbers[i] >= snapshot.base(segment + 1)) ++segment;
+      if (i + 1 < numbers.size() && numbers[i + 1] < snapshot.base(segment + 1))
+        scorers[worker].prefetch(*snapshot.segments()[segment], numbers[i + 1] - snapshot.base(segment));
       float score = 0.0f;
       if (scorers[worker].score(*snapshot.segments()[segment], numbers[i] - snapshot.base(segment), score)) best[worker].push(score, numbers[i]);
     }
@@ -317,15 +377,17 @@ std::vector<std::uint64_t> token_candidates(const Snapshot& snapshot, const Toke
   TopK best(options.candidates);
   for (std::size_t segment = 0; segment < snapshot.segments().size(); ++segment) {
     const Segment& own = *snapshot.segments()[segment];
-    if (!is_coded(own)) {  // from before there were centroids: small, and scored as a whole
+    if (!own.has_centroids()) {  // from before there were centroids: small, and scored as a whole
       append_allowed(snapshot, options, segment, numbers);
       continue;
     }
     Touched& touched = touched_documents();
     touched.prepare(own.documents());
     touch_documents(own, query, probes, options.cancel, touched);
-    for (const std::uint32_t document : touched.documents)
-      if (admits(snapshot, options, segment, document)) best.push(touched.gains[document], snapshot.base(segment) + document);
+    touched.visit([&](std::uint32_t document, float gain) {
+      if (gain >= best.threshold() && admits(snapshot, options, segment, document))
+        best.push(gain, snapshot.base(segment) + document);
+    });
   }
   for (const Scored& hit : best.sorted()) numbers.push_back(hit.number);
   std::sort(numbers.begin(), numbers.end());

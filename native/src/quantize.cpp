@@ -43,9 +43,41 @@ void round_codes(const float* x, std::size_t d, float scale, std::int8_t* codes)
   }
 }
 
+// Σ value · x, in 16 sums on every machine.
+template <typename T>
+float product(const T* values, const float* x, std::size_t d) {
+  float lanes[16] = {};
+  std::size_t j = 0;
+  for (; j + 16 <= d; j += 16)
+    for (std::size_t l = 0; l < 16; ++l) lanes[l] += static_cast<float>(values[j + l]) * x[j + l];
+  for (; j < d; ++j) lanes[j % 16] += static_cast<float>(values[j]) * x[j];
+  float sum = 0;
+  for (const float lane : lanes) sum += lane;
+  return sum;
+}
+
+// Codes with the best of `tries` scales from `scale` on, which is returned.
+std::uint16_t best_codes(const float* x, std::size_t d, std::uint16_t scale, std::size_t tries,
+                         std::int8_t* codes) {
+  const float own = product(x, x, d);
+  std::vector<std::int8_t> other(d);
+  std::uint16_t best = scale;
+  round_codes(x, d, half_to_float(scale), codes);
+  float least = std::fabs(half_to_float(scale) * product(codes, x, d) - own);
+  for (std::size_t i = 1; i < tries && scale + i < 0x7c00u; ++i) {
+    const auto larger = static_cast<std::uint16_t>(scale + i);
+    round_codes(x, d, half_to_float(larger), other.data());
+    const float error = std::fabs(half_to_float(larger) * product(other.data(), x, d) - own);
+    if (!(error < least)) continue;
+    least = error, best = larger;
+    std::copy(other.begin(), other.end(), codes);
+  }
+  return best;
+}
+
 }  // namespace
 
-Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d) {
+Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d, std::size_t tries) {
   Int8Vectors out{std::vector<std::int8_t>(n * d), std::vector<std::uint16_t>(n)};
   for (std::size_t row = 0; row < n; ++row) {
     const float* x = vectors + row * d;
@@ -56,7 +88,10 @@ Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d) {
     if (scale == 0x7c00u)
       throw std::invalid_argument("row " + std::to_string(row) + " is too large for an fp16 scale");
     out.scales[row] = scale;
-    if (scale != 0) round_codes(x, d, half_to_float(scale), out.codes.data() + row * d);
+    if (scale != 0 && tries > 1)
+      out.scales[row] = best_codes(x, d, scale, tries, out.codes.data() + row * d);
+    else if (scale != 0)
+      round_codes(x, d, half_to_float(scale), out.codes.data() + row * d);
   }
   return out;
 }

@@ -142,9 +142,8 @@ void Segment::take_tokens(const std::map<std::string, SectionBytes>& sections) {
   check_length(codes, tokens_ * code_bytes_);
   scales = take(sections, "SCALES", true);
   check_length(scales, (bits_ == 0 ? 2 : 1) * tokens_);
-  if (bits_ == 0) return;
-  token_centroids = take(sections, "TOKEN_CENTROIDS", true);
-  check_length(token_centroids, 2 * tokens_);
+  token_centroids = take(sections, "TOKEN_CENTROIDS", bits_ != 0);
+  if (token_centroids.present()) check_length(token_centroids, 2 * tokens_);
 }
 
 Span Segment::tokens(std::uint64_t document, const Cancel* cancel) const {
@@ -230,6 +229,7 @@ float Segment::list_scale(std::uint64_t list) const {
 
 std::optional<std::uint64_t> Segment::find_key(std::uint32_t key) const {
   if (!keys.present()) return std::nullopt;
+  if (key < lists_ && keys.at<std::uint32_t>(key) == key) return key;  // as where every centroid has a list
   const std::uint64_t list = lower_bound(lists_, [&](std::uint64_t i) { return keys.at<std::uint32_t>(i) < key; });
   if (list == lists_ || keys.at<std::uint32_t>(list) != key) return std::nullopt;
   return list;

@@ -175,6 +175,8 @@ void residuals(Digest& digest) {
   const fixture::Bytes random = fixture::random_bytes(groups * kKeyBlock * 4, 3), states = fixture::random_bytes(groups * rows * 4, 4);
   std::vector<Line> codes(random.size() / sizeof(Line));
   std::memcpy(codes.data(), random.data(), random.size());
+  for (Line& line : codes)
+    for (std::uint8_t& byte : line.bytes) byte = byte == 0x80 ? 0x81 : byte;  // codes of queries are not −128
   std::vector<std::uint32_t> packed_states(states.size() / 4);
   std::memcpy(packed_states.data(), states.data(), states.size());
   const std::vector<float> lengths = random_floats(rows, 5), steps = random_floats(kKeyBlock, 6), products = random_floats(rows * kKeyBlock, 8);
@@ -184,11 +186,20 @@ void residuals(Digest& digest) {
   std::vector<const float*> bases;
   for (std::size_t row = 0; row < rows; ++row) bases.push_back(products.data() + row * kKeyBlock);
   std::vector<float> best(kKeyBlock, -1e30f), scaled(rows * kKeyBlock);
+  std::vector<std::int32_t> numbers(rows * kKeyBlock);
+  const fixture::Bytes tokens = fixture::random_bytes(rows * kTokenStride, 9);
   for (const std::size_t n : {rows, std::size_t{3}}) {
     kernels().byte_products(packed_states.data(), n, reinterpret_cast<const std::int8_t*>(codes.data()), groups, 0, sums);
     kernels().residual_maxima(sums, n, bases.data(), lengths.data(), offsets.data(), steps.data(), best.data());
     kernels().scaled_products(sums, n, lengths.data(), offsets.data(), steps.data(), scaled.data());
     digest.add(std::vector<std::int32_t>(sums, sums + rows * kKeyBlock)), digest.add(best), digest.add(scaled);
+    kernels().token_products(tokens.data(), n, reinterpret_cast<const std::int8_t*>(codes.data()), groups,
+                             sums);
+    kernels().scaled_maxima(sums, n, lengths.data(), offsets.data(), steps.data(), best.data());
+    kernels().nearest_rows(sums, n, lengths.data(), {offsets.data(), steps.data(), products.data()}, 7,
+                           scaled.data(), numbers.data());
+    digest.add(std::vector<std::int32_t>(sums, sums + rows * kKeyBlock)), digest.add(best),
+        digest.add(scaled), digest.add(numbers);
   }
   digest.print("residuals");
 }

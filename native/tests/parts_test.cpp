@@ -11,6 +11,7 @@
 #include "citadel/dispatch.hpp"
 #include "citadel/document_set.hpp"
 #include "citadel/half.hpp"
+#include "citadel/nearest.hpp"
 #include "citadel/quantize.hpp"
 #include "citadel/radix.hpp"
 #include "citadel/router.hpp"
@@ -118,6 +119,81 @@ void test_top_k_with_ties() {
     CHECK(actual.size() == all.size());
     for (std::size_t i = 0; i < all.size(); ++i)
       CHECK(actual[i].score == all[i].score && actual[i].number == all[i].number);
+  }
+}
+
+struct alignas(64) Line {
+  std::int8_t bytes[64];
+};
+
+// Products of `rows` tokens, whose codes are exact-sized copies, with 32 query tokens.
+std::vector<float> token_kernels(const Kernels& set, std::size_t d, std::size_t rows, unsigned bits) {
+  const std::size_t width = bits == 0 ? d : d * bits / 8, groups = (d + 3) / 4;
+  const fixture::Bytes codes = fixture::random_bytes(rows * width, 5),
+                       noise = fixture::random_bytes(groups * 128, 6);
+  TokenValues values;
+  values.bits = bits;
+  for (std::size_t i = 0; i < 16; ++i) values.buckets[i] = static_cast<std::uint8_t>(i * 17);
+  for (std::size_t byte = 0; bits != 0 && byte < 256; ++byte)
+    for (std::size_t i = 0; i < 8 / bits; ++i)
+      values.bytes[byte] |=
+          static_cast<std::uint64_t>(values.buckets[byte >> (bits * i) & ((1u << bits) - 1)]) << (8 * i);
+  std::vector<Line> query(groups * 2);
+  for (std::size_t i = 0; i < groups * 128; ++i)
+    if (i / 128 * 4 + i % 4 < d)
+      query[i / 64].bytes[i % 64] = static_cast<std::int8_t>(std::max(-127, noise[i] - 128));
+  alignas(64) std::uint8_t tokens[kTileRows * kTokenStride] = {};
+  alignas(64) std::int32_t sums[kTileRows * kKeyBlock] = {};
+  set.unpack_tokens(codes.data(), rows, width, values, tokens);
+  set.token_products(tokens, rows, query[0].bytes, groups, sums);
+  std::vector<float> out(sums, sums + rows * kKeyBlock), scales(kKeyBlock), biases(kKeyBlock);
+  std::vector<std::int32_t> offsets(kKeyBlock), numbers(rows * kKeyBlock);
+  for (std::size_t i = 0; i < kKeyBlock; ++i)
+    offsets[i] = static_cast<std::int32_t>(i * 97), scales[i] = 0.01f * static_cast<float>(i),
+    biases[i] = -0.3f * static_cast<float>(i % 5);
+  std::vector<float> best(kKeyBlock, -1e9f), nearest(rows * kKeyBlock, 10.0f);
+  set.scaled_maxima(sums, rows, scales.data(), offsets.data(), scales.data(), best.data());
+  set.nearest_rows(sums, rows, scales.data(), {offsets.data(), scales.data(), biases.data()}, 64,
+                   nearest.data(), numbers.data());
+  out.insert(out.end(), best.begin(), best.end()), out.insert(out.end(), nearest.begin(), nearest.end());
+  out.insert(out.end(), numbers.begin(), numbers.end());
+  return out;
+}
+
+void test_token_kernels_agree() {
+  for (const std::string& name : instruction_sets()) {
+    use_instruction_set(name);
+    for (const unsigned bits : {0u, 1u, 2u, 4u})
+      for (const std::size_t d : {1, 3, 7, 8, 24, 32, 40, 64, 96, 100, 128, 136, 1024})
+        for (const std::size_t rows : {1, 2, 5, 13, 14})
+          if (bits == 0 || d % 8 == 0)
+            CHECK(token_kernels(kernels(), d, rows, bits) == token_kernels(kPortableKernels, d, rows, bits));
+  }
+}
+
+// The nearest centroid of vectors that are centroids themselves, with and without groups.
+void test_nearest_centroids() {
+  const std::size_t n = 100, d = 12;
+  const fixture::Bytes random = fixture::random_bytes(n * d, 3);
+  std::vector<std::int8_t> codes(n * d);
+  std::vector<float> vectors(n * d);
+  for (std::size_t i = 0; i < codes.size(); ++i)
+    codes[i] = static_cast<std::int8_t>(std::max(-127, random[i] - 128)), vectors[i] = codes[i];
+  std::copy_n(codes.begin(), d, codes.begin() + 50 * d);  // the same as the first, which wins the tie
+  std::copy_n(vectors.begin(), d, vectors.begin() + 50 * d);
+  const std::vector<std::uint16_t> scales(n, 0x3c00);
+  std::vector<std::uint32_t> all(n), even_then_odd(n);
+  std::iota(all.begin(), all.end(), 0u);
+  for (std::uint32_t i = 0; i < n; ++i) even_then_odd[i] = i < n / 2 ? 2 * i + 1 : 2 * (i - n / 2);
+  const std::vector<std::int8_t> heads(2 * d);
+  const NearestCentroids one(codes.data(), scales.data(), n, d, heads.data(), scales.data(), {0, n}, all, 1);
+  const NearestCentroids two(codes.data(), scales.data(), n, d, heads.data(), scales.data(), {0, n / 2, n},
+                             even_then_odd, 2);
+  std::vector<std::uint32_t> expected = all;
+  expected[50] = 0;
+  for (const std::string& name : instruction_sets()) {
+    use_instruction_set(name);
+    CHECK(one.nearest(vectors.data(), n) == expected && two.nearest(vectors.data(), n) == expected);
   }
 }
 
@@ -379,6 +455,8 @@ int main() {
   test_halves();
   test_sort();
   test_top_k_with_ties();
+  test_token_kernels_agree();
+  test_nearest_centroids();
   test_kernels_agree_and_stay_in_bounds();
   test_finish_and_collect();
   test_top_k_shrinks_correctly();

@@ -77,7 +77,7 @@ def pack(values: U32, starts: U64) -> tuple[U32, U64, U8]:
 def pack_counts(values: U32, starts: U64) -> tuple[U64, U8]:
     """Pack term counts, stored as count - 1, in the same way: (offset | bits << 56 [B + 1], packed)."""
 
-def quantize_int8(vectors: F32) -> tuple[NDArray[np.int8], F16]:
+def quantize_int8(vectors: F32, tries: int = 1) -> tuple[NDArray[np.int8], F16]:
     """Codes [P, d] and one fp16 scale per vector [P]."""
 
 def pq_assign(vectors: F32, centroids: F32) -> U8:
@@ -283,6 +283,26 @@ class CentroidBook:
         step: float,
     ) -> None:
         """codes [K, d], scales [K] as the bits of fp16, buckets [2^b]."""
+
+class NearestCentroids:
+    """Searches the nearest of many centroids in the groups nearest to a vector, by int8 products."""
+
+    def __init__(
+        self,
+        codes: NDArray[np.int8],
+        scales: NDArray[np.uint16],
+        heads: NDArray[np.int8],
+        head_scales: NDArray[np.uint16],
+        starts: U32,
+        members: U32,
+        probes: int,
+    ) -> None:
+        """codes [K, d] and scales [K] as the bits of fp16; the same of the groups' heads [G].
+
+        Group g has the centroids members[starts[g] … starts[g + 1] − 1], ascending."""
+
+    def nearest(self, vectors: F32) -> U32:
+        """The nearest centroid of each vector [n]; ties go to the lower one."""
 
 class TokenQuery:
     """The vectors [n, d] of a query's tokens and their products with the centroids."""

@@ -14,6 +14,7 @@ ROUTERS = ("all_to_all", "bm25", "centroid", "dynamic", "none", "sparse", "stati
 CODECS = ("fp16", "int8", "pq2", "pq1", "residual4", "residual2", "residual1")
 SUBVECTOR = {"pq2": 4, "pq1": 8}  # dimensions per code byte
 RESIDUAL_BITS = {"residual4": 4, "residual2": 2, "residual1": 1}  # per dimension
+CENTROID_BITS = {"int8": 0, **RESIDUAL_BITS}  # codecs of the router centroid; 0: the vector itself is stored
 DEFAULT_RESIDUAL = "residual2"
 MAX_DIMENSION = 1024
 DEFAULT_ANALYSER = "english"
@@ -181,11 +182,17 @@ class Settings:
             raise UsageError(
                 f"the codecs {', '.join(RESIDUAL_BITS)} go with the router centroid, not {self.router}"
             )
-        if self.router == "centroid" and (not has_residual or self.semantic is not None):
+        has_codec = self.lexical is not None and self.lexical.codec in CENTROID_BITS
+        if self.router == "centroid" and (not has_codec or self.semantic is not None):
             raise UsageError(
-                "the router centroid stores residual codes and no semantic vectors: give a lexical field "
-                f"with the codec {', '.join(RESIDUAL_BITS)}"
+                "the router centroid stores int8 or residual codes and no semantic vectors: give a lexical "
+                f"field with the codec {', '.join(CENTROID_BITS)}"
             )
+
+    @property
+    def has_codebook(self) -> bool:
+        """Whether vectors are stored with a codebook: a product quantiser, or centroids."""
+        return self.router == "centroid" or (self.lexical is not None and self.lexical.codec in SUBVECTOR)
 
     @property
     def has_text_queries(self) -> bool:

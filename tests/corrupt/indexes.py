@@ -19,8 +19,8 @@ from citadel.types import Passages, VectorBatch
 from tests.index.quick import Quick
 from tests.support.hybrid import create_hybrid
 
-KINDS = ("bm25", "int8", "fp16", "pq2", "residual2", "sparse", "none", "long")
-LEXICAL_ONLY = ("residual2", "sparse")
+KINDS = ("bm25", "int8", "fp16", "pq2", "residual2", "centroid", "sparse", "none", "long")
+LEXICAL_ONLY = ("residual2", "centroid", "sparse")
 WORDS = [
     "ant",
     "bee",
@@ -58,12 +58,13 @@ ROUTERS = {
     "fp16": "static",
     "pq2": "dynamic",
     "residual2": "centroid",
+    "centroid": "centroid",
     "sparse": "sparse",
     "none": "none",
     "long": "dynamic",
     "hybrid": "dynamic",
 }
-CODECS = {"long": "int8", "hybrid": "int8"}  # other kinds are named after theirs
+CODECS = {"centroid": "int8", "long": "int8", "hybrid": "int8"}  # other kinds are named after theirs
 
 
 def fields(kind: str) -> dict[str, citadel.Field]:
@@ -197,7 +198,7 @@ def queries(kind: str) -> Iterator[Callable[[citadel.Searcher], citadel.Hits]]:
     modes = ("off",) if kind == "sparse" else ("exact",) if kind == "none" else ("exact", "rerank", "off")
     for mode in modes:
         yield lambda searcher, mode=mode: searcher.search_vectors(**given, k=10, semantic_mode=mode)  # type: ignore[misc]
-    if kind == "residual2":
+    if kind in ("residual2", "centroid"):
         yield lambda searcher: searcher.search_vectors(**given, k=3, ef=4)
     if kind == "int8":
         yield lambda searcher: searcher.search_vectors(**given, k=10, tau=1.0)

@@ -1,4 +1,4 @@
-"""A centroid index of text: a model that compares all tokens, with a residual codec."""
+"""A centroid index of text: a model that compares all tokens, with a residual codec or int8."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def build(
         return index.commit()
 
 
-@pytest.fixture
-def index(tmp_path: Path, tiny_model: ModelFolder) -> citadel.Index:
-    return build(tmp_path / "i", tiny_model("all_to_all"))
+@pytest.fixture(params=["residual4", "int8"])
+def index(request: pytest.FixtureRequest, tmp_path: Path, tiny_model: ModelFolder) -> citadel.Index:
+    return build(tmp_path / "i", tiny_model("all_to_all"), request.param, "centroid")
 
 
 def test_text_queries_find_what_exact_search_finds(
@@ -54,7 +54,9 @@ def test_explanation_names_tokens_and_centroids(index: citadel.Index) -> None:
     searcher = index.searcher()
     hit = searcher.search("relativity", k=1)[0]
     explained = searcher.explain("relativity", hit.id)
-    assert (explained.router, explained.codec) == ("centroid", "residual4")
+    lexical = index.settings.lexical
+    assert lexical is not None
+    assert (explained.router, explained.codec) == ("centroid", lexical.codec)
     assert explained.score == pytest.approx(hit.score)
     match = next(match for match in explained.matches if explained.query_words(match) == "relativity")
     token = next(
@@ -67,8 +69,9 @@ def test_explanation_names_tokens_and_centroids(index: citadel.Index) -> None:
 def test_router_and_codec_imply_each_other(tmp_path: Path, tiny_model: ModelFolder) -> None:
     model = tiny_model("all_to_all")
     assert build(tmp_path / "a", model, None, "centroid").settings.lexical == citadel.Field(8, "residual2")
+    assert build(tmp_path / "b", model, "residual1").settings.router == "centroid"
     with pytest.raises(UsageError, match="go with the router centroid"):
-        build(tmp_path / "b", model, "int8", "centroid")
+        build(tmp_path / "d", model, "fp16", "centroid")
     with pytest.raises(UsageError, match="go with the router centroid"):
         build(tmp_path / "c", tiny_model("static"), "residual2")
 

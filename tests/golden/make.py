@@ -86,12 +86,12 @@ def vectors(folder: Path, codec: str) -> None:
         index.commit()
 
 
-def tokens(folder: Path) -> None:
-    """A centroid index with a segment from before the centroids, one with residuals, and a deletion."""
-    random, fields = np.random.default_rng(2026), {"lexical": citadel.Field(8, "residual2")}
+def tokens(folder: Path, codec: str) -> None:
+    """A centroid index with a segment from before the centroids, one with them, and a deletion."""
+    random, fields = np.random.default_rng(2026), {"lexical": citadel.Field(8, codec)}
     with (
         mock.patch("citadel.index.spill.SAMPLE_FLOOR", 60),
-        citadel.Index.create(folder, fields=fields, fingerprint="golden") as index,
+        citadel.Index.create(folder, router="centroid", fields=fields, fingerprint="golden") as index,
     ):
         for part in (range(6), range(6, 40)):
             index.add_vectors([token_document(n, random) for n in part])
@@ -141,11 +141,13 @@ def vector_query(number: int) -> dict[str, Any]:
     }
 
 
+CENTROIDS = ("residual2", "centroid-int8")
 INDEXES: dict[str, Callable[[Path], None]] = {
     "bm25": text,
     "int8": lambda folder: vectors(folder, "int8"),
     "pq2": lambda folder: vectors(folder, "pq2"),
-    "residual2": tokens,
+    "residual2": lambda folder: tokens(folder, "residual2"),
+    "centroid-int8": lambda folder: tokens(folder, "int8"),
     "hybrid": hybrid,
 }
 
@@ -156,7 +158,7 @@ def rankings(name: str, folder: Path) -> list[list[tuple[str, float]]]:
     searcher = index.searcher(threads=1)
     if name == "bm25":
         results = [searcher.search(query, k=5) for query in QUERIES]
-    elif name == "residual2":
+    elif name in CENTROIDS:
         queries = [vector_query(n)["vectors"] for n in range(4)]
         results = [searcher.search_vectors(vectors=q, k=5, ef=ef) for q in queries for ef in (5, 8, 100)]
     else:
@@ -175,7 +177,7 @@ def ask(name: str, searcher: citadel.Searcher, mode: str, **options: Any) -> lis
     """The ranking of the query that all filters use."""
     if name == "bm25":
         hits = searcher.search("the cat ant bee fox dog elk", **options)
-    elif name == "residual2":
+    elif name in CENTROIDS:
         hits = searcher.search_vectors(vectors=vector_query(0)["vectors"], semantic_mode=mode, **options)
     else:
         hits = searcher.search_vectors(**vector_query(0), semantic_mode=mode, **options)
@@ -184,7 +186,9 @@ def ask(name: str, searcher: citadel.Searcher, mode: str, **options: Any) -> lis
 
 def filtered_searches(name: str) -> list[tuple[dict[str, Any], str]]:
     """Every filter with every semantic mode."""
-    modes = {"bm25": ("off",), "residual2": ("exact", "auto")}.get(name, ("exact", "rerank", "off"))
+    modes = (
+        ("off",) if name == "bm25" else ("exact", "auto") if name in CENTROIDS else ("exact", "rerank", "off")
+    )
     return list(itertools.product(FILTERS, modes))
 
 

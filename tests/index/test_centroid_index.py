@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 import citadel
+from citadel import _native
 from citadel.errors import UsageError
-from citadel.index.centroid_book import CentroidBook, best_lengths, pack_buckets, unpack_buckets
+from citadel.index.centroid_book import (
+    CentroidBook,
+    CentroidSearch,
+    best_lengths,
+    pack_buckets,
+    unpack_buckets,
+)
 from citadel.index.centroid_train import centroid_count, fit_buckets, train_centroids
 from citadel.index.check import check
 from citadel.index.quantize import decode
@@ -21,7 +28,7 @@ from citadel.types import Floats
 from tests.index.quick import Quick
 from tests.support.centroid_indexes import DIMENSION, create, documents, few_tokens, mixed, query, tokens
 
-CODECS = ("residual1", "residual2", "residual4")
+CODECS = ("int8", "residual1", "residual2", "residual4")
 
 
 def stored(snapshot: Snapshot) -> dict[str, Floats]:
@@ -117,6 +124,36 @@ def test_a_search_by_groups_finds_nearly_every_nearest_centroid() -> None:
     assert (book.nearest(vectors) == nearest_centroids(vectors, book.centroids)).mean() > 0.97
 
 
+def test_nearest_centroids_are_equal_with_every_instruction_set() -> None:
+    random, before = np.random.default_rng(4), _native.instruction_set()
+    codes, scales = _native.quantize_int8(tokens(random, 3000))
+    vectors = tokens(random, 500)
+    vectors[0] = 0
+    found = []
+    for name in _native.instruction_sets():
+        _native.use_instruction_set(name)
+        found.append(CentroidSearch(codes, scales).nearest(vectors).tolist())
+    _native.use_instruction_set(before)
+    assert all(own == found[0] for own in found)
+
+
+def test_nearest_centroids_of_wrong_shapes() -> None:
+    codes, scales = np.zeros((4, 8), np.int8), np.zeros(4, np.uint16)
+    heads, head_scales, members = codes[:1], scales[:1], np.arange(4, dtype=np.uint32)
+    starts = np.array([0, 4], np.uint32)
+    native = _native.NearestCentroids(codes, scales, heads, head_scales, starts, members, 1)
+    assert native.nearest(np.zeros((2, 8), np.float32)).tolist() == [0, 0]
+    assert native.nearest(np.zeros((0, 8), np.float32)).tolist() == []
+    with pytest.raises(ValueError, match="different dimensions"):
+        native.nearest(np.zeros((2, 7), np.float32))
+    with pytest.raises(ValueError, match="do not fit"):
+        _native.NearestCentroids(codes, scales[:3], heads, head_scales, starts, members, 1)
+    with pytest.raises(ValueError, match="does not exist"):
+        _native.NearestCentroids(codes, scales, heads, head_scales, starts, members + np.uint32(1), 1)
+    with pytest.raises(ValueError, match="one group or more"):
+        _native.NearestCentroids(codes, scales, heads, head_scales, starts, members, 2)
+
+
 def test_centroids_are_trained_once_there_are_enough_tokens(tmp_path: Path) -> None:
     with few_tokens():
         index = create(tmp_path / "i")
@@ -137,7 +174,10 @@ def test_centroids_are_trained_once_there_are_enough_tokens(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_tokens_keep_their_order_through_merges(tmp_path: Path, codec: str) -> None:
-    index, limits = mixed(tmp_path / "i", codec), {"residual1": 0.5, "residual2": 0.3, "residual4": 0.08}
+    index, limits = (
+        mixed(tmp_path / "i", codec),
+        {"int8": 0.03, "residual1": 0.5, "residual2": 0.3, "residual4": 0.08},
+    )
     originals = given(0, 150)
     for _ in range(2):
         decoded = stored(index._snapshot)
@@ -171,6 +211,44 @@ def test_retraining_gives_new_centroids(tmp_path: Path) -> None:
         assert len(rows) == len(originals[id])
     exact = index.searcher().search_vectors(vectors=originals["d9"], k=1, semantic_mode="exact")
     assert exact.ids == ["d9"]
+
+
+def test_int8_vectors_stay_as_they_are(tmp_path: Path) -> None:
+    """Training, merging and retraining change the lists only."""
+    index = mixed(tmp_path / "i", "int8")
+    first, last = index._snapshot.segments
+    assert (first.meta.has_centroids, last.meta.has_centroids) == (False, True)
+    before, answers = stored(index._snapshot), exact_answers(index)
+    for retrain in (False, True):
+        with few_tokens():
+            index.merge(retrain=retrain)
+        [segment] = index._snapshot.segments
+        assert segment.meta.has_centroids and len(segment.keys) > 16
+        after = stored(index._snapshot)
+        assert all(np.array_equal(after[id], rows) for id, rows in before.items())
+        assert exact_answers(index) == answers
+        assert check(index._snapshot.storage, deep=True)
+
+
+def test_int8_scores_are_close_to_those_of_all_to_all(tmp_path: Path) -> None:
+    index = mixed(tmp_path / "i", "int8")
+    fields = {"lexical": citadel.Field(DIMENSION, "int8")}
+    folder = Quick(tmp_path / "all")
+    other = citadel.Index.create(folder, router="all_to_all", fields=fields, fingerprint="random")
+    other.add_vectors(documents(0, 150))
+    other.delete(["d3", "d40", "d41"])
+    other.commit()
+    for (ids, scores), (expected_ids, expected) in zip(
+        exact_answers(index), exact_answers(other), strict=True
+    ):
+        assert ids[0] == expected_ids[0] and len(set(ids) & set(expected_ids)) >= 8
+        assert scores == pytest.approx(expected, abs=0.02)
+
+
+def exact_answers(index: citadel.Index) -> list[tuple[list[str], list[float]]]:
+    searcher = index.searcher()
+    hits = [searcher.search_vectors(vectors=query(number), k=9, semantic_mode="exact") for number in range(4)]
+    return [(found.ids, found.scores) for found in hits]
 
 
 def test_retraining_in_parts_within_the_memory_bound(tmp_path: Path) -> None:
@@ -216,8 +294,9 @@ def test_replaced_documents_have_their_new_tokens(tmp_path: Path) -> None:
     assert hits.ids == ["d7"]
 
 
-def test_shards_have_the_same_centroids_and_hits(tmp_path: Path) -> None:
-    index = mixed(tmp_path / "i").merge()
+@pytest.mark.parametrize("codec", ["int8", "residual2"])
+def test_shards_have_the_same_centroids_and_hits(tmp_path: Path, codec: str) -> None:
+    index = mixed(tmp_path / "i", codec).merge()
     shard_index(index._snapshot, Quick(tmp_path / "s"), 3)
     sharded = citadel.Index.open(Quick(tmp_path / "s"))
     for number in range(4):
@@ -231,7 +310,8 @@ def test_shards_have_the_same_centroids_and_hits(tmp_path: Path) -> None:
     ("router", "codec", "semantic", "message"),
     [
         ("dynamic", "residual2", None, "go with the router centroid"),
-        ("centroid", "int8", None, "stores residual codes"),
+        ("centroid", "fp16", None, "stores int8 or residual codes"),
+        ("centroid", "int8", Field(4), "no semantic vectors"),
         ("centroid", "residual2", Field(4), "no semantic vectors"),
     ],
 )

@@ -18,6 +18,24 @@ def test_int8_by_hand() -> None:
     assert decode(coded).tolist() == [[127.0, -64.0, 1.0, 0.0]]
 
 
+def test_the_best_of_several_scales_keeps_the_product_with_the_vector_itself() -> None:
+    vectors = np.random.default_rng(2).normal(size=(500, 128)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    errors = []
+    for tried in (1, 8):
+        coded = encode("int8", vectors, scales_tried=tried)
+        assert coded.scales is not None
+        errors.append(np.abs((decode(coded) * vectors).sum(axis=1) - 1).mean())
+    assert errors[1] < errors[0] / 4
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 60000 * 127])
+def test_several_scales_of_extreme_vectors(scale: float) -> None:
+    vectors = np.array([[1.0, -0.5, 0.25]], np.float32) * np.float32(scale)
+    coded = encode("int8", vectors, scales_tried=1 << 12)
+    assert decode(coded) == pytest.approx(vectors, rel=0.02, abs=1e-7)
+
+
 def test_zero_vector() -> None:
     coded = encode("int8", np.zeros((2, 3), np.float32))
     assert decode(coded).tolist() == [[0.0] * 3] * 2

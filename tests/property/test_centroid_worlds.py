@@ -46,8 +46,8 @@ class World:
 
 WORLDS = st.builds(
     World,
-    st.sampled_from(["residual1", "residual2", "residual4"]),
-    st.sampled_from([8, 24, 64]),
+    st.sampled_from(["int8", "residual1", "residual2", "residual4"]),
+    st.sampled_from([8, 24, 64, 136]),
     st.integers(0, 1 << 30),
     st.lists(st.integers(0, 20), min_size=1, max_size=40).map(tuple),
     st.booleans(),
@@ -87,7 +87,9 @@ def test_engines_agree_and_merges_change_nothing(world: World, floor: int, delet
     half = len(documents) // 2
     fields = {"lexical": citadel.Field(world.dimension, world.codec)}
     with tempfile.TemporaryDirectory() as folder, mock.patch("citadel.index.spill.SAMPLE_FLOOR", floor):
-        index = citadel.Index.create(Quick(Path(folder) / "i"), fields=fields, fingerprint="x")
+        index = citadel.Index.create(
+            Quick(Path(folder) / "i"), router="centroid", fields=fields, fingerprint="x"
+        )
         for part in (documents[:half], documents[half:]):
             index.add_vectors(part)
             index.commit()

@@ -20,7 +20,7 @@ from citadel.types import Floats, RoutedTokens, TokenVectors
 from tests.support.centroid_indexes import mixed, query
 
 
-@pytest.fixture(scope="module", params=["residual1", "residual2", "residual4"])
+@pytest.fixture(scope="module", params=["int8", "residual1", "residual2", "residual4"])
 def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> citadel.Index:
     return mixed(tmp_path_factory.mktemp("centroid") / "i", request.param)
 
@@ -105,7 +105,7 @@ def test_candidates_are_ordered_by_the_imputed_score(index: citadel.Index) -> No
     snapshot = index._snapshot
     book = snapshot.centroids
     assert book is not None
-    position = next(i for i, segment in enumerate(snapshot.segments) if segment.meta.has_residuals)
+    position = next(i for i, segment in enumerate(snapshot.segments) if segment.meta.has_centroids)
     segment = snapshot.segments[position]
     rows, nprobe = query(5), 3
     totals = dict(

@@ -47,14 +47,14 @@ def few_tokens(floor: int = 400) -> Iterator[None]:
         yield
 
 
-def create(folder: Path, codec: str = "residual2", router: str | None = None) -> citadel.Index:
+def create(folder: Path, codec: str = "residual2") -> citadel.Index:
     """An empty index."""
     fields = {"lexical": citadel.Field(DIMENSION, codec)}
-    return citadel.Index.create(Quick(folder), router=router, fields=fields, fingerprint="random")
+    return citadel.Index.create(Quick(folder), router="centroid", fields=fields, fingerprint="random")
 
 
 def mixed(folder: Path, codec: str = "residual2") -> citadel.Index:
-    """An index with a segment from before the centroids, one with residuals, and deletions."""
+    """An index with a segment from before the centroids, one under centroids, and deletions."""
     with few_tokens():
         index = create(folder, codec)
         index.add_vectors(documents(0, 20))

@@ -34,6 +34,18 @@ struct KeyParameters {
 constexpr std::size_t kKeyBlock = 32;
 constexpr std::size_t kTileRows = 14;  // tokens whose sums with 32 keys fit in the AVX-512 registers
 
+constexpr std::size_t kMaxTokenBytes = 1024;  // dimensions of a token vector
+// Bytes between unpacked tokens. A constant, so that rows are displacements of one address; an odd number of
+// cache lines, so that they do not share a set.
+constexpr std::size_t kTokenStride = kMaxTokenBytes + 64;
+
+// What the codes of a token stand for: int8 codes for themselves, others for the value of a bucket.
+struct TokenValues {
+  unsigned bits = 0;              // per dimension; 0 for int8 codes
+  std::uint8_t buckets[16] = {};  // values biased by 128
+  std::uint64_t bytes[256] = {};  // the biased values of a byte of codes, lowest dimension first
+};
+
 constexpr std::size_t kPrefetchDistance = 3 * 128;  // in postings
 
 struct Kernels {
@@ -77,6 +89,13 @@ struct Kernels {
                         std::int32_t* sums);
   // Logits out[r, k], and in above[r] a bit mask of the keys whose logit exceeds threshold[r]
   void (*logits)(const std::int32_t* sums, std::size_t rows, KeyParameters keys, const float* threshold, float* out, std::uint32_t* above);
+  // The same for rows of unpacked tokens; no code is −128.
+  void (*token_products)(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes,
+                         std::size_t groups, std::int32_t* sums);
+  // Unpack tokens of `width` bytes each to out[r · kTokenStride], biased by 128; bytes after the last
+  // dimension are undefined.
+  void (*unpack_tokens)(const std::uint8_t* codes, std::size_t rows, std::size_t width,
+                        const TokenValues& values, std::uint8_t* out);
   // In above[r] a bit mask of the keys whose sum exceeds the key's threshold.
   void (*exceeding)(const std::int32_t* sums, std::size_t rows, const std::int32_t* thresholds, std::uint32_t* above);
   // Σ_i state[i] · codes[i], exact.
@@ -89,9 +108,16 @@ struct Kernels {
   // best products these are, and the sums of `rows` document tokens.
   void (*residual_maxima)(const std::int32_t* sums, std::size_t rows, const float* const* bases, const float* row_scales, const std::int32_t* offsets,
                           const float* steps, float* best);
+  // best[q] = max(best[q], ((float)(sums[r, q] − offset) · row_scales[r]) · scale)
+  void (*scaled_maxima)(const std::int32_t* sums, std::size_t rows, const float* row_scales,
+                        const std::int32_t* offsets, const float* scales, float* best);
   // out[r, q] = ((float)(sums[r, q] − offset) · row_scales[r]) · scale
   void (*scaled_products)(const std::int32_t* sums, std::size_t rows, const float* row_scales, const std::int32_t* offsets, const float* scales,
                           float* out);
+  // Keep the best ((float)(sums[r, k] − offset) · row_scales[r]) · scale + bias of each lane, and its number
+  // `first` + k.
+  void (*nearest_rows)(const std::int32_t* sums, std::size_t rows, const float* row_scales,
+                       KeyParameters keys, std::int32_t first, float* best, std::int32_t* numbers);
   // Quantize a row with its own scale: codes[i] = round-half-even((x[i] / largest) / (1/127)) + 128; returns largest = max|x[i]|.
   float (*quantize_row)(const float* x, std::size_t n, std::uint8_t* codes);
   // The same for x[i] = gelu(sums[i] · scale + bias[i]), kept in scratch [n].

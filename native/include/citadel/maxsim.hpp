@@ -10,36 +10,33 @@
 
 namespace citadel {
 
-// Groups of four bytes of up to 14 vectors, as `byte_products` reads them: [groups][rows].
+// The kernels of token products read four bytes at a time.
 constexpr std::size_t kGroupBytes = 4;
 
 // The centroids of an index and the bucket values of its residuals.
 class CentroidBook {
  public:
-  // codes [n, d], scales (fp16) [n], buckets [2^bits]. Throws std::invalid_argument if the shapes do not fit.
+  // codes [n, d], scales (fp16) [n], buckets [2^bits], none of which is read for 0 bits. Throws
+  // std::invalid_argument if the shapes do not fit.
   CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets, unsigned bits,
                float bucket_scale, float step);
 
   std::size_t size() const { return scales_.size(); }
   std::size_t dimension() const { return dimension_; }
-  unsigned bits() const { return bits_; }
+  unsigned bits() const { return values_.bits; }  // per dimension of a residual; 0 for vectors stored as int8
   float bucket_scale() const { return bucket_scale_; }
   float step() const { return step_; }  // of the lengths of residuals
 
-  // Centroids first … first + 13, or fewer at the end.
-  const std::uint32_t* states(std::size_t first) const { return states_.data() + first * groups_; }
+  const TokenValues& values() const { return values_; }  // of the residuals' codes
+  const std::uint8_t* codes() const { return reinterpret_cast<const std::uint8_t*>(codes_.data()); }
   const float* scales() const { return scales_.data(); }
 
-  // Write the bucket values of a token's codes, biased by 128, to out[group · stride].
-  void expand(const std::uint8_t* codes, std::uint32_t* out, std::size_t stride) const;
-
  private:
-  std::size_t dimension_, groups_;
-  unsigned bits_;
+  std::size_t dimension_;
   float bucket_scale_, step_;
   std::vector<float> scales_;
-  std::vector<std::uint32_t> states_;
-  std::vector<std::uint64_t> table_;  // the biased bucket values of each byte of codes, lowest dimension first
+  std::vector<std::int8_t> codes_;
+  TokenValues values_;
 };
 
 // The vectors of a query's tokens as int8, in blocks of 32 tokens, and their products with all centroids.
@@ -60,7 +57,9 @@ class TokenQuery {
   const float* steps(std::size_t block) const { return steps_.data() + block * kKeyBlock; }
 
   // The products of a centroid with the 32 tokens of a block.
-  const float* products(std::size_t block, std::size_t centroid) const { return products_.data() + (block * book_->size() + centroid) * kKeyBlock; }
+  const float* products(std::size_t block, std::size_t centroid) const {
+    return products_.get() + (block * book_->size() + centroid) * kKeyBlock;
+  }
   float product(std::size_t token, std::size_t centroid) const { return products(token / kKeyBlock, centroid)[token % kKeyBlock]; }
 
   // The centroids of the largest products with each token, best first, ties by lower centroid: [tokens, nprobe].
@@ -72,13 +71,19 @@ class TokenQuery {
   };
 
   void multiply_centroids();
+  float probe_threshold(std::size_t token, std::size_t nprobe) const;
+  const float* maxima(std::size_t block, std::size_t group) const {
+    return maxima_.data() + (block * groups_of_centroids_ + group) * kKeyBlock;
+  }
 
   std::shared_ptr<const CentroidBook> book_;
   std::size_t scales_real_, dimension_, groups_, blocks_;
   std::vector<Line> codes_;            // [blocks, groups, 32, 4]
   std::vector<std::int32_t> offsets_;  // [blocks · 32]: 128 · Σ code
   std::vector<float> scales_, steps_;  // [blocks · 32]; a step is scale · bucket scale
-  std::vector<float> products_;        // [blocks, centroids, 32]
+  std::unique_ptr<float[]> products_;  // [blocks, centroids, 32]
+  std::vector<float> maxima_;          // of groups of centroids: [blocks, groups, 32]
+  std::size_t groups_of_centroids_ = 0;
 };
 
 struct TokenSearchOptions {

@@ -12,8 +12,10 @@ struct Int8Vectors {
   std::vector<std::uint16_t> scales;  // [n], fp16
 };
 
-// Throws std::invalid_argument, naming the row, if a value is not finite or too large for an fp16 scale.
-Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d);
+// Of `tries` fp16 scales, from the smallest that fits upwards, a vector gets the one that keeps its product
+// with itself best. Throws std::invalid_argument, naming the row, if a value is not finite or too large for
+// an fp16 scale.
+Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d, std::size_t tries = 1);
 
 // Writes a query vector's codes (zero-padded to a multiple of 64) and returns its scale.
 float quantize_query(const float* x, std::size_t d, std::int8_t* codes);

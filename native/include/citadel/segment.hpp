@@ -58,6 +58,7 @@ class Segment {
   std::uint64_t dimension() const { return dimension_; }
   std::uint64_t code_bytes() const { return code_bytes_; }
   unsigned bits() const { return bits_; }  // per dimension of a residual; 0 for int8
+  bool has_centroids() const { return token_centroids.present(); }  // the keys are centroids
   Codec semantic_codec() const { return semantic_codec_; }
   std::uint64_t semantic_dimension() const { return semantic_dimension_; }
   const std::shared_ptr<const Codebook>& codebook() const { return codebook_; }

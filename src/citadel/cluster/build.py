@@ -23,7 +23,7 @@ from citadel.errors import UsageError
 from citadel.index.failures import resource_errors
 from citadel.index.root_manifest import RootManifest, newest_root, root_generations, write_root
 from citadel.index.shard import collect_shards, refuse_foreign
-from citadel.settings import RESIDUAL_BITS, SUBVECTOR, Settings
+from citadel.settings import Settings
 from citadel.types import Document
 
 JOIN_TRIES = 3
@@ -54,10 +54,11 @@ def build_on_ray(
     GPU."""
     available = count_encoders(ray, job)
     settings = UnitEncoder(job).prepare()
-    if settings.lexical is not None and settings.lexical.codec in (*SUBVECTOR, *RESIDUAL_BITS):
+    if settings.lexical is not None and settings.has_codebook:
         raise UsageError(
-            f"{settings.lexical.codec} needs one codebook for all shards: build with int8 or fp16 on a "
-            "cluster, or build on one machine and run `citadel shard`"
+            f"{settings.lexical.codec} with the router {settings.router} needs one codebook for all shards: "
+            "build with int8 or fp16 and the model's own router on a cluster, or on one machine and run "
+            "`citadel shard`"
         )
     target = job.target
     refuse_foreign(target)

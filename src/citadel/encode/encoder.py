@@ -20,6 +20,7 @@ from citadel.encode.tokenizer import Encoding, Tokenizer, attended_tokens
 from citadel.errors import InputError, UsageError
 from citadel.routing import get_router
 from citadel.settings import (
+    CENTROID_BITS,
     DEFAULT_CODEC,
     DEFAULT_RESIDUAL,
     RESIDUAL_BITS,
@@ -80,9 +81,9 @@ class Encoder:
     ) -> Settings:
         """Settings of a centroid index of a model that compares all tokens."""
         codec = codec or DEFAULT_RESIDUAL
-        if router not in (None, "centroid") or codec not in RESIDUAL_BITS or self.config.has_semantic:
+        if router not in (None, "centroid") or codec not in CENTROID_BITS or self.config.has_semantic:
             raise UsageError(
-                f"the codecs {', '.join(RESIDUAL_BITS)} go with the router centroid and a model without "
+                f"the codecs {', '.join(CENTROID_BITS)} go with the router centroid and a model without "
                 "semantic vectors: leave router out, or choose another codec"
             )
         check_tau(tau, "centroid")

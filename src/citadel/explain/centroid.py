@@ -65,7 +65,7 @@ class CentroidNames:
     def __init__(
         self, segment: Segment, tokens: DocumentTokens, positions: Sequence[Positions], centroids: Keys
     ) -> None:
-        self._has_centroids = segment.meta.has_residuals
+        self._has_centroids = segment.meta.has_centroids
         texts = {token.position: token.token for token in tokens.tokens}
         self._words: dict[int, list[str]] = {}
         for own, centroid in zip(positions, centroids.tolist(), strict=True):

@@ -19,10 +19,18 @@ from citadel.index.documents import Row, row_of
 from citadel.index.growable import Column
 from citadel.index.id_table import id_hashes
 from citadel.index.packing import POSTINGS_PER_BLOCK, is_first_of_pair, list_groups
-from citadel.index.quantize import Encoded, decode, encode, limit_of, require_finite, weight_steps
+from citadel.index.quantize import (
+    TOKEN_SCALES,
+    Encoded,
+    decode,
+    encode,
+    limit_of,
+    require_finite,
+    weight_steps,
+)
 from citadel.index.segment import WHOLE_TEXT, Meta
 from citadel.routing import get_router
-from citadel.settings import DEFAULT_MEMORY, RESIDUAL_BITS, SUBVECTOR, Settings, WordSettings
+from citadel.settings import DEFAULT_MEMORY, Settings, WordSettings
 from citadel.text.analyser import get_analyser
 from citadel.types import Document, Floats, Passages, VectorBatch
 
@@ -45,7 +53,7 @@ _ROWS_ENCODED = 1 << 13
 def stored_codec(settings: Settings, codebook: AnyCodebook | None) -> str:
     """The codec of a segment written now: int8 until the product quantiser or the centroids are trained."""
     codec = settings.lexical.codec if settings.lexical else "int8"
-    return "int8" if codebook is None and (codec in SUBVECTOR or codec in RESIDUAL_BITS) else codec
+    return "int8" if codebook is None and settings.has_codebook else codec
 
 
 class _TermTable(dict[str, int]):
@@ -285,7 +293,8 @@ class Buffer:
             self._sample.add(weighted, keys)
         if self.settings.router == "dynamic":
             self._append("WEIGHTS", weight_steps(weights, self.settings.weight_step))
-        self._append_encoded("", encode(self.codec, weighted, keys, self._codebook))
+        tried = TOKEN_SCALES if self.settings.router == "centroid" else 1
+        self._append_encoded("", encode(self.codec, weighted, keys, self._codebook, tried))
 
     def _append_encoded(self, prefix: str, encoded: Encoded) -> None:
         self._append(f"{prefix}CODES", encoded.codes)
@@ -367,7 +376,7 @@ class MemoryContents:
         self._counts = np.frombuffer(buffer._passages, np.uint32)  # passages per document
         self._tokens: dict[str, NDArray[Any]] = {}  # centroid: columns in token order
         self._drop_replaced()
-        if buffer.codec == "int8" and stored_codec(settings, codebook) != "int8":
+        if buffer._codebook is None and codebook is not None:
             self._requantize(stored_codec(settings, codebook), codebook)
         if get_router(settings.router).kind == "centroid":
             self._keep_tokens()
@@ -383,6 +392,7 @@ class MemoryContents:
             semantic_dimension=semantic.dimension if semantic else 0,
             semantic_codec=semantic.codec if semantic else "int8",
             passages=int(self._counts[self._live].sum()),
+            has_centroids=isinstance(codebook, CentroidBook),
         )
 
     def _drop_replaced(self) -> None:
@@ -428,7 +438,7 @@ class MemoryContents:
         for i in range(0, max(len(rows), 1), step):
             vectors, own = decode(rows[i : i + step]), keys[i : i + step]
             own = codebook.nearest(vectors) if isinstance(codebook, CentroidBook) else own
-            coded.append(encode(codec, vectors, own, codebook))
+            coded.append(rows[i : i + step] if codec == "int8" else encode(codec, vectors, own, codebook))
             centroids.append(own)
         self._columns["KEYS"] = np.concatenate(centroids)
         self._columns["CODES"] = np.concatenate([part.codes for part in coded])

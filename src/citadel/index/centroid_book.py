@@ -2,7 +2,7 @@
 
 A token's vector is stored as the number of its nearest centroid and the difference to it: a length of one
 byte and, per dimension, the bucket in which the difference falls. Centroids and bucket values are int8, so
-that all products are exact integers.
+that all products are exact integers. With the codec int8 the vector itself is stored, and no bucket is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from citadel.index.codebook import Codebook, read_codebook, write_codebook
 from citadel.index.container import CitFile, CitWriter, FileRecord
 from citadel.index.storage import Storage
 from citadel.routing.centroid import nearest_centroids
-from citadel.settings import RESIDUAL_BITS, SUBVECTOR, Field
+from citadel.settings import CENTROID_BITS, SUBVECTOR, Field
 from citadel.types import Floats, Keys
 
 MAX_CENTROIDS = 1 << 16  # a token's centroid takes two bytes
@@ -35,7 +35,8 @@ _ALONG = 0.25  # weight of the error along a vector, per dimension
 class CentroidBook:
     """Centroids [K, d] as int8 codes with fp16 scales, and 2^b bucket values as int8 codes with one scale.
 
-    Buckets are those of differences with a mean square of 1; `step` is that of the lengths.
+    Buckets are those of differences with a mean square of 1; `step` is that of the lengths. A book
+    for int8 has one bucket, which is not used.
 
     >>> codes, scales = np.array([[127, 0], [0, 127]], np.int8), np.full(2, 1 / 127, np.float16)
     >>> book = CentroidBook(codes, scales, np.array([-64, 64], np.int8), 0.01, np.zeros(1, np.float32), 0.1)
@@ -60,7 +61,7 @@ class CentroidBook:
 
     @property
     def bits(self) -> int:
-        """Bits per dimension of a residual."""
+        """Bits per dimension of a residual; 0 where vectors are stored as int8."""
         return len(self.buckets).bit_length() - 1
 
     @cached_property
@@ -75,17 +76,11 @@ class CentroidBook:
 
     def nearest(self, vectors: Floats) -> Keys:
         """The nearest centroid of each vector [n]; of many, the nearest that a search by groups finds."""
-        parts = [self._nearest(vectors[i : i + _ROWS]) for i in range(0, len(vectors), _ROWS)]
-        return np.concatenate([np.zeros(0, np.uint32), *parts])
-
-    def _nearest(self, vectors: Floats) -> Keys:
-        if len(self) < _EXACT_BELOW:
-            return nearest_centroids(vectors, self.centroids)
-        return self._groups.nearest(vectors)
+        return self._search.nearest(vectors)
 
     @cached_property
-    def _groups(self) -> CentroidGroups:
-        return CentroidGroups(self.centroids)
+    def _search(self) -> CentroidSearch:
+        return CentroidSearch(self.codes, self.scales)
 
     def encode(self, vectors: Floats, keys: Keys) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """The packed residuals [n, d · b / 8] of vectors under these centroids, and their lengths [n]."""
@@ -162,35 +157,35 @@ def unpack_buckets(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     return buckets
 
 
-class CentroidGroups:
-    """Centroids in groups of near ones; a vector's nearest centroid is searched in the nearest groups."""
+class CentroidSearch:
+    """Finds the nearest of some centroids, of many in the groups of near ones whose heads are nearest.
 
-    def __init__(self, centroids: Floats) -> None:
-        self._centroids = centroids
-        self._half_norms = 0.5 * np.einsum("kd,kd->k", centroids, centroids)
-        count = 1 << (len(centroids).bit_length() // 2)
-        self._heads = lloyd(centroids, count, rounds=5, generator=np.random.default_rng(0))
-        owners = nearest_centroids(centroids, self._heads)
-        self._members = [np.flatnonzero(owners == group) for group in range(count)]
+    Products are those of int8 codes, equal on every machine.
+
+    >>> codes, scales = np.array([[127, 0], [0, 127]], np.int8), np.full(2, 1 / 127, np.float16)
+    >>> CentroidSearch(codes, scales).nearest(np.array([[0.1, 0.9]], np.float32)).tolist()
+    [1]
+    """
+
+    def __init__(self, codes: NDArray[np.int8], scales: NDArray[np.float16]) -> None:
+        from citadel._native import NearestCentroids, quantize_int8
+
+        count = 1 << (len(codes).bit_length() // 2) if len(codes) >= _EXACT_BELOW else 1
+        if count == 1:
+            heads, owners = np.zeros((1, codes.shape[1]), np.float32), np.zeros(len(codes), np.uint32)
+        else:
+            centroids = codes.astype(np.float32) * scales.astype(np.float32)[:, None]
+            heads = lloyd(centroids, count, rounds=5, generator=np.random.default_rng(0))
+            owners = nearest_centroids(centroids, heads)
+        members = np.argsort(owners, kind="stable").astype(np.uint32)
+        starts = np.searchsorted(owners[members], np.arange(count + 1)).astype(np.uint32)
+        head_codes, head_scales = quantize_int8(np.ascontiguousarray(heads))
+        table = (codes, scales.view(np.uint16), head_codes, head_scales.view(np.uint16))
+        self._native = NearestCentroids(*table, starts, members, min(_GROUPS_PROBED, count))
 
     def nearest(self, vectors: Floats) -> Keys:
-        """The nearest centroid in the _GROUPS_PROBED nearest groups [n]."""
-        half_norms = 0.5 * np.einsum("kd,kd->k", self._heads, self._heads)
-        near = vectors @ self._heads.T - half_norms  # [n, groups]
-        border = -np.partition(-near, _GROUPS_PROBED - 1, axis=1)[:, _GROUPS_PROBED - 1 : _GROUPS_PROBED]
-        is_near = np.ascontiguousarray((near >= border).T)
-        best = np.full(len(vectors), -np.inf, np.float32)
-        keys = np.zeros(len(vectors), np.uint32)
-        for members, rows_mask in zip(self._members, is_near, strict=True):
-            rows = np.flatnonzero(rows_mask)
-            if len(rows) and len(members):
-                products = vectors[rows] @ self._centroids[members].T - self._half_norms[members]
-                chosen = products.argmax(axis=1)
-                values = products[np.arange(len(rows)), chosen]
-                better = values > best[rows]
-                best[rows[better]] = values[better]
-                keys[rows[better]] = members[chosen[better]]
-        return keys
+        """The nearest centroid of each vector [n]."""
+        return self._native.nearest(np.ascontiguousarray(vectors, np.float32))
 
 
 def lloyd(points: Floats, count: int, rounds: int, generator: np.random.Generator) -> Floats:
@@ -239,9 +234,9 @@ def write_book(storage: Storage, index_id: str, file_id: str, book: AnyCodebook)
 
 def read_book(storage: Storage, record: FileRecord, index_id: str, field: Field) -> AnyCodebook:
     """Read the codebook of a field and check that it fits."""
-    if field.codec not in RESIDUAL_BITS:
+    if field.codec not in CENTROID_BITS:
         return read_codebook(storage, record, index_id, field.dimension, SUBVECTOR.get(field.codec, 1))
-    return _read_centroids(storage, record, index_id, field.dimension, RESIDUAL_BITS[field.codec])
+    return _read_centroids(storage, record, index_id, field.dimension, CENTROID_BITS[field.codec])
 
 
 def _read_centroids(

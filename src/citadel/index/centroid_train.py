@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from citadel.index.centroid_book import MAX_CENTROIDS, CentroidBook, CentroidGroups, lloyd, means
+from citadel.index.centroid_book import MAX_CENTROIDS, CentroidBook, CentroidSearch, lloyd, means
 from citadel.routing.centroid import nearest_centroids
 from citadel.types import Floats
 
@@ -33,13 +34,17 @@ def centroid_count(tokens: int) -> int:
 
 
 def train_centroids(vectors: Floats, tokens: int, bits: int, seed: int = 0) -> CentroidBook:
-    """Train centroids for a collection of `tokens` tokens, and buckets, on sampled vectors [n, d]."""
+    """Train centroids for a collection of `tokens` tokens, and buckets, on sampled vectors [n, d].
+
+    With 0 bits there are no buckets: the vectors themselves are stored."""
     generator = np.random.default_rng(seed)
     most = max(len(vectors) // TOKENS_PER_CENTROID, 1)
     count = min(centroid_count(tokens), 1 << (most.bit_length() - 1))
     sample = _subset(vectors, _SAMPLES_PER_CENTROID * count, generator)
     codes, scales = _int8(cluster(sample, count, generator))
     book = CentroidBook(codes, scales, np.zeros(1 << bits, np.int8), 1.0, np.zeros(0, np.float32), 1.0)
+    if not bits:
+        return replace(book, sampled=len(vectors))
     probe = _subset(vectors, max(_BUCKET_VALUES // vectors.shape[1], 1), generator)
     residuals = probe - book.centroids[book.nearest(probe)]
     buckets, scale, cuts = _fit(residuals, 1 << bits)
@@ -88,7 +93,7 @@ def cluster(points: Floats, count: int, generator: np.random.Generator) -> Float
         if share
     ]
     centroids = np.concatenate(parts)
-    return means(points, CentroidGroups(centroids).nearest(points), centroids, generator)
+    return means(points, CentroidSearch(*_int8(centroids)).nearest(points), centroids, generator)
 
 
 def _shares(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:

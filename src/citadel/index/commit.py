@@ -270,7 +270,7 @@ class Publisher:
         rewritten: list[Segment] = []
         with whole_files(files_of(old)):
             for segment, gone in zip(old, deleted, strict=True):
-                if segment.meta.has_residuals and old_book is None:
+                if segment.meta.has_centroids and old_book is None:
                     parts.append((segment, gone))
                     continue
                 for contents in rekeyed(segment, gone, book, old_book, self._memory, self._storage):

@@ -14,6 +14,7 @@ from citadel.types import Floats, Keys
 
 FP16_MAX = 65504.0
 INT8_MAX = FP16_MAX * 127
+TOKEN_SCALES = 8  # int8 scales tried for a vector that is compared with all query tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,21 @@ class Encoded:
 
 
 def encode(
-    codec: str, vectors: Floats, keys: Keys | None = None, codebook: AnyCodebook | None = None
+    codec: str,
+    vectors: Floats,
+    keys: Keys | None = None,
+    codebook: AnyCodebook | None = None,
+    scales_tried: int = 1,
 ) -> Encoded:
-    """Encode w'·v [P, d]; the values must be finite and within the codec's range."""
+    """Encode w'·v [P, d]; the values must be finite and within the codec's range.
+
+    Of several int8 scales a vector gets the one that keeps its product with itself best."""
     if codec == "fp16":
         return Encoded(codec, vectors.astype(np.float16))
     if codec == "int8":
         from citadel._native import quantize_int8
 
-        codes, scales = quantize_int8(np.ascontiguousarray(vectors, np.float32))
+        codes, scales = quantize_int8(np.ascontiguousarray(vectors, np.float32), scales_tried)
         return Encoded(codec, codes, scales)
     from citadel._native import pq_assign
 

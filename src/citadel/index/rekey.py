@@ -14,12 +14,12 @@ from citadel.index.documents import Row, renumbered
 from citadel.index.id_table import id_hashes
 from citadel.index.merge import MergedContents
 from citadel.index.packing import is_first_of_pair, ranges
-from citadel.index.quantize import decode
+from citadel.index.quantize import Encoded, decode
 from citadel.index.segment import WHOLE_TEXT, Segment
 from citadel.index.segment_writer import StoredContents
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted
-from citadel.types import Floats
+from citadel.types import Floats, Keys
 
 _COPIES = 8  # divisor of the memory bound: vectors, residuals and buckets of the tokens are alive at once
 _ROWS = 1 << 15  # tokens decoded at a time
@@ -55,6 +55,11 @@ def words_of(
     return MergedContents([segment.words], [others], "int8", None, None, memory, storage)
 
 
+def _parts_of(encoded: Encoded) -> tuple[NDArray[Any], NDArray[Any]]:
+    assert encoded.scales is not None
+    return encoded.codes, encoded.scales
+
+
 class RekeyedContents:
     """Some documents of a segment, with new centroids (see `segment_writer.Contents`)."""
 
@@ -83,15 +88,17 @@ class RekeyedContents:
             documents=len(documents),
             passages=len(self._passages),
             postings=int(self.list_lengths.sum()),
-            codec=f"residual{book.bits}",
+            codec=f"residual{book.bits}" if book.bits else "int8",
+            has_centroids=True,
         )
 
     def _code(self) -> None:
         keys, coded = [], []
         for start in range(0, max(len(self._tokens), 1), _ROWS):
-            vectors = self._decoded(start, min(start + _ROWS, len(self._tokens)))
+            encoded, old_keys = self._stored(start, min(start + _ROWS, len(self._tokens)))
+            vectors = decode(encoded, old_keys, self._old_book)
             keys.append(self._book.nearest(vectors))
-            coded.append(self._book.encode(vectors, keys[-1]))
+            coded.append(self._book.encode(vectors, keys[-1]) if self._book.bits else _parts_of(encoded))
         self._columns = {
             "TOKEN_CENTROIDS": np.concatenate(keys).astype("<u2"),
             "CODES": np.concatenate([codes for codes, _ in coded]),
@@ -104,14 +111,12 @@ class RekeyedContents:
         starts = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))
         self.keys, self.list_lengths = ordered[starts], np.diff(starts, append=len(ordered))
 
-    def _decoded(self, start: int, stop: int) -> Floats:
+    def _stored(self, start: int, stop: int) -> tuple[Encoded, Keys]:
+        """Some of the chosen tokens as they are stored, and their old centroids."""
         rows = self._tokens[start:stop]
-        if not len(rows):
-            return np.zeros((0, self._segment.meta.dimension), np.float32)
-        first, last = int(rows[0]), int(rows[-1]) + 1
+        first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         encoded = self._segment.encoded(first, last)[rows - first]
-        keys = self._segment.token_centroids(first, last)[rows - first]
-        return decode(encoded, keys, self._old_book)
+        return encoded, self._segment.token_centroids(first, last)[rows - first]
 
     def ids(self) -> Iterator[tuple[list[bytes], NDArray[np.uint64]]]:
         ids = self._segment.ids(self._documents.tolist())

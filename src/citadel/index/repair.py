@@ -405,7 +405,7 @@ class _Rewriter:
             yield from self._with_new_words(state, state.segment)
             return
         gone = Deleted(union_of(state.deleted.documents, np.array(state.unreadable, np.uint32)))
-        if isinstance(self.codebook, CentroidBook) and not state.segment.meta.has_residuals:
+        if isinstance(self.codebook, CentroidBook) and not state.segment.meta.has_centroids:
             yield from rekeyed(state.segment, gone, self.codebook, None, self.memory, self.storage)
             return
         yield self._copied(state.segment, gone)
@@ -413,7 +413,7 @@ class _Rewriter:
     def _copied(
         self, segment: Segment, gone: Deleted, words: MemoryContents | None = None
     ) -> MergedContents | RekeyedContents:
-        if isinstance(self.codebook, CentroidBook) and not segment.meta.has_residuals:
+        if isinstance(self.codebook, CentroidBook) and not segment.meta.has_centroids:
             return RekeyedContents(
                 segment, np.flatnonzero(gone.alive(segment.documents)), self.codebook, None, words
             )

@@ -43,6 +43,7 @@ class Meta:
     semantic_dimension: int
     semantic_codec: str
     passages: int  # numbers in the lists and rows of semantic vectors; one or more per document
+    has_centroids: bool = False  # the keys are centroids; false before they are trained. Not in the section
 
     @property
     def has_long_documents(self) -> bool:
@@ -58,7 +59,7 @@ class Meta:
 
     @property
     def has_residuals(self) -> bool:
-        """Whether vectors are residuals of centroids, which are then the keys of the lists."""
+        """Whether vectors are residuals of centroids."""
         return self.codec in RESIDUAL_BITS
 
 
@@ -82,6 +83,8 @@ class Segment:
     def _meta(self, data: dict[str, Any]) -> Meta:
         try:
             meta = Meta(**{"passages": data.get("documents"), **data})  # format 1 has no passages
+            has_centroids = "TOKEN_CENTROIDS" in self.file or meta.codec in RESIDUAL_BITS
+            meta = replace(meta, has_centroids=has_centroids)
         except TypeError:
             raise self._corrupt("META", "a field is missing or unknown") from None
         counts = (meta.documents, meta.postings, meta.dimension, meta.semantic_dimension, meta.passages)
@@ -157,9 +160,8 @@ class Segment:
             "TOKEN_STARTS": 8 * (self.meta.passages + 1),
             "CODES": self.tokens * self.meta.code_width,
         }
-        if self.meta.has_residuals:
-            return sizes | {"TOKEN_CENTROIDS": 2 * self.tokens, "SCALES": self.tokens}
-        return sizes | {"SCALES": 2 * self.tokens}
+        sizes["SCALES"] = self.tokens if self.meta.has_residuals else 2 * self.tokens
+        return sizes | ({"TOKEN_CENTROIDS": 2 * self.tokens} if self.meta.has_centroids else {})
 
     # -- documents
 
@@ -311,7 +313,7 @@ class Segment:
 
     def token_centroids(self, start: int, stop: int) -> NDArray[np.uint32]:
         """The centroids of tokens start … stop − 1; 0 in a segment from before there were centroids."""
-        if not self.meta.has_residuals:
+        if not self.meta.has_centroids:
             return np.zeros(stop - start, np.uint32)
         return self.file["TOKEN_CENTROIDS"].array("<u2", start, stop).astype(np.uint32)
 

@@ -99,7 +99,7 @@ def write_segment(
     sections = len(names) - (len(_ID_SECTIONS) if kind == "words" else 0)
     writer = CitWriter(storage, kind, index_id, file_id, sections)
     try:
-        writer.section("META", json.dumps(asdict(contents.meta)).encode())
+        writer.section("META", json.dumps(_stored(contents.meta)).encode())
         if kind == "segment":
             _write_ids(writer, contents, storage)
         if contents.meta.has_long_documents:
@@ -166,7 +166,11 @@ def row_names(meta: Meta) -> list[str]:
 
 def token_names(meta: Meta) -> list[str]:
     """The sections with one row per token, in token order (centroid)."""
-    return ["TOKEN_CENTROIDS", "CODES", "SCALES"] if meta.has_residuals else ["CODES", "SCALES"]
+    return ["TOKEN_CENTROIDS", "CODES", "SCALES"] if meta.has_centroids else ["CODES", "SCALES"]
+
+
+def _stored(meta: Meta) -> dict[str, Any]:
+    return {name: value for name, value in asdict(meta).items() if name != "has_centroids"}
 
 
 def _write_ids(writer: CitWriter, contents: Contents, storage: Storage) -> None:

@@ -27,7 +27,7 @@ from citadel.index.segment import Meta, Segment, deleted_passages, term_lists
 from citadel.index.storage import Storage
 from citadel.index.tombstones import Deleted, Extent, Tombstones, read_tombstones
 from citadel.routing import get_router
-from citadel.settings import RESIDUAL_BITS, SUBVECTOR, Settings
+from citadel.settings import Settings
 from citadel.text.analyser import Analyser, get_analyser
 from citadel.types import Document
 
@@ -280,8 +280,8 @@ def fits(meta: Meta, manifest: Manifest) -> bool:
         return False
     if meta.kind not in ("vectors", "centroid") or lexical is None:
         return True
-    needs_book = lexical.codec in SUBVECTOR or lexical.codec in RESIDUAL_BITS
-    is_untrained = needs_book and meta.codec == "int8"
+    needs_book = manifest.settings.has_codebook
+    is_untrained = needs_book and meta.codec == "int8" and not meta.has_centroids
     return is_untrained or (meta.codec == lexical.codec and (not needs_book or manifest.codebook is not None))
 
 

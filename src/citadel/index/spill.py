@@ -112,7 +112,7 @@ class SpillingWriter(Publisher):
 
     def _train_if_ready(self, buffer: Buffer) -> None:
         """Train the codebook once the sample or buffer and the committed segments have enough vectors."""
-        if self._bits and self._codebook is None:
+        if self.settings.router == "centroid" and self._codebook is None:
             self._train_centroids(buffer)
         if self._sample is None or self._codebook is not None:
             return
@@ -128,11 +128,12 @@ class SpillingWriter(Publisher):
 
     def _retrain(self) -> AnyCodebook | None:
         """Train a codebook on the stored vectors and return the one that it replaces."""
-        if self._bits:
+        if self.settings.router == "centroid":
             return self._retrain_centroids()
         if self.settings.lexical is None or self.settings.lexical.codec not in SUBVECTOR:
             raise UsageError(
-                f"{self._storage.location}: only codecs pq2, pq1 and residuals have a codebook to retrain"
+                f"{self._storage.location}: only the codecs pq2 and pq1 and the router centroid have a "
+                "codebook to retrain"
             )
         vectors, keys = sample_vectors(self.snapshot.segments, self.snapshot.codebook)
         if len(keys) < SAMPLE_FLOOR:
@@ -143,7 +144,7 @@ class SpillingWriter(Publisher):
 
     @property
     def _bits(self) -> int:
-        """Bits per dimension of a residual; 0 for other codecs."""
+        """Bits per dimension of a residual; 0 for int8."""
         field = self.settings.lexical
         return RESIDUAL_BITS.get(field.codec, 0) if field is not None else 0
 

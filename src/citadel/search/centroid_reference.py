@@ -130,7 +130,7 @@ class CentroidReference:
         numbers, gains, whole = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)], [np.zeros(0, np.int64)]
         for position, (segment, mask) in enumerate(zip(self._snapshot.segments, masks, strict=True)):
             base = int(self._snapshot.passage_bases[position])
-            if not segment.meta.has_residuals:
+            if not segment.meta.has_centroids:
                 whole.append(base + np.flatnonzero(mask))
                 continue
             own, own_gains = self._touched(segment, query, options.probes)

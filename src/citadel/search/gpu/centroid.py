@@ -68,7 +68,7 @@ class GpuCentroidEngine(CentroidReference):
     def _load(self, segment: Segment) -> _Tokens:
         encoded = segment.encoded(0, segment.tokens)
         assert encoded.scales is not None
-        has_lists = segment.meta.has_residuals and segment.lists
+        has_lists = segment.meta.has_centroids and segment.lists
         documents = segment.document_numbers(0, segment.lists) if has_lists else np.zeros(0, np.int64)
         return _Tokens(
             self._put(segment.token_starts),
