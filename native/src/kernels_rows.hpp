@@ -4,7 +4,7 @@ inline __mmask16 lanes_left(std::size_t n) { return static_cast<__mmask16>(n >= 
 
 inline __m512i magnitudes(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
 
-// Codes as the low bytes of 32-bit lanes. One product with 127 / largest stands for the two divisions, whose result it misses by
+// Codes as the low bytes of 32-bit lanes. One product with 127 / largest replaces the two divisions, whose result it misses by
 // less than 1e-4, unless that could change the rounding.
 inline __m512i sixteen_codes(__m512 x, __m512 factor, __m512 largest) {
   const __m512 shift = _mm512_set1_ps(kCodeShift), product = _mm512_mul_ps(x, factor), sum = _mm512_add_ps(product, shift);

@@ -39,7 +39,7 @@ constexpr std::size_t kMaxTokenBytes = 1024;  // dimensions of a token vector
 // cache lines, so that they do not share a set.
 constexpr std::size_t kTokenStride = kMaxTokenBytes + 64;
 
-// What the codes of a token stand for: int8 codes for themselves, others for the value of a bucket.
+// What the codes of a token mean: int8 codes are values, others are numbers of buckets.
 struct TokenValues {
   unsigned bits = 0;              // per dimension; 0 for int8 codes
   std::uint8_t buckets[16] = {};  // values biased by 128
