@@ -88,7 +88,10 @@ def test_merge_leaves_one_segment_and_equal_rankings(index: Path, tmp_path: Path
 
 
 def test_retrain_needs_a_codec_with_a_codebook(index: Path, citadel: Citadel) -> None:
-    assert "only codecs pq2, pq1 and residuals" in citadel("merge", index, "--retrain", code=2).err
+    assert (
+        "only the codecs pq2 and pq1 and the router centroid"
+        in citadel("merge", index, "--retrain", code=2).err
+    )
 
 
 def test_stats_text_and_json_agree(index: Path, citadel: Citadel) -> None:

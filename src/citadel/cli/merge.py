@@ -13,7 +13,7 @@ from citadel.cli.support.output import plural, say
 def merge(
     index: IndexFolder,
     retrain: Annotated[
-        bool, typer.Option("--retrain", help="pq2, pq1, residual: train a new codebook first.")
+        bool, typer.Option("--retrain", help="pq2, pq1, router centroid: train a new codebook first.")
     ] = False,
     graph: Annotated[
         bool | None,
