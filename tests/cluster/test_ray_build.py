@@ -75,8 +75,12 @@ def require_equal(root: Path, given: list[Document], folder: Path) -> None:
 
 def actors() -> list[psutil.Process]:
     """The encoder actors of this test."""
-    ours = psutil.Process().children(recursive=True)
-    return [process for process in ours if "UnitEncoder" in " ".join(process.cmdline() or [""])]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # zombies are of that kind, too
+            if "UnitEncoder" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 def test_equal_rankings(cluster: Any, tmp_path: Path) -> None:
@@ -119,7 +123,12 @@ def encode_with(encoder: type[UnitEncoder], patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("encoder", "lost"),
-    [(MidBatch, "actor"), (MidBatch, "node"), (BeforeMarker, "actor"), (BeforeMarker, "node")],
+    [
+        (MidBatch, "actor"),
+        pytest.param(MidBatch, "node", marks=pytest.mark.night),
+        pytest.param(BeforeMarker, "actor", marks=pytest.mark.night),
+        (BeforeMarker, "node"),
+    ],
 )
 def test_lost_at_a_point(
     encoder: type[UnitEncoder], lost: str, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
