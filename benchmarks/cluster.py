@@ -1,10 +1,10 @@
 """A sharded index on one machine and on a local Ray cluster, against one index.
 
-    python benchmarks/cluster.py build/cluster [--documents 1000] [--queries 400]
+    python benchmarks/cluster.py build/cluster [--documents 3000] [--queries 400]
 
 1. Search of 4 shards in one process against one index of the same documents, `exact`, random vectors.
 2. What Ray adds to a query beyond the slowest shard, by part, with 4 shards and one replica each.
-3. A build with 2 encoder actors against `citadel index` on 2 cores, with the default model.
+3. A build with 2 encoder actors, their start included, against `citadel index` on 2 cores, default model.
 4. Units that a second build encodes again when the first one was killed at half.
 
 All ratios are from turns within one run. The latencies of single shards are stored for the simulation of
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -41,7 +42,7 @@ from citadel.index.storage import FolderStorage
 from citadel.types import Document
 
 SHARDS, DIMENSION, SEMANTIC, KEYS, KEYS_PER_DOCUMENT = 4, 32, 128, 2_000, 40
-WORKERS = 2
+WORKERS, BUILD_TURNS = 2, 2
 WORDS = (
     "relativity",
     "gravity",
@@ -158,19 +159,34 @@ def texts(count: int) -> list[Document]:
     return [Document(f"t{n}", " ".join(random.choice(WORDS, 60).tolist())) for n in range(count)]
 
 
-def build_rates(ray: Any, folder: Path, documents: list[Document]) -> dict[str, float]:
-    """Documents per second of a build with encoder actors, and of `citadel index`."""
-    model = {"model": "default"}
-    job = Job(str(folder / "built"), "texts", 2, model, unit_documents=100, graph=False)
-    start = time.perf_counter()
-    build_on_ray(ray, job, documents, WORKERS, lambda done, old: None)
-    cluster = len(documents) / (time.perf_counter() - start)
+def build_rates(folder: Path, documents: list[Document]) -> dict[str, float]:
+    """Documents per second of `citadel index`, and of a build with encoder actors on a cluster of its own.
+
+    The faster of two turns each."""
     corpus = folder / "texts.jsonl"
     corpus.write_text("".join(json.dumps({"id": d.id, "text": d.text}) + "\n" for d in documents))
-    start = time.perf_counter()
-    command = [sys.executable, "-m", "citadel.cli", "index", str(corpus), str(folder / "plain")]
-    subprocess.run([*command, "--overwrite"], check=True, capture_output=True)
-    return {"cluster": cluster, "citadel index": len(documents) / (time.perf_counter() - start)}
+    command = [
+        sys.executable,
+        "-m",
+        "citadel.cli",
+        "index",
+        str(corpus),
+        str(folder / "plain"),
+        "--overwrite",
+    ]
+    least = dict.fromkeys(("citadel index", "cluster"), math.inf)
+    for turn in range(BUILD_TURNS):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        least["citadel index"] = min(least["citadel index"], time.perf_counter() - start)
+        job = Job(
+            str(folder / f"built{turn}"), "texts", 2, {"model": "default"}, unit_documents=100, graph=False
+        )
+        with ray_session("local", WORKERS) as ray:
+            start = time.perf_counter()
+            build_on_ray(ray, job, documents, WORKERS, lambda done, old: None)
+            least["cluster"] = min(least["cluster"], time.perf_counter() - start)
+    return {name: len(documents) / seconds for name, seconds in least.items()}
 
 
 def killed_at_half(ray: Any, folder: Path) -> tuple[Built, int]:
@@ -184,8 +200,9 @@ def killed_at_half(ray: Any, folder: Path) -> tuple[Built, int]:
     def stop(done: int, _: int) -> None:
         if done >= len(documents) / 2:
             for process in psutil.Process().children(recursive=True):  # of this run only
-                if UnitEncoder.__name__ in " ".join(process.cmdline()):
-                    process.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if UnitEncoder.__name__ in " ".join(process.cmdline()):
+                        process.kill()
             raise Stop
 
     with contextlib.suppress(Stop):
@@ -199,7 +216,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--documents", type=int, default=1_000, help="encoded with the default model")
+    parser.add_argument("--documents", type=int, default=3_000, help="encoded with the default model")
     parser.add_argument("--vectors", type=int, default=40_000)
     parser.add_argument("--queries", type=int, default=400)
     options = parser.parse_args()
@@ -211,8 +228,9 @@ def main() -> None:
     process = in_one_process(index, root, asked)
     with ray_session("local", 4) as ray:
         parts, latencies = on_ray(ray, root, asked)
-        rates = build_rates(ray, options.folder, texts(options.documents))
+    with ray_session("local", WORKERS) as ray:
         again, acknowledged = killed_at_half(ray, options.folder)
+    rates = build_rates(options.folder, texts(options.documents))
     ratio, speed = process["shards"] / process["one"], rates["cluster"] / rates["citadel index"]
     rows: list[list[Any]] = [
         ["4 shards in one process ÷ one index", ratio],

@@ -11,6 +11,14 @@ from typing import Any
 import pytest
 
 from citadel import AddedCount, Index, IndexNotFoundError, Ranking, Searcher, UsageError
+from citadel.errors import (
+    CitadelError,
+    CorruptIndexError,
+    FilterError,
+    InputError,
+    ServerError,
+    UnknownQueryError,
+)
 from tests.support.models import ModelFolder
 
 
@@ -120,3 +128,20 @@ def test_pickled_results_keep_their_fields(index: Index) -> None:
     assert copy["q1"][0] == ranking["q1"][0] and copy.to_dict() == ranking.to_dict()
     added = copied(AddedCount(2, 1, 512, ["a"]))
     assert (added, added.cut, added.limit, added.generated_ids) == (2, 1, 512, ["a"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CorruptIndexError("seg-1.cit", "header", "the magic bytes are wrong"),
+        FilterError("unknown operator", "year"),
+        InputError("not valid JSON", "corpus.jsonl", 7),
+        ServerError(503, "busy", "too many requests", retry_after=1),
+        UnknownQueryError("the ranking has no query 'q9'"),
+        UsageError("k must be positive"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_pickled_errors_keep_message_and_fields(error: CitadelError) -> None:
+    copy = copied(error)
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

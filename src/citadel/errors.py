@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class CitadelError(Exception):
     """Base of all errors of this package; `exit_code` is the exit status of the command line.
@@ -11,6 +13,16 @@ class CitadelError(Exception):
     """
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors of other processes keep type, message and fields, whatever the parameters of their type."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[CitadelError], args: tuple[Any, ...], fields: dict[str, Any]) -> CitadelError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class CitadelWarning(UserWarning):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,20 @@ import pytest
 
 import citadel
 from citadel.cluster.build import Built, build_on_ray
+from citadel.cluster.encode_unit import UnitEncoder, is_finished, unit_folder
 from citadel.cluster.job import Job
-from citadel.errors import InputError, LockHeldError, ResourceError, UsageError
+from citadel.errors import CorruptIndexError, InputError, LockHeldError, ResourceError, UsageError
 from citadel.settings import EncodeOn
 from citadel.types import Document
 from tests.cluster.test_units import BM25, documents
-from tests.support.ray_cluster import local_cluster
+from tests.support.ray_cluster import STORE, local_cluster
+from tests.support.stalling_encoders import (
+    BeforeMarker,
+    FullDisk,
+    MidBatch,
+    let_go,
+    wait_for_stalled,
+)
 
 ray: Any = pytest.importorskip("ray", reason="needs the extra [ray]")
 pytestmark = [
@@ -66,8 +75,12 @@ def require_equal(root: Path, given: list[Document], folder: Path) -> None:
 
 def actors() -> list[psutil.Process]:
     """The encoder actors of this test."""
-    ours = psutil.Process().children(recursive=True)
-    return [process for process in ours if "UnitEncoder" in " ".join(process.cmdline() or [""])]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # zombies are of that kind, too
+            if "UnitEncoder" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 def test_equal_rankings(cluster: Any, tmp_path: Path) -> None:
@@ -90,7 +103,7 @@ def test_killed_actors_are_replaced(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_a_lost_node(cluster: Any, tmp_path: Path) -> None:
-    node = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+    node = cluster.add_node(num_cpus=1, object_store_memory=STORE)
     lost: list[bool] = []
 
     def lose(done: int, old: int) -> None:
@@ -100,6 +113,74 @@ def test_a_lost_node(cluster: Any, tmp_path: Path) -> None:
 
     build(job_of(tmp_path / "root"), documents(300), lose)
     assert lost
+    require_equal(tmp_path / "root", documents(300), tmp_path / "one")
+
+
+def encode_with(encoder: type[UnitEncoder], patch: pytest.MonkeyPatch) -> None:
+    """Have the next builds use an encoder of the tests."""
+    patch.setattr("citadel.cluster.encoder_pool.UnitEncoder", encoder)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "lost"),
+    [
+        (MidBatch, "actor"),
+        pytest.param(MidBatch, "node", marks=pytest.mark.night),
+        pytest.param(BeforeMarker, "actor", marks=pytest.mark.night),
+        (BeforeMarker, "node"),
+    ],
+)
+def test_lost_at_a_point(
+    encoder: type[UnitEncoder], lost: str, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kill -9 of an actor or of a node, in the middle of a unit, or between its segment and its marker."""
+    encode_with(encoder, monkeypatch)
+    job = job_of(tmp_path / "root")
+    with ThreadPoolExecutor(1) as pool:
+        building = pool.submit(build, job, documents(300))
+        stalled = wait_for_stalled(job)
+        names = unit_folder(job, stalled.key).names()
+        assert any(name.startswith("seg-") for name in names) == (encoder is BeforeMarker)
+        assert not is_finished(job, stalled.key)
+        if lost == "actor":
+            psutil.Process(stalled.pid).kill()
+        else:
+            [node] = [node for node in cluster.list_all_nodes() if node.node_id == stalled.node]
+            cluster.remove_node(node, allow_graceful=False)
+        building.result(DEADLINE)
+    if lost == "node":
+        cluster.add_node(num_cpus=1, object_store_memory=STORE)
+    require_equal(tmp_path / "root", documents(300), tmp_path / "one")
+
+
+def test_a_full_disk(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode_with(FullDisk, monkeypatch)
+    job = job_of(tmp_path / "root")
+    with pytest.raises(ResourceError, match="no space left"):
+        build(job, documents(300))
+    with pytest.raises(citadel.IndexNotFoundError):
+        citadel.Index.open(tmp_path / "root")
+    let_go(job)
+    assert build(job, documents(300)).reused > 0
+    require_equal(tmp_path / "root", documents(300), tmp_path / "one")
+
+
+def test_a_damaged_unit(cluster: Any, tmp_path: Path) -> None:
+    """A flipped bit in a finished unit: the build says so, and the next one encodes that unit again."""
+    job, flipped = job_of(tmp_path / "root"), list[Path]()
+
+    def flip(done: int, old: int) -> None:
+        if done > 150 and not flipped:
+            flipped.append(sorted(Path(job.work.location).glob("unit-*/seg-*"))[0])
+            data = bytearray(flipped[0].read_bytes())
+            data[len(data) // 2] ^= 1
+            flipped[0].write_bytes(data)
+
+    with pytest.raises(CorruptIndexError, match="rerun the same command"):
+        build(job, documents(300), flip)
+    assert flipped and not flipped[0].exists()
+    built = build(job, documents(300))
+    assert built.units - built.reused == 1
     require_equal(tmp_path / "root", documents(300), tmp_path / "one")
 
 
@@ -120,13 +201,23 @@ def test_a_failed_build_resumes(cluster: Any, tmp_path: Path) -> None:
     require_equal(tmp_path / "root", documents(300), tmp_path / "one")
 
 
-def test_two_drivers(cluster: Any, tmp_path: Path) -> None:
+def test_two_drivers(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second is refused, whatever it builds; the first one is not disturbed."""
+    encode_with(MidBatch, monkeypatch)
+    write_corpus(tmp_path / "corpus.jsonl", 30)
     job = job_of(tmp_path / "root")
-    job.target.make()
-    lock = job.target.lock()
-    with pytest.raises(LockHeldError):
-        build(job, documents())
-    lock.release()
+    with ThreadPoolExecutor(1) as pool:
+        building = pool.submit(build, job, documents(300))
+        wait_for_stalled(job)
+        with pytest.raises(LockHeldError):
+            build(job, documents(300))
+        other = command(tmp_path, cluster=cluster.address)
+        refused = subprocess.run(other, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        assert refused.returncode not in (0, 1), refused.stderr
+        assert "another process" in refused.stderr
+        let_go(job)
+        building.result(DEADLINE)
+    require_equal(tmp_path / "root", documents(300), tmp_path / "one")
 
 
 def test_errors_of_workers_keep_their_type(cluster: Any, tmp_path: Path) -> None:
@@ -146,7 +237,7 @@ def test_devices(cluster: Any, tmp_path: Path) -> None:
     job = job_of(tmp_path / "root", settings=model, encode_on=EncodeOn("cuda"))
     with pytest.raises(ResourceError, match="needs a GPU, and the cluster has none"):
         build(job, documents())
-    node = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=80 << 20)
+    node = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=STORE)
     try:
         with pytest.raises(UsageError, match="CUDA"):
             build(job, documents())
@@ -159,9 +250,9 @@ def write_corpus(path: Path, count: int) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def command(folder: Path, *options: str) -> list[str]:
+def command(folder: Path, *options: str, cluster: str = "local") -> list[str]:
     shown = [sys.executable, "-m", "citadel.cli", "index", str(folder / "corpus.jsonl"), str(folder / "root")]
-    return [*shown, "--model", "bm25", "--cluster", "local", "--shards", "2", *options]
+    return [*shown, "--model", "bm25", "--cluster", cluster, "--shards", "2", *options]
 
 
 def test_killed_driver_resumes(tmp_path: Path) -> None:

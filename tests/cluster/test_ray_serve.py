@@ -279,7 +279,7 @@ def test_no_answer_mixes_generations(served: Served) -> None:
             index.add([row | {"text": f"fox generation{number}"} for row in texts(120)])
             index.commit()
             shard_index(index._snapshot, FolderStorage(served.root), SHARDS, overwrite=True)
-            wait_until(lambda n=number: answers[-1].body["generation"] == n)
+            wait_until(lambda n=number: any(a.body["generation"] == n for a in answers[-1:]))
             more(answers, 40)
 
     answers = under_load(port, switch)
@@ -325,31 +325,62 @@ def test_the_command(served: Served, tmp_path: Path) -> None:
 
 @pytest.mark.night
 def test_a_wrong_token_of_ray_is_refused(tmp_path: Path) -> None:
-    """A cluster with token authentication: no token and a wrong one are refused, the right one builds."""
-    right, wrong, port = "a" * 64, "b" * 64, free_port()
-    corpus = tmp_path / "corpus.jsonl"
+    """A cluster with tokens: builds, servers and the dashboard refuse none and a wrong one.
+
+    The dashboard listens on the loopback interface alone."""
+    right, wrong, port, dashboard = "a" * 64, "b" * 64, free_port(), free_port()
+    corpus, shards = tmp_path / "corpus.jsonl", tmp_path / "root0"
     corpus.write_text('{"id": "d1", "text": "fox"}\n')
     environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": right}
     head = subprocess.Popen(
         [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", "--port", str(port),
-         "--num-cpus", "1", "--include-dashboard", "false", "--object-store-memory", str(80 << 20)],
+         "--num-cpus", "2", "--include-dashboard", "true", "--dashboard-port", str(dashboard),
+         "--object-store-memory", str(80 << 20)],
         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
+    cluster = ["--cluster", f"127.0.0.1:{port}"]
     try:
-        time.sleep(15)
+        wait_until(lambda: dashboard_status(dashboard, right) == 200, 60)
         for number, (token, code) in enumerate([(right, 0), (wrong, 6), (None, 6)]):
             given = environment | {"RAY_AUTH_TOKEN": token} if token else dict(os.environ)
-            done = subprocess.run(
-                [sys.executable, "-m", "citadel.cli", "index", str(corpus), str(tmp_path / f"root{number}"),
-                 "--model", "bm25", "--cluster", f"127.0.0.1:{port}", "--shards", "1"],
-                env=given, capture_output=True, text=True, timeout=120, check=False,
-            )  # fmt: skip
-            assert done.returncode == code, done.stderr
-            assert code == 0 or "RAY_AUTH_TOKEN" in done.stderr
+            assert dashboard_status(dashboard, token) == (
+                200 if token == right else 401 if token is None else 403
+            )
+            for command in (
+                ["index", str(corpus), str(tmp_path / f"root{number}"), "--model", "bm25", "--shards", "1"],
+                ["serve", str(shards), "--port", "0"],
+            ):
+                if (token, command[0]) == (right, "serve"):
+                    continue  # it would run on
+                done = subprocess.run(
+                    [sys.executable, "-m", "citadel.cli", *command, *cluster],
+                    env=given, capture_output=True, text=True, timeout=120, check=False,
+                )  # fmt: skip
+                assert done.returncode == code, done.stderr
+                assert code == 0 or "RAY_AUTH_TOKEN" in done.stderr
+        family = psutil.Process(head.pid).children(recursive=True)
+        listening = [
+            c.laddr for each in family for c in each.net_connections() if c.status == psutil.CONN_LISTEN
+        ]
+        assert {address.ip for address in listening if address.port == dashboard} == {"127.0.0.1"}
     finally:
         for process in [*psutil.Process(head.pid).children(recursive=True), psutil.Process(head.pid)]:
             process.kill()
         head.wait()
+
+
+def dashboard_status(port: int, token: str | None) -> int:
+    """The HTTP status of a request to Ray's dashboard; 0 if nothing listens."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(
+            "GET", "/nodes?view=summary", headers={"Authorization": f"Bearer {token}"} if token else {}
+        )
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()
 
 
 def free_port() -> int:

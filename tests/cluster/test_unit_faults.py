@@ -15,7 +15,7 @@ import citadel
 from citadel.cluster.encode_unit import UnitEncoder, is_finished, unit_folder
 from citadel.cluster.job import Job
 from citadel.cluster.units import cut_units
-from citadel.errors import ResourceError
+from citadel.errors import CorruptIndexError, ResourceError
 from citadel.index.failures import resource_errors
 from citadel.index.storage import FileOutput
 from tests.cluster.test_units import BM25, documents, make_job, publish
@@ -107,3 +107,33 @@ def test_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     job = Job(f"memory://cluster/{uuid.uuid4().hex}", "corpus", 3, BM25, **given)
     require_whole(build_all(job), tmp_path / "one")
     assert UnitEncoder(job).encode(next(iter(cut_units(documents(), job)))) > 0  # nothing is encoded again
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip"])
+def test_a_damaged_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """A unit in an object store: the damage is reported, and the next run encodes the unit again."""
+    pytest.importorskip("obstore", reason="needs the extra [objects]")
+    monkeypatch.setenv("CITADEL_CACHE", str(tmp_path / "cache"))
+    given: dict[str, Any] = {"unit_documents": 8, "memory": 64 << 20, "graph": False}
+    job = Job(f"memory://cluster/{uuid.uuid4().hex}", "corpus", 3, BM25, **given)
+    units, encoder = list(cut_units(documents(), job)), UnitEncoder(job)
+    for unit in units:
+        encoder.encode(unit)
+    damage_object(unit_folder(job, units[0].key), damage)
+    monkeypatch.setenv("CITADEL_CACHE", str(tmp_path / "cache of another machine"))
+    with pytest.raises(CorruptIndexError, match="rerun the same command"):
+        publish(job, units)
+    assert [is_finished(job, unit.key) for unit in units] == [False] + [True] * (len(units) - 1)
+    require_whole(build_all(job), tmp_path / "one")
+
+
+def damage_object(storage: Any, damage: str) -> None:
+    """Truncate the object of a segment, or flip a bit of it; the checksum that it carries stays."""
+    [name] = [name for name in storage.names() if name.startswith("seg-")]
+    key, data = storage._key(name), bytearray(storage.map(name))
+    if damage == "truncate":
+        del data[len(data) // 2 :]
+    else:
+        data[len(data) // 2] ^= 1
+    info = storage._bucket.head(key)
+    storage._bucket.put(key, bytes(data), storage._bucket.head(key).crc, info.etag)

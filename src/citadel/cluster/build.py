@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from citadel.cluster.encode_unit import UnitEncoder, is_finished
-from citadel.cluster.encoder_pool import EncoderPool, count_encoders, raise_cause
+from citadel.cluster.encoder_pool import EncoderPool, count_encoders, lost, raise_cause
 from citadel.cluster.job import WORK_PREFIX, Job
 from citadel.cluster.join_units import JoinedShard, join_units
 from citadel.cluster.units import Unit, cut_units
@@ -53,27 +53,21 @@ def build_on_ray(
     """Build a sharded index; interrupted, the same call resumes. By default every core is a worker, or every
     GPU."""
     available = count_encoders(ray, job)
-    settings = UnitEncoder(job).prepare()
-    if settings.lexical is not None and settings.has_codebook:
-        raise UsageError(
-            f"{settings.lexical.codec} with the router {settings.router} needs one codebook for all shards: "
-            "build with int8 or fp16 and the model's own router on a cluster, or on one machine and run "
-            "`citadel shard`"
-        )
     target = job.target
-    refuse_foreign(target)
     with resource_errors(job.root), contextlib.ExitStack() as stack:
+        pool = EncoderPool(ray, job, workers or available)  # actors start while this process prepares
+        stack.callback(pool.close)
+        settings = _settings(job)
+        refuse_foreign(target)
         target.make()
         lock = target.lock()
         stack.callback(lock.release)
+        stack.callback(pool.close)  # before the lock is released
         collect_shards(target)  # left by a run that died
         progress = _Encoded(job, report)
-        pool = EncoderPool(ray, job, workers or available)
-        try:
-            for unit in pool.run(progress.missing(cut_units(documents, job))):
-                progress.add(unit)
-        finally:
-            pool.close()
+        for unit in pool.run(progress.missing(cut_units(documents, job))):
+            progress.add(unit)
+        pool.close()  # its cores are for the next step
         joined = _join(ray, job, progress.keys, settings)
         lock.check()
         root = _publish(job, joined, settings)
@@ -82,6 +76,18 @@ def build_on_ray(
             if name.startswith(WORK_PREFIX):
                 target.remove(name)
     return Built(root, progress.documents, sum(map(len, progress.keys)), progress.reused)
+
+
+def _settings(job: Job) -> Settings:
+    """The settings of the index, if a cluster can build it."""
+    settings = UnitEncoder(job).prepare()
+    if settings.lexical is not None and settings.has_codebook:
+        raise UsageError(
+            f"{settings.lexical.codec} with the router {settings.router} needs one codebook for all shards: "
+            "build with int8 or fp16 and the model's own router on a cluster, or on one machine and run "
+            "`citadel shard`"
+        )
+    return settings
 
 
 class _Encoded:
@@ -117,6 +123,8 @@ def _join(ray: Any, job: Job, keys: list[list[str]], settings: Settings) -> list
         joined = ray.get(references)
     except ray.exceptions.RayTaskError as error:
         raise_cause(error)
+    except ray.exceptions.RayError as error:
+        raise lost(job, error) from error
     return joined
 
 

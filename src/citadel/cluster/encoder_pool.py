@@ -93,7 +93,7 @@ class EncoderPool:
         except errors.RayActorError as error:
             self._died(sent, error)
         except errors.RayError as error:
-            raise _lost(self._job, error) from error
+            raise lost(self._job, error) from error
         else:
             if sent is None:
                 self._ready.append(actor)
@@ -113,7 +113,7 @@ class EncoderPool:
         if sent is None:
             self._failed_starts += 1
             if self._failed_starts > self._max_failed_starts:
-                raise _lost(self._job, error) from error
+                raise lost(self._job, error) from error
             self._start()
             return
         if any(actor is sent.actor for actor in self._ready):
@@ -133,7 +133,9 @@ class EncoderPool:
 
     def close(self) -> None:
         """Stop the actors."""
-        for actor in [*self._ready, *self._starting.values()]:
+        actors = [*self._ready, *self._starting.values()]
+        self._ready, self._starting = [], {}
+        for actor in actors:
             self._ray.kill(actor)
 
 
@@ -159,7 +161,8 @@ def raise_cause(error: Any) -> None:
     raise error
 
 
-def _lost(job: Job, error: Exception) -> ResourceError:
+def lost(job: Job, error: Exception) -> ResourceError:
+    """The error of a build whose cluster failed."""
     return ResourceError(
         f"{job.root}: the Ray cluster failed ({_short(error)}); finished units are kept: "
         "rerun the same command to resume"

@@ -20,6 +20,7 @@ WINDOW = 256  # latencies kept per shard
 RENEW = 16  # calls after which the p95 is computed again
 FIRST_HEDGE = 0.05  # seconds, until a shard's p95 is known
 MIN_HEDGE = 0.002  # seconds; below, a hedge costs more than it can save
+CALL_HEDGES = 2  # per call at most: the first may go to the replica that hangs
 MAX_HEDGED = 0.1  # share of calls that are hedged at most, so that an overload is not made worse
 HEDGES_SAVED = 10.0  # that a quiet time saves for a bad one
 MAX_TRIES = 8  # per call, after replicas that fail
@@ -86,7 +87,7 @@ class Scatter:
         latency, start = self.latencies[shard], time.perf_counter()
         call = _Call(self, shard, request, start + latency.patience(seconds))
         try:
-            reply = await call.run(start + latency.hedge_after)
+            reply = await call.run(start, latency.hedge_after)
         finally:
             call.stop()
         if reply is None:
@@ -112,9 +113,10 @@ class _Call:
         self._tasks: dict[asyncio.Task[Any], float] = {}  # with the time of its start
         self._failures = 0
 
-    async def run(self, hedge_at: float) -> Any:
-        """The first good reply, or None at the deadline."""
+    async def run(self, start: float, hedge_after: float) -> Any:
+        """The first good reply, or None at the deadline; a second hedge waits twice as long as the first."""
         self._start(0.0)
+        hedge_at, hedges = start + hedge_after, 0
         while self._tasks:
             until = min(hedge_at, self._end)
             wait = max(until - time.perf_counter(), 0.0)
@@ -128,7 +130,8 @@ class _Call:
             if now >= self._end:
                 return None
             if now >= hedge_at:
-                hedge_at = self._end
+                hedges += 1
+                hedge_at = self._end if hedges == CALL_HEDGES else now + 2 * hedge_after
                 if self._scatter.take_hedge():
                     self._start(0.0)
         return None
