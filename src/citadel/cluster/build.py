@@ -27,6 +27,7 @@ from citadel.settings import Settings
 from citadel.types import Document
 
 JOIN_TRIES = 3
+JOIN_SECONDS = 10.0  # between looks at the encoders, whose cores the join needs
 Report = Callable[[int, int], Any]  # documents encoded, and of these how many by an earlier run
 
 
@@ -68,7 +69,7 @@ def build_on_ray(
         for unit in pool.run(progress.missing(cut_units(documents, job))):
             progress.add(unit)
         pool.close()  # its cores are for the next step
-        joined = _join(ray, job, progress.keys, settings)
+        joined = _join(ray, job, progress.keys, settings, pool)
         lock.check()
         root = _publish(job, joined, settings)
         collect_shards(target)
@@ -114,12 +115,18 @@ class _Encoded:
         self._report(self.documents, self._old_documents)
 
 
-def _join(ray: Any, job: Job, keys: list[list[str]], settings: Settings) -> list[JoinedShard]:
+def _join(
+    ray: Any, job: Job, keys: list[list[str]], settings: Settings, encoders: EncoderPool
+) -> list[JoinedShard]:
     """Join the units of all shards, in parallel; a task whose worker dies is repeated by Ray."""
     task = ray.remote(num_cpus=1, max_retries=JOIN_TRIES)(join_units)
     references = [task.remote(job, shard, own, settings) for shard, own in enumerate(keys)]
     joined: list[JoinedShard] = []
     try:
+        waiting = references
+        while waiting:
+            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=JOIN_SECONDS)
+            encoders.close()  # one that was not stopped while the head was away holds a core
         joined = ray.get(references)
     except ray.exceptions.RayTaskError as error:
         raise_cause(error)

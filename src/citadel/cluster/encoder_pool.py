@@ -40,6 +40,7 @@ class EncoderPool:
         self._ready: list[Any] = []
         self._sent: dict[Any, _Sent] = {}
         self._again: list[tuple[Unit, int]] = []  # with the number of the next try
+        self._stopped: list[Any] = []
         self._failed_starts, self._max_failed_starts = 0, MAX_TRIES * actors
         for _ in range(actors):
             self._start()
@@ -132,10 +133,14 @@ class EncoderPool:
         self._again.append((sent.unit, sent.tries + 1))
 
     def close(self) -> None:
-        """Stop the actors."""
-        actors = [*self._ready, *self._starting.values()]
+        """Stop the actors; called again, those that are still there.
+
+        `kill` goes through the head and is lost while that is away; the actor itself is asked as well.
+        """
+        self._stopped += [*self._ready, *self._starting.values()]
         self._ready, self._starting = [], {}
-        for actor in actors:
+        for actor in self._stopped:
+            actor.__ray_terminate__.remote()
             self._ray.kill(actor)
 
 
