@@ -142,6 +142,17 @@ void put_vectors(PyGraphBuilder& self, Array<std::uint32_t, 1> rows, Array<float
   self.builder.put(rows.data(), vectors.data(), rows.shape(0));
 }
 
+// Set the signature bits of a run of postings in the signatures of their documents [documents, 48 bytes].
+void sign_documents(Array<std::int64_t, 1> documents, Array<std::uint32_t, 1> lists, Output<std::uint8_t, 2> out) {
+  if (documents.shape(0) != lists.shape(0) || out.shape(1) != kSignatureBits / 8) throw std::invalid_argument("documents, lists and signatures do not fit each other");
+  for (std::size_t i = 0; i < documents.shape(0); ++i) {
+    const auto document = static_cast<std::uint64_t>(documents.data()[i]);
+    if (document >= out.shape(0)) throw std::invalid_argument("document " + std::to_string(document) + " does not exist");
+    const std::uint32_t bit = signature_bit(lists.data()[i]);
+    out.data()[document * out.shape(1) + (bit >> 3)] |= static_cast<std::uint8_t>(1u << (bit & 7));
+  }
+}
+
 // Scatter a run of postings to the rows of their documents: cursors [documents] move on, out [postings] receives them.
 void scatter_postings(Array<std::int64_t, 1> documents, std::uint64_t first, Output<std::uint64_t, 1> cursors, Output<std::uint32_t, 1> out) {
   const std::size_t n = documents.shape(0);
@@ -337,6 +348,9 @@ void bind_search(nb::module_& m) {
       .def("__init__", &make_graph, "name"_a, "rows"_a, "dimension"_a, "postings"_a, "links"_a, "lists"_a, "seeds"_a, "sections"_a);
   m.attr("BUILD_LINKS") = kBuildLinks;
   m.def("nibble_row_bytes", &nibble_row_bytes, "dimension"_a);
+  m.def("graph_row_bytes", &graph_row_bytes, "dimension"_a);
+  m.attr("SIGNATURE_BYTES") = kSignatureBits / 8;
+  m.def("sign_documents", &sign_documents, "documents"_a, "lists"_a, "out"_a);
   m.def("scatter_postings", &scatter_postings, "documents"_a, "first"_a, "cursors"_a, "out"_a);
   nb::class_<PyGraphBuilder>(m, "GraphBuilder")
       .def("__init__", &make_graph_builder, "dimension"_a, "nibbles"_a, "codes"_a, "scales"_a, "sums"_a, "norms"_a, "links"_a,

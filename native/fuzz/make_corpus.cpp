@@ -45,7 +45,7 @@ void write_hostile(const std::string& folder) {
       {"GRAPH_SEEDS", repeated(kDocuments + 1, 4)},
       {"GRAPH_NUMBERS", repeated(7, kDocuments)},
       {"GRAPH_POSTINGS", repeated(UINT32_MAX, 2 * kPerList)},
-      {"GRAPH_ROWS", repeated(0x7fc00000, kDocuments * nibble_row_bytes(16) / 4)},  // NaN as a step
+      {"GRAPH_ROWS", repeated(0x7fc00000, kDocuments * graph_row_bytes(16) / 4)},  // NaN as a step
   };
   int number = 0;
   for (const auto& [name, values] : contents) {

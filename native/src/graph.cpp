@@ -28,7 +28,7 @@ struct Graph::RowTable {
 
 Graph::Graph(GraphShape shape, const std::map<std::string, SectionBytes>& sections)
     : name_(std::move(shape.name)), rows_(shape.rows), dimension_(shape.dimension), postings_(shape.postings), links_per_row_(shape.links), lists_(shape.lists), seeds_per_list_(shape.seeds),
-      blocks_(nibble_blocks(dimension_)), row_bytes_(nibble_row_bytes(dimension_)), row_table_(std::make_shared<RowTable>()) {
+      blocks_(nibble_blocks(dimension_)), row_bytes_(graph_row_bytes(dimension_)), signature_at_(nibble_row_bytes(dimension_)), row_table_(std::make_shared<RowTable>()) {
   if (rows_ >= UINT32_MAX) throw CorruptError(name_, "META", "claims more than 2^32 - 2 rows");
   if (dimension_ == 0 || dimension_ > 65536) throw CorruptError(name_, "META", "claims a dimension of 0 or above 65536");
   if (postings_ > UINT32_MAX) throw CorruptError(name_, "META", "claims more than 2^32 - 1 postings");
@@ -36,7 +36,9 @@ Graph::Graph(GraphShape shape, const std::map<std::string, SectionBytes>& sectio
   if (links_per_row_ == 0 || links_per_row_ > kMaxLinks) throw CorruptError(name_, "META", "claims no links per row, or too many");
   for (const auto& [_, bytes] : sections)
     if (bytes.size > 0 && mapping_ == kUnwatched) mapping_ = find_mapping(bytes.data);
-  codes_ = take(sections, "GRAPH_ROWS", rows_ * row_bytes_);
+  codes_ = take(sections, "GRAPH_ROWS", UINT64_MAX);
+  if (codes_.size() == rows_ * signature_at_) row_bytes_ = signature_at_;
+  if (codes_.size() != rows_ * row_bytes_) codes_.corrupt("has " + std::to_string(codes_.size()) + " bytes, not " + std::to_string(rows_ * row_bytes_));
   links_ = take(sections, "GRAPH_LINKS", 4 * rows_ * links_per_row_);
   numbers_ = take(sections, "GRAPH_NUMBERS", 4 * rows_);
   forward_ = take(sections, "GRAPH_POSTINGS", 4 * postings_);

@@ -33,6 +33,7 @@ struct GraphBuilder::View {
   NibbleQuery query;
 
   std::span<const std::uint32_t> links(std::uint32_t row) const { return builder.links(row); }
+  bool is_filtered() const { return false; }
   bool admits(std::uint32_t) const { return true; }
   void prefetch_links(std::uint32_t row) const {
     const std::uint32_t* own = builder.arrays_.links + row * kBuildLinks;
@@ -42,14 +43,14 @@ struct GraphBuilder::View {
     const std::uint8_t* bytes = builder.nibbles(row);
     for (std::size_t at = 0; at < builder.row_bytes_; at += 64) __builtin_prefetch(bytes + at);
   }
-  std::size_t score(Near* rows, std::size_t n, float) const {
+  void estimate(Near* rows, std::size_t n) const {
     const std::uint8_t* starts[kMaxLinks];
     float scores[kMaxLinks];
     for (std::size_t i = 0; i < n; ++i) starts[i] = builder.nibbles(rows[i].row);
     score_nibbles(builder.dots_, starts, n, builder.blocks_, query, scores);
     for (std::size_t i = 0; i < n; ++i) rows[i].score = 2.0f * scores[i] - builder.arrays_.norms[rows[i].row];
-    return n;
   }
+  std::size_t complete(Near*, std::size_t n, float) const { return n; }
 };
 
 GraphBuilder::GraphBuilder(GraphArrays arrays, GraphRules rules)
@@ -222,7 +223,7 @@ void GraphBuilder::add_reverse_links(std::uint32_t row, std::span<const Link> ad
 void GraphBuilder::near_of(std::uint32_t row, std::span<const std::uint32_t> others, Near* out) const {
   const View view{*this, query(row)};
   for (std::size_t i = 0; i < others.size(); ++i) out[i].row = others[i];
-  for (std::size_t start = 0; start < others.size(); start += kMaxLinks) view.score(out + start, std::min(kMaxLinks, others.size() - start), 0);
+  for (std::size_t start = 0; start < others.size(); start += kMaxLinks) view.estimate(out + start, std::min(kMaxLinks, others.size() - start));
 }
 
 // Link a row to its nearest candidates, leaving out those that a nearer linked row leads to.
@@ -239,7 +240,7 @@ void GraphBuilder::prune(std::uint32_t row, std::vector<Near>& candidates, std::
     Near rest[kMaxLinks];
     std::size_t positions[kMaxLinks], n = 0;
     const auto test = [&] {
-      view.score(rest, n, 0);
+      view.estimate(rest, n);
       for (std::size_t j = 0; j < n; ++j) {
         const float to_chosen = arrays_.norms[chosen] - rest[j].score, to_row = own - candidates[positions[j]].score;
         if (to_chosen * rules_.reach < to_row || rest[j].row == chosen) is_occluded[positions[j]] = true;

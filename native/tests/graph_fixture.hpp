@@ -53,17 +53,21 @@ inline Sections put_graph(Example& example) {
   example.sections.put("SEMANTIC_CODES", bytes_of(coded.codes));
   example.sections.put("SEMANTIC_SCALES", bytes_of(coded.scales));
   const Built built(vectors, documents, d, 1);
-  const std::size_t width = nibble_row_bytes(d);
+  const std::size_t width = graph_row_bytes(d), signature_at = nibble_row_bytes(d);
   std::vector<std::uint32_t> ranks(documents), links, postings, seeds, entries;
   for (std::uint32_t row = 0; row < documents; ++row) ranks[built.layout[row]] = row;
-  std::vector<std::vector<std::uint32_t>> own(documents);
+  std::vector<std::vector<std::uint32_t>> own(documents), own_lists(documents);
   std::uint32_t posting = 0;
-  for (const auto& list : example.lists)
-    for (const std::uint32_t document : list) own[document].push_back(posting++);
+  for (std::uint32_t list = 0; list < example.lists.size(); ++list)
+    for (const std::uint32_t document : example.lists[list]) own[document].push_back(posting++), own_lists[document].push_back(list);
   Bytes rows(documents * width);
   for (std::size_t row = 0; row < documents; ++row) {
     const std::uint32_t document = built.layout[row];
-    std::memcpy(rows.data() + row * width, built.nibbles.data() + document * width, width);
+    std::memcpy(rows.data() + row * width, built.nibbles.data() + document * signature_at, signature_at);
+    for (const std::uint32_t list : own_lists[document]) {
+      const std::uint32_t bit = signature_bit(list);
+      rows[row * width + signature_at + bit / 8] |= static_cast<std::uint8_t>(1u << bit % 8);
+    }
     const std::uint32_t bounds[] = {static_cast<std::uint32_t>(postings.size()), static_cast<std::uint32_t>(postings.size() + own[document].size())};
     std::memcpy(rows.data() + row * width + 4, bounds, sizeof bounds);
     postings.insert(postings.end(), own[document].begin(), own[document].end());

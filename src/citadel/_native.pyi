@@ -140,6 +140,15 @@ BUILD_LINKS: int
 def nibble_row_bytes(dimension: int) -> int:
     """Bytes of a graph's row: a header of 12 bytes and 4-bit codes."""
 
+def graph_row_bytes(dimension: int) -> int:
+    """Bytes of a row in a graph file: those of `nibble_row_bytes` and a signature, to whole 64 bytes."""
+
+SIGNATURE_BYTES: int
+"""Bytes of the signature of a row's lists."""
+
+def sign_documents(documents: I64, lists: U32, out: U8) -> None:
+    """Add lists[i] to the signature out[documents[i]] for each i; out is [N, SIGNATURE_BYTES]."""
+
 def scatter_postings(documents: I64, first: int, cursors: U64, out: U32) -> None:
     """Write posting first + i to out[cursors[documents[i]]++] for each i."""
 

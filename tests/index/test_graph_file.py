@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import citadel
+from citadel._native import graph_row_bytes, nibble_row_bytes
 from citadel.errors import Cancelled, CorruptIndexError, ResourceError
 from citadel.index.graph_build import NO_ROW, SEEDS, build_graph
 from citadel.index.graph_merge import kept_graph
@@ -460,6 +461,42 @@ def test_forged_contents_never_give_a_wrong_score(folder: Path, name: str, numbe
     if not (name == "GRAPH_LINKS" and number == 1) and not (name == "GRAPH_ENTRIES" and number == 1):
         with pytest.raises(CorruptIndexError, match="graph-"):
             citadel.Index.open(folder).check(deep=True)
+
+
+def rows_of(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    rows = np.frombuffer(rewrite.sections(path)["GRAPH_ROWS"], np.uint8)
+    return rows.reshape(graphs.DOCUMENTS, graph_row_bytes(graphs.SEMANTIC)).copy()
+
+
+@pytest.mark.parametrize("kind", ["vectors", "sparse", "none"])
+def test_rows_without_signatures_give_the_same_answers(tmp_path: Path, kind: str) -> None:
+    """Files from before there were signatures."""
+    index = graphs.build(tmp_path / "index", kind)
+    path = graphs.graph_path(tmp_path / "index")
+    unsigned = rows_of(path)[:, : nibble_row_bytes(graphs.SEMANTIC)]
+    del index
+
+    def answers() -> list[tuple[list[str], list[float]]]:
+        searcher = citadel.Index.open(Quick(tmp_path / "index")).searcher(threads=1)
+        found = (
+            searcher.search_vectors(**graphs.query(number, kind), k=10, semantic_mode="graph", ef=300)
+            for number in range(20)
+        )
+        return [(hits.ids, list(hits.scores)) for hits in found]
+
+    signed = answers()
+    rewrite.enter(path.parent, rewrite.rewrite(path, {"GRAPH_ROWS": unsigned.tobytes()}))
+    assert answers() == signed
+    citadel.Index.open(path.parent).check(deep=True)
+
+
+def test_a_wrong_signature_is_found(folder: Path) -> None:
+    path = graphs.graph_path(folder)
+    rows = rows_of(path)
+    rows[7, nibble_row_bytes(graphs.SEMANTIC) + 3] ^= 16
+    rewrite.enter(folder, rewrite.rewrite(path, {"GRAPH_ROWS": rows.tobytes()}))
+    with pytest.raises(CorruptIndexError, match="a row has the signature of other lists"):
+        citadel.Index.open(folder).check(deep=True)
 
 
 @pytest.mark.parametrize(

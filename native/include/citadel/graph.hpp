@@ -12,6 +12,17 @@
 
 namespace citadel {
 
+// The lists of a row's postings as a Bloom filter with one hash function. It rules out most lists without a posting of the
+// row before the row's postings are read. It follows the codes, and the row is filled to whole cache lines.
+constexpr std::size_t kSignatureWords = 6;
+constexpr std::size_t kSignatureBits = 64 * kSignatureWords;
+
+constexpr std::uint32_t signature_bit(std::uint32_t list) {
+  return static_cast<std::uint32_t>(std::uint64_t{list * 2654435769u} * kSignatureBits >> 32);
+}
+
+constexpr std::size_t graph_row_bytes(std::size_t d) { return (nibble_row_bytes(d) + 8 * kSignatureWords + 63) / 64 * 64; }
+
 struct GraphShape {
   std::string name;
   std::uint64_t rows = 0;
@@ -34,6 +45,9 @@ class Graph {
   std::size_t blocks() const { return blocks_; }
   std::uint64_t seeds_per_list() const { return seeds_per_list_; }
 
+  // Files from before there were signatures have none.
+  bool has_signatures() const { return row_bytes_ != signature_at_; }
+
   // Rows to start from.
   std::span<const std::uint32_t> entries() const;
 
@@ -52,6 +66,9 @@ class Graph {
     codes_.verify(at, at + row_bytes_);
     return codes_.data() + at;
   }
+
+  // The signature of a row, kSignatureWords · 8 bytes; `codes(row)` has checked the row.
+  const std::uint8_t* signature(std::uint32_t row) const { return codes_.data() + row * row_bytes_ + signature_at_; }
 
   // The number of a row in the segment.
   std::uint32_t number(std::uint32_t row) const;
@@ -92,7 +109,7 @@ class Graph {
 
   std::string name_;
   std::uint64_t rows_, dimension_, postings_, links_per_row_, lists_, seeds_per_list_;
-  std::size_t blocks_, row_bytes_;
+  std::size_t blocks_, row_bytes_, signature_at_;
   std::size_t mapping_ = kUnwatched;
   struct RowTable;
   std::shared_ptr<RowTable> row_table_;

@@ -13,8 +13,16 @@ namespace citadel {
 
 constexpr std::size_t kMaxLinks = 64;
 
-// Rows that replace those that a filter leaves out among the links of a row, at least one for each; measured by benchmarks/graph.py.
-constexpr std::size_t kReplacements = 16;
+// Rows that are followed at a time, so that one wait for memory serves the links of all.
+constexpr std::size_t kFollowed = 2;
+
+// Of the rows to start from, the nearest so many are completed first.
+constexpr std::size_t kOrderedStarts = 2 * kMaxLinks;
+
+// Rows that replace those that a filter leaves out among the links of a followed row, and how many of them each of those
+// gives at least: reading the links of few rows takes less time than taking one row from each.
+constexpr std::size_t kReplacements = 12;
+constexpr std::size_t kPerLeftOut = 4;
 
 // A row of the graph and its score; a higher score is nearer.
 struct Near {
@@ -65,8 +73,8 @@ class VisitedRows {
 class GraphWalk {
  public:
   // The `width` nearest rows that `graph.admits`, in heap order in `best()`. `graph` gives the links of a row, checked
-  // to be rows. It scores up to kMaxLinks rows in place and returns their number, without those that cannot reach `worst`.
-  // Returns the number of rows scored.
+  // to be rows; it estimates the scores of up to kMaxLinks rows in place, and completes them, leaving out those that
+  // cannot reach `worst`, and returns how many are left. Returns the number of rows scored.
   template <class Graph>
   std::uint64_t run(Graph& graph, std::span<const std::uint32_t> entries, std::size_t width, const Cancel* cancel) {
     return walk(graph, entries, width, cancel, [&](std::span<const std::uint32_t> rows) { visit(graph, rows, width); });
@@ -85,68 +93,98 @@ class GraphWalk {
   std::uint64_t walk(Graph& graph, std::span<const std::uint32_t> entries, std::size_t width, const Cancel* cancel, Visit visit) {
     visited_.clear(), frontier_.clear(), best_.clear();
     scored_ = 0;
-    while (!entries.empty()) {
-      const std::size_t n = std::min(entries.size(), kMaxLinks);
-      visit(entries.first(n));
-      entries = entries.subspan(n);
-    }
-    while (!frontier_.empty()) {
+    start(graph, entries, width);
+    visit(next_);
+    while (take_next(graph, width)) {
       poll(cancel);
-      const Near next = frontier_.front();
-      if (best_.size() >= width && nearer(best_.front(), next)) break;
-      std::pop_heap(frontier_.begin(), frontier_.end(), farther);
-      frontier_.pop_back();
-      visit(graph.links(next.row));
+      visit(next_);
     }
     return scored_;
   }
 
+  // Put the links of the best rows that were not followed yet into `next_`; false if they cannot be among the nearest.
+  template <class Graph>
+  bool take_next(const Graph& graph, std::size_t width) {
+    next_.clear();
+    std::size_t followed = 0;
+    for (; followed < kFollowed && !frontier_.empty(); ++followed) {
+      const std::uint32_t row = frontier_.front().row;
+      if (best_.size() >= width && nearer(best_.front(), frontier_.front())) break;
+      std::pop_heap(frontier_.begin(), frontier_.end(), farther);
+      frontier_.pop_back();
+      const std::span<const std::uint32_t> links = graph.links(row);
+      next_.insert(next_.end(), links.begin(), links.end());
+    }
+    return followed > 0;
+  }
+
+  // Score the rows to start from, those with the best estimates first, so that most others need not be completed. A
+  // filtered walk goes around the ones that are not admitted as it goes around others.
+  template <class Graph>
+  void start(Graph& graph, std::span<const std::uint32_t> entries, std::size_t width) {
+    starts_.clear(), next_.clear();
+    for (const std::uint32_t row : entries) {
+      if (graph.is_filtered() && !graph.admits(row)) next_.push_back(row);
+      else if (visited_.insert(row)) graph.prefetch(row), starts_.push_back({0.0f, row});
+    }
+    in_parts(starts_, [&](Near* rows, std::size_t n) { graph.estimate(rows, n); });
+    if (starts_.size() > kOrderedStarts) std::partial_sort(starts_.begin(), starts_.begin() + kOrderedStarts, starts_.end(), nearer);
+    scored_ += starts_.size();
+    in_parts(starts_, [&](Near* rows, std::size_t n) { complete(graph, rows, n, width); });
+  }
+
+  template <class Work>
+  static void in_parts(std::vector<Near>& rows, Work work) {
+    for (std::size_t at = 0; at < rows.size(); at += kMaxLinks) work(rows.data() + at, std::min(kMaxLinks, rows.size() - at));
+  }
+
   template <class Graph>
   void visit(Graph& graph, std::span<const std::uint32_t> rows, std::size_t width) {
-    Near fresh[kMaxLinks];
-    std::size_t n = 0;
+    fresh_.clear();
     for (const std::uint32_t row : rows)
-      if (visited_.insert(row)) graph.prefetch(row), fresh[n++].row = row;
-    score(graph, fresh, n, width);
+      if (visited_.insert(row)) graph.prefetch(row), fresh_.push_back({0.0f, row});
+    score(graph, width);
   }
 
-  // Rows that are not admitted are left out, and each of them is replaced by a few admitted ones that it links to.
+  // Rows that are not admitted are left out and replaced by admitted ones that they link to.
   template <class Graph>
   void visit_admitted(Graph& graph, std::span<const std::uint32_t> rows, std::size_t width) {
-    std::uint32_t left_out[kMaxLinks];
-    Near fresh[kMaxLinks];
-    std::size_t n = 0, num_left_out = 0;
+    fresh_.clear(), left_out_.clear();
     for (const std::uint32_t row : rows) {
       if (!visited_.insert(row)) continue;
-      if (graph.admits(row)) graph.prefetch(row), fresh[n++].row = row;
-      else graph.prefetch_links(row), left_out[num_left_out++] = row;
+      if (graph.admits(row)) graph.prefetch(row), fresh_.push_back({0.0f, row});
+      else graph.prefetch_links(row), left_out_.push_back(row);
     }
-    score(graph, fresh, n, width), n = 0;
-    const std::size_t per_row = std::max<std::size_t>(1, kReplacements / std::max<std::size_t>(1, num_left_out));
-    for (std::size_t i = 0; i < num_left_out; ++i) {
-      n += replace(graph, left_out[i], std::min(per_row, kMaxLinks - n), fresh + n);
-      if (n == kMaxLinks) score(graph, fresh, n, width), n = 0;
-    }
-    score(graph, fresh, n, width);
+    score(graph, width);
+    constexpr std::size_t kWanted = kFollowed * kReplacements;
+    const std::size_t per_row = std::max(kPerLeftOut, kWanted / std::max<std::size_t>(1, left_out_.size()));
+    for (std::size_t i = 0; i < left_out_.size() && fresh_.size() < kWanted; ++i) replace(graph, left_out_[i], per_row);
+    score(graph, width);
   }
 
-  // Up to `limit` new rows that an omitted row links to.
+  // Add up to `limit` new rows that an omitted row links to.
   template <class Graph>
-  std::size_t replace(Graph& graph, std::uint32_t row, std::size_t limit, Near* out) {
+  void replace(Graph& graph, std::uint32_t row, std::size_t limit) {
     std::uint32_t admitted[kMaxLinks];
     const std::size_t num_admitted = graph.admitted_links(row, admitted);
     std::size_t n = 0;
     for (std::size_t i = 0; i < num_admitted && n < limit; ++i)
-      if (visited_.insert(admitted[i])) graph.prefetch(admitted[i]), out[n++] = {0.0f, admitted[i]};
-    return n;
+      if (visited_.insert(admitted[i])) graph.prefetch(admitted[i]), fresh_.push_back({0.0f, admitted[i]}), ++n;
   }
 
-  // Score new rows and keep those that can be among the nearest.
+  // Score the new rows and keep those that can be among the nearest.
   template <class Graph>
-  void score(Graph& graph, Near* rows, std::size_t n, std::size_t width) {
-    scored_ += n;
+  void score(Graph& graph, std::size_t width) {
+    scored_ += fresh_.size();
+    in_parts(fresh_, [&](Near* rows, std::size_t n) { graph.estimate(rows, n); });
+    complete(graph, fresh_.data(), fresh_.size(), width);
+    fresh_.clear();
+  }
+
+  template <class Graph>
+  void complete(Graph& graph, Near* rows, std::size_t n, std::size_t width) {
     const bool is_full = best_.size() >= width;
-    n = graph.score(rows, n, is_full ? best_.front().score : -std::numeric_limits<float>::infinity());
+    n = graph.complete(rows, n, is_full ? best_.front().score : -std::numeric_limits<float>::infinity());
     for (std::size_t i = 0; i < n; ++i) offer(graph, rows[i], width);
   }
 
@@ -165,6 +203,9 @@ class GraphWalk {
   }
 
   VisitedRows visited_;
+  std::vector<Near> starts_, fresh_;     // rows to start from, new rows
+  std::vector<std::uint32_t> next_;      // rows that followed rows link to
+  std::vector<std::uint32_t> left_out_;  // rows to start from that are not admitted
   std::vector<Near> frontier_;  // heap, nearest first
   std::vector<Near> best_;      // heap, farthest first
   std::uint64_t scored_ = 0;

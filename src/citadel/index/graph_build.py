@@ -48,6 +48,7 @@ class BuiltGraph:
     seeds: NDArray[np.uint32]  # [K, SEEDS]: graph rows
     starts: NDArray[np.uint64]  # [N + 1]: first posting of each graph row
     postings: NDArray[np.uint32]  # [P], by graph row
+    signatures: NDArray[np.uint8]  # [N, SIGNATURE_BYTES], by row of the segment
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,9 @@ def build_graph(
     entries = _inverse(layout)[builder.entries()]
     numbers = order[layout]
     starts, postings = _postings_by_row(storage, segment, numbers, arrays)
+    signatures = sign_lists(storage, segment, arrays)
     seeds = _seeds(storage, segment, _inverse(numbers))
-    return BuiltGraph(mean, numbers, codes, links, layout, entries, seeds, starts, postings)
+    return BuiltGraph(mean, numbers, codes, links, layout, entries, seeds, starts, postings, signatures)
 
 
 def _build_order(rows: int, kept: KeptGraph | None) -> NDArray[np.uint32]:
@@ -124,11 +126,11 @@ def can_have_graph(segment: Segment) -> bool:
 
 def graph_space(segment: Segment) -> int:
     """Estimate the disk space that building a graph needs until it is finished."""
-    from citadel._native import BUILD_LINKS, nibble_row_bytes
+    from citadel._native import BUILD_LINKS, SIGNATURE_BYTES, graph_row_bytes, nibble_row_bytes
 
-    width = nibble_row_bytes(segment.meta.semantic_dimension)
-    scratch = width + 4 * BUILD_LINKS + segment.meta.semantic_dimension + _BLOCK + 12
-    kept = width + 4 * LINKS + 4
+    dimension = segment.meta.semantic_dimension
+    scratch = nibble_row_bytes(dimension) + 4 * BUILD_LINKS + dimension + _BLOCK + 12 + SIGNATURE_BYTES
+    kept = graph_row_bytes(dimension) + 4 * LINKS + 4
     return segment.passages * (scratch + kept) + 8 * segment.meta.postings + 4 * SEEDS * segment.lists
 
 
@@ -157,6 +159,16 @@ def _postings_by_row(
     for piece in _pieces(storage, segment):
         scatter_postings(piece.documents(), piece.start, cursors, postings)
     return starts, postings
+
+
+def sign_lists(storage: Storage, segment: Segment, arrays: ScratchArrays) -> NDArray[np.uint8]:
+    """The signature of the lists of each row of the segment [N, SIGNATURE_BYTES]."""
+    from citadel._native import SIGNATURE_BYTES, sign_documents
+
+    signatures = arrays.zeros((segment.passages, SIGNATURE_BYTES), np.uint8)
+    for piece in _pieces(storage, segment):
+        sign_documents(piece.documents(), piece.lists, signatures)
+    return signatures
 
 
 def _pieces(storage: Storage, segment: Segment) -> Iterator[Piece]:

@@ -6,13 +6,13 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from citadel.index.container import CitFile, CitWriter, FileRecord
-from citadel.index.graph_build import LINKS, NO_ROW, SEEDS, BuiltGraph
+from citadel.index.graph_build import LINKS, NO_ROW, SEEDS, BuiltGraph, sign_lists
+from citadel.index.growable import ScratchArrays
 from citadel.index.merge import Source
 from citadel.index.segment import Segment
 from citadel.index.snapshot import NOTHING_DELETED
@@ -24,6 +24,7 @@ SECTIONS = (
 )
 _ROWS = 1 << 16  # in memory at a time
 _POSTINGS = 1 << 18
+_SIGNATURE_MEMORY = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,18 @@ def _expected(segment: Segment) -> GraphMeta:
 
 
 def _rows(graph: BuiltGraph) -> Iterator[NDArray[np.uint8]]:
-    """The rows in graph order, with the bounds of their postings in the header."""
+    """The rows in graph order, with the bounds of their postings in the header and their signatures."""
+    from citadel._native import graph_row_bytes
+
+    coded, width = graph.codes.shape[1], graph_row_bytes(len(graph.mean))
     for start in range(0, len(graph.layout), _ROWS):
         chosen = slice(start, start + _ROWS)
-        rows = graph.codes[graph.layout[chosen]]
+        rows = np.zeros((len(graph.layout[chosen]), width), np.uint8)
+        rows[:, :coded] = graph.codes[graph.layout[chosen]]
         bounds = np.stack([graph.starts[:-1][chosen], graph.starts[1:][chosen]], axis=1)
         rows[:, 4:12] = bounds.astype("<u4").view(np.uint8)
+        signatures = graph.signatures[graph.numbers[chosen]]
+        rows[:, coded : coded + signatures.shape[1]] = signatures
         yield rows
 
 
@@ -157,12 +164,35 @@ def _check_postings(
     for piece in Source(segment, NOTHING_DELETED, 0, storage).pieces(0, segment.lists, _POSTINGS):
         if not np.array_equal(owners[piece.start : piece.stop], piece.documents()):
             raise wrong
+    _check_signatures(storage, graph, segment, numbers)
+
+
+def _check_signatures(
+    storage: Storage, graph: GraphFile, segment: Segment, numbers: NDArray[np.uint32]
+) -> None:
+    from citadel._native import SIGNATURE_BYTES, nibble_row_bytes
+
+    rows, first = _row_bytes(graph), nibble_row_bytes(graph.meta.dimension)
+    if rows.shape[1] == first:  # a file from before there were signatures
+        return
+    signatures = sign_lists(storage, segment, ScratchArrays(storage, _SIGNATURE_MEMORY))
+    for start in range(0, len(rows), _ROWS):
+        own = rows[start : start + _ROWS, first : first + SIGNATURE_BYTES]
+        if not np.array_equal(own, signatures[numbers[start : start + _ROWS]]):
+            raise graph.file["GRAPH_ROWS"].corrupt("a row has the signature of other lists")
+
+
+def _row_bytes(graph: GraphFile) -> NDArray[np.uint8]:
+    """The bytes of each row [N, width]."""
+    from citadel._native import graph_row_bytes, nibble_row_bytes
+
+    section, dimension = graph.file["GRAPH_ROWS"], graph.meta.dimension
+    unsigned = nibble_row_bytes(dimension)
+    width = unsigned if len(section.data) == graph.meta.rows * unsigned else graph_row_bytes(dimension)
+    rows: NDArray[np.uint8] = section.sized(np.uint8, graph.meta.rows * width)
+    return rows.reshape(-1, width)
 
 
 def _bounds(graph: GraphFile) -> NDArray[np.int64]:
     """First posting and end of the postings of each row [N, 2]."""
-    from citadel._native import nibble_row_bytes
-
-    width = nibble_row_bytes(graph.meta.dimension)
-    rows: NDArray[Any] = graph.file["GRAPH_ROWS"].sized(np.uint8, graph.meta.rows * width)
-    return rows.reshape(-1, width)[:, 4:12].copy().view("<u4").astype(np.int64)
+    return _row_bytes(graph)[:, 4:12].copy().view("<u4").astype(np.int64)
