@@ -14,7 +14,8 @@ quantized by ONNX Runtime's `quantize_dynamic`; and documents per second.
 
     python benchmarks/encode.py --model models/small-en --beside models/tiny-en
 
-Two models in turns on one core: queries, documents and their ratio.
+Two models in turns on one core: queries, documents and their ratio. The documents are of SciFact; the
+router's short cut is fitted to others before.
 
     python benchmarks/encode.py --model models/small-en --whole    # two minutes
 
@@ -235,8 +236,12 @@ def report_beside(folders: tuple[str, str], rounds: int) -> None:
     encoders = {folder: Encoder(folder, threads=1) for folder in folders}
     words = "Which heart conditions cause an irregular beat and how are they treated"
     rows = []
+    natural = {folder: documents_of(encoder) for folder, encoder in encoders.items()}
+    for folder, encoder in encoders.items():
+        encoder.route_documents(natural[folder]["fitted"])
+    cut = natural[folders[0]]["128 tokens"][:32]
     for name, (count, length) in SHAPES.items():
-        given = texts(count, length)
+        given = texts(count, length) if "query" in name else cut[:count]
         runs: dict[Any, Callable[[], Any]] = {
             folder: as_query(encoder, given) if "query" in name else partial(encoder.route_documents, given)
             for folder, encoder in encoders.items()

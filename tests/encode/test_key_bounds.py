@@ -83,6 +83,21 @@ def test_bounds_leave_few_keys() -> None:
     assert (weights > 0).mean() < 0.1
 
 
+def test_smaller_margin_loses_hardly_any_key() -> None:
+    given, sample = table(0), states(0, 800)
+    router = router_of(given)
+    floor = floor_for(router, sample, 0.1)
+    whole, less = (find_bounds(given, sample, floor, margin) for margin in (1.0, 0.5))
+    assert whole is not None and less is not None
+    assert less.codes.shape[1] < whole.codes.shape[1]
+    router.set_bounds(*less)
+    others = states(5, 400)
+    keys, weights = router.best(others, 1)
+    above = weights > np.log1p(floor) + 1e-6
+    assert above.sum() > 20
+    assert (router.best_above(others, 1)[0][above] == keys[above]).mean() > 0.99
+
+
 @pytest.mark.parametrize("case", ["few states", "wide", "narrow", "constant states", "low floor"])
 def test_no_bounds_where_they_do_not_help(case: str) -> None:
     width = {"wide": 516, "narrow": 4}.get(case, WIDTH)

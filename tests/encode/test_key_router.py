@@ -78,6 +78,19 @@ def test_tiny_model_equals_its_full_graph(tiny_model: ModelFolder) -> None:
 
 
 @pytest.mark.usefixtures("fast")
+def test_tokens_that_are_not_routed_have_no_product(tiny_model: ModelFolder) -> None:
+    encoders = both(tiny_model("dynamic", "int8"))
+    ids = np.random.default_rng(1).integers(5, 40, (3, 9))
+    routed = np.random.default_rng(2).random((3, 9)) < 0.5
+    routed[:, 0] = False
+    for mask in (routed, np.zeros_like(routed)):
+        actual, wanted = (encoder._session.run({"input_ids": ids}, 0.0, mask) for encoder in encoders)
+        for name in ("keys", "weights"):
+            np.testing.assert_array_equal(actual[name][mask], wanted[name][mask])
+            assert not actual[name][~mask].any()
+
+
+@pytest.mark.usefixtures("fast")
 def test_default_model_equals_its_full_graph() -> None:
     encoders = both("default")
     rng = np.random.default_rng(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ PAIRS = [
     ("lens", "d3", "term"),
     ("copper", "d4", "term"),
 ]
+ALL_TEXTS = [*TEXTS.values(), *(query for query, _, _ in PAIRS)]
+WORDS = sorted({word for text in ALL_TEXTS for word in re.findall(r"\w{2,}", text.lower())})
 
 
 @pytest.fixture
@@ -48,19 +51,31 @@ def folder(write: Callable[[str, Any], str], tmp_path: Path) -> Path:
     return tmp_path
 
 
+def write_fixed_backbone(folder: Path, pieces: list[str]) -> Path:
+    """Write a random BERT that knows the letters of the texts and these words and pieces of words.
+
+    Its vocabulary is fixed: a trained one differs from run to run, and with it all scores.
+    """
+    import numpy as np
+    from tokenizers.models import WordPiece
+
+    from scripts.smoke_data import SPECIAL, train_tokenizer, write_backbone
+
+    letters = sorted(set("".join(ALL_TEXTS).lower()) - {" "})
+    vocabulary = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), *pieces]
+    tokenizer = train_tokenizer(ALL_TEXTS)
+    tokenizer.model = WordPiece({token: id for id, token in enumerate(vocabulary)}, unk_token="[UNK]")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_backbone(folder, len(vocabulary), np.random.default_rng(0))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random BERT whose WordPiece vocabulary comes from the five passages."""
+    """Random BERT that knows the words of the five passages."""
     pytest.importorskip("safetensors", reason="safetensors is not installed: `pip install citadel-ir[train]`")
-    import numpy as np
-
-    from scripts.smoke_data import train_tokenizer, write_backbone
-
-    path = tmp_path_factory.mktemp("backbone")
-    tokenizer = train_tokenizer([*TEXTS.values(), *(query for query, _, _ in PAIRS)])
-    tokenizer.save(str(path / "tokenizer.json"))
-    write_backbone(path, tokenizer.get_vocab_size(), np.random.default_rng(0))
-    return path
+    endings = sorted({f"##{word[-2:]}" for word in WORDS if len(word) > 2})
+    return write_fixed_backbone(tmp_path_factory.mktemp("backbone"), [*WORDS, *endings])
 
 
 @pytest.fixture

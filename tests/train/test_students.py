@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,29 +25,17 @@ from citadel.train.students.extra import read_extra
 from citadel.train.students.loop import StudentRun, distill, set_up, train_step
 from citadel.train.students.match import same_key
 from citadel.train.students.model import load_teacher
+from citadel.train.students.skipped import skipped_tokens
 from citadel.train.tokens import load_tokenizer
-from scripts.smoke_data import SPECIAL, train_tokenizer, write_backbone
-from tests.train.conftest import PAIRS, TEXTS
+from tests.train.conftest import WORDS, write_fixed_backbone
 
 Configs = Callable[..., DistillConfig]
 
 
 @pytest.fixture(scope="session")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random BERT with a fixed vocabulary: a trained one differs from run to run, and with it all scores."""
-    from tokenizers.models import WordPiece
-
-    texts = [*TEXTS.values(), *(query for query, _, _ in PAIRS)]
-    words = sorted({word for text in texts for word in re.findall(r"\w+", text.lower())})
-    letters = sorted(set("".join(texts).lower()) - {" "})
-    vocabulary = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
-    vocabulary += [word for word in words[::2] if len(word) > 1]  # the others are read letter by letter
-    tokenizer = train_tokenizer(texts)
-    tokenizer.model = WordPiece({token: id for id, token in enumerate(vocabulary)}, unk_token="[UNK]")
-    path = tmp_path_factory.mktemp("backbone")
-    tokenizer.save(str(path / "tokenizer.json"))
-    write_backbone(path, len(vocabulary), np.random.default_rng(0))
-    return path
+    """Random BERT that reads half of the words letter by letter."""
+    return write_fixed_backbone(tmp_path_factory.mktemp("backbone"), WORDS[::2])
 
 
 @pytest.fixture(scope="session")
@@ -115,11 +102,11 @@ def test_student_comes_closer_to_its_teacher(student: Configs, tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("name", ["scores", "weights", "semantic_scores"])
-def test_each_loss_of_scores_falls_alone(name: str, student: Configs, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "rate"), [("scores", 3e-4), ("weights", 1e-3), ("semantic_scores", 1e-3)])
+def test_each_loss_of_scores_falls_alone(name: str, rate: float, student: Configs, tmp_path: Path) -> None:
     others = ("states", "router", "tokens", "weights", "semantic", "semantic_scores", "scores")
     loss = dict.fromkeys(others, 0.0) | {name: 1.0}
-    config = student(loss=loss, batch={"cycle": ["pairs"]}, optimizer={"steps": 90, "lr": 1e-3})
+    config = student(loss=loss, batch={"cycle": ["pairs"]}, optimizer={"steps": 90, "lr": rate})
     run = set_up(config, tmp_path / "out", False, silent)
     with torch.no_grad():
         assert run.student.semantic is not None
@@ -164,6 +151,37 @@ def test_student_with_all_layers_has_no_loss(student: Configs, tmp_path: Path) -
     assert run.scored is not None
     queries, passages = run.scored
     assert same_key(queries) == same_key(passages) == 1.0
+
+
+def test_student_starts_from_an_earlier_one(student: Configs, tmp_path: Path) -> None:
+    earlier = distill(student(), tmp_path / "earlier")
+    [exported] = export(earlier, tmp_path / "model", "int8")
+    config = student(student={"start": str(exported), "key_margin": 0.5})
+    run = set_up(config, tmp_path / "out", False, silent)
+    given = load_model(exported).state_dict() | {"embeddings.word": load_model(earlier).embeddings.word}
+    assert all(torch.equal(tensor, given[name]) for name, tensor in run.student.state_dict().items())
+    assert run.student.config.key_margin == 0.5 and run.student.config.space == "tiny-space"
+    again = distill(config, tmp_path / "again")
+    assert "started from an earlier student of teacher" in (again / "card.md").read_text()
+    assert run.start is not None
+    assert run.fingerprint != config.fingerprint(run.teacher.digest, "other weights")
+    with pytest.raises(InputError, match="no student of this teacher and these layers: backbone differ"):
+        set_up(student(student={"start": str(earlier), "layers": [0]}), tmp_path / "out", False, silent)
+
+
+def test_tokens_without_keys_are_skipped_in_documents(
+    student: Configs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("citadel.train.students.skipped._FEWEST", 1)
+    run = set_up(student(student={"skip": 1.0}), tmp_path / "all", False, silent)
+    passages = run.data.passages
+    every = {token for row in range(len(passages)) for token in passages[row].tolist()} - {2, 3}
+    assert set(run.student.config.skipped_tokens) == every
+    assert set_up(student(), tmp_path / "none", False, silent).student.config.skipped_tokens == ()
+    assert run.teacher.model.config.tau == 0.1
+    run.teacher.model.config = replace(run.teacher.model.config, tau=5.0)  # no weight is above it
+    few = skipped_tokens(run.teacher.model, run.corpus, run.marker, 1e-9, 0, run.dtype)
+    assert set(few) == every
 
 
 def test_student_can_be_exported(student: Configs, tmp_path: Path) -> None:
@@ -261,6 +279,47 @@ def test_short_queries_are_words_of_passages(student: Configs, tmp_path: Path) -
     assert {"heart", "virus"} & {word for text in words for word in text.split()}
 
 
+def test_sentences_are_queries(student: Configs, folder: Path, tmp_path: Path) -> None:
+    config = student(batch={"words": 0.0, "crops": 0.0, "extra": 0.0, "sentences": 1.0, "queries": 64})
+    run = set_up(config, tmp_path / "out", False, silent)
+    tokenizer = load_tokenizer(run.teacher.folder)
+    passages = run.data.passages
+    whole = [tokenizer.decode(passages[row][1:-1].tolist()) for row in range(len(passages))]
+    assert len(run.corpus.sentences)
+    for group in run.batches.batch(2).groups:
+        ids, mask, _ = run.corpus.batch(group.spans)
+        for row, cells in zip(ids.tolist(), mask.sum(1).tolist(), strict=True):
+            text = tokenizer.decode(row[1 : cells - 1])
+            assert any(passage.startswith(text) or f". {text}" in passage for passage in whole)
+
+
+def test_joined_texts_run_on_into_the_next_passage(student: Configs, tmp_path: Path) -> None:
+    run = set_up(student(batch={"joined": 1.0, "tokens": 64}), tmp_path / "out", False, silent)
+    passages = run.data.passages
+    every = np.concatenate([passages[row][1:-1] for row in range(len(passages))]).tolist()
+    for step in (1, 4, 7):
+        [group] = run.batches.batch(step).groups
+        assert 16 <= group.spans.lengths.min() == group.spans.lengths.max() <= 32
+        ids, mask, padded = run.corpus.batch(group.spans)
+        assert mask.all() and not padded
+        for row in ids.tolist():
+            assert row[0] == 2 and row[-1] == 3
+            inner = row[1:-1]
+            assert any(every[at : at + len(inner)] == inner for at in range(len(every)))
+
+
+def test_near_pairs_have_neighbouring_passages(student: Configs, tmp_path: Path) -> None:
+    run = set_up(student(batch={"near": 2, "pairs": 8}), tmp_path / "out", False, silent)
+    examples, corpus = run.data.examples, run.corpus
+    by_passage = sorted(examples.positive.tolist())
+    following = {*zip(by_passage, [*by_passage[1:], by_passage[-1]], strict=True)}
+    for step in range(5):
+        chosen = run.batches._chosen(np.random.default_rng(step))
+        positives = examples.positive[chosen].reshape(-1, 2).tolist()
+        assert len(chosen) == 8 and {(first, second) for first, second in positives} <= following
+    assert len(corpus.queries)
+
+
 def test_extra_texts(student: Configs, folder: Path, tmp_path: Path) -> None:
     file = folder / "stubs.jsonl"
     file.write_text('{"text": "See also"}\nTable of contents\n')
@@ -284,6 +343,7 @@ def test_extra_texts(student: Configs, folder: Path, tmp_path: Path) -> None:
         ({"teacher": "nowhere"}, "there is no such teacher"),
         ({"space": "other"}, "the teacher's space is 'tiny-space', the config says 'other'"),
         ({"student": {"layers": [0, 9]}}, "names layer 9, the teacher has 3"),
+        ({"student": {"start": "nowhere"}}, "no such student to start from"),
         ({"data": {"passage_length": 128}}, "the backbone takes 64 tokens"),
         ({"data": {"extra": "missing.txt"}}, "data.extra: no such file"),
     ],
@@ -301,6 +361,9 @@ def test_invalid_runs(changes: dict[str, Any], message: str, student: Configs, t
         ({"batch": {"cycle": ["texts"]}}, "batch.cycle is 'texts'"),
         ({"batch": {"cycle": []}}, "batch.cycle is"),
         ({"batch": {"words": 0.9, "crops": 0.9}}, "above 1"),
+        ({"batch": {"sentences": 0.9}}, "above 1"),
+        ({"batch": {"near": 0}}, "batch.near is 0"),
+        ({"student": {"key_margin": 0.0}}, "student.key_margin is 0.0"),
         ({"optimizer": {"steps": 0}}, "optimizer.steps and optimizer.minutes"),
         ({"loss": {"kl": 1.0}}, "unknown key 'loss.kl'"),
         ({"seed": -1}, "seed must be"),

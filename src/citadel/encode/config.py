@@ -33,6 +33,7 @@ ADDED_LATER = (
     "static_queries",
     "unrouted_query_tokens",
     "document_offset",
+    "key_margin",
     "space",
 )
 BACKBONE_ADDED_LATER = (
@@ -148,6 +149,9 @@ class ModelConfig:
     unrouted_query_tokens: tuple[int, ...] = ()  # ids without keys in queries: function words
     # Hidden units of a document's offset, which lowers its semantic score with every query; 0: none.
     document_offset: int = 0
+    # Share of the greatest error of an estimated key that documents allow for; below 1, a few keys are lost
+    # (encode/key_bounds.py).
+    key_margin: float = 1.0
     # Models of one space have the same keys and comparable vectors; "": a space of its own.
     space: str = ""
 
@@ -318,6 +322,10 @@ def _problem(config: ModelConfig) -> str:
         "semantic vector": (
             not 0 <= config.document_offset <= MAX_OFFSET
             or (config.document_offset > 0 and not config.has_semantic)
+        ),
+        f"key_margin {config.key_margin} is not above 0 and at most 1, or not 1 and for another router than "
+        "dynamic": (
+            not 0 < config.key_margin <= 1 or (config.key_margin != 1 and config.router != "dynamic")
         ),
         f"the space {config.space[:64]!r} is no name: give up to 64 letters, digits, '.', '_' and '-'": bool(
             config.space and not SPACE.fullmatch(config.space)

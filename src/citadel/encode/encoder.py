@@ -153,8 +153,9 @@ class Encoder:
         self, texts: Sequence[Encoding], parts: list[list[int]], tau: float | None
     ) -> Iterator[tuple[list[int], dict[str, NDArray[Any]]]]:
         def encode(positions: list[int]) -> tuple[list[int], dict[str, NDArray[Any]]]:
-            inputs = self._inputs([texts[position] for position in positions])
-            return positions, self._session.run(inputs, tau)
+            some = [texts[position] for position in positions]
+            routed = np.stack([text.routed for text in some])  # [n, T]
+            return positions, self._session.run(self._inputs(some), tau, routed)
 
         if min(self._threads, len(parts)) <= 1:
             yield from map(encode, parts)

@@ -3,6 +3,9 @@
 Hardly one key per token exceeds τ. In coordinates in which states and keys have the same covariance, half of
 them decide about nearly all keys: by Cauchy and Schwarz, the others add at most the product of two lengths.
 Rounding only raises a bound, so no key above τ is lost.
+
+The others hardly ever add half of that, so a model may allow for less (`ModelConfig.key_margin`): a third of
+the coordinates then suffices, and with 0.5 about two keys in 100,000 are lost.
 """
 
 from __future__ import annotations
@@ -56,15 +59,17 @@ class _Keys(NamedTuple):
     lengths: Doubles  # [V, 3]: of the other coordinates, the codes, and their rounding errors
 
 
-def find_bounds(table: Table, states: NDArray[np.uint8], floor: float) -> Bounds | None:
+def find_bounds(table: Table, states: NDArray[np.uint8], floor: float, margin: float = 1.0) -> Bounds | None:
     """Bounds that tell which logits may exceed `floor`, fitted to a sample of states [n, h].
+
+    `margin` is the share of the greatest possible error that they allow for.
 
     None if the sample does not determine coordinates, or too many keys would remain.
     """
     width = table.codes.shape[1]
     if not 8 <= width <= MAX_WIDTH or len(states) < width:
         return None
-    lead = width // 8 * 4
+    lead = max(width // (8 if margin == 1 else 24), 1) * 4
     try:
         transform, inverse, steps = _coordinates(table, states)
     except np.linalg.LinAlgError:
@@ -80,6 +85,7 @@ def find_bounds(table: Table, states: NDArray[np.uint8], floor: float) -> Bounds
     lengths = np.stack([np.linalg.norm(part, axis=1) for part in parts], axis=1, dtype=np.float64)  # [n, 3]
     del moved, parts
     keys = _keys(table, inverse / factors.astype(np.float64), inverse @ means.astype(np.float64), lead, floor)
+    keys = keys._replace(lengths=margin * keys.lengths)
     if not np.isfinite(factors).all() or not np.isfinite(keys.lengths).all():
         return None
     units = _units(np.quantile(lengths, _USUAL, axis=0), keys.lengths.max(axis=0))

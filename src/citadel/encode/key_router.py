@@ -1,7 +1,8 @@
 """The router's matrix product outside ONNX Runtime, without storing V activations per token.
 
-Used only where it is faster. Keys and logits are bit-identical to the full graph. Weights may differ in the
-last bit, because the two libraries round the logarithm differently (in 1 of 100,663,296 numbers tried).
+Used only where it is faster. Keys and logits are bit-identical to the full graph, unless a model allows that
+a few keys are lost (`ModelConfig.key_margin`). Weights may differ in the last bit, because the two libraries
+round the logarithm differently (in 1 of 100,663,296 numbers tried).
 """
 
 from __future__ import annotations
@@ -34,22 +35,29 @@ _MAX_KEYS = 64  # per token; keys are inserted one by one, so ONNX Runtime is fa
 class KeyRouter:
     """Computes the outputs `keys` and `weights` of the full graph. Thread-safe."""
 
-    def __init__(self, states: str, router: Router, limit: int, table: Table) -> None:
+    def __init__(self, states: str, router: Router, limit: int, table: Table, margin: float = 1.0) -> None:
         self.states = states  # output of the shortened graph, the input of `choose`
-        self._router, self._num_keys, self._table = router, limit, table
+        self._router, self._num_keys, self._table, self._margin = router, limit, table, margin
         self._floor = math.inf  # of the logits that the bounds are for; infinite without bounds
         self._sample: list[NDArray[np.uint8]] | None = []  # states that the bounds are fitted to
         self._sampling = threading.Lock()
 
     def choose(
-        self, states: NDArray[np.uint8], length: int, tau: float | None = None
+        self,
+        states: NDArray[np.uint8],
+        length: int,
+        tau: float | None = None,
+        routed: NDArray[np.bool_] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Top keys of the tokens after [CLS]: [n, t, h] → [n, T, L], zeros for tokens without a state.
 
-        With τ, keys whose weights do not exceed it may be missing.
+        With τ, keys whose weights do not exceed it may be missing, and with `routed` [n, T] those of other
+        tokens.
         """
         n, t, h = states.shape
+        chosen = None if routed is None else np.flatnonzero(routed[:, 1 : 1 + t])
         rows = states.reshape(n * t, h)
+        rows = rows if chosen is None or len(chosen) == n * t else rows[chosen]
         floor = -math.inf if tau is None else math.expm1(min(tau, _LARGEST_TAU)) * (1 - _ROUNDED)
         if floor >= self._floor:
             keys, weights = self._router.best_above(rows, self._num_keys)
@@ -57,6 +65,8 @@ class KeyRouter:
             keys, weights = self._router.best(rows, self._num_keys)
             if self._sample is not None and tau is not None:
                 self._learn(rows, floor)
+        if len(keys) < n * t:
+            keys, weights = (self._spread(values, chosen, n * t) for values in (keys, weights))
         return {"keys": self._around(keys, n, length), "weights": self._around(weights, n, length)}
 
     def _learn(self, states: NDArray[np.uint8], floor: float) -> None:
@@ -70,7 +80,7 @@ class KeyRouter:
             if sum(map(len, self._sample)) < SAMPLE:
                 return
             sample, self._sample = np.concatenate(self._sample), None
-            bounds = find_bounds(self._table, sample, floor)
+            bounds = find_bounds(self._table, sample, floor, self._margin)
             if bounds is not None:
                 self._router.set_bounds(*bounds)
                 self._floor = floor  # last: from now on other threads use the bounds
@@ -78,6 +88,12 @@ class KeyRouter:
             return
         finally:
             self._sampling.release()
+
+    def _spread(self, values: NDArray[Any], rows: NDArray[np.int64] | None, count: int) -> NDArray[Any]:
+        """Values of some rows among zeros: [r, L] → [count, L]."""
+        whole = np.zeros((count, self._num_keys), values.dtype)
+        whole[rows] = values
+        return whole
 
     def _around(self, chosen: NDArray[Any], n: int, length: int) -> NDArray[Any]:
         """Pad with zeros: [n · t, L] → [n, T, L]."""
@@ -117,7 +133,8 @@ def shorten(file: OnnxFile, config: ModelConfig) -> Shortened | None:
         router = Router(table, scales, biases, step, zero)
         steps = (np.float32(step) * scales).astype(np.float64)
         whole = Table(table, steps, biases.astype(np.float64), zero)
-        return Shortened(file.cut(states, CHOSEN), KeyRouter(states, router, limit, whole))
+        chosen = KeyRouter(states, router, limit, whole, config.key_margin)
+        return Shortened(file.cut(states, CHOSEN), chosen)
     except ValueError:  # not an exported file; ONNX Runtime reports what is wrong with it
         return None
 

@@ -67,10 +67,16 @@ class Session:
         graph = short.graph if short else file.contents()
         self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
-    def run(self, inputs: Mapping[str, NDArray[Any]], tau: float | None = None) -> dict[str, NDArray[Any]]:
+    def run(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        tau: float | None = None,
+        routed: NDArray[np.bool_] | None = None,
+    ) -> dict[str, NDArray[Any]]:
         """Run a batch of texts of one length; return the outputs by name.
 
-        With τ, keys of a dynamic router whose weights do not exceed it may be missing.
+        With τ, keys of a dynamic router whose weights do not exceed it may be missing, and with `routed`
+        [n, T] those of other tokens.
         """
         given = dict(inputs)
         if MASK in self._inputs and MASK not in given:
@@ -81,7 +87,7 @@ class Session:
             arrays = dict(zip(self._names, outputs, strict=True))
             if self._router:
                 states, length = arrays.pop(self._router.states), inputs["input_ids"].shape[1]
-                arrays |= self._router.choose(states, length, tau)
+                arrays |= self._router.choose(states, length, tau, routed)
         except Exception as error:
             raise ResourceError(
                 f"{self._path}: a batch could not be encoded ({_first_line(error)})"

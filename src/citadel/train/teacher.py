@@ -152,6 +152,8 @@ def find_batch_teacher(
     models = tuple(
         (_sentence_encoder(name, vocabulary, dtype).to(device), weight) for name, weight in weights.items()
     )
+    for model, _ in models:
+        model.speed_up(config.run.compile, config.run.packed)
     lexical = TokenBm25.of(data.passages, models[0][0].config.backbone.vocabulary, silent, device)
     return BatchTeacher(models, lexical, loss, dtype, config.run.groups)
 

@@ -50,6 +50,8 @@ class StudentBatches:
         self._corpus, self._part, self._seed, self._query_length = corpus, part, seed, query_length
         self._examples, self._cut, self._longest = examples, min(part.cut, longest), longest
         self._weights = np.cumsum(examples.weight / examples.weight.sum())
+        self._order = np.argsort(examples.positive, kind="stable")  # of the pairs, by their passages
+        self._rank = np.argsort(self._order)
         lengths = corpus.passages.lengths
         self._short = self._buckets(np.minimum(lengths, self._cut), np.arange(len(lengths)))
         self._long = self._buckets(np.minimum(lengths, longest), np.flatnonzero(lengths > self._cut))
@@ -75,17 +77,34 @@ class StudentBatches:
         ]
 
     def _passages(self, rng: np.random.Generator) -> Spans:
+        if rng.random() < self._part.joined:
+            return self._joined(rng)
         buckets = self._long if self._long and rng.random() < self._part.long else self._short
         share = np.array([len(bucket.rows) / bucket.size for bucket in buckets])  # batches per epoch
         bucket = buckets[int(rng.choice(len(buckets), p=share / share.sum()))]
         chosen = bucket.rows[rng.integers(len(bucket.rows), size=bucket.size)]
         return self._corpus.passages.some(chosen).cut(bucket.length)
 
+    def _joined(self, rng: np.random.Generator) -> Spans:
+        """Texts longer than most passages, which run on into the next passages."""
+        longest = min(self._longest, self._corpus.passages_end + 2)
+        size = int(rng.integers(min(self._cut, longest), longest + 1)) // _STEP * _STEP or longest
+        rows = rng.integers(len(self._corpus.passages), size=max(1, self._part.tokens // size))
+        begins = np.minimum(self._corpus.passages.begins[rows], self._corpus.passages_end - size + 2)
+        return Spans(begins, np.full(len(begins), size - 2))
+
+    def _chosen(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Pairs, `near` at a time of neighbouring passages."""
+        part = self._part
+        first = np.searchsorted(self._weights, rng.random(-(-part.pairs // part.near)), side="right")
+        rank = self._rank[np.minimum(first, len(self._weights) - 1)][:, None] + np.arange(part.near)
+        chosen = self._order[np.minimum(rank, len(self._order) - 1)]
+        return np.asarray(chosen.ravel()[: part.pairs], np.int64)
+
     def _pairs(self, rng: np.random.Generator) -> StudentBatch:
         """Real queries and their passages, with random short queries and extra texts on both sides."""
         part, corpus = self._part, self._corpus
-        chosen = np.searchsorted(self._weights, rng.random(part.pairs), side="right")
-        chosen = np.minimum(chosen, len(self._weights) - 1)
+        chosen = self._chosen(rng)
         queries = [corpus.queries.some(self._examples.query[chosen]).cut(self._query_length)]
         limit = self._longest if rng.random() < part.long else self._cut
         passages = [corpus.passages.some(np.unique(self._examples.positive[chosen])).cut(limit)]
@@ -100,11 +119,15 @@ class StudentBatches:
 
     def _queries(self, rng: np.random.Generator, count: int) -> Spans:
         part, corpus = self._part, self._corpus
-        words, crops, extra = (round(count * share) for share in (part.words, part.crops, part.extra))
+        shares = (part.words, part.crops, part.sentences, part.extra)
+        words, crops, sentences, extra = (round(count * share) for share in shares)
         extra = extra if len(corpus.extra) else 0
-        real = max(0, count - words - crops - extra)
+        sentences = sentences if len(corpus.sentences) else 0
+        real = max(0, count - words - crops - sentences - extra)
         drawn = [corpus.queries.some(rng.integers(len(corpus.queries), size=real))]
         drawn += [self._words(rng, words), self._crops(rng, crops)]
+        if sentences:
+            drawn.append(corpus.sentences.some(rng.integers(len(corpus.sentences), size=sentences)))
         if extra:
             drawn.append(corpus.extra.some(rng.integers(len(corpus.extra), size=extra)))
         return Spans.joined(drawn).cut(self._query_length)

@@ -22,15 +22,21 @@ _NOT_FINGERPRINTED = {"optimizer": ("steps", "minutes"), "data": ("cache",)}
 
 @dataclass(frozen=True, slots=True)
 class StudentPart:
-    """[student]: the teacher's layers that the student starts from."""
+    """[student]: what the student starts from."""
 
-    layers: tuple[int, ...] = (0, 3, 7, 11)
+    layers: tuple[int, ...] = (0, 3, 7, 11)  # of the teacher
+    start: str = ""  # an earlier student of as many layers, exported or a run, to start from instead
+    key_margin: float = 1.0  # written into the student's config.json
+    skip: float = 0.0  # documents skip tokens of which at most this share have a key of the teacher
 
     def __post_init__(self) -> None:
         if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 0:
             raise InputError(
                 f"student.layers is {list(self.layers)}: give layers of the teacher, from 0, ascending"
             )
+        above("student.key_margin", self.key_margin)
+        within("student.key_margin", self.key_margin, 0, 1)
+        within("student.skip", self.skip, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +53,12 @@ class BatchPart:
     queries: int = 1024  # texts per batch of queries
     words: float = 0.2  # share of random one- and two-word queries
     crops: float = 0.15  # share of random strings of up to 16 words
+    sentences: float = 0.0  # share of random sentences
     extra: float = 0.1  # share of data.extra among queries, and among the passages of pairs
     cut: int = 160  # tokens; passages are cut here …
     long: float = 0.1  # … except in this share of the batches
+    joined: float = 0.0  # share of the batches of passages whose texts run on into the next passages
+    near: int = 1  # pairs drawn together, whose passages follow each other
     bank: int = 8192  # recent passages that semantic scores are compared on
 
     def __post_init__(self) -> None:
@@ -57,14 +66,16 @@ class BatchPart:
             raise InputError(f"batch.cycle is {self.cycle!r}: give a list of {', '.join(BATCHES)}")
         for kind in self.cycle:
             one_of("batch.cycle", kind, BATCHES)
-        for name in ("tokens", "pairs", "queries"):
+        for name in ("tokens", "pairs", "queries", "near"):
             within(f"batch.{name}", getattr(self, name), 1, 1 << 24)
         within("batch.cut", self.cut, 8, 1 << 16)
         within("batch.bank", self.bank, 0, 1 << 22)
-        for name in ("words", "crops", "extra", "long"):
+        for name in ("words", "crops", "sentences", "extra", "long", "joined"):
             within(f"batch.{name}", getattr(self, name), 0, 1)
-        if self.words + self.crops + self.extra > 1:
-            raise InputError("batch.words + batch.crops + batch.extra is above 1: lower one of them")
+        if self.words + self.crops + self.sentences + self.extra > 1:
+            raise InputError(
+                "batch.words + batch.crops + batch.sentences + batch.extra is above 1: lower one of them"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +85,7 @@ class MatchPart:
     states: float = 1.0  # squared error of the last states
     router: float = 1.0  # squared error of the router's states
     tokens: float = 2.0  # squared error of the token vectors
-    weights: float = 0.2  # squared error of φ at the teacher's keys; pairs only
+    weights: float = 0.2  # squared error of φ at the keys of either; pairs only
     semantic: float = 20.0  # 1 − cosine of the semantic vectors
     semantic_scores: float = 0.3  # KL of semantic scores over the bank
     scores: float = 0.5  # KL of full scores over the passages of the batch; pairs only
@@ -181,11 +192,15 @@ class DistillConfig:
         tables["data"]["extra"] = tables.pop("extra")
         return tomli_w.dumps(tables)
 
-    def fingerprint(self, teacher: str) -> str:
-        """SHA-256 over everything that determines the weights; `teacher` identifies the teacher's."""
+    def fingerprint(self, teacher: str, start: str = "") -> str:
+        """SHA-256 over everything that determines the weights.
+
+        `teacher` and `start` identify the weights of the teacher and those that the student starts from.
+        """
         tables = {name: value for name, value in self._tables().items() if name not in ("run", "teacher")}
         for part, names in _NOT_FINGERPRINTED.items():
             tables[part] = {name: value for name, value in tables[part].items() if name not in names}
+        tables["student"]["start"] = start
         text = json.dumps([teacher, self.run.precision, tables], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +40,8 @@ from citadel.train.students.match import (
     text_states,
     weighted,
 )
-from citadel.train.students.model import TeacherModel, load_teacher, new_student, write_card
+from citadel.train.students.model import TeacherModel, load_start, load_teacher, new_student, write_card
+from citadel.train.students.skipped import skipped_tokens
 from citadel.train.students.spans import Corpus
 from citadel.train.tokens import check_vocabulary, load_tokenizer
 
@@ -52,6 +53,7 @@ class StudentRun:
     config: DistillConfig
     out: Path
     teacher: TeacherModel
+    start: TeacherModel | None
     student: Citadel
     data: Data
     corpus: Corpus
@@ -68,7 +70,7 @@ class StudentRun:
 
     @property
     def fingerprint(self) -> str:
-        return self.config.fingerprint(self.teacher.digest)
+        return self.config.fingerprint(self.teacher.digest, self.start.digest if self.start else "")
 
     def elapsed(self) -> float:
         """Seconds of training, over all processes of the run."""
@@ -203,12 +205,13 @@ def _finish(run: StudentRun, log: Log, meter: Meter) -> Path:
     """Check the last step, evaluate, and write the model into the run's folder."""
     run.student.eval()
     if run.config.run.evaluate_at_end:
+        run.save()  # evaluation may be interrupted
         part = (run.student, run.data, run.marker, run.config.run.evaluate_queries)
         figures = {f"both {name}": value for name, value in evaluate(*part, meter=meter).items()}
         queries_only = evaluate(*part, meter=meter, documents=run.teacher.model)
         figures |= {f"queries only {name}": value for name, value in queries_only.items()}
         log(run.step, figures)
-    write_card(run.out, run.config, run.teacher, len(run.data.passages), run.step)
+    write_card(run.out, run.config, run.teacher, run.start, len(run.data.passages), run.step)
     state.publish(run.out, run.student, run.tokenizer)
     return run.out
 
@@ -224,12 +227,14 @@ def set_up(config: DistillConfig, out: Path, resume: bool, meter: Meter) -> Stud
     shape = teacher.model.config.backbone
     check_vocabulary(tokenizer, shape.vocabulary, str(teacher.folder))
     check_lengths(config.data, shape.longest)
-    student = new_student(teacher, config).to(device)
+    start = load_start(expand(config.student.start))
+    student = new_student(teacher, config, start).to(device)
     state.check_out(out, resume)
     extra = extra_tokens(expand(config.extra), tokenizer, config.data.query_length)
     data = load_data(config, tokenizer, meter)
     vocabulary = tokenizer.get_vocab()
-    corpus = Corpus(data, extra, _begins_word(vocabulary, shape.vocabulary), device)
+    words = (_begins_word(vocabulary, shape.vocabulary), _ends_sentence(vocabulary, shape.vocabulary))
+    corpus = Corpus(data, extra, *words, device)
     batches = StudentBatches(
         corpus, data.examples, config.batch, config.seed, config.data.query_length, config.data.passage_length
     )
@@ -238,10 +243,12 @@ def set_up(config: DistillConfig, out: Path, resume: bool, meter: Meter) -> Stud
     teacher.model.to(device).requires_grad_(False)
     teacher.model.keep_in(dtype)
     teacher.model.prepare_router(dtype)
+    skipped = skipped_tokens(teacher.model, corpus, marker, config.student.skip, config.seed, dtype)
+    student.config = replace(student.config, skipped_tokens=skipped)
     bank = torch.zeros(0, student.config.semantic_dimension, device=device)
     run = StudentRun(
-        config, out, teacher, student, data, corpus, batches, marker, _optimizer(student, config), dtype,
-        out / TOKENIZER, bank,
+        config, out, teacher, start, student, data, corpus, batches, marker, _optimizer(student, config),
+        dtype, out / TOKENIZER, bank,
     )  # fmt: skip
     if resume:
         _resume(run)
@@ -270,6 +277,13 @@ def _begins_word(vocabulary: dict[str, int], size: int) -> Any:
     begins[[id for id in chosen if id < size]] = True
     begins[[id for token, id in vocabulary.items() if is_punctuation(token) and id < size]] = False
     return begins
+
+
+def _ends_sentence(vocabulary: dict[str, int], size: int) -> Any:
+    """Mask of the tokens that end a sentence."""
+    ends = np.zeros(size, bool)
+    ends[[vocabulary[token] for token in ".!?" if vocabulary.get(token, size) < size]] = True
+    return ends
 
 
 def _optimizer(student: Citadel, config: DistillConfig) -> torch.optim.Optimizer:

@@ -139,11 +139,16 @@ def add_scored(
     """Route a group with student and teacher; add the distance of φ at the teacher's keys."""
     (student, teacher), (ours, theirs) = models, states
     target = top_keys(teacher, theirs.router, routed, count)
-    mask = routed[..., None].float()
-    distance = (weights_at(student, ours.router, routed, target.keys) - target.weights).square() * mask
-    losses.add("weights", distance.sum(), mask.sum() * count)
     keys = top_keys(student, ours.router, routed, count).keys
     weights = weights_at(student, ours.router, routed, keys)
+    with torch.no_grad():
+        wanted = weights_at(teacher, theirs.router, routed, keys)
+    mask = routed[..., None].float()
+    for given, true in (
+        (weights_at(student, ours.router, routed, target.keys), target.weights),
+        (weights, wanted),  # keys that the teacher would not choose
+    ):
+        losses.add("weights", ((given - true).square() * mask).sum(), mask.sum() * count)
     side.student.append(_encoded(ours, routed, keys, weights))
     side.teacher.append(_encoded(theirs, routed, *target))
 

@@ -14,6 +14,7 @@ from citadel.train.ragged import Ragged, Rows
 from citadel.train.tokens import Special
 
 _STEP = 8  # widths of batches are multiples of this, which suits tensor cores
+_SENTENCE = 6  # tokens of a sentence at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ class Spans:
 class Corpus:
     """All token ids on one device: a batch is one gather, without work on the host.
 
-    The tables hold whole texts, [CLS] … [SEP]; `begins_word` marks the tokens that begin a word.
+    The tables hold whole texts, [CLS] … [SEP]. Here they follow each other without these, so that a span may
+    run on into the next passage. `begins_word` marks the tokens that begin a word, `ends_sentence` those
+    after which a sentence may begin.
     """
 
     def __init__(
@@ -62,24 +65,43 @@ class Corpus:
         data: Data,
         extra: Ragged,
         begins_word: NDArray[np.bool_],
+        ends_sentence: NDArray[np.bool_],
         device: torch.device,
     ) -> None:
         values, spans, start = [], [], 0
         for table in (data.passages, data.queries, extra):
-            values.append(np.asarray(table.values[:]).astype(np.int32))
-            spans.append(Spans(table.offsets[:-1] + 1 + start, np.maximum(table.lengths - 2, 0)))
-            start += len(values[-1])
+            inner, sizes = _without_ends(table)
+            values.append(inner)
+            spans.append(Spans(start + np.cumsum(sizes) - sizes, sizes))
+            start += len(inner)
         self.passages, self.queries, self.extra = spans
         self.special: Special = data.special
         self._text_ends = self.passages.begins + self.passages.sizes
         flat = np.concatenate(values)
-        self.word_starts = _word_starts(flat[: len(values[0])], begins_word, self.special)
+        self.word_starts = np.flatnonzero(begins_word[values[0]]).astype(np.int32)
+        self.sentences = self._sentences(values[0], begins_word, ends_sentence)
         self._ids = torch.from_numpy(flat).to(device)
+
+    @property
+    def passages_end(self) -> int:
+        """Number of tokens of all passages, which come first."""
+        return int(self._text_ends[-1]) if len(self._text_ends) else 0
 
     def within_text(self, begins: Rows, sizes: Rows) -> Rows:
         """Sizes of spans that begin inside passages, cut at the end of their passage."""
-        ends = self._text_ends[np.searchsorted(self._text_ends, begins)]
+        ends = self._text_ends[np.searchsorted(self._text_ends, begins, side="right")]
         return np.asarray(np.minimum(sizes, ends - begins), np.int64)
+
+    def _sentences(
+        self, passages: NDArray[np.int32], begins_word: NDArray[np.bool_], ends_sentence: NDArray[np.bool_]
+    ) -> Spans:
+        """The sentences of the passages, by their punctuation; fragments are left out."""
+        starts = np.zeros(len(passages), bool)
+        starts[1:] = ends_sentence[passages[:-1]]
+        starts[self.passages.begins[self.passages.sizes > 0]] = True
+        bounds = np.append(np.flatnonzero(starts), len(passages))
+        spans = Spans(bounds[:-1], np.diff(bounds))
+        return spans.some((spans.sizes >= _SENTENCE) & begins_word[passages[spans.begins]])
 
     def batch(self, spans: Spans) -> tuple[Tensor, Tensor, bool]:
         """Ids and mask [n, T], padded to a multiple of 8, and whether anything is padded."""
@@ -98,9 +120,10 @@ class Corpus:
         return ids, inside.long(), bool(lengths.min() < width)
 
 
-def _word_starts(
-    values: NDArray[np.int32], begins_word: NDArray[np.bool_], special: Special
-) -> NDArray[np.int32]:
-    """Positions of the tokens that begin a word."""
-    starts = begins_word[values] & (values != special.cls) & (values != special.sep)
-    return np.flatnonzero(starts).astype(np.int32)
+def _without_ends(table: Ragged) -> tuple[NDArray[np.int32], Rows]:
+    """The token ids of all texts without [CLS] and [SEP], and their number per text."""
+    values = np.asarray(table.values[:]).astype(np.int32)
+    inner = np.ones(len(values), bool)
+    filled = np.flatnonzero(table.lengths > 0)
+    inner[table.offsets[filled]] = inner[table.offsets[filled + 1] - 1] = False
+    return values[inner], np.maximum(table.lengths - 2, 0)
