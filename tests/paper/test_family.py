@@ -57,6 +57,22 @@ def test_claim_holds_or_does_not_hold(tmp_path: Path) -> None:
     assert "does not hold here" in family_table(read_folder(tmp_path))
 
 
+def test_systems_with_a_teacher_have_their_own_table(tmp_path: Path) -> None:
+    """Both are compared on equal terms: CITADEL with ColBERT, CITADEL+ with ColBERT-v2."""
+    keep(tmp_path, "CITADEL", [0.5, 0.7, 0.9], 100)
+    keep(tmp_path, "ColBERT", [0.4, 0.5, 0.6], 10_100)
+    keep(tmp_path, "CITADEL+", [0.6, 0.7, 0.9], 100)
+    assert "with a teacher" not in family_table(read_folder(tmp_path))
+    assert "CITADEL+ is at least as good as ColBERT (" in family_table(read_folder(tmp_path))
+    keep(tmp_path, "ColBERT-v2", [0.7, 0.8, 0.9], 10_100)
+    plain, taught = family_table(read_folder(tmp_path)).split("### tiny, with a teacher (")
+    assert "### tiny, without a teacher (" in plain
+    assert "CITADEL is at least as good as ColBERT (" in plain and "CITADEL+" not in plain
+    assert "CITADEL+ is worse than ColBERT-v2 (" in taught and "against CITADEL+" in taught
+    assert "| ColBERT-v2 | 0.8000 |" in taught
+    assert "a teacher" not in family_table(read_folder(tmp_path), "ColBERT")
+
+
 def test_missing_values_are_dashes(tmp_path: Path) -> None:
     keep(tmp_path, "DPR-128", [0.5, 0.5], 10, measures={}, stages={}, postings=0, list_sizes=[], bytes=0)
     assert "| DPR-128 | – | – | – | – | – | – | – | – |" in family_table(read_folder(tmp_path))

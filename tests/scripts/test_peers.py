@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks" / "pee
 import harness
 import prepare
 import run as peers
+import tokens
 
 
 @pytest.fixture
@@ -104,3 +106,54 @@ def test_prepare_a_family(
     write_checkpoint(tmp_path / "family" / "splade", tiny_config("static"))
     with pytest.raises(SystemExit, match="its router is static; --splade needs sparse"):
         prepare.main()
+
+
+@pytest.fixture
+def token_vectors() -> tokens.Tokens:
+    """300 documents of up to 9 tokens, the first without any, and 12 queries of 3 tokens."""
+    rng = np.random.default_rng(0)
+    offsets = tokens.offsets([0, *rng.integers(1, 10, 299).tolist()])
+    rows = rng.standard_normal((int(offsets[-1]) + 36, 16)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    documents, queries = rows[:-36].astype(np.float16), rows[-36:]
+    return tokens.Tokens(documents, offsets, queries, tokens.offsets([3] * 12))
+
+
+def test_exact_token_search_is_the_plain_loop(
+    token_vectors: tokens.Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "BLOCK", 7)
+    for query, ranked in enumerate(tokens.exact(token_vectors)):
+        wanted = [
+            -(token_vectors.query(query) @ token_vectors.document(number).T).max(1).sum()
+            if len(token_vectors.document(number))
+            else np.inf
+            for number in range(len(token_vectors))
+        ]
+        assert ranked.tolist() == np.argsort(wanted)[: tokens.K].tolist()
+
+
+def test_citadel_reaches_the_overlap(token_vectors: tokens.Tokens, tmp_path: Path) -> None:
+    truth = tokens.exact(token_vectors)
+    name, parameter, overlap, p50, p95, queries = tokens.row(
+        "citadel, int8", tokens.ENGINES["citadel, int8"](token_vectors, tmp_path), truth
+    )
+    assert (name, queries) == ("citadel, int8", 6)
+    assert int(parameter) in tokens.EFS and overlap > 0.9 and 0 < p50 <= p95
+
+
+def test_an_engine_that_never_reaches_the_overlap_is_measured_at_its_best() -> None:
+    truth = np.arange(40).reshape(4, 10)
+    built = tokens.Built(lambda query, size: truth[query, :size].tolist(), (3, 9, 5))
+    assert tokens.row("engine", built, truth)[:3] == ["engine", "9", 0.9]
+
+
+def test_an_engine_that_is_not_installed_has_no_row(token_vectors: tokens.Tokens, tmp_path: Path) -> None:
+    if importlib.util.find_spec("qdrant_edge"):
+        pytest.skip("Qdrant Edge is installed")
+    file = tmp_path / "tokens.npz"
+    arrays: Any = token_vectors._asdict()
+    np.savez(file, **arrays)
+    np.save(tmp_path / "tokens.exact.npy", tokens.exact(token_vectors))
+    [name, reason] = tokens.run_one("Qdrant Edge", file, str(peers.SOURCE), 60)
+    assert name == "Qdrant Edge" and "failed with code 1" in reason

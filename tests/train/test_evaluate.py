@@ -121,6 +121,17 @@ def test_evaluation_ranks_by_the_training_score(router: str, many: Any, model_of
     assert max(expected.values()) > 0
 
 
+@pytest.mark.parametrize("router", ["static", "none"])
+def test_a_sample_of_passages(router: str, many: Any, model_of: Callable[..., Any]) -> None:
+    """Fewer passages compete; the positives are always among them, and a sample of all is everything."""
+    model, marker = model_of(many, router)
+    whole, sampled = (evaluate(model, many, marker, passages=passages) for passages in (0, 40))
+    assert sampled["RR@10"] >= whole["RR@10"]
+    assert 0 < whole["R@100"] <= sampled["R@100"] == 1
+    assert sampled != whole
+    assert evaluate(model, many, marker, passages=300) == whole
+
+
 def test_limit_and_absence_of_queries(many: Any, model_of: Callable[..., Any]) -> None:
     from dataclasses import replace
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from citadel.model.citadel import Citadel, EncodedTexts
@@ -87,3 +88,25 @@ def test_outcome_holds_no_graph(cache: int) -> None:
     ]
     assert not any(tensor.requires_grad for tensor in (outcome.loss, *kept))
     assert outcome.loss.item() == pytest.approx(sum(term.item() for term in outcome.terms.values()))
+
+
+def test_packed_texts_have_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without padding, as on a GPU."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, longest: int) -> Tensor:
+        cuts = starts.tolist()[1:-1]
+        assert longest >= int(starts.diff().max())
+        parts = zip(*(whole.transpose(0, 1).tensor_split(cuts, 1) for whole in (q, k, v)), strict=True)
+        return torch.cat([F.scaled_dot_product_attention(*part) for part in parts], 1).transpose(0, 1)
+
+    model = tiny_citadel("dynamic")
+    queries, passages = tiny_texts(model, 3, 0, query=True), tiny_texts(model, 6, 1)
+    assert not passages.mask.all()
+    outcome, expected = gradients(model, queries, passages, 0)
+    monkeypatch.setattr("citadel.model.packed_attention.can_attend", lambda *_: True)
+    monkeypatch.setattr("citadel.model.packed_attention.attend", attend)
+    model.packs = True
+    packed, result = gradients(model, queries, passages, 0)
+    torch.testing.assert_close(packed.loss, outcome.loss)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(result[name], gradient, msg=name)

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from citadel.encode.config import BackboneConfig
+from citadel.model import packed_attention
 from citadel.model.positions import distance_classes, rotations
 
+_LONGEST = 128  # tokens: shorter packed texts take the same kernel
 # Without cuDNN, which compiles a plan for each new shape in 0.1 s; texts come in hundreds of shapes.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
@@ -40,6 +42,8 @@ class Surroundings(NamedTuple):
     bias: Tensor | None = None  # [n, 1 or heads, T, T]
     rotation: tuple[Tensor, Tensor] | None = None  # cosines and sines, each [T, d/2]
     visible: Tensor | None = None  # [n, T, 1], tokens that see any other, where some may not
+    starts: Tensor | None = None  # [texts + 1], int32: where packed texts start; then n is 1
+    longest: int = 0  # of them, or more
 
 
 class Embeddings(nn.Module):
@@ -73,12 +77,16 @@ class Attention(nn.Module):
         self.output = Linear(config.hidden, config.hidden)
         self.norm = LayerNorm(config.hidden, eps=config.epsilon)
 
-    def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, around: Surroundings) -> Tensor:
         n, length, hidden = x.shape
         qkv = self.qkv(x).view(n, length, 3, self.heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [n, heads, T, h/heads]
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        normalized: Tensor = self.norm(x + self.output(mixed.transpose(1, 2).reshape(n, length, hidden)))
+        if around.starts is None:
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [n, heads, T, h/heads]
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=around.bias).transpose(1, 2)
+        else:
+            q, k, v = qkv[0].unbind(1)  # each [N, heads, h/heads]
+            mixed = packed_attention.attend(q, k, v, around.starts, around.longest)
+        normalized: Tensor = self.norm(x + self.output(mixed.reshape(n, length, hidden)))
         return normalized
 
 
@@ -146,7 +154,7 @@ class Layer(nn.Module):
         self.feedforward = FeedForward(config)
 
     def forward(self, x: Tensor, around: Surroundings) -> Tensor:
-        out: Tensor = self.feedforward(self.attention(x, around.bias))
+        out: Tensor = self.feedforward(self.attention(x, around))
         return out
 
 
@@ -175,6 +183,7 @@ class Backbone(nn.Module):
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.shape = config
+        self.packs = False  # whether texts are encoded without padding, on a GPU that can
         self.embeddings = Embeddings(config)
         is_modern = config.architecture == "modernbert"
         self.layers = nn.ModuleList(
@@ -206,20 +215,42 @@ class Backbone(nn.Module):
         if self.final_norm is not None:
             self.final_norm.to(dtype)
 
-    def speed_up(self) -> None:
-        """Compile the layers; they share one graph for texts of all lengths, so this takes seconds."""
-        for layer in self.layers:
+    def speed_up(self, compiled: bool = True, packed: bool = False) -> None:
+        """Compile the layers; they share one graph for texts of all lengths, so this takes seconds.
+
+        `packed` leaves padding out of the layers, on a GPU that can.
+        """
+        self.packs = packed and self.can_pack
+        for layer in self.layers if compiled else ():
             layer.compile(dynamic=True)
 
     def forward(
         self, ids: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32, padded: bool | None = None
     ) -> Tensor:
         x: Tensor = self.embeddings(ids, dtype)  # [n, T, h]
+        if self.packs and packed_attention.can_attend(x.device, dtype):
+            return self._packed(x, mask)
         around = self._surroundings(attention_bias(mask, dtype, padded), x)
         with sdpa_kernel(_ATTENTION):
             for number, layer in enumerate(self.layers):
                 x = layer(x, around[self.shape.is_local(number)])
         return x if self.final_norm is None else self.final_norm(x)
+
+    @property
+    def can_pack(self) -> bool:
+        """Whether the architecture can encode texts without padding."""
+        return not self.shape.relative_buckets and all(isinstance(layer, Layer) for layer in self.layers)
+
+    def _packed(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Run the layers on tokens alone; padding gets 0. Finding the tokens costs one synchronisation."""
+        rows = mask.flatten().nonzero().squeeze(1)  # [N]
+        starts = F.pad(mask.sum(1).cumsum(0), (1, 0)).int()
+        around = Surroundings(starts=starts, longest=max(mask.shape[1], _LONGEST))
+        packed = x.flatten(0, 1).index_select(0, rows)[None]  # [1, N, h]
+        for layer in self.layers:
+            packed = layer(packed, around)
+        flat = packed.new_zeros(mask.numel(), packed.shape[-1])
+        return flat.index_copy(0, rows, packed[0]).view(*mask.shape, -1)
 
     def _surroundings(self, bias: Tensor | None, x: Tensor) -> Sequence[Surroundings]:
         """Those of layers with full attention, and of local layers."""

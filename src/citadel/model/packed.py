@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from citadel.model.backbone import Layer
 from citadel.model.citadel import Citadel
+from citadel.model.packed_attention import attend, can_attend
 from citadel.model.router import route_top
 
 _ROUTED_AT_ONCE = 1 << 13  # tokens
@@ -47,27 +47,9 @@ class PackedEncoding(NamedTuple):
     semantic: Tensor | None  # [n, s]
 
 
-@cache
-def _flash() -> Any:
-    """Attention over packed texts; None in versions of torch without it."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    return varlen_attn
-
-
 def can_pack(model: Citadel, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a model can encode packed texts."""
-    return (
-        device.type == "cuda"
-        and dtype in (torch.bfloat16, torch.float16)
-        and torch.cuda.get_device_capability(device) >= (8, 0)
-        and all(isinstance(layer, Layer) for layer in model.layers)
-        and not model.shape.relative_buckets
-        and model.config.router == "dynamic"
-        and _flash() is not None
-    )
+    return can_attend(device, dtype) and model.can_pack and model.config.router == "dynamic"
 
 
 @torch.no_grad()
@@ -104,12 +86,6 @@ def _attention(layer: Layer, x: Tensor, texts: PackedTexts) -> Tensor:
     mixed = attend(q, k, v, texts.starts, texts.longest)
     normalized: Tensor = part.norm(x + part.output(mixed.reshape(len(x), -1)))
     return normalized
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, longest: int) -> Tensor:
-    """Attention within each text [N, heads, h/heads]."""
-    mixed: Tensor = _flash()(q, k, v, starts, starts, longest, longest)
-    return mixed
 
 
 def _route(model: Citadel, x: Tensor, routed: Tensor) -> tuple[Tensor, Tensor]:

@@ -67,11 +67,14 @@ def all_to_all_score(
     >>> all_to_all_score(q, yes, torch.tensor([[[0.5, 0.0], [0.0, -1.0]]]), yes).tolist()
     [[0.5]]
     """
+    text, token = torch.nonzero(mask, as_tuple=True)
+    rows = query[text, token]  # [R, d]; most of a batch of queries is padding
     parts = [
         checkpoint(
             _all_to_all_part,
-            query,
-            mask,
+            rows,
+            text,
+            len(query),
             passages[at : at + step],
             present[at : at + step],
             use_reentrant=False,
@@ -81,12 +84,12 @@ def all_to_all_score(
     return torch.cat(parts, dim=1)
 
 
-def _all_to_all_part(query: Tensor, mask: Tensor, passages: Tensor, present: Tensor) -> Tensor:
-    flat = query.flatten(0, 1) @ passages.flatten(0, 1).T  # [B·Tq, c·T]
-    products = flat.view(*query.shape[:2], *passages.shape[:2])  # [B, Tq, c, T]
-    best = products.masked_fill(~present, float("-inf")).amax(-1)  # [B, Tq, c]
-    best = torch.where(mask[..., None] & present.any(-1), best, 0)
-    return best.sum(1, dtype=torch.promote_types(best.dtype, torch.float32))  # [B, c]
+def _all_to_all_part(rows: Tensor, texts: Tensor, queries: int, passages: Tensor, present: Tensor) -> Tensor:
+    products = (rows @ passages.flatten(0, 1).T).view(len(rows), *passages.shape[:2])  # [R, c, T]
+    best = products.masked_fill(~present, float("-inf")).amax(-1)  # [R, c]
+    best = torch.where(present.any(-1), best, 0)
+    best = best.to(torch.promote_types(best.dtype, torch.float32))
+    return best.new_zeros(queries, best.shape[1]).index_add(0, texts, best)  # [B, c]
 
 
 def _rows(batch: RoutedBatch) -> _LiveRows:

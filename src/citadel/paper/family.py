@@ -1,4 +1,7 @@
-"""Compare all systems per collection, with paired t-tests against CITADEL."""
+"""Compare all systems per collection, with paired t-tests against CITADEL.
+
+Systems that learned from a teacher have tables of their own, once there is one to compare CITADEL+ with.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from citadel.paper.measured import Measured
 from citadel.paper.parts import Table
 from citadel.paper.record import Measurement
 
-BASELINE = "CITADEL"
+BASELINE, TAUGHT_BASELINE = "CITADEL", "CITADEL+"
+TAUGHT = ("SPLADE-v2", "ColBERT-v2", "ColBERT-PLAID", TAUGHT_BASELINE, "CITADEL+ w/o reg.")  # by a teacher
 MEASURE = "nDCG@10"
 COLUMNS = (
     "system", "nDCG@10", "p", "R@100", "p", "dot products per query", "postings per document", "largest list",
@@ -24,23 +28,33 @@ def family_table(measurements: Sequence[Measured], baseline: str = BASELINE) -> 
 
 
 def family_tables(measurements: Sequence[Measured], baseline: str = BASELINE) -> list[Table]:
-    """Make one table per collection, with each system at its default settings."""
+    """Make one table per collection, or two, with each system at its default settings."""
     names = dict.fromkeys(each.record.collection for each in measurements)
-    return [_collection(name, measurements, baseline) for name in names]
+    taught = [each for each in measurements if each.record.system in TAUGHT]
+    if baseline != BASELINE or not any("v2" in each.record.system for each in taught):
+        return [_collection(name, measurements, baseline) for name in names]
+    others = [each for each in measurements if each not in taught]
+    return [
+        _collection(name, some, base, kind)
+        for name in names
+        for some, base, kind in (
+            (others, BASELINE, ", without a teacher"),
+            (taught, TAUGHT_BASELINE, ", with a teacher"),
+        )
+        if any(each.record.collection == name for each in some)
+    ]
 
 
-def _collection(name: str, measurements: Sequence[Measured], baseline: str) -> Table:
+def _collection(name: str, measurements: Sequence[Measured], baseline: str, kind: str = "") -> Table:
     shown = [
         each for system in systems(measurements) if (each := usual(measurements, system, name)) is not None
     ]
     shown = shown or [each for each in measurements if each.record.collection == name]  # only a keys sweep
     base, first = usual(measurements, baseline, name), shown[0].record
     note = f"p: two-sided paired t-test over the queries against {baseline}; {_conditions(shown)}."
-    title = f"{name} ({first.documents:,} documents, {first.queries:,} queries)"
-    claims = [
-        claim(usual(measurements, system, name), usual(measurements, "ColBERT", name))
-        for system in ("CITADEL", "CITADEL+")
-    ]
+    title = f"{name}{kind} ({first.documents:,} documents, {first.queries:,} queries)"
+    pairs = (("CITADEL", "ColBERT"), (TAUGHT_BASELINE, "ColBERT"), (TAUGHT_BASELINE, "ColBERT-v2"))
+    claims = [claim(*(usual(measurements, system, name) for system in pair)) for pair in pairs]
     return Table(
         title, COLUMNS, [_row(each, base) for each in shown], [part for part in (note, *claims) if part]
     )
@@ -97,7 +111,7 @@ def claim(citadel: Measured | None, colbert: Measured | None) -> str:
     fewer = f"1/{1 / products:,.0f} of its dot products"
     holds = "holds" if better.difference >= 0 and products <= 0.01 else "does not hold"
     return (
-        f"{ours.system} is {verdict} ColBERT ({evidence}) with {fewer}: "
+        f"{ours.system} is {verdict} {theirs.system} ({evidence}) with {fewer}: "
         f"the claim (quality no lower, at most 1/100 of the products) {holds} here."
     )
 

@@ -26,8 +26,10 @@ _NOT_FINGERPRINTED = {
     "log_every",
     "evaluate_every",
     "evaluate_queries",
+    "evaluate_passages",
     "evaluate_at_end",
     "checkpoint_every",
+    "packed",
     "device",
 }
 

@@ -320,16 +320,19 @@ class RunPart:
     log_every: int = 50
     evaluate_every: int = 0
     evaluate_queries: int = 0  # 0: all held-out queries
+    evaluate_passages: int = 0  # searched, besides the positives; 0: all
     evaluate_at_end: bool = True
     checkpoint_every: int = 0
     precision: str = "auto"  # bf16 on CUDA, else fp32
     compile: bool = False
+    packed: bool = False  # encode without padding, on a GPU
     groups: int = 4  # passages are encoded in this many groups by length, to reduce padding
     device: str = "auto"
 
     def __post_init__(self) -> None:
         one_of("run.precision", self.precision, ("auto", "bf16", "fp32"))
-        for name in ("log_every", "evaluate_every", "evaluate_queries", "checkpoint_every"):
+        every = ("log_every", "evaluate_every", "evaluate_queries", "evaluate_passages", "checkpoint_every")
+        for name in every:
             within(f"run.{name}", getattr(self, name), 0, math.inf)
         within("run.groups", self.groups, 1, 1 << 10)
 

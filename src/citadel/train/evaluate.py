@@ -12,12 +12,12 @@ from torch import Tensor
 
 from citadel.bench.exact import ExactSearch, RoutedRows
 from citadel.model.citadel import Citadel
-from citadel.model.encoder import FlatTexts, TorchEncoder
+from citadel.model.encoder import FlatTexts, TokenRows, TorchEncoder
 from citadel.progress import Meter, silent
 from citadel.routing import get_router
 from citadel.train.data import Data, Examples
 from citadel.train.inputs import Marker
-from citadel.train.ragged import Ragged
+from citadel.train.ragged import Ragged, Rows
 
 DEPTH = 100
 NUM_KEPT = DEPTH + 32  # room for other known answers, which are removed
@@ -54,10 +54,12 @@ def evaluate(
     tau: float | None = None,
     meter: Meter = silent,
     documents: Citadel | None = None,
+    passages: int = 0,
 ) -> dict[str, float]:
     """Measure nDCG@10, RR@10 and R@100 on held-out pairs and unseen sources, and postings per passage.
 
-    `queries` limits the number of pairs of each; 0 means all. `documents` is the model that encodes
+    `queries` limits the number of pairs of each, and `passages` searches only a sample and the positives;
+    0 means all. `documents` is the model that encodes
     passages, if it is another one of the same space.
     """
     selected = {"": data.held_out} | {f"unseen {name} ": some for name, some in data.unseen.items()}
@@ -72,8 +74,10 @@ def evaluate(
     encoded = encoder.encode([data.queries[int(row)] for row in query_rows], query=True)
     if documents is not None:
         encoder = TorchEncoder(documents, marker, data.special.pad, tau)
-    numbers, postings = _search(encoder, data, encoded, meter)
-    figures = {"postings": postings / max(1, len(data.passages))}
+    positives = np.concatenate([some.positive for some in selected.values()])
+    rows = searched(len(data.passages), positives, passages)
+    numbers, postings = _search(encoder, data, rows, encoded, meter)
+    figures = {"postings": postings / max(1, len(rows))}
     parts = torch.split(numbers, [len(some) for some in selected.values()])
     for (kind, some), part in zip(selected.items(), parts, strict=True):
         if len(some):
@@ -85,7 +89,20 @@ def evaluate(
     return figures
 
 
-def _search(encoder: TorchEncoder, data: Data, selected: FlatTexts, meter: Meter) -> tuple[Tensor, int]:
+def searched(passages: int, positives: Rows, sample: int) -> Rows:
+    """Rows of the passages to search: all, or the positives and a sample of this size, always the same.
+
+    >>> searched(3, np.array([2]), 0).tolist(), len(searched(100, np.array([2]), 10)) in (10, 11)
+    ([0, 1, 2], True)
+    """
+    if not 0 < sample < passages:
+        return np.arange(passages)
+    return np.union1d(positives, np.random.default_rng(0).permutation(passages)[:sample])
+
+
+def _search(
+    encoder: TorchEncoder, data: Data, rows: Rows, selected: FlatTexts, meter: Meter
+) -> tuple[Tensor, int]:
     """Find the best passages of each query and count all postings, one chunk of passages at a time."""
     device = selected.vectors.device
     kept = TopPassages(
@@ -93,12 +110,20 @@ def _search(encoder: TorchEncoder, data: Data, selected: FlatTexts, meter: Meter
         torch.empty(selected.size, 0, dtype=torch.int64, device=device),
     )
     size, postings = PASSAGES.get(device.type, 1 << 15), 0
-    with meter("Encoding for evaluation", "passages", len(data.passages)) as progress:
-        for start in range(0, len(data.passages), size):
-            part = data.passages.part(start, min(start + size, len(data.passages)))
+    with meter("Encoding for evaluation", "passages", len(rows)) as progress:
+        for start in range(0, len(rows), size):
+            part = _part(data.passages, rows[start : start + size])
             top, count = _best(encoder, part, selected, partial(_shifted, progress, start))
             kept, postings = kept.better(top, start), postings + count
-    return kept.numbers, postings
+    found = torch.from_numpy(rows).to(device)[kept.numbers.clamp(min=0)]
+    return torch.where(kept.numbers >= 0, found, -1), postings
+
+
+def _part(passages: Ragged, rows: Rows) -> TokenRows:
+    """Token ids of these passages, as a table if they are adjacent."""
+    if len(rows) == rows[-1] + 1 - rows[0]:
+        return passages.part(int(rows[0]), int(rows[-1]) + 1)
+    return [passages[int(row)] for row in rows]
 
 
 def _shifted(progress: Callable[[int], Any], start: int, done: int) -> None:
@@ -106,7 +131,7 @@ def _shifted(progress: Callable[[int], Any], start: int, done: int) -> None:
 
 
 def _best(
-    encoder: TorchEncoder, part: Ragged, selected: FlatTexts, progress: Callable[[int], Any]
+    encoder: TorchEncoder, part: TokenRows, selected: FlatTexts, progress: Callable[[int], Any]
 ) -> tuple[TopPassages, int]:
     """Find the best passages of a chunk for each query, and count its postings."""
     passages = encoder.encode(part, progress=progress)

@@ -15,11 +15,10 @@ from citadel.progress import Meter, silent
 from citadel.train import state
 from citadel.train.batches import TrainingBatch
 from citadel.train.config import TrainConfig
-from citadel.train.evaluate import evaluate
 from citadel.train.health import RouterHealth, check, router_health
 from citadel.train.logs import Log
 from citadel.train.objective import Labels, objective
-from citadel.train.run import Run, finish, set_up
+from citadel.train.run import Run, finish, held_out_figures, set_up
 from citadel.train.step import Outcome, forward_backward
 
 Terms = Callable[[EncodedTexts, EncodedTexts], dict[str, Tensor]]
@@ -49,7 +48,7 @@ def train(config: TrainConfig, out: str | Path, *, resume: bool = False, meter: 
                     log(done, _figures(outcome, health, run, step, norm))
                 check(float(outcome.loss), health, done, state.last_checkpoint(run.out), norm)
             if _due(part.evaluate_every, done) and done < total and run.world.leads:
-                log(done, evaluate(run.model, run.data, run.marker, part.evaluate_queries, meter=meter))
+                log(done, held_out_figures(run, meter))
             if saves:
                 run.save(done)
             progress(done)

@@ -140,8 +140,7 @@ def set_up(config: TrainConfig, out: Path, resume: bool, meter: Meter) -> Run:
         tokenizer.save(str(saved))
         (out / "train.toml").write_text(config.to_toml(), encoding="utf-8")
     world.wait()
-    if config.run.compile:
-        model.speed_up()
+    model.speed_up(config.run.compile, config.run.packed)
     return run
 
 
@@ -184,13 +183,23 @@ def finish(run: Run, log: Log, meter: Meter) -> Path:
         if run.config.offset.on:
             log(run.total, _fit_offset(run, meter))
         if run.config.run.evaluate_at_end:
-            log(
-                run.total,
-                evaluate(run.model, run.data, run.marker, run.config.run.evaluate_queries, meter=meter),
-            )
+            log(run.total, held_out_figures(run, meter))
         state.publish(run.out, run.model, run.tokenizer)
     run.world.wait()
     return run.out
+
+
+def held_out_figures(run: Run, meter: Meter) -> dict[str, float]:
+    """Measure the model on held-out pairs, as far as [run] asks for."""
+    part = run.config.run
+    return evaluate(
+        run.model,
+        run.data,
+        run.marker,
+        part.evaluate_queries,
+        meter=meter,
+        passages=part.evaluate_passages,
+    )
 
 
 def _fit_offset(run: Run, meter: Meter) -> dict[str, float]:
