@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import runpy
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,16 +22,19 @@ from citadel.model.checkpoint import load_model, save_model
 from citadel.model.citadel import Citadel
 from citadel.model.export import export
 from citadel.progress import silent
+from citadel.text.corpus import read_corpus
 from citadel.train.students import loop
 from citadel.train.students.config import DistillConfig, parse_distill_config
 from citadel.train.students.extra import read_extra
 from citadel.train.students.loop import StudentRun, distill, set_up, train_step
 from citadel.train.students.match import same_key
 from citadel.train.students.model import load_teacher
-from citadel.train.students.skipped import skipped_tokens
+from citadel.train.students.skipped import hardly_routed, skipped_tokens
 from citadel.train.tokens import load_tokenizer
+from tests.support.children import ROOT
 from tests.train.conftest import WORDS, write_fixed_backbone
 
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "skipped_tokens.py"))
 Configs = Callable[..., DistillConfig]
 
 
@@ -173,15 +179,52 @@ def test_tokens_without_keys_are_skipped_in_documents(
     student: Configs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("citadel.train.students.skipped._FEWEST", 1)
-    run = set_up(student(student={"skip": 1.0}), tmp_path / "all", False, silent)
+    run = set_up(student(student={"skip": 1.0}), tmp_path / "set-up", False, silent)
     passages = run.data.passages
     every = {token for row in range(len(passages)) for token in passages[row].tolist()} - {2, 3}
-    assert set(run.student.config.skipped_tokens) == every
-    assert set_up(student(), tmp_path / "none", False, silent).student.config.skipped_tokens == ()
-    assert run.teacher.model.config.tau == 0.1
-    run.teacher.model.config = replace(run.teacher.model.config, tau=5.0)  # no weight is above it
-    few = skipped_tokens(run.teacher.model, run.corpus, run.marker, 1e-9, 0, run.dtype)
+    assert set(load_config(distill(run.config, tmp_path / "all")).skipped_tokens) == every
+    assert load_config(distill(student(), tmp_path / "none")).skipped_tokens == ()
+    assert run.student.config.tau == 0.1
+    run.student.config = replace(run.student.config, tau=5.0)  # no weight is above it
+    few = skipped_tokens(run.student, run.corpus, run.marker, 1e-9, 0, run.dtype)
     assert set(few) == every
+
+
+def test_tokens_are_counted_with_the_trained_student(
+    student: Configs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights: list[dict[str, torch.Tensor]] = []
+
+    def counted(model: Citadel, *_: object) -> tuple[int, ...]:
+        weights.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return 7, 9
+
+    monkeypatch.setattr(loop, "skipped_tokens", counted)
+    out = distill(student(), tmp_path / "out")
+    assert load_config(out).skipped_tokens == (7, 9)
+    trained, [given] = load_model(out).state_dict(), weights
+    assert all(torch.equal(tensor, given[name]) for name, tensor in trained.items())
+
+
+def test_script_counts_with_the_exported_weights(
+    student: Configs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("citadel.train.students.skipped._FEWEST", 1)
+    run = set_up(student(), tmp_path / "set-up", False, silent)
+    [folder] = export(distill(student(), tmp_path / "out"), tmp_path / "model", "int8")
+    encoder = Encoder(folder, threads=1)
+    with read_corpus(str(Path(run.config.data.folder, "passages.jsonl"))) as corpus:
+        texts = [document.encoded_text for document, _ in corpus]
+    total, keyed = SCRIPT["count"](encoder, texts)
+    given = encoder.encode_documents(texts)
+    inner = [text.ids[1:-1].tolist() for text in encoder.tokenizer.documents(texts)]
+    expected = Counter[int]()
+    for ids, text in zip(inner, given, strict=True):
+        assert text.tokens is not None
+        expected.update(ids[token] for token in set(text.tokens.tolist()))
+    assert {id: int(total[id]) for id in np.flatnonzero(total)} == Counter(itertools.chain(*inner))
+    assert {id: int(keyed[id]) for id in np.flatnonzero(keyed)} == expected
+    assert hardly_routed(total, keyed, 1.0) == tuple(sorted({*itertools.chain(*inner)}))
 
 
 def test_student_can_be_exported(student: Configs, tmp_path: Path) -> None:

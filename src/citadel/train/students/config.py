@@ -27,7 +27,7 @@ class StudentPart:
     layers: tuple[int, ...] = (0, 3, 7, 11)  # of the teacher
     start: str = ""  # an earlier student of as many layers, exported or a run, to start from instead
     key_margin: float = 1.0  # written into the student's config.json
-    skip: float = 0.0  # documents skip tokens of which at most this share have a key of the teacher
+    skip: float = 0.0  # documents skip tokens of which at most this share have a key of the student
 
     def __post_init__(self) -> None:
         if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 0:

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +44,9 @@ from citadel.train.students.model import TeacherModel, load_start, load_teacher,
 from citadel.train.students.skipped import skipped_tokens
 from citadel.train.students.spans import Corpus
 from citadel.train.tokens import check_vocabulary, load_tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 @dataclass
@@ -202,8 +205,11 @@ def _figures(run: StudentRun, result: StepResult, norm: Tensor) -> dict[str, flo
 
 
 def _finish(run: StudentRun, log: Log, meter: Meter) -> Path:
-    """Check the last step, evaluate, and write the model into the run's folder."""
+    """Check the last step, count the skipped tokens, evaluate, and write the model into the run's folder."""
     run.student.eval()
+    share, seed = run.config.student.skip, run.config.seed
+    skipped = skipped_tokens(run.student, run.corpus, run.marker, share, seed, run.dtype, meter)
+    run.student.config = replace(run.student.config, skipped_tokens=skipped)
     if run.config.run.evaluate_at_end:
         run.save()  # evaluation may be interrupted
         part = (run.student, run.data, run.marker, run.config.run.evaluate_queries)
@@ -230,21 +236,15 @@ def set_up(config: DistillConfig, out: Path, resume: bool, meter: Meter) -> Stud
     start = load_start(expand(config.student.start))
     student = new_student(teacher, config, start).to(device)
     state.check_out(out, resume)
-    extra = extra_tokens(expand(config.extra), tokenizer, config.data.query_length)
-    data = load_data(config, tokenizer, meter)
-    vocabulary = tokenizer.get_vocab()
-    words = (_begins_word(vocabulary, shape.vocabulary), _ends_sentence(vocabulary, shape.vocabulary))
-    corpus = Corpus(data, extra, *words, device)
+    data, corpus = read_corpus(config, tokenizer, shape.vocabulary, device, meter)
     batches = StudentBatches(
         corpus, data.examples, config.batch, config.seed, config.data.query_length, config.data.passage_length
     )
-    punctuation = [id for token, id in vocabulary.items() if is_punctuation(token)]
+    punctuation = [id for token, id in tokenizer.get_vocab().items() if is_punctuation(token)]
     marker = Marker(student.config, punctuation, device)
     teacher.model.to(device).requires_grad_(False)
     teacher.model.keep_in(dtype)
     teacher.model.prepare_router(dtype)
-    skipped = skipped_tokens(teacher.model, corpus, marker, config.student.skip, config.seed, dtype)
-    student.config = replace(student.config, skipped_tokens=skipped)
     bank = torch.zeros(0, student.config.semantic_dimension, device=device)
     run = StudentRun(
         config, out, teacher, start, student, data, corpus, batches, marker, _optimizer(student, config),
@@ -260,6 +260,17 @@ def set_up(config: DistillConfig, out: Path, resume: bool, meter: Meter) -> Stud
         student.speed_up()
         teacher.model.speed_up()
     return run
+
+
+def read_corpus(
+    config: DistillConfig, tokenizer: Tokenizer, vocabulary: int, device: torch.device, meter: Meter
+) -> tuple[Data, Corpus]:
+    """Read and tokenise the texts of a config."""
+    extra = extra_tokens(expand(config.extra), tokenizer, config.data.query_length)
+    data = load_data(config, tokenizer, meter)
+    tokens = tokenizer.get_vocab()
+    words = (_begins_word(tokens, vocabulary), _ends_sentence(tokens, vocabulary))
+    return data, Corpus(data, extra, *words, device)
 
 
 def _resume(run: StudentRun) -> None:
