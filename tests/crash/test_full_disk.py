@@ -16,10 +16,11 @@ import pytest
 
 from citadel import Index
 from citadel.errors import ResourceError
-from citadel.index import documents
+from citadel.index import columns_file
 from citadel.index.storage import FolderStorage
 from tests.support.contents import Contents, checked_contents, contents_of, orphans
 from tests.support.seeds import NIGHT, fast_folder
+from tests.support.threads import write_with_threads
 from tests.support.watched import READING, WRITING, Count, Fail, WatchedStorage
 from tests.support.workload import MEMORY, brief, create_text
 
@@ -136,20 +137,25 @@ def finish(folder: Path, done: int, contents: Contents | None, expected: list[Co
 
 
 CASES = [
-    pytest.param(errno.ENOSPC, ALLOCATING, True, id="full from then on"),
-    pytest.param(errno.EIO, WRITING, False, id="one write error"),
-    pytest.param(errno.EIO, READING, False, id="one read error"),
+    pytest.param(errno.ENOSPC, ALLOCATING, True, False, id="full from then on"),
+    pytest.param(errno.EIO, WRITING, False, False, id="one write error"),
+    pytest.param(errno.EIO, READING, False, False, id="one read error"),
+    pytest.param(errno.EIO, WRITING, False, True, id="one write error, several threads"),
 ]
 
 
-@pytest.mark.parametrize(("code", "kinds", "forever"), CASES)
+@pytest.mark.parametrize(("code", "kinds", "forever", "threads"), CASES)
 def test_any_storage_call_may_fail(
     code: int,
     kinds: tuple[str, ...],
     forever: bool,
+    threads: bool,
     expected: list[Contents | None],
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if threads:
+        write_with_threads(monkeypatch)
     number = 1
     while True:
         with (
@@ -215,8 +221,13 @@ def test_failed_add_cannot_be_partially_committed(folder: Path) -> None:
     assert len(Index.open(folder).searcher().search("rome", k=20)) == 11
 
 
+@pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("message", ["database or disk is full", "disk I/O error"])
-def test_sqlite_error_on_full_disk(folder: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite_error_on_full_disk(
+    folder: Path, message: str, threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if threads:
+        write_with_threads(monkeypatch)
     index = create_text(FolderStorage(folder))
     index.add([{"id": "old", "text": "rome"}])
     index.commit()
@@ -225,7 +236,7 @@ def test_sqlite_error_on_full_disk(folder: Path, message: str, monkeypatch: pyte
         raise sqlite3.OperationalError(message)
 
     with monkeypatch.context() as patched:
-        patched.setattr(documents, "_build", full)
+        patched.setattr(columns_file, "build_database", full)
         index.add([{"id": "new", "text": "rome"}])
         with pytest.raises(ResourceError, match=message) as caught:
             index.commit()

@@ -14,6 +14,7 @@ from tests.support.contents import Contents, checked_contents, contents_of, orph
 from tests.support.crashes import Crash, Crashes, Piece, State
 from tests.support.disk import MemoryDisk
 from tests.support.seeds import NIGHT, seeded
+from tests.support.threads import write_with_threads
 from tests.support.workload import CREATE, MEMORY, Step, everything
 
 STATES = 60_000 if NIGHT else 25_000  # per workload
@@ -135,9 +136,23 @@ def _add(index: Index, added: tuple[str, str]) -> None:
     Step(add=(added,)).apply(index)
 
 
-@pytest.mark.parametrize(("kind", "share"), [("text", 1), ("vectors", 1), ("graphs", 1), ("hybrid", 8)])
-def test_power_loss_never_loses_or_mixes_commits(kind: str, share: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "share", "threads"),
+    [
+        ("text", 1, False),
+        ("vectors", 1, False),
+        ("graphs", 1, False),
+        ("hybrid", 8, False),
+        ("text", 8, True),
+        ("vectors", 8, True),
+    ],
+)
+def test_power_loss_never_loses_or_mixes_commits(
+    kind: str, share: int, threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`share` is the part of the states that is opened, for workloads with many files."""
+    if threads:
+        write_with_threads(monkeypatch)
     states, writers = STATES // share, WRITERS // share
     disk = MemoryDisk()
     expected = recorded(disk, kind)
@@ -152,8 +167,13 @@ def test_power_loss_never_loses_or_mixes_commits(kind: str, share: int) -> None:
     assert harness.writers >= 0.9 * writers
 
 
+@pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("protocol", BROKEN, ids=lambda protocol: protocol.__name__)
-def test_broken_protocol_is_detected(protocol: type[MemoryDisk]) -> None:
+def test_broken_protocol_is_detected(
+    protocol: type[MemoryDisk], threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if threads:
+        write_with_threads(monkeypatch)
     disk = protocol()
     expected = recorded(disk, "text")
     harness = Harness(disk, "text", expected, protocol.__name__)

@@ -80,8 +80,10 @@ def test_kill_at_every_storage_call(kind: str, nursery: Nursery) -> None:
             next_writer(Path(path) / "index", kind, contents)
 
 
-@pytest.mark.parametrize("kind", ["text", "vectors", "graphs"])
-def test_repeated_kills_in_one_folder(kind: str, nursery: Nursery) -> None:
+@pytest.mark.parametrize(
+    ("kind", "threads"), [("text", False), ("vectors", False), ("graphs", False), ("vectors", True)]
+)
+def test_repeated_kills_in_one_folder(kind: str, threads: bool, nursery: Nursery) -> None:
     expected = list(never_killed(kind, itertools.islice(endless(), REFERENCE)))
     generator, cycles = seeded(f"process death, {kind}"), CYCLES // 2
     while cycles:
@@ -89,7 +91,7 @@ def test_repeated_kills_in_one_folder(kind: str, nursery: Nursery) -> None:
             folder, done = Path(path) / "index", 0
             while cycles and done < REFERENCE - 1:
                 order = {"first": done, "last": REFERENCE, "milliseconds": generator.randint(5, 300)}
-                answer = nursery.run(folder=str(folder), kind=kind, **order)
+                answer = nursery.run(folder=str(folder), kind=kind, threads=threads, **order)
                 assert answer["status"] in (-9, 0)
                 done += len(answer["acknowledged"])
                 done = steps_done(checked_contents(folder), done, expected)

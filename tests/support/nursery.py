@@ -12,6 +12,7 @@ from typing import Any
 
 from citadel import Index
 from citadel.index.storage import FolderStorage
+from tests.support.threads import write_with_threads
 from tests.support.watched import Count, Kill, WatchedStorage
 from tests.support.workload import CREATE, MEMORY, brief, endless
 
@@ -20,6 +21,8 @@ def write(order: dict[str, Any], out: int) -> None:
     """Run steps `first` … `last` − 1 (step 0 creates the index) and report each acknowledged one."""
     watcher = Kill(*order["kill"]) if order.get("kill") else Count()
     storage = WatchedStorage(FolderStorage(order["folder"]), watcher)
+    if order.get("threads"):
+        write_with_threads()
     os.write(out, b"started\n")
     first = order["first"]
     if first == 0:

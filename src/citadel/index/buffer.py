@@ -510,7 +510,8 @@ class MemoryContents:
     def rows(self, name: str) -> Iterator[tuple[NDArray[np.uint32], NDArray[Any]]]:
         if name in self._columns:
             for lists, begin, end in self._chunks():
-                yield lists, self._columns[name][self._order[begin:end]]
+                # Five times as fast as indexing with an array.
+                yield lists, np.take(self._columns[name], self._order[begin:end], axis=0)
 
     def _chunks(self) -> Iterator[tuple[NDArray[np.uint32], int, int]]:
         """Yield (list of each posting, start, stop) for groups of lists or parts of a long list."""

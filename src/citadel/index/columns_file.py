@@ -4,32 +4,52 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from citadel.filter.columns import Columns, ColumnsBuilder
 from citadel.index.container import CitFile, CitWriter, FileRecord
-from citadel.index.documents import Row, write_documents
+from citadel.index.documents import Row, build_database, copy_database, database_draft
 from citadel.index.storage import Storage
 
 MAX_FIELDS = 1 << 20  # bytes of JSON
+
+
+class DocumentsDraft:
+    """The document database of a segment and the columns of its metadata, before they are durable."""
+
+    def __init__(self, path: Path, index_id: str, file_id: str, rows: Iterable[Row]) -> None:
+        self._path, self._index_id, self._file_id, self._rows = path, index_id, file_id, rows
+        self._columns = ColumnsBuilder()
+
+    def build(self) -> None:
+        """Read the rows; changes nothing but the draft."""
+        build_database(self._path, self._index_id, self._file_id, self._watched())
+
+    def _watched(self) -> Iterator[Row]:
+        for row in self._rows:
+            self._columns.add(None if row[4] == "{}" else json.loads(row[4]))
+            yield row
+
+    def write(self, storage: Storage) -> tuple[FileRecord, FileRecord | None]:
+        """Write the database and, if any document has metadata, the columns."""
+        documents = copy_database(storage, self._file_id, self._path)
+        columns = self._columns.finish()
+        if not columns.names:
+            return documents, None
+        return documents, write_columns(storage, self._index_id, self._file_id, columns)
 
 
 def write_documents_and_columns(
     storage: Storage, index_id: str, file_id: str, rows: Iterable[Row]
 ) -> tuple[FileRecord, FileRecord | None]:
     """Write the documents of a segment and, if any has metadata, their columns."""
-    builder = ColumnsBuilder()
-
-    def watched() -> Iterator[Row]:
-        for row in rows:
-            builder.add(None if row[4] == "{}" else json.loads(row[4]))
-            yield row
-
-    documents = write_documents(storage, index_id, file_id, watched())
-    columns = builder.finish()
-    return documents, write_columns(storage, index_id, file_id, columns) if columns.names else None
+    with database_draft(storage) as path:
+        draft = DocumentsDraft(path, index_id, file_id, rows)
+        draft.build()
+        return draft.write(storage)
 
 
 def write_columns(storage: Storage, index_id: str, file_id: str, columns: Columns) -> FileRecord:

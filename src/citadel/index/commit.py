@@ -23,7 +23,7 @@ from citadel.index.mapping import whole_files
 from citadel.index.merge import MergedContents, choose_merge, merge_space
 from citadel.index.rekey import RekeyedContents, rekeyed
 from citadel.index.segment import Segment, term_lists
-from citadel.index.segment_writer import write_contents
+from citadel.index.segment_writer import StoredContents, write_contents
 from citadel.index.snapshot import Snapshot, matching_analyser, open_snapshot
 from citadel.index.storage import Lock, Storage
 from citadel.index.tombstones import Deleted, write_tombstones
@@ -32,6 +32,10 @@ from citadel.text.analyser import Analyser
 
 if TYPE_CHECKING:
     from citadel._native import Cancel
+
+THREADED_DOCUMENTS = 2048  # of a segment that is written by several threads,
+THREADED_MEMORY = 1 << 27  # and the least memory bound: what they do at the same time takes some 20 MB more
+_THREADS = 3  # documents, lists and the probe structure; on two cores, too
 
 GraphProgress = Callable[[str, int], Any]  # the name of a segment and the number of its documents done
 
@@ -80,7 +84,14 @@ class Publisher:
         """Write a segment and open it."""
         self._require_lock()
         index_id = self.snapshot.manifest.index_id
-        return Segment(self._storage, write_contents(self._storage, index_id, contents), index_id)
+        record = write_contents(self._storage, index_id, contents, self._threads_for(contents))
+        return Segment(self._storage, record, index_id)
+
+    def _threads_for(self, contents: StoredContents) -> int:
+        """Threads to write a segment with: one for a small segment, a merge, and where memory is short."""
+        is_large = self._memory >= THREADED_MEMORY and contents.meta.documents >= THREADED_DOCUMENTS
+        is_threaded = is_large and isinstance(contents, MemoryContents) and available_threads() > 1
+        return _THREADS if is_threaded else 1
 
     @property
     def _subvector(self) -> int:

@@ -72,19 +72,24 @@ def renumbered(row: Row, number: int) -> Row:
     return _with_crc(number, *row[1:5])
 
 
-def write_documents(storage: Storage, index_id: str, file_id: str, rows: Iterable[Row]) -> FileRecord:
-    """Build the database in a scratch folder, then copy it through the storage as part of the commit."""
+@contextlib.contextmanager
+def database_draft(storage: Storage) -> Iterator[Path]:
+    """The path of a database to build in a scratch folder, before it is copied as part of the commit."""
     with storage.scratch() as folder:
-        path = folder / "documents.sqlite"
-        _build(path, index_id, file_id, rows)
-        file = DurableFile(storage, f"docs-{file_id}.sqlite")
-        with path.open("rb") as source:
-            while piece := source.read(_COPY):
-                file.write(piece)
-        return file.finish()
+        yield folder / "documents.sqlite"
 
 
-def _build(path: Path, index_id: str, file_id: str, rows: Iterable[Row]) -> None:
+def copy_database(storage: Storage, file_id: str, path: Path) -> FileRecord:
+    """Copy a draft through the storage."""
+    file = DurableFile(storage, f"docs-{file_id}.sqlite")
+    with path.open("rb") as source:
+        while piece := source.read(_COPY):
+            file.write(piece)
+    return file.finish()
+
+
+def build_database(path: Path, index_id: str, file_id: str, rows: Iterable[Row]) -> None:
+    """Write the documents of a segment into a draft."""
     with no_fork:
         connection = sqlite3.connect(path, isolation_level=None)
     try:

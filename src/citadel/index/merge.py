@@ -265,8 +265,10 @@ class MergedContents:
             values = np.concatenate(
                 [self._values(piece, name)[rows] for piece, rows in zip(pieces, kept, strict=True)]
             )
-            order = sort_by_key(np.ascontiguousarray(lists)) if len(pieces) > 1 else slice(None)
-            yield lists[order], values[order]
+            if len(pieces) > 1:
+                order = sort_by_key(np.ascontiguousarray(lists))
+                lists, values = np.take(lists, order), np.take(values, order, axis=0)
+            yield lists, values
 
     def _values(self, piece: Piece, name: str) -> NDArray[Any]:
         segment = piece.source.segment

@@ -6,15 +6,17 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from citadel.index.background import Background
 from citadel.index.centroids import PROBE_FLOOR, Probe, build_probe
-from citadel.index.columns_file import write_documents_and_columns
+from citadel.index.columns_file import DocumentsDraft
 from citadel.index.container import CitWriter, FileRecord
-from citadel.index.documents import Row
+from citadel.index.documents import Row, database_draft
 from citadel.index.growable import Spool
 from citadel.index.manifest import SegmentRecord, WordsRecord
 from citadel.index.packing import POSTINGS_PER_BLOCK, WINDOW, blocks_of, windows
@@ -93,9 +95,13 @@ def write_segment(
     contents: Contents,
     probe: BuildProbe = build_probe,
     kind: str = "segment",
+    background: Background | None = None,
 ) -> FileRecord:
     """Write all sections of a segment, of `words` all but ids; `probe` builds the probe structure."""
     names = section_names(contents.meta, contents.meta.passages >= PROBE_FLOOR)
+    build: Callable[[], Probe] = partial(probe, contents.semantic_vectors, contents.meta.passages)
+    if background is not None and "PROBE_STARTS" in names:
+        build = background.start(build)
     sections = len(names) - (len(_ID_SECTIONS) if kind == "words" else 0)
     writer = CitWriter(storage, kind, index_id, file_id, sections)
     try:
@@ -110,19 +116,29 @@ def write_segment(
         if contents.meta.kind == "centroid":
             _write_tokens(writer, cast(TokenContents, contents))
         if contents.meta.semantic_dimension:
-            _write_semantic(writer, contents, probe)
+            _write_semantic(writer, contents, build)
         return writer.finish()
     except BaseException:
         writer.file.abandon()
         raise
 
 
-def write_contents(storage: Storage, index_id: str, contents: StoredContents) -> SegmentRecord:
-    """Write a segment and its document database under a new id."""
+def write_contents(
+    storage: Storage, index_id: str, contents: StoredContents, threads: int = 1
+) -> SegmentRecord:
+    """Write a segment and its document database under a new id.
+
+    With several threads, the database and the probe structure are built while the lists are written; the
+    order of durable changes is the same.
+    """
     file_id = uuid.uuid4().hex
-    file = write_segment(storage, index_id, file_id, contents)
-    words = _write_words(storage, index_id, file_id, contents)
-    documents, columns = write_documents_and_columns(storage, index_id, file_id, contents.document_rows())
+    with database_draft(storage) as path, Background(threads) as background:
+        draft = DocumentsDraft(path, index_id, file_id, contents.document_rows())
+        built = background.start(draft.build)
+        file = write_segment(storage, index_id, file_id, contents, background=background)
+        words = _write_words(storage, index_id, file_id, contents)
+        built()
+        documents, columns = draft.write(storage)
     counts = (contents.meta.documents, contents.meta.postings, contents.total_length)
     return SegmentRecord(file, documents, *counts, columns, has_columns=True, words=words)
 
@@ -253,12 +269,12 @@ def _write_terms(writer: CitWriter, contents: Contents) -> None:
     writer.stream("LENGTHS", (part.astype("<u4", copy=False) for part in contents.lengths()))
 
 
-def _write_semantic(writer: CitWriter, contents: Contents, build: BuildProbe) -> None:
+def _write_semantic(writer: CitWriter, contents: Contents, build: Callable[[], Probe]) -> None:
     writer.stream("SEMANTIC_CODES", contents.semantic("SEMANTIC_CODES"))
     if contents.meta.semantic_codec == "int8":
         writer.stream("SEMANTIC_SCALES", contents.semantic("SEMANTIC_SCALES"))
     if contents.meta.passages >= PROBE_FLOOR:
-        probe = build(contents.semantic_vectors, contents.meta.passages)
+        probe = build()
         writer.section("PROBE_CENTROIDS", probe.centroids)
         writer.section("PROBE_STARTS", probe.starts)
         writer.section("PROBE_DOCUMENTS", probe.documents)
