@@ -20,7 +20,7 @@ from tests.golden import make
 HERE = Path(__file__).parent
 FORMATS = [1, 2]
 CASES = [(version, name) for version in FORMATS for name in ("bm25", "int8", "pq2")]
-CASES += [(2, "hybrid"), (2, "residual2"), (2, "centroid-int8")]
+CASES += [(2, "hybrid"), (2, "residual2"), (2, "residual4"), (2, "centroid-int8")]
 
 
 def expected(version: int) -> dict[str, Any]:
