@@ -40,8 +40,9 @@ class CentroidBook:
     """Centroids [K, d] as int8 codes with fp16 scales, and bucket values as int8 codes with one scale.
 
     Buckets are those of differences with a mean square of 1; `step` is that of the lengths. A column of
-    buckets has the values after a state of the trellis, the bits before those of a dimension. A book from before the
-    trellis has one state and borders between the buckets; one for int8 has one bucket, which is not used.
+    buckets has the values after a state of the trellis, the bits before those of a dimension. A book from
+    before the trellis has one state and borders between the buckets; one for int8 has one bucket, which is
+    not used.
 
     >>> codes, scales = np.array([[127, 0], [0, 127]], np.int8), np.full(2, 1 / 127, np.float16)
     >>> buckets = np.array([[-64], [64]], np.int8)
