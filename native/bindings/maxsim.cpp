@@ -17,12 +17,13 @@ using namespace nb::literals;
 namespace citadel::python {
 namespace {
 
-void make_book(CentroidBook* self, Array<std::int8_t, 2> codes, Array<std::uint16_t, 1> scales, Array<std::int8_t, 1> buckets, float bucket_scale,
+void make_book(CentroidBook* self, Array<std::int8_t, 2> codes, Array<std::uint16_t, 1> scales, Array<std::int8_t, 2> buckets, float bucket_scale,
                float step) {
   if (scales.shape(0) != codes.shape(0)) throw std::invalid_argument("centroids and scales have different lengths");
-  if (!std::has_single_bit(buckets.shape(0))) throw std::invalid_argument("the number of buckets must be a power of two");
-  const auto bits = static_cast<unsigned>(std::countr_zero(buckets.shape(0)));
-  new (self) CentroidBook(codes.data(), scales.data(), codes.shape(0), codes.shape(1), buckets.data(), bits, bucket_scale, step);
+  if (!std::has_single_bit(buckets.shape(0)) || !std::has_single_bit(buckets.shape(1)))
+    throw std::invalid_argument("the number of buckets must be a power of two");
+  const auto bits = static_cast<unsigned>(std::countr_zero(buckets.shape(0))), memory = static_cast<unsigned>(std::countr_zero(buckets.shape(1)));
+  new (self) CentroidBook(codes.data(), scales.data(), codes.shape(0), codes.shape(1), buckets.data(), bits, memory, bucket_scale, step);
 }
 
 std::vector<std::uint32_t> numbers(const Array<std::uint32_t, 1>& values) {

@@ -6,6 +6,7 @@
 #include "citadel/kernels.hpp"
 #include "citadel/quantize.hpp"
 #include "citadel/radix.hpp"
+#include "citadel/trellis.hpp"
 
 using namespace nb::literals;
 
@@ -36,6 +37,25 @@ nb::object assign(Array<float, 2> vectors, Array<float, 3> centroids) {
   return to_numpy(std::move(codes), {n, subvectors});
 }
 
+nb::object rotated(Array<float, 2> vectors) {
+  std::vector<float> rows(vectors.data(), vectors.data() + vectors.size());
+  {
+    const nb::gil_scoped_release release;
+    rotate(rows.data(), vectors.shape(0), vectors.shape(1));
+  }
+  return to_numpy(std::move(rows), {vectors.shape(0), vectors.shape(1)});
+}
+
+nb::object codes_along(Array<float, 2> rows, Array<float, 1> values, unsigned bits) {
+  if (values.size() != std::size_t{1} << kWindowBits) throw std::invalid_argument("a trellis has 64 values");
+  std::vector<std::uint8_t> codes;
+  {
+    const nb::gil_scoped_release release;
+    codes = trellis_codes(rows.data(), rows.shape(0), rows.shape(1), values.data(), bits);
+  }
+  return to_numpy(std::move(codes), {rows.shape(0), rows.shape(1)});
+}
+
 std::size_t list_count(const Array<std::uint64_t, 1>& starts) {
   if (starts.size() == 0) throw std::invalid_argument("starts must have at least one entry");
   return starts.size() - 1;
@@ -61,6 +81,8 @@ void bind_packing(nb::module_& m) {
   m.def("pack", &pack, "values"_a, "starts"_a);
   m.def("pack_counts", &pack_term_counts, "values"_a, "starts"_a);
   m.def("quantize_int8", &quantize, "vectors"_a, "tries"_a = 1);
+  m.def("rotate", &rotated, "vectors"_a);
+  m.def("trellis_codes", &codes_along, "rows"_a, "values"_a, "bits"_a);
   m.def("pq_assign", &assign, "vectors"_a, "centroids"_a);
 }
 

@@ -124,12 +124,56 @@ inline std::size_t unpack_row(const std::uint8_t* codes, std::size_t width, __m2
   return at;
 }
 
+// 32 dimensions of a trellis, as in kernels_router.hpp.
+template <unsigned Bits>
+inline __m256i widen(const std::uint8_t* codes) {
+  if constexpr (Bits == 4) return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+}
+
+template <unsigned Bits>
+inline __m256i windows(const std::uint8_t* codes) {
+  const __m256i bits = _mm256_or_si256(widen<Bits>(codes - 1), _mm256_slli_epi64(widen<Bits>(codes), 8));
+  if constexpr (Bits == 4)
+    return _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi64(bits, 6), _mm256_set1_epi16(0x3f)),
+                           _mm256_and_si256(_mm256_srli_epi64(bits, 2), _mm256_set1_epi16(0x3f00)));
+  const __m256i low = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi64(bits, 4), _mm256_set1_epi32(0x3f)),
+                                      _mm256_and_si256(_mm256_slli_epi64(bits, 2), _mm256_set1_epi32(0x3f00)));
+  const __m256i high = _mm256_or_si256(_mm256_and_si256(_mm256_slli_epi64(bits, 8), _mm256_set1_epi32(0x3f0000)),
+                                       _mm256_and_si256(_mm256_slli_epi64(bits, 14), _mm256_set1_epi32(0x3f000000)));
+  return _mm256_or_si256(low, high);
+}
+
+template <unsigned Bits>
+inline void unpack_trellis_row(const std::uint8_t* codes, std::size_t width, const TokenValues& values, std::uint8_t* out) {
+  constexpr std::size_t kStep = 4 * Bits;
+  if (width <= kStep) return unpack_token(codes, width, values, out);
+  unpack_token(codes, 1, values, out);  // it has no byte before it
+  __m256i tables[4];
+  for (std::size_t i = 0; i < 4; ++i)
+    tables[i] = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values.buckets + 16 * i)));
+  for (std::size_t next = 1; next < width; next += kStep) {
+    const std::size_t at = next + kStep <= width ? next : width - kStep;
+    const __m256i own = windows<Bits>(codes + at), low = _mm256_and_si256(own, _mm256_set1_epi8(15));
+    const __m256i odd = _mm256_slli_epi64(own, 3), high = _mm256_slli_epi64(own, 2);  // the bit that selects, in the sign of a byte
+    const __m256i first = _mm256_blendv_epi8(_mm256_shuffle_epi8(tables[0], low), _mm256_shuffle_epi8(tables[1], low), odd);
+    const __m256i second = _mm256_blendv_epi8(_mm256_shuffle_epi8(tables[2], low), _mm256_shuffle_epi8(tables[3], low), odd);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at * (8 / Bits)), _mm256_blendv_epi8(first, second, high));
+  }
+}
+
 void unpack_tokens_avx2(const std::uint8_t* codes, std::size_t rows, std::size_t width,
                         const TokenValues& values, std::uint8_t* out) {
   const __m256i table =
       _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values.buckets)));
   const std::size_t per_byte = values.bits == 0 ? 1 : 8 / values.bits;
-  for (std::size_t row = 0; row < rows; ++row, codes += width, out += kTokenStride) {
+  for (std::size_t row = 0; values.memory != 0 && row < rows; ++row, codes += width, out += kTokenStride) {
+    if (values.bits == 1)
+      unpack_token(codes, width, values, out);
+    else
+      values.bits == 2 ? unpack_trellis_row<2>(codes, width, values, out) : unpack_trellis_row<4>(codes, width, values, out);
+  }
+  for (std::size_t row = 0; values.memory == 0 && row < rows; ++row, codes += width, out += kTokenStride) {
     const std::size_t done = values.bits == 0   ? unpack_row<0>(codes, width, table, out)
                              : values.bits == 4 ? unpack_row<4>(codes, width, table, out)
                              : values.bits == 2 ? unpack_row<2>(codes, width, table, out)
@@ -196,6 +240,6 @@ void token_products_avx2(const std::uint8_t* tokens, std::size_t rows, const std
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products_avx2, unpack_tokens_avx2, exceeding, byte_product, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row, gelu_row, add_row, scale_row};
+const Kernels kAvx2Kernels = {"avx2", 0, 0, int8, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx2, collect_avx2, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products_avx2, trellis, unpack_tokens_avx2, exceeding, byte_product, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row, gelu_row, add_row, scale_row};
 
 }  // namespace citadel

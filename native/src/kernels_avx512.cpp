@@ -339,8 +339,8 @@ std::size_t match_avx512(const std::uint32_t* documents, const std::uint32_t* me
 
 }  // namespace
 
-const Kernels kAvx512Kernels = {"avx512vnni", 32, kNearSpan, int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx512, collect_avx512, select_avx512, match_avx512, unpack_documents, unpack_counts, byte_products_avx512<>, logits_avx512, token_products_avx512<>, unpack_tokens_avx512, exceeding_avx512, byte_product_avx512, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row_avx512, gelu_row_avx512, add_row, scale_row};
+const Kernels kAvx512Kernels = {"avx512vnni", 32, kNearSpan, int8, fp16_avx512, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_avx512, collect_avx512, select_avx512, match_avx512, unpack_documents, unpack_counts, byte_products_avx512<>, logits_avx512, token_products_avx512<>, trellis, unpack_tokens_avx512, exceeding_avx512, byte_product_avx512, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row_avx512, gelu_row_avx512, add_row, scale_row};
 const Kernels kAvx512VbmiKernels = {"avx512vnni", 32, kNearSpan, int8, fp16_avx512, fp32, pq_vbmi, pq_table_planes, pq_assign, sparse, bm25,
-                                    finish_avx512, collect_avx512, select_avx512, match_avx512, unpack_documents_vbmi, unpack_counts_vbmi, byte_products_avx512<>, logits_avx512, token_products_avx512<>, unpack_tokens_avx512, exceeding_avx512, byte_product_avx512, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row_avx512, gelu_row_avx512, add_row, scale_row};
+                                    finish_avx512, collect_avx512, select_avx512, match_avx512, unpack_documents_vbmi, unpack_counts_vbmi, byte_products_avx512<>, logits_avx512, token_products_avx512<>, trellis, unpack_tokens_vbmi, exceeding_avx512, byte_product_avx512, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row_avx512, gelu_row_avx512, add_row, scale_row};
 
 }  // namespace citadel

@@ -362,6 +362,78 @@ void bound_bytes(const std::int32_t* products, const float* means, const float* 
   squares[0] = lane_total(rest), squares[1] = lane_total(errors), squares[2] = lane_total(whole);
 }
 
+// ---- codes along a trellis ----------------------------------------------------------------------------------------------
+
+// Viterbi's algorithm for kWidth rows [d, kWidth], one per lane. A window is the bits of a dimension above the bits before them; its
+// lower bits are the state it leaves, its upper bits the state it reaches. Writes the lowest bits of the best window that reaches each
+// state, and returns the state in which the best path ends.
+template <unsigned Bits>
+inline Ints best_paths(const float* rows, std::size_t d, const float* values, std::uint8_t* branches) {
+  constexpr std::size_t kBranches = std::size_t{1} << Bits, kStates = std::size_t{1} << (kWindowBits - Bits);
+  typedef std::uint8_t Bytes __attribute__((vector_size(kWidth)));
+  Floats costs[kStates], next[kStates];
+  for (std::size_t state = 0; state < kStates; ++state) costs[state] = broadcast(state == 0 ? 0.0f : 1e30f);
+  for (std::size_t i = 0; i < d; ++i) {
+    const Floats value = load_vector<Floats>(rows + i * kWidth);
+    for (std::size_t state = 0; state < kStates; ++state) {
+      const std::size_t first = state * kBranches;
+      Floats error = value - values[first], best = error * error + costs[first % kStates];
+      Ints chosen = {};
+      for (std::size_t branch = 1; branch < kBranches; ++branch) {
+        error = value - values[first + branch];
+        const Floats cost = error * error + costs[(first + branch) % kStates];
+        const Ints is_less = cost < best;
+        best = is_less ? cost : best;
+        chosen = is_less ? static_cast<std::int32_t>(branch) - Ints{} : chosen;
+      }
+      next[state] = best;
+      store_vector(branches, __builtin_convertvector(chosen, Bytes));
+      branches += kWidth;
+    }
+    for (std::size_t state = 0; state < kStates; ++state) costs[state] = next[state];
+  }
+  Floats best = costs[0];
+  Ints last = {};
+  for (std::size_t state = 1; state < kStates; ++state) {
+    const Ints is_less = costs[state] < best;
+    best = is_less ? costs[state] : best;
+    last = is_less ? static_cast<std::int32_t>(state) - Ints{} : last;
+  }
+  return last;
+}
+
+template <unsigned Bits>
+void trellis_codes(const float* rows, std::size_t n, std::size_t d, const float* values, std::uint8_t* scratch, std::uint8_t* codes) {
+  constexpr unsigned kMemory = kWindowBits - Bits;
+  constexpr std::size_t kStates = std::size_t{1} << kMemory;
+  float* lanes = reinterpret_cast<float*>(scratch);
+  std::uint8_t* branches = scratch + d * kWidth * sizeof(float);
+  for (std::size_t first = 0; first < n; first += kWidth) {
+    const std::size_t own = n - first < kWidth ? n - first : kWidth;
+    for (std::size_t lane = 0; lane < kWidth; ++lane)
+      for (std::size_t i = 0; i < d; ++i) lanes[i * kWidth + lane] = lane < own ? rows[(first + lane) * d + i] : 0.0f;
+    const Ints last = best_paths<Bits>(lanes, d, values, branches);
+    for (std::size_t lane = 0; lane < own; ++lane) {
+      auto state = static_cast<std::size_t>(last[lane]);
+      for (std::size_t i = d; i-- > 0;) {
+        const std::size_t window = state << Bits | branches[(i * kStates + state) * kWidth + lane];
+        codes[(first + lane) * d + i] = static_cast<std::uint8_t>(window >> kMemory);
+        state = window & (kStates - 1);
+      }
+    }
+  }
+}
+
+[[maybe_unused]] void trellis(const float* rows, std::size_t n, std::size_t d, const float* values, unsigned bits, std::uint8_t* scratch,
+                              std::uint8_t* codes) {
+  if (bits == 1)
+    trellis_codes<1>(rows, n, d, values, scratch, codes);
+  else if (bits == 2)
+    trellis_codes<2>(rows, n, d, values, scratch, codes);
+  else
+    trellis_codes<4>(rows, n, d, values, scratch, codes);
+}
+
 // ---- products of token vectors ------------------------------------------------------------------------------------------
 
 [[maybe_unused]] void token_products(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes,
@@ -375,16 +447,18 @@ void bound_bytes(const std::int32_t* products, const float* means, const float* 
   }
 }
 
-// One token.
+// One token. `before` is the byte before the first.
 [[maybe_unused]] void unpack_token(const std::uint8_t* codes, std::size_t width, const TokenValues& values,
-                                   std::uint8_t* out) {
+                                   std::uint8_t* out, unsigned before = 0) {
   if (values.bits == 0) {
     for (std::size_t i = 0; i < width; ++i) out[i] = codes[i] ^ 0x80u;
     return;
   }
   const std::size_t step = 8 / values.bits;
-  for (std::size_t i = 0; i < width; ++i)
-    __builtin_memcpy(out + i * step, &values.bytes[codes[i]], 8);  // the next byte overwrites the rest
+  for (std::size_t i = 0; i < width; before = codes[i++]) {
+    const unsigned bits = (static_cast<unsigned>(codes[i]) << 8 | before) >> (8 - values.memory);
+    __builtin_memcpy(out + i * step, &values.bytes[bits], 8);  // the next byte overwrites the rest
+  }
 }
 
 [[maybe_unused]] void unpack_tokens(const std::uint8_t* codes, std::size_t rows, std::size_t width,

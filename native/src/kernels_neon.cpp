@@ -32,6 +32,6 @@ inline int32x4_t add_groups(int32x4_t sums, int8x16_t a, int8x16_t b) {
 
 }  // namespace
 
-const Kernels kNeonKernels = {"neon", 0, 0, int8_neon, fp16_neon, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_neon, collect_neon, select, match, unpack_documents, unpack_counts, byte_products_neon, logits_neon, token_products_neon, unpack_tokens, exceeding, byte_product, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row, gelu_row, add_row, scale_row};
+const Kernels kNeonKernels = {"neon", 0, 0, int8_neon, fp16_neon, fp32, pq, pq_table, pq_assign, sparse, bm25, finish_neon, collect_neon, select, match, unpack_documents, unpack_counts, byte_products_neon, logits_neon, token_products_neon, trellis, unpack_tokens, exceeding, byte_product, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row, gelu_row, add_row, scale_row};
 
 }  // namespace citadel

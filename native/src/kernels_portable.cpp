@@ -28,6 +28,6 @@ inline void widen_halves(const std::uint8_t* bytes, Floats* out) {
 
 }  // namespace
 
-const Kernels kPortableKernels = {"portable", 0, 0, int8_plain, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish, collect, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products, unpack_tokens, exceeding, byte_product, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row, gelu_row, add_row, scale_row};
+const Kernels kPortableKernels = {"portable", 0, 0, int8_plain, fp16, fp32, pq, pq_table, pq_assign, sparse, bm25, finish, collect, select, match, unpack_documents, unpack_counts, byte_products, logits, token_products, trellis, unpack_tokens, exceeding, byte_product, bound_bytes, residual_maxima, scaled_maxima, scaled_products, nearest_rows, quantize_row, gelu_row, add_row, scale_row};
 
 }  // namespace citadel

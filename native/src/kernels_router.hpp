@@ -109,11 +109,87 @@ inline void unpack_rows(const std::uint8_t* codes, std::size_t rows, std::size_t
     }
 }
 
+// 64 dimensions of a trellis. The codes of 8 / Bits dimensions lie in a byte; with the byte before it they are widened to as many bytes,
+// each of which takes its window from them.
+template <unsigned Bits>
+struct UnpackWindows {
+  static constexpr std::size_t kCodes = 8 * Bits;
+
+  static __m512i widen(__m512i codes) {
+    if constexpr (Bits == 4) return _mm512_cvtepu8_epi16(_mm512_castsi512_si256(codes));
+    if constexpr (Bits == 2) return _mm512_cvtepu8_epi32(_mm512_castsi512_si128(codes));
+    return _mm512_cvtepu8_epi64(_mm512_castsi512_si128(codes));
+  }
+
+  template <int Distance>
+  static __m512i shift(__m512i bits) {
+    if constexpr (Distance < 0) return _mm512_srli_epi64(bits, static_cast<unsigned>(-Distance));
+    return _mm512_slli_epi64(bits, static_cast<unsigned>(Distance < 0 ? 0 : Distance));
+  }
+
+  template <std::size_t... byte>
+  static __m512i windows(std::index_sequence<byte...>, __m512i bits) {
+    constexpr int kBits = static_cast<int>(Bits);
+    __m512i out = _mm512_setzero_si512();
+    ((out = _mm512_or_si512(out, _mm512_and_si512(shift<static_cast<int>(byte) * (8 - kBits) - (2 + kBits)>(bits), only<byte>()))), ...);
+    return out;
+  }
+
+  // Six bits of one byte of each group.
+  template <std::size_t byte>
+  static __m512i only() {
+    if constexpr (Bits == 4) return _mm512_set1_epi16(0x3f << 8 * byte);
+    if constexpr (Bits == 2) return _mm512_set1_epi32(0x3f << 8 * byte);
+    return _mm512_set1_epi64(std::int64_t{0x3f} << 8 * byte);
+  }
+
+  static __m512i run(__m512i codes, __m512i before) {
+    const __m512i bits = _mm512_or_si512(widen(before), _mm512_slli_epi64(widen(codes), 8));
+    return windows(std::make_index_sequence<8 / Bits>{}, bits);
+  }
+};
+
+// values[window] of 64 windows.
+inline __m512i window_values(const __m512i* tables, __m512i windows) {
+  const __mmask64 odd = _mm512_test_epi8_mask(windows, _mm512_set1_epi8(16)), high = _mm512_test_epi8_mask(windows, _mm512_set1_epi8(32));
+  const __m512i low = _mm512_and_si512(windows, _mm512_set1_epi8(15));
+  const __m512i first = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(tables[0], low), odd, tables[1], low);
+  const __m512i second = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(tables[2], low), odd, tables[3], low);
+  return _mm512_mask_blend_epi8(high, first, second);
+}
+
+// Call `unpack` with up to 8 · Bits codes and with the bytes before each of them.
+template <unsigned Bits, typename Unpack>
+inline void unpack_window_rows(const std::uint8_t* codes, std::size_t rows, std::size_t width, std::uint8_t* out, Unpack unpack) {
+  constexpr std::size_t kCodes = 8 * Bits;
+  for (std::size_t row = 0; row < rows; ++row, codes += width, out += kTokenStride)
+    for (std::size_t at = 0; at < width; at += kCodes) {
+      const std::size_t own = width - at < kCodes ? width - at : kCodes;
+      const std::uint64_t mask = (std::uint64_t{1} << own) - 1, before = at == 0 ? mask & ~std::uint64_t{1} : mask;
+      _mm512_storeu_si512(out + at * (64 / kCodes),
+                          unpack(_mm512_maskz_loadu_epi8(mask, codes + at), _mm512_maskz_loadu_epi8(before, codes + at - 1)));
+    }
+}
+
+template <unsigned Bits>
+void unpack_trellis_avx512(const std::uint8_t* codes, std::size_t rows, std::size_t width, const TokenValues& values, std::uint8_t* out) {
+  __m512i tables[4];
+  for (std::size_t i = 0; i < 4; ++i)
+    tables[i] = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values.buckets + 16 * i)));
+  unpack_window_rows<Bits>(codes, rows, width, out, [&](__m512i own, __m512i before) {
+    return window_values(tables, UnpackWindows<Bits>::run(own, before));
+  });
+}
+
 void unpack_tokens_avx512(const std::uint8_t* codes, std::size_t rows, std::size_t width,
                           const TokenValues& values, std::uint8_t* out) {
   const __m512i table =
       _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values.buckets)));
-  if (values.bits == 0)
+  if (values.memory != 0)
+    values.bits == 4   ? unpack_trellis_avx512<4>(codes, rows, width, values, out)
+    : values.bits == 2 ? unpack_trellis_avx512<2>(codes, rows, width, values, out)
+                       : unpack_trellis_avx512<1>(codes, rows, width, values, out);
+  else if (values.bits == 0)
     unpack_rows<UnpackBytes>(codes, rows, width, table, out);
   else if (values.bits == 4)
     unpack_rows<UnpackNibbles>(codes, rows, width, table, out);

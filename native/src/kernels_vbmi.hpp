@@ -167,3 +167,36 @@ void pq_vbmi(const std::uint8_t* codes, std::size_t n, std::size_t subvectors, P
   if (n == 128 && subvectors == 4) return pq_block<4>(codes, table, scale, out);
   pq(codes, n, subvectors, table, scale, out);
 }
+
+// ---- codes along a trellis ------------------------------------------------------------------------------------------
+
+struct WindowPlan {
+  alignas(64) std::uint8_t bytes[64];   // eight dimensions: the byte before their codes, and the bytes of these
+  alignas(64) std::uint8_t shifts[64];  // of the windows in these bytes
+};
+
+constexpr WindowPlan make_window_plan(unsigned bits) {
+  WindowPlan plan{};
+  for (unsigned i = 0; i < 64; ++i) {
+    plan.bytes[i] = static_cast<std::uint8_t>(i / 8 * bits + i % 8);
+    plan.shifts[i] = static_cast<std::uint8_t>(2 + bits + bits * (i % 8));
+  }
+  return plan;
+}
+
+constexpr WindowPlan kWindowPlans[] = {make_window_plan(1), make_window_plan(2), make_window_plan(4)};
+
+CITADEL_VBMI void unpack_tokens_vbmi(const std::uint8_t* codes, std::size_t rows, std::size_t width, const TokenValues& values,
+                                     std::uint8_t* out) {
+  if (values.memory == 0) return unpack_tokens_avx512(codes, rows, width, values, out);
+  const WindowPlan& plan = kWindowPlans[values.bits / 2];
+  const __m512i table = _mm512_loadu_si512(values.buckets), bytes = _mm512_load_si512(plan.bytes), shifts = _mm512_load_si512(plan.shifts);
+  const std::size_t step = 8 * values.bits;
+  for (std::size_t row = 0; row < rows; ++row, codes += width, out += kTokenStride)
+    for (std::size_t at = 0; at < width; at += step) {
+      const std::size_t own = width - at < step ? width - at : step;
+      const std::uint64_t mask = ((std::uint64_t{2} << own) - 1) & ~std::uint64_t{at == 0};
+      const __m512i loaded = _mm512_permutexvar_epi8(bytes, _mm512_maskz_loadu_epi8(mask, codes + at - 1));
+      _mm512_storeu_si512(out + at * (8 / values.bits), _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(shifts, loaded), table));
+    }
+}

@@ -11,6 +11,7 @@
 #include "citadel/half.hpp"
 #include "citadel/parallel.hpp"
 #include "citadel/quantize.hpp"
+#include "citadel/trellis.hpp"
 #include "citadel/topk.hpp"
 
 namespace citadel {
@@ -22,58 +23,83 @@ constexpr std::uint64_t kCacheLine = 64;
 constexpr std::uint64_t kTilesAhead = 1;  // whose codes are prefetched
 constexpr std::size_t kCentroidGroup = 4 * kTileRows;
 constexpr TokenValues kInt8Values{};
+constexpr unsigned kByteBits = 8;
 
 std::size_t groups_of(std::size_t dimension) { return (dimension + kGroupBytes - 1) / kGroupBytes; }
 
-TokenValues make_values(const std::int8_t* buckets, unsigned bits) {
+std::size_t blocks_of(std::size_t tokens) { return (tokens + kKeyBlock - 1) / kKeyBlock; }
+
+TokenValues make_values(const std::int8_t* buckets, unsigned bits, unsigned memory) {
   if (bits != 0 && bits != 1 && bits != 2 && bits != 4)
     throw std::invalid_argument("a residual has 1, 2 or 4 bits per dimension");
+  if (memory != 0 && (bits == 0 || bits + memory != kWindowBits))
+    throw std::invalid_argument("a residual has one value per bucket, or 64 values");
   TokenValues out{};
   out.bits = bits;
-  for (std::size_t i = 0; bits != 0 && i < (std::size_t{1} << bits); ++i)
+  out.memory = memory;
+  for (std::size_t i = 0; bits != 0 && i < (std::size_t{1} << (bits + memory)); ++i)
     out.buckets[i] = static_cast<std::uint8_t>(buckets[i]) ^ 0x80u;
-  for (std::size_t byte = 0; bits != 0 && byte < 256; ++byte)
-    for (std::size_t i = 0; i < 8 / bits; ++i)
-      out.bytes[byte] |= static_cast<std::uint64_t>(out.buckets[byte >> (bits * i) & ((1u << bits) - 1)])
-                         << (8 * i);
+  return out;
+}
+
+// The values of each byte of codes after `memory` bits.
+std::vector<std::uint64_t> byte_values(const TokenValues& values) {
+  if (values.bits == 0) return {};
+  std::vector<std::uint64_t> out(std::size_t{1} << (kByteBits + values.memory));
+  const std::size_t mask = (std::size_t{1} << (values.bits + values.memory)) - 1;
+  for (std::size_t byte = 0; byte < out.size(); ++byte)
+    for (std::size_t i = 0; i < kByteBits / values.bits; ++i)
+      out[byte] |= static_cast<std::uint64_t>(values.buckets[byte >> (values.bits * i) & mask]) << (kByteBits * i);
   return out;
 }
 
 }  // namespace
 
 CentroidBook::CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n,
-                           std::size_t d, const std::int8_t* buckets, unsigned bits, float bucket_scale,
-                           float step)
+                           std::size_t d, const std::int8_t* buckets, unsigned bits, unsigned memory,
+                           float bucket_scale, float step)
     : dimension_(d),
       bucket_scale_(bucket_scale),
       step_(step),
       scales_(n),
       codes_(codes, codes + n * d),
-      values_(make_values(buckets, bits)) {
+      values_(make_values(buckets, bits, memory)),
+      byte_values_(byte_values(values_)) {
+  values_.bytes = byte_values_.data();
   if (n == 0 || d == 0 || d > kMaxTokenBytes)
     throw std::invalid_argument("centroids must be [n, d], d at most 1024");
   if (bits != 0 && d % 8 != 0) throw std::invalid_argument("residuals need a dimension divisible by 8");
   for (std::size_t i = 0; i < n; ++i) scales_[i] = half_to_float(scales[i]);
 }
 
-TokenQuery::TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::shared_ptr<const CentroidBook> book)
-    : book_(std::move(book)), scales_real_(n), dimension_(d), groups_(groups_of(d)), blocks_((n + kKeyBlock - 1) / kKeyBlock),
-      codes_(blocks_ * groups_ * 2), offsets_(blocks_ * kKeyBlock), scales_(blocks_ * kKeyBlock), steps_(blocks_ * kKeyBlock) {
-  if (d > kMaxTokenBytes) throw std::invalid_argument("a token vector has at most 1024 dimensions");
-  if (book_ != nullptr && book_->dimension() != d) throw std::invalid_argument("the query and the centroids have different dimensions");
+CodedTokens::CodedTokens(const float* vectors, std::size_t n, std::size_t d)
+    : groups_(groups_of(d)), lines_(blocks_of(n) * groups_ * 2), offsets_(blocks_of(n) * kKeyBlock), scales_(blocks_of(n) * kKeyBlock) {
   std::vector<std::int8_t> row((d + kQueryPadding - 1) / kQueryPadding * kQueryPadding + kQueryPadding);
   for (std::size_t token = 0; token < n; ++token) {
     scales_[token] = quantize_query(vectors + token * d, d, row.data());
-    steps_[token] = book_ == nullptr ? 0.0f : book_->bucket_scale() * scales_[token];
     std::int32_t sum = 0;
     for (std::size_t i = 0; i < d; ++i) {
       sum += row[i];
       const std::size_t at = (token / kKeyBlock * groups_ + i / kGroupBytes) * kKeyBlock * kGroupBytes + token % kKeyBlock * kGroupBytes + i % kGroupBytes;
-      codes_[at / sizeof(Line)].bytes[at % sizeof(Line)] = row[i];
+      lines_[at / sizeof(Line)].bytes[at % sizeof(Line)] = row[i];
     }
     offsets_[token] = 128 * sum;
   }
-  if (book_ != nullptr) multiply_centroids();
+}
+
+TokenQuery::TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::shared_ptr<const CentroidBook> book)
+    : book_(std::move(book)), scales_real_(n), dimension_(d), groups_(groups_of(d)), blocks_(blocks_of(n)), steps_(blocks_ * kKeyBlock) {
+  if (d > kMaxTokenBytes) throw std::invalid_argument("a token vector has at most 1024 dimensions");
+  if (book_ != nullptr && book_->dimension() != d) throw std::invalid_argument("the query and the centroids have different dimensions");
+  plain_ = CodedTokens(vectors, n, d);
+  if (book_ == nullptr) return;
+  if (book_->values().memory != 0) {
+    std::vector<float> rotated(vectors, vectors + n * d);
+    rotate(rotated.data(), n, d);
+    rotated_ = CodedTokens(rotated.data(), n, d);
+  }
+  for (std::size_t token = 0; token < n; ++token) steps_[token] = book_->bucket_scale() * residual_tokens().scales(token / kKeyBlock)[token % kKeyBlock];
+  multiply_centroids();
 }
 
 void TokenQuery::multiply_centroids() {
@@ -88,10 +114,10 @@ void TokenQuery::multiply_centroids() {
     const std::size_t rows = std::min(kTileRows, size - first);
     set.unpack_tokens(book_->codes() + first * dimension_, rows, dimension_, kInt8Values, centroids);
     for (std::size_t block = 0; block < blocks_; ++block) {
-      set.token_products(centroids, rows, codes(block), groups_, sums);
-      set.scaled_products(sums, rows, book_->scales() + first, offsets(block), scales(block),
+      set.token_products(centroids, rows, plain_.codes(block), groups_, sums);
+      set.scaled_products(sums, rows, book_->scales() + first, plain_.offsets(block), plain_.scales(block),
                           products_.get() + (block * size + first) * kKeyBlock);
-      set.scaled_maxima(sums, rows, book_->scales() + first, offsets(block), scales(block),
+      set.scaled_maxima(sums, rows, book_->scales() + first, plain_.offsets(block), plain_.scales(block),
                         maxima_.data() + (block * groups_of_centroids_ + first / kCentroidGroup) * kKeyBlock);
     }
   }
@@ -265,6 +291,7 @@ class Scorer {
   }
 
   void add(const Segment& segment, std::uint64_t first, std::size_t rows) {
+    const CodedTokens& tokens = is_coded(segment) ? query_.residual_tokens() : query_.tokens_as_given();
     const std::uint64_t width = segment.code_bytes();
     const bool coded = is_coded(segment);
     set_.unpack_tokens(segment.codes.data() + first * width, rows, width,
@@ -283,11 +310,11 @@ class Scorer {
         __builtin_prefetch(bases[row]), __builtin_prefetch(bases[row] + kKeyBlock / 2);
       }
       float* best = best_.data() + block * kKeyBlock;
-      set_.token_products(unpacked_, rows, query_.codes(block), query_.groups(), sums_);
+      set_.token_products(unpacked_, rows, tokens.codes(block), query_.groups(), sums_);
       if (coded)
-        set_.residual_maxima(sums_, rows, bases, scales, query_.offsets(block), query_.steps(block), best);
+        set_.residual_maxima(sums_, rows, bases, scales, tokens.offsets(block), query_.steps(block), best);
       else
-        set_.scaled_maxima(sums_, rows, scales, query_.offsets(block), query_.scales(block), best);
+        set_.scaled_maxima(sums_, rows, scales, tokens.offsets(block), tokens.scales(block), best);
     }
   }
 

@@ -9,6 +9,7 @@
 #include "citadel/nibbles.hpp"
 #include "citadel/quantize.hpp"
 #include "citadel/router.hpp"
+#include "citadel/trellis.hpp"
 #include "fixture.hpp"
 
 using namespace citadel;
@@ -200,6 +201,13 @@ void residuals(Digest& digest) {
                            scaled.data(), numbers.data());
     digest.add(std::vector<std::int32_t>(sums, sums + rows * kKeyBlock)), digest.add(best),
         digest.add(scaled), digest.add(numbers);
+  }
+  std::vector<float> values = random_floats(64, 10), vectors = random_floats(rows * 64, 11);
+  rotate(vectors.data(), rows, 64);
+  digest.add(vectors);
+  for (const unsigned bits : {1u, 2u, 4u}) {
+    const std::vector<std::uint8_t> chosen = trellis_codes(vectors.data(), rows, 64, values.data(), bits);
+    digest.add(std::vector<std::int32_t>(chosen.begin(), chosen.end()));
   }
   digest.print("residuals");
 }

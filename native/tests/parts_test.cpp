@@ -16,6 +16,7 @@
 #include "citadel/radix.hpp"
 #include "citadel/router.hpp"
 #include "citadel/topk.hpp"
+#include "citadel/trellis.hpp"
 #include "fixture.hpp"
 
 using namespace citadel;
@@ -127,17 +128,19 @@ struct alignas(64) Line {
 };
 
 // Products of `rows` tokens, whose codes are exact-sized copies, with 32 query tokens.
-std::vector<float> token_kernels(const Kernels& set, std::size_t d, std::size_t rows, unsigned bits) {
+std::vector<float> token_kernels(const Kernels& set, std::size_t d, std::size_t rows, unsigned bits, unsigned memory) {
   const std::size_t width = bits == 0 ? d : d * bits / 8, groups = (d + 3) / 4;
   const fixture::Bytes codes = fixture::random_bytes(rows * width, 5),
                        noise = fixture::random_bytes(groups * 128, 6);
   TokenValues values;
   values.bits = bits;
-  for (std::size_t i = 0; i < 16; ++i) values.buckets[i] = static_cast<std::uint8_t>(i * 17);
-  for (std::size_t byte = 0; bits != 0 && byte < 256; ++byte)
+  values.memory = memory;
+  for (std::size_t i = 0; i < 64; ++i) values.buckets[i] = static_cast<std::uint8_t>(i * 37 + i / 7);
+  std::vector<std::uint64_t> bytes(bits == 0 ? 0 : std::size_t{256} << memory);
+  for (std::size_t byte = 0; byte < bytes.size(); ++byte)
     for (std::size_t i = 0; i < 8 / bits; ++i)
-      values.bytes[byte] |=
-          static_cast<std::uint64_t>(values.buckets[byte >> (bits * i) & ((1u << bits) - 1)]) << (8 * i);
+      bytes[byte] |= static_cast<std::uint64_t>(values.buckets[byte >> (bits * i) & ((1u << (bits + memory)) - 1)]) << (8 * i);
+  values.bytes = bytes.data();
   std::vector<Line> query(groups * 2);
   for (std::size_t i = 0; i < groups * 128; ++i)
     if (i / 128 * 4 + i % 4 < d)
@@ -166,8 +169,57 @@ void test_token_kernels_agree() {
     for (const unsigned bits : {0u, 1u, 2u, 4u})
       for (const std::size_t d : {1, 3, 7, 8, 24, 32, 40, 64, 96, 100, 128, 136, 1024})
         for (const std::size_t rows : {1, 2, 5, 13, 14})
-          if (bits == 0 || d % 8 == 0)
-            CHECK(token_kernels(kernels(), d, rows, bits) == token_kernels(kPortableKernels, d, rows, bits));
+          for (const unsigned memory : {0u, kWindowBits - bits})
+            if (bits == 0 ? memory == 0 : d % 8 == 0)
+              CHECK(token_kernels(kernels(), d, rows, bits, memory) == token_kernels(kPortableKernels, d, rows, bits, memory));
+  }
+}
+
+// The squared error of a row's codes along a trellis.
+float trellis_error(const float* row, const std::uint8_t* codes, std::size_t d, const float* values, unsigned bits) {
+  float error = 0;
+  for (std::size_t i = 0, window = 0; i < d; ++i) {
+    window = window >> bits | static_cast<std::size_t>(codes[i]) << (kWindowBits - bits);
+    error += (row[i] - values[window]) * (row[i] - values[window]);
+  }
+  return error;
+}
+
+void test_trellis_kernels_agree_and_are_best() {
+  std::vector<float> values(64);
+  for (std::size_t i = 0; i < 64; ++i) values[i] = static_cast<float>(i * 29 % 64) / 16 - 2;
+  for (const unsigned bits : {1u, 2u, 4u})
+    for (const std::size_t d : {1, 2, 3, 5, 8, 24, 128}) {
+      const std::size_t n = 37;
+      const fixture::Bytes random = fixture::random_bytes(n * d, 3);
+      std::vector<float> rows(random.begin(), random.end());
+      for (float& value : rows) value = value / 64 - 2;
+      use_instruction_set("portable");
+      const std::vector<std::uint8_t> codes = trellis_codes(rows.data(), n, d, values.data(), bits);
+      for (const std::string& name : instruction_sets()) {
+        use_instruction_set(name);
+        CHECK(trellis_codes(rows.data(), n, d, values.data(), bits) == codes);
+      }
+      for (std::size_t number = 0; d * bits <= 8 && number < std::size_t{1} << (d * bits); ++number) {
+        std::vector<std::uint8_t> other(d);
+        for (std::size_t i = 0; i < d; ++i) other[i] = static_cast<std::uint8_t>(number >> (i * bits) & ((1u << bits) - 1));
+        for (std::size_t row = 0; row < n; ++row)
+          CHECK(trellis_error(&rows[row * d], &codes[row * d], d, values.data(), bits) <=
+                trellis_error(&rows[row * d], other.data(), d, values.data(), bits));
+      }
+    }
+  CHECK_THROWS(std::invalid_argument, trellis_codes(values.data(), 1, 8, values.data(), 3));
+}
+
+void test_rotation_is_its_own_inverse() {
+  for (const std::size_t d : {8, 24, 128, 136}) {
+    std::vector<float> rows(2 * d);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i * 7 % 16);
+    std::vector<float> rotated = rows;
+    rotate(rotated.data(), 2, d);
+    CHECK(rotated != rows);
+    rotate(rotated.data(), 2, d);
+    for (std::size_t i = 0; i < rows.size(); ++i) CHECK(std::abs(rotated[i] - rows[i]) < 1e-4f);
   }
 }
 
@@ -456,6 +508,8 @@ int main() {
   test_sort();
   test_top_k_with_ties();
   test_token_kernels_agree();
+  test_trellis_kernels_agree_and_are_best();
+  test_rotation_is_its_own_inverse();
   test_nearest_centroids();
   test_kernels_agree_and_stay_in_bounds();
   test_finish_and_collect();

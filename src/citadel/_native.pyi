@@ -80,6 +80,12 @@ def pack_counts(values: U32, starts: U64) -> tuple[U64, U8]:
 def quantize_int8(vectors: F32, tries: int = 1) -> tuple[NDArray[np.int8], F16]:
     """Codes [P, d] and one fp16 scale per vector [P]."""
 
+def rotate(vectors: F32) -> F32:
+    """Rows [n, d] by a Hadamard matrix, in blocks of the largest power of two that divides d."""
+
+def trellis_codes(rows: F32, values: F32, bits: int) -> U8:
+    """Codes [n, d] with the least squared error along a trellis of 64 values."""
+
 def pq_assign(vectors: F32, centroids: F32) -> U8:
     """The nearest of 256 centroids for each sub-vector: [P, d], [S, 256, d/S] → [P, S]; ties to the lower."""
 
@@ -291,7 +297,7 @@ class CentroidBook:
         bucket_scale: float,
         step: float,
     ) -> None:
-        """codes [K, d], scales [K] as the bits of fp16, buckets [2^b]."""
+        """codes [K, d], scales [K] as the bits of fp16, buckets [2^b, 1] or of a trellis [2^b, 2^(6 − b)]."""
 
 class NearestCentroids:
     """Searches the nearest of many centroids in the groups nearest to a vector, by int8 products."""

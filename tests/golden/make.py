@@ -141,12 +141,13 @@ def vector_query(number: int) -> dict[str, Any]:
     }
 
 
-CENTROIDS = ("residual2", "centroid-int8")
+CENTROIDS = ("residual2", "residual4", "centroid-int8")
 INDEXES: dict[str, Callable[[Path], None]] = {
     "bm25": text,
     "int8": lambda folder: vectors(folder, "int8"),
     "pq2": lambda folder: vectors(folder, "pq2"),
-    "residual2": lambda folder: tokens(folder, "residual2"),
+    "residual2": lambda folder: tokens(folder, "residual2"),  # the committed one is from before the trellis
+    "residual4": lambda folder: tokens(folder, "residual4"),
     "centroid-int8": lambda folder: tokens(folder, "int8"),
     "hybrid": hybrid,
 }

@@ -7,7 +7,9 @@ import shutil
 import struct
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 
 import citadel
@@ -20,7 +22,7 @@ from tests.golden import make
 HERE = Path(__file__).parent
 FORMATS = [1, 2]
 CASES = [(version, name) for version in FORMATS for name in ("bm25", "int8", "pq2")]
-CASES += [(2, "hybrid"), (2, "residual2"), (2, "centroid-int8")]
+CASES += [(2, "hybrid"), (2, "residual2"), (2, "residual4"), (2, "centroid-int8")]
 
 
 def expected(version: int) -> dict[str, Any]:
@@ -74,6 +76,38 @@ def test_golden_index_passes_check_and_is_writable(folder: Path) -> None:
         index.merge()
         index.check(deep=True)
         assert len(index) == before - 1
+
+
+@pytest.mark.parametrize("folder", [(2, "residual2")], indirect=True)
+def test_codes_from_before_the_trellis_are_extended_and_retrained(folder: Path) -> None:
+    random = np.random.default_rng(1)
+    with citadel.Index.open(folder) as index:
+        index.add_vectors([make.token_document(number, random) for number in range(50, 70)])
+        index.commit()
+        assert memory(index) == 0
+        require_equal_engines(index)
+        with mock.patch("citadel.index.spill.SAMPLE_FLOOR", 60):
+            index.merge(retrain=True)
+        assert memory(index) == 4
+        require_equal_engines(index)
+        index.check(deep=True)
+
+
+def memory(index: citadel.Index) -> int:
+    """Bits before those of a dimension on which its value depends."""
+    book = index._snapshot.centroids
+    assert book is not None
+    return book.memory
+
+
+def require_equal_engines(index: citadel.Index) -> None:
+    answers = []
+    for engine in ("native", "reference"):
+        searcher = index.searcher(engine=engine)
+        queries = [make.vector_query(number)["vectors"] for number in range(4)]
+        hits = [searcher.search_vectors(vectors=query, k=5, ef=ef) for query in queries for ef in (5, 100)]
+        answers.append([(found.ids, found.scores) for found in hits])
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("folder", [(1, "bm25")], indirect=True)

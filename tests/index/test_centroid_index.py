@@ -17,11 +17,12 @@ from citadel.index.centroid_book import (
     pack_buckets,
     unpack_buckets,
 )
-from citadel.index.centroid_train import centroid_count, fit_buckets, train_centroids
+from citadel.index.centroid_train import centroid_count, train_centroids
 from citadel.index.check import check
 from citadel.index.quantize import decode
 from citadel.index.shard import shard_index
 from citadel.index.snapshot import Snapshot
+from citadel.index.trellis import rotated
 from citadel.routing.centroid import nearest_centroids
 from citadel.settings import Field, Settings
 from citadel.types import Floats
@@ -72,9 +73,9 @@ def test_more_bits_are_nearer_to_the_vectors() -> None:
         decoded = book.decode(*book.encode(vectors, keys), keys)
         errors.append(float(((decoded - vectors) ** 2).sum(axis=1).mean()))
     residual = float(((book.centroids[keys] - vectors) ** 2).sum(axis=1).mean())
-    assert errors[0] < 0.45 * residual
-    assert errors[1] < 0.15 * residual
-    assert errors[2] < 0.02 * residual
+    assert errors[0] < 0.355 * residual  # the nearest bucket of each dimension has 0.363,
+    assert errors[1] < 0.1 * residual  # 0.106
+    assert errors[2] < 0.0075 * residual  # and 0.0080
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
@@ -83,7 +84,8 @@ def test_lengths_keep_the_product_with_the_vector_itself(bits: int) -> None:
     book = train_centroids(vectors, len(vectors), bits)
     keys = book.nearest(vectors)
     codes, _ = book.encode(vectors, keys)
-    values, residuals = book.values[unpack_buckets(codes, bits)], vectors - book.centroids[keys]
+    values, residuals = book.window_codes(codes).astype(np.float32), rotated(vectors - book.centroids[keys])
+    vectors = rotated(vectors)
     nearest = (residuals * values).sum(axis=1) / (values * values).sum(axis=1)
     chosen = best_lengths(vectors, residuals, values)
 
@@ -108,17 +110,15 @@ def test_vectors_of_zeros_are_coded(recwarn: pytest.WarningsRecorder) -> None:
     assert np.abs(decoded[::7]).max() < 0.5
 
 
-def test_buckets_of_equal_values() -> None:
-    values, cuts = fit_buckets(np.zeros(10, np.float32), 4)
-    assert values.tolist() == [0, 0, 0, 0]
-    assert cuts.tolist() == [0, 0, 0]
-
-
 def test_a_search_by_groups_finds_nearly_every_nearest_centroid() -> None:
     random = np.random.default_rng(3)
     centroids = tokens(random, 2048)
     codes = np.rint(centroids * 127).astype(np.int8)
-    scales, buckets, cuts = np.full(2048, 1 / 127, np.float16), np.zeros(2, np.int8), np.zeros(1, np.float32)
+    scales, buckets, cuts = (
+        np.full(2048, 1 / 127, np.float16),
+        np.zeros((2, 1), np.int8),
+        np.zeros(1, np.float32),
+    )
     book = CentroidBook(codes, scales, buckets, 1.0, cuts, 1.0)
     vectors = tokens(random, 2000)
     assert (book.nearest(vectors) == nearest_centroids(vectors, book.centroids)).mean() > 0.97
@@ -176,7 +176,7 @@ def test_centroids_are_trained_once_there_are_enough_tokens(tmp_path: Path) -> N
 def test_tokens_keep_their_order_through_merges(tmp_path: Path, codec: str) -> None:
     index, limits = (
         mixed(tmp_path / "i", codec),
-        {"int8": 0.03, "residual1": 0.5, "residual2": 0.3, "residual4": 0.08},
+        {"int8": 0.03, "residual1": 0.5, "residual2": 0.3, "residual4": 0.09},
     )
     originals = given(0, 150)
     for _ in range(2):

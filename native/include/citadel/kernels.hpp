@@ -39,12 +39,19 @@ constexpr std::size_t kMaxTokenBytes = 1024;  // dimensions of a token vector
 // cache lines, so that they do not share a set.
 constexpr std::size_t kTokenStride = kMaxTokenBytes + 64;
 
-// What the codes of a token mean: int8 codes are values, others are numbers of buckets.
+constexpr unsigned kWindowBits = 6;  // of a trellis: the bits of a dimension and those before them
+
+// What the codes of a token mean: int8 codes are values, others are numbers of buckets. A value may also depend on
+// the `memory` bits before its own, which are 0 for the first dimension.
 struct TokenValues {
-  unsigned bits = 0;              // per dimension; 0 for int8 codes
-  std::uint8_t buckets[16] = {};  // values biased by 128
-  std::uint64_t bytes[256] = {};  // the biased values of a byte of codes, lowest dimension first
+  unsigned bits = 0;                             // per dimension; 0 for int8 codes
+  unsigned memory = 0;                           // kWindowBits − bits, or 0
+  std::uint8_t buckets[1u << kWindowBits] = {};  // values biased by 128: [2^(bits + memory)], own bits above the others
+  const std::uint64_t* bytes = nullptr;          // the values of a byte of codes after `memory` bits: [2^(8 + memory)]
 };
+
+// Bytes that `trellis` needs: rows by dimension, and the branch that each of up to 32 states was reached by, for 16 rows.
+constexpr std::size_t trellis_scratch(std::size_t d) { return d * 16 * (sizeof(float) + 32); }
 
 constexpr std::size_t kPrefetchDistance = 3 * 128;  // in postings
 
@@ -92,6 +99,11 @@ struct Kernels {
   // The same for rows of unpacked tokens; no code is −128.
   void (*token_products)(const std::uint8_t* tokens, std::size_t rows, const std::int8_t* codes,
                          std::size_t groups, std::int32_t* sums);
+  // The bits [n, d] with the least squared error of rows [n, d] along a trellis: a dimension takes values[own bits << memory | the bits
+  // before them], memory = kWindowBits − bits, and the bits before the first are 0. Scratch has trellis_scratch(d) bytes. Ties go to
+  // the lower earlier bits.
+  void (*trellis)(const float* rows, std::size_t n, std::size_t d, const float* values, unsigned bits, std::uint8_t* scratch,
+                  std::uint8_t* codes);
   // Unpack tokens of `width` bytes each to out[r · kTokenStride], biased by 128; bytes after the last
   // dimension are undefined.
   void (*unpack_tokens)(const std::uint8_t* codes, std::size_t rows, std::size_t width,

@@ -16,10 +16,12 @@ constexpr std::size_t kGroupBytes = 4;
 // The centroids of an index and the bucket values of its residuals.
 class CentroidBook {
  public:
-  // codes [n, d], scales (fp16) [n], buckets [2^bits], none of which is read for 0 bits. Throws
-  // std::invalid_argument if the shapes do not fit.
+  // codes [n, d], scales (fp16) [n], buckets [2^(bits + memory)], none of which is read for 0 bits. With memory, buckets are the values of
+  // a trellis, and those of rotated residuals. Throws std::invalid_argument if the shapes do not fit.
   CentroidBook(const std::int8_t* codes, const std::uint16_t* scales, std::size_t n, std::size_t d, const std::int8_t* buckets, unsigned bits,
-               float bucket_scale, float step);
+               unsigned memory, float bucket_scale, float step);
+  CentroidBook(const CentroidBook&) = delete;
+  CentroidBook& operator=(const CentroidBook&) = delete;
 
   std::size_t size() const { return scales_.size(); }
   std::size_t dimension() const { return dimension_; }
@@ -37,6 +39,29 @@ class CentroidBook {
   std::vector<float> scales_;
   std::vector<std::int8_t> codes_;
   TokenValues values_;
+  std::vector<std::uint64_t> byte_values_;
+};
+
+// Vectors of tokens as int8, in blocks of 32 as the kernels of token products read them.
+class CodedTokens {
+ public:
+  CodedTokens() = default;
+  CodedTokens(const float* vectors, std::size_t n, std::size_t d);
+
+  bool empty() const { return lines_.empty(); }
+  const std::int8_t* codes(std::size_t block) const { return lines_[block * groups_ * 2].bytes; }
+  const std::int32_t* offsets(std::size_t block) const { return offsets_.data() + block * kKeyBlock; }
+  const float* scales(std::size_t block) const { return scales_.data() + block * kKeyBlock; }
+
+ private:
+  struct alignas(64) Line {
+    std::int8_t bytes[64];
+  };
+
+  std::size_t groups_ = 0;
+  std::vector<Line> lines_;            // [blocks, groups, 32, 4]
+  std::vector<std::int32_t> offsets_;  // [blocks · 32]: 128 · Σ code
+  std::vector<float> scales_;          // [blocks · 32]
 };
 
 // The vectors of a query's tokens as int8, in blocks of 32 tokens, and their products with all centroids.
@@ -51,9 +76,9 @@ class TokenQuery {
   std::size_t dimension() const { return dimension_; }
   const CentroidBook* book() const { return book_.get(); }
 
-  const std::int8_t* codes(std::size_t block) const { return codes_[block * groups_ * 2].bytes; }
-  const std::int32_t* offsets(std::size_t block) const { return offsets_.data() + block * kKeyBlock; }
-  const float* scales(std::size_t block) const { return scales_.data() + block * kKeyBlock; }
+  const CodedTokens& tokens_as_given() const { return plain_; }
+  // As residuals are multiplied with them: rotated where these are.
+  const CodedTokens& residual_tokens() const { return rotated_.empty() ? plain_ : rotated_; }
   const float* steps(std::size_t block) const { return steps_.data() + block * kKeyBlock; }
 
   // The products of a centroid with the 32 tokens of a block.
@@ -66,10 +91,6 @@ class TokenQuery {
   std::vector<std::uint32_t> probes(std::size_t nprobe) const;
 
  private:
-  struct alignas(64) Line {
-    std::int8_t bytes[64];
-  };
-
   void multiply_centroids();
   float probe_threshold(std::size_t token, std::size_t nprobe) const;
   const float* maxima(std::size_t block, std::size_t group) const {
@@ -78,9 +99,8 @@ class TokenQuery {
 
   std::shared_ptr<const CentroidBook> book_;
   std::size_t scales_real_, dimension_, groups_, blocks_;
-  std::vector<Line> codes_;            // [blocks, groups, 32, 4]
-  std::vector<std::int32_t> offsets_;  // [blocks · 32]: 128 · Σ code
-  std::vector<float> scales_, steps_;  // [blocks · 32]; a step is scale · bucket scale
+  CodedTokens plain_, rotated_;
+  std::vector<float> steps_;           // [blocks · 32]: scale of a residual's token · bucket scale
   std::unique_ptr<float[]> products_;  // [blocks, centroids, 32]
   std::vector<float> maxima_;          // of groups of centroids: [blocks, groups, 32]
   std::size_t groups_of_centroids_ = 0;

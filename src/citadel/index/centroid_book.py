@@ -1,8 +1,10 @@
 """The centroids of an index and the bucket values of its residuals.
 
 A token's vector is stored as the number of its nearest centroid and the difference to it: a length of one
-byte and, per dimension, the bucket in which the difference falls. Centroids and bucket values are int8, so
-that all products are exact integers. With the codec int8 the vector itself is stored, and no bucket is used.
+byte and, per dimension, the number of a bucket. The buckets of the rotated difference are chosen along a
+trellis (`trellis.py`); in indexes from before the trellis a dimension has the bucket in which the difference
+falls. Centroids and bucket values are int8, so that all products are exact integers. With the codec int8 the
+vector itself is stored, and no bucket is used.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from citadel.index.codebook import Codebook, read_codebook, write_codebook
 from citadel.index.container import CitFile, CitWriter, FileRecord
 from citadel.index.storage import Storage
+from citadel.index.trellis import WINDOWS, windows_of
 from citadel.routing.centroid import nearest_centroids
 from citadel.settings import CENTROID_BITS, SUBVECTOR, Field
 from citadel.types import Floats, Keys
@@ -28,27 +31,31 @@ _GROUPS_PROBED = 10
 _ROWS = 8_192  # vectors whose products are in memory at a time
 _LARGEST_SCALE = 1e30
 _SMALLEST_SQUARE = np.float32(1e-12)  # of a vector's length; below, its direction does not matter
+_SMALLEST_ROOT = np.float32(1e-12)  # of a residual's mean square; below, its direction does not matter
 _ALONG = 0.25  # weight of the error along a vector, per dimension
 
 
 @dataclass(frozen=True)
 class CentroidBook:
-    """Centroids [K, d] as int8 codes with fp16 scales, and 2^b bucket values as int8 codes with one scale.
+    """Centroids [K, d] as int8 codes with fp16 scales, and bucket values as int8 codes with one scale.
 
-    Buckets are those of differences with a mean square of 1; `step` is that of the lengths. A book
-    for int8 has one bucket, which is not used.
+    Buckets are those of differences with a mean square of 1; `step` is that of the lengths. A column of
+    buckets has the values after a state of the trellis, the bits before those of a dimension. A book from
+    before the trellis has one state and borders between the buckets; one for int8 has one bucket, which is
+    not used.
 
     >>> codes, scales = np.array([[127, 0], [0, 127]], np.int8), np.full(2, 1 / 127, np.float16)
-    >>> book = CentroidBook(codes, scales, np.array([-64, 64], np.int8), 0.01, np.zeros(1, np.float32), 0.1)
+    >>> buckets = np.array([[-64], [64]], np.int8)
+    >>> book = CentroidBook(codes, scales, buckets, 0.01, np.zeros(1, np.float32), 0.1)
     >>> book.nearest(np.array([[0.1, 0.9]], np.float32)).tolist()
     [1]
     """
 
     codes: NDArray[np.int8]  # [K, d]
     scales: NDArray[np.float16]  # [K]
-    buckets: NDArray[np.int8]  # [2^b], ascending
+    buckets: NDArray[np.int8]  # [2^b, 2^(6 − b)]; ascending [2^b, 1] without a trellis
     bucket_scale: float
-    cuts: Floats  # [2^b − 1], ascending: the borders of the buckets
+    cuts: Floats  # [2^b − 1], ascending: the borders of the buckets; none with a trellis
     step: float  # of the length of a residual
     sampled: int = 0
 
@@ -64,6 +71,11 @@ class CentroidBook:
         """Bits per dimension of a residual; 0 where vectors are stored as int8."""
         return len(self.buckets).bit_length() - 1
 
+    @property
+    def memory(self) -> int:
+        """Bits before those of a dimension on which its value depends; 0 without a trellis."""
+        return int(self.buckets.shape[1]).bit_length() - 1
+
     @cached_property
     def centroids(self) -> Floats:
         """The centroids [K, d]."""
@@ -71,8 +83,18 @@ class CentroidBook:
 
     @cached_property
     def values(self) -> Floats:
-        """The bucket values [2^b]."""
-        return self.buckets.astype(np.float32) * np.float32(self.bucket_scale)
+        """The values of all windows, the bits of a dimension above those before them."""
+        return self.buckets.reshape(-1).astype(np.float32) * np.float32(self.bucket_scale)
+
+    @cached_property
+    def _rotated_centroids(self) -> Floats:
+        return self._rotate(self.centroids)
+
+    def _rotate(self, vectors: Floats) -> Floats:
+        """Vectors as their residuals are coded."""
+        from citadel._native import rotate
+
+        return rotate(np.ascontiguousarray(vectors, np.float32)) if self.memory else vectors
 
     def nearest(self, vectors: Floats) -> Keys:
         """The nearest centroid of each vector [n]; of many, the nearest that a search by groups finds."""
@@ -91,14 +113,31 @@ class CentroidBook:
         return np.concatenate([codes for codes, _ in parts]), np.concatenate([scales for _, scales in parts])
 
     def _encode(self, vectors: Floats, keys: Keys) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        residuals = vectors - self.centroids[keys]
+        rows = self._rotate(vectors)
+        residuals = rows - self._rotated_centroids[keys]
         roots = np.sqrt(np.einsum("nd,nd->n", residuals, residuals) / np.float32(self.dimension))[:, None]
+        buckets = self._trellis(residuals, roots) if self.memory else self._between_cuts(residuals, roots)
+        values = self.values[windows_of(buckets, self.bits, self.memory)]
+        lengths = best_lengths(rows, residuals, values)
+        codes = np.clip(np.rint(lengths / np.float32(self.step)), 0, 255).astype(np.uint8)
+        return pack_buckets(buckets, self.bits), codes
+
+    def _trellis(self, residuals: Floats, roots: Floats) -> NDArray[np.uint8]:
+        from citadel._native import trellis_codes
+
+        units = np.ascontiguousarray(residuals / np.maximum(roots, _SMALLEST_ROOT), np.float32)
+        return trellis_codes(units, self.values, self.bits)
+
+    def _between_cuts(self, residuals: Floats, roots: Floats) -> NDArray[np.uint8]:
         buckets = np.zeros(residuals.shape, np.uint8)
         for cut in self.cuts:
             buckets += residuals > cut * roots
-        lengths = best_lengths(vectors, residuals, self.values[buckets])
-        codes = np.clip(np.rint(lengths / np.float32(self.step)), 0, 255).astype(np.uint8)
-        return pack_buckets(buckets, self.bits), codes
+        return buckets
+
+    def window_codes(self, codes: NDArray[np.uint8]) -> NDArray[np.int8]:
+        """The int8 bucket value of each dimension of packed codes [n, d]."""
+        windows = windows_of(unpack_buckets(codes, self.bits), self.bits, self.memory)
+        return self.buckets.reshape(-1)[windows]
 
     def lengths(self, scales: NDArray[np.uint8]) -> Floats:
         """The lengths of residuals [n], by which the bucket values are multiplied."""
@@ -106,8 +145,9 @@ class CentroidBook:
 
     def decode(self, codes: NDArray[np.uint8], scales: NDArray[np.uint8], keys: Keys) -> Floats:
         """The vectors of packed residuals and their lengths under these centroids [n, d]."""
-        residuals = self.values[unpack_buckets(codes, self.bits)] * self.lengths(scales)[:, None]
-        vectors: Floats = self.centroids[keys] + residuals
+        values = self.window_codes(codes).astype(np.float32) * np.float32(self.bucket_scale)
+        residuals = values * self.lengths(scales)[:, None]
+        vectors: Floats = self.centroids[keys] + self._rotate(residuals)
         return vectors
 
 
@@ -216,7 +256,8 @@ def write_book(storage: Storage, index_id: str, file_id: str, book: AnyCodebook)
     """Write a codebook file, of a product quantiser or of centroids."""
     if isinstance(book, Codebook):
         return write_codebook(storage, index_id, file_id, book)
-    writer = CitWriter(storage, "codebook", index_id, file_id, sections=5)
+    has_cuts = not book.memory
+    writer = CitWriter(storage, "codebook", index_id, file_id, sections=4 + has_cuts)
     meta = {
         "dimension": book.dimension,
         "bits": book.bits,
@@ -228,7 +269,8 @@ def write_book(storage: Storage, index_id: str, file_id: str, book: AnyCodebook)
     writer.section("CENTROID_CODES", book.codes)
     writer.section("CENTROID_SCALES", book.scales)
     writer.section("BUCKETS", book.buckets)
-    writer.section("BUCKET_CUTS", book.cuts)
+    if has_cuts:
+        writer.section("BUCKET_CUTS", book.cuts)
     return writer.finish()
 
 
@@ -254,8 +296,11 @@ def _read_centroids(
     if not 1 <= len(scales) <= MAX_CENTROIDS or not np.isfinite(scales).all():
         raise file["CENTROID_SCALES"].corrupt(f"it has {len(scales)} scales or one that is not finite")
     codes = file["CENTROID_CODES"].sized(np.int8, len(scales) * dimension).copy().reshape(-1, dimension)
-    buckets = file["BUCKETS"].sized(np.int8, 1 << bits).copy()
-    cuts = file["BUCKET_CUTS"].sized(np.float32, (1 << bits) - 1).copy()
+    has_cuts = not bits or "BUCKET_CUTS" in file  # a book from before the trellis has them
+    buckets = file["BUCKETS"].sized(np.int8, 1 << bits if has_cuts else WINDOWS).copy().reshape(1 << bits, -1)
+    cuts = (
+        file["BUCKET_CUTS"].sized(np.float32, (1 << bits) - 1).copy() if has_cuts else np.zeros(0, np.float32)
+    )
     if not np.isfinite(cuts).all():
         raise file["BUCKET_CUTS"].corrupt("a border is not finite")
     return CentroidBook(codes, scales, buckets, meta["bucket_scale"], cuts, meta["step"], meta["sampled"])

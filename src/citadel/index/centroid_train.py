@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.index.centroid_book import MAX_CENTROIDS, CentroidBook, CentroidSearch, lloyd, means
+from citadel.index.trellis import fit_windows, rotated
 from citadel.routing.centroid import nearest_centroids
 from citadel.types import Floats
 
@@ -18,7 +19,6 @@ _SAMPLES_PER_CENTROID = 24  # on which k-means runs
 _FLAT_BELOW = 512  # centroids; more are trained in two levels
 _ROUNDS = 5
 _BUCKET_VALUES = 1 << 19  # residual components that the buckets are fitted to
-_BUCKET_ROUNDS = 20
 _LARGEST_CODE = 127
 _HEADROOM = 1.25  # of the lengths of residuals over the longest one in the sample
 
@@ -42,22 +42,22 @@ def train_centroids(vectors: Floats, tokens: int, bits: int, seed: int = 0) -> C
     count = min(centroid_count(tokens), 1 << (most.bit_length() - 1))
     sample = _subset(vectors, _SAMPLES_PER_CENTROID * count, generator)
     codes, scales = _int8(cluster(sample, count, generator))
-    book = CentroidBook(codes, scales, np.zeros(1 << bits, np.int8), 1.0, np.zeros(0, np.float32), 1.0)
+    book = CentroidBook(codes, scales, np.zeros((1, 1), np.int8), 1.0, np.zeros(0, np.float32), 1.0)
     if not bits:
         return replace(book, sampled=len(vectors))
     probe = _subset(vectors, max(_BUCKET_VALUES // vectors.shape[1], 1), generator)
     residuals = probe - book.centroids[book.nearest(probe)]
-    buckets, scale, cuts = _fit(residuals, 1 << bits)
-    return CentroidBook(codes, scales, buckets, scale, cuts, _step(residuals), len(vectors))
+    buckets, scale = _fit(residuals, bits)
+    return CentroidBook(codes, scales, buckets, scale, book.cuts, _step(residuals), len(vectors))
 
 
-def _fit(residuals: Floats, count: int) -> tuple[NDArray[np.int8], float, Floats]:
-    """Bucket values as int8 codes, their scale, and the borders, of residuals divided by their lengths."""
+def _fit(residuals: Floats, bits: int) -> tuple[NDArray[np.int8], float]:
+    """Bucket values [2^b, 2^(6 − b)] as int8 codes, and their scale, of rotated residuals of length 1."""
     roots = np.sqrt(np.einsum("nd,nd->n", residuals, residuals) / residuals.shape[1])
-    units = residuals[roots > 0] / roots[roots > 0, None]
-    values, cuts = fit_buckets(units.reshape(-1) if len(units) else np.zeros(1, np.float32), count)
+    units = rotated(residuals[roots > 0] / roots[roots > 0, None])
+    values = fit_windows(units if len(units) else np.zeros((1, residuals.shape[1]), np.float32), bits)
     scale = float(np.float32(np.abs(values).max() / _LARGEST_CODE)) or 1.0
-    return np.rint(values / scale).astype(np.int8), scale, cuts
+    return np.rint(values / scale).astype(np.int8), scale
 
 
 def _step(residuals: Floats) -> float:
@@ -107,20 +107,3 @@ def _shares(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     order = np.argsort(shares - exact, kind="stable")
     shares[order[: count - shares.sum()]] += 1
     return shares
-
-
-def fit_buckets(values: Floats, count: int) -> tuple[Floats, Floats]:
-    """Bucket values [count] and the borders between them, from quantiles on by Lloyd's method.
-
-    >>> fit_buckets(np.array([-1, -1, 1, 3], np.float32), 2)[0].tolist()
-    [-1.0, 2.0]
-    """
-    ordered = np.sort(values.astype(np.float64))
-    sums = np.concatenate([[0.0], np.cumsum(ordered)])
-    centres = np.quantile(ordered, (np.arange(count) + 0.5) / count)
-    for _ in range(_BUCKET_ROUNDS):
-        borders = np.searchsorted(ordered, (centres[1:] + centres[:-1]) / 2, side="right")
-        bounds = np.concatenate([[0], borders, [len(ordered)]])
-        sizes = np.diff(bounds)
-        centres = np.where(sizes > 0, np.diff(sums[bounds]) / np.maximum(sizes, 1), centres)
-    return centres.astype(np.float32), ((centres[1:] + centres[:-1]) / 2).astype(np.float32)

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from citadel.errors import Cancelled, UsageError
-from citadel.index.centroid_book import CentroidBook, unpack_buckets
+from citadel.index.centroid_book import CentroidBook
 from citadel.index.quantize import Encoded
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
+from citadel.index.trellis import rotated
 from citadel.routing.centroid import probed_centroids
 from citadel.search.centroid import token_rows
 from citadel.search.plan import Options, Plan, TermStatistics
@@ -48,18 +49,28 @@ class QueryTokens:
         keys = segment.token_centroids(start, stop)
         if len(keys) and int(keys.max()) >= len(book):
             raise segment.file["TOKEN_CENTROIDS"].corrupt(f"centroid {keys.max()} does not exist")
-        values = book.buckets[unpack_buckets(encoded.codes, book.bits)].astype(np.float32)  # [P, d]
+        values = book.window_codes(encoded.codes).astype(np.float32)  # [P, d]
         lengths = book.lengths(encoded.scales)
         rows = [self._row(token, keys, values, lengths, book) for token in range(len(self.vectors))]
         return np.stack(rows)
 
+    @cached_property
+    def _of_residuals(self) -> Floats:
+        """The vectors as residuals are multiplied with them [n, d]."""
+        return residual_tokens(self.vectors, self._book)
+
     def _row(self, token: int, keys: Keys, values: Floats, lengths: Floats, book: CentroidBook) -> Floats:
-        codes, scale = quantized(self.vectors[token])
+        codes, scale = quantized(self._of_residuals[token])
         with np.errstate(all="ignore"):  # BLAS also computes unused lanes, which may warn
             exact = values @ codes  # integers below 2²⁴: exact in any order
         residuals = (exact * lengths) * (np.float32(book.bucket_scale) * scale)
         products: Floats = self.centroids[token, keys] + residuals
         return products
+
+
+def residual_tokens(vectors: Floats, book: CentroidBook | None) -> Floats:
+    """A query's vectors [n, d], rotated where the residuals of this book are."""
+    return rotated(vectors) if book is not None and book.memory else vectors
 
 
 def maxsim(products: Floats) -> np.float32:

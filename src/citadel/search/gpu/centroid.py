@@ -13,7 +13,7 @@ from torch import Tensor
 
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
-from citadel.search.centroid_reference import CentroidReference
+from citadel.search.centroid_reference import CentroidReference, residual_tokens
 from citadel.search.gpu.device import device_errors, parse_device
 from citadel.search.plan import Options
 from citadel.search.reference import AllowedDocuments, quantized
@@ -46,6 +46,8 @@ class _DeviceQuery:
     codes: Tensor
     scales: Tensor
     products: Tensor
+    residual_codes: Tensor  # of the vectors as residuals are multiplied with them
+    residual_scales: Tensor
 
 
 class GpuCentroidEngine(CentroidReference):
@@ -60,7 +62,7 @@ class GpuCentroidEngine(CentroidReference):
         if book is not None:
             self._centroids = self._put(book.codes).float()
             self._centroid_scales = self._put(book.scales).float()
-            self._buckets = self._put(book.buckets).float()
+            self._buckets = self._put(book.buckets).float().reshape(-1)
 
     def _put(self, values: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.array(values)).to(self._device)
@@ -92,13 +94,19 @@ class GpuCentroidEngine(CentroidReference):
             return super().search(query, options, cancel, allowed)
 
     def _query(self, query: Floats) -> _DeviceQuery:
-        pairs = [quantized(vector) for vector in query]
+        codes, scales = self._coded(query)
+        book = self._snapshot.centroids
+        if book is None:
+            products = torch.zeros((0, len(query)), device=self._device)
+        else:
+            products = (self._centroids @ codes.T) * self._centroid_scales[:, None] * scales
+        return _DeviceQuery(codes, scales, products, *self._coded(residual_tokens(query, book)))
+
+    def _coded(self, vectors: Floats) -> tuple[Tensor, Tensor]:
+        """int8 codes [n, d] and their scales [n]."""
+        pairs = [quantized(vector) for vector in vectors]
         codes = self._put(np.stack([codes for codes, _ in pairs]).astype(np.float32))
-        scales = self._put(np.array([scale for _, scale in pairs], np.float32))
-        if self._snapshot.centroids is None:
-            return _DeviceQuery(codes, scales, torch.zeros((0, len(query)), device=self._device))
-        products = (self._centroids @ codes.T) * self._centroid_scales[:, None] * scales
-        return _DeviceQuery(codes, scales, products)
+        return codes, self._put(np.array([scale for _, scale in pairs], np.float32))
 
     def _touched(self, segment: Segment, query: Floats, nprobe: int) -> tuple[NDArray[np.int64], Floats]:
         part, products = self._parts[id(segment)], self._query(query).products
@@ -146,17 +154,19 @@ class GpuCentroidEngine(CentroidReference):
         book, scales = self._snapshot.centroids, part.scales[tokens][:, None]
         if not segment.meta.has_residuals or book is None:
             return (part.codes[tokens].float() @ query.codes.T) * scales * query.scales
-        values = self._buckets[_unpack(part.codes[tokens], book.bits)]  # [P, d]
+        values = self._buckets[_windows(part.codes[tokens], book.bits, book.memory)]  # [P, d]
         lengths = scales * float(np.float32(book.step))
-        steps = query.scales * float(np.float32(book.bucket_scale))
-        return query.products[part.centroids[tokens]] + (values @ query.codes.T) * lengths * steps
+        steps = query.residual_scales * float(np.float32(book.bucket_scale))
+        return query.products[part.centroids[tokens]] + (values @ query.residual_codes.T) * lengths * steps
 
 
-def _unpack(codes: Tensor, bits: int) -> Tensor:
-    """The bucket numbers [n, d] of packed codes."""
-    shifts = torch.arange(0, 8, bits, device=codes.device)
-    buckets = codes.long()[:, :, None] >> shifts & ((1 << bits) - 1)
-    return buckets.reshape(len(codes), -1)
+def _windows(codes: Tensor, bits: int, memory: int) -> Tensor:
+    """The windows [n, d] of packed codes: the bits of each dimension above the `memory` bits before them."""
+    own = codes.long()
+    before = torch.nn.functional.pad(own[:, :-1], (1, 0))
+    shifts = torch.arange(8 - memory, 16 - memory, bits, device=codes.device)
+    windows = (own << 8 | before)[:, :, None] >> shifts & ((1 << (bits + memory)) - 1)
+    return windows.reshape(len(codes), -1)
 
 
 def _ranges(starts: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
