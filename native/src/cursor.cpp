@@ -94,6 +94,19 @@ void Cursor::use_kept(bool keeps) {
   lists.keep(group_.number, kept_);
 }
 
+std::vector<std::uint32_t> Cursor::documents() {
+  std::vector<std::uint32_t> out;
+  out.reserve(group_.list.last - group_.list.first);
+  for (; posting_ < group_.list.last; ++block_) {
+    poll(cancel_);
+    const std::size_t n = block_size();
+    decode(n, documents_ + kFront);
+    out.insert(out.end(), documents_ + kFront, documents_ + kFront + n);
+    posting_ += n;
+  }
+  return out;
+}
+
 std::shared_ptr<const SelectedPostings> Cursor::select_list() {
   auto out = std::make_shared<SelectedPostings>();
   const std::uint64_t block = block_, posting = posting_;

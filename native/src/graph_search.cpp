@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "citadel/cursor.hpp"
+#include "citadel/graph_starts.hpp"
 #include "citadel/graph_token_scores.hpp"
 #include "citadel/graph_walk.hpp"
-#include "citadel/half.hpp"
 #include "citadel/semantic.hpp"
 
 namespace citadel {
@@ -20,20 +19,12 @@ constexpr std::uint64_t kMinWidth = 16;
 constexpr double kWaypointShare = 0.9;   // if more is allowed, a walk leads through the documents that are not
 constexpr double kMinShare = 1.0 / 32;   // if less is allowed, the allowed documents are scanned
 constexpr double kFilteredWidth = 1.25;  // times width · share^3/16 rows are kept, at most the width
-constexpr double kFilteredSeeds = 0.7;   // times seeds / share^½ are taken from each list, at least the seeds
-constexpr std::size_t kMaxSeeds = 256;
 
 // Nanoseconds, measured on AMD EPYC and Intel Xeon processors with semantic vectors of 384 dimensions.
 constexpr double kPerRow = 2200;       // of the result, of a walk and its token scores
 constexpr double kPerFilteredRow = 2400;
 constexpr double kPerDocument = 1;     // of a scan, and for every 96 dimensions
 constexpr double kPerSelected = 28;    // document of a scan of few allowed documents
-
-std::uint64_t admitted(const SegmentPlan& plan) { return plan.allowed != nullptr ? plan.allowed->count() : plan.segment->live(); }
-
-double admitted_share(const SegmentPlan& plan) {
-  return static_cast<double>(admitted(plan)) / static_cast<double>(std::max<std::uint64_t>(1, plan.segment->documents()));
-}
 
 // The rows of the allowed documents, kept with the filter.
 const std::uint64_t* admitted_rows(const GraphTask& task) {
@@ -83,46 +74,6 @@ class QueryView {
   bool admits_all_ = task_.plan.allowed == nullptr && task_.plan.segment->live() == task_.plan.segment->documents();
 };
 
-// How much a posting can add to a score, as far as the segment says without its vector.
-float posting_weight(const Segment& segment, std::uint64_t posting) {
-  if (segment.weights.present()) return segment.weights.at<std::uint8_t>(posting);
-  for (const Section* section : {&segment.values, &segment.scales})
-    if (section->present()) {
-      const float weight = half_to_float(section->at<std::uint16_t>(posting));
-      return weight == weight ? weight : 0.0f;  // NaN would break the order
-    }
-  return 0.0f;
-}
-
-// The rows with the heaviest of a list's postings in allowed documents; ties go to the lower document.
-std::vector<std::uint32_t> heaviest_rows(const GraphTask& task, const Group& group) {
-  const auto list = Cursor(*task.plan.segment, group, task.query, task.rules, task.cancel, task.plan.allowed).select_list();
-  std::vector<Scored> heaviest;
-  for (std::size_t i = 0; i < list->documents.size(); ++i)
-    heaviest.push_back({posting_weight(*task.plan.segment, group.list.first + list->postings[i]), list->documents[i]});
-  const double wanted = std::max(1.0, kFilteredSeeds / std::sqrt(admitted_share(task.plan))) * static_cast<double>(task.graph.seeds_per_list());
-  const std::size_t n = std::min({heaviest.size(), static_cast<std::size_t>(wanted), kMaxSeeds});
-  std::partial_sort(heaviest.begin(), heaviest.begin() + static_cast<std::ptrdiff_t>(n), heaviest.end(), better);
-  std::vector<std::uint32_t> rows;
-  for (std::size_t i = 0; i < n; ++i) rows.push_back(task.graph.row_of(static_cast<std::uint32_t>(heaviest[i].number)));
-  return rows;
-}
-
-std::span<const std::uint32_t> allowed_seeds(const GraphTask& task, const Group& group) {
-  return task.plan.allowed->graph().seeds(group.number, [&] { return heaviest_rows(task, group); });
-}
-
-// The graph's own entries, and the rows with the heaviest postings of the query's lists.
-std::vector<std::uint32_t> entry_rows(const GraphTask& task, const QueryView& view) {
-  const std::span<const std::uint32_t> own = task.graph.entries();
-  std::vector<std::uint32_t> rows(own.begin(), own.end());
-  for (const Group& group : task.plan.groups) {
-    const std::span<const std::uint32_t> seeds = view.is_filtered() ? allowed_seeds(task, group) : task.graph.seeds(group.number);
-    rows.insert(rows.end(), seeds.begin(), seeds.end());
-  }
-  return rows;
-}
-
 // Rows that a search scores exactly; fewer where a filter leaves few documents that are better than the k-th.
 std::uint64_t width_of(const GraphTask& task) {
   const std::uint64_t least = std::max(task.k, kMinWidth), width = std::max(task.effort, least);
@@ -152,7 +103,7 @@ bool graph_pays(const GraphTask& task) {
 bool search_graph(const GraphTask& task, TopK& best, std::uint64_t& dots) {
   QueryView view(task);
   GraphWalk& walk = workspace();
-  const std::vector<std::uint32_t> entries = entry_rows(task, view);
+  const std::vector<std::uint32_t> entries = start_rows(task, view.is_filtered());
   const std::uint64_t width = width_of(task);
   dots += view.is_filtered() ? walk.run_admitted(view, entries, width, task.cancel) : walk.run(view, entries, width, task.cancel);
   std::vector<Scored> hits;

@@ -234,3 +234,28 @@ def test_graph_over_passages_returns_documents(k: int, tmp_path: Path) -> None:
             graph = searcher.search_vectors(**query, k=k, semantic_mode="graph", ef=1000)
             assert (graph.ids, graph.scores) == (exact.ids, exact.scores)
             assert [hit.passage for hit in graph] == [hit.passage for hit in exact]
+
+
+def test_a_document_that_matches_many_words_is_found_far_from_the_others(tmp_path: Path) -> None:
+    """Each of its lists has 500 heavier documents, and no similar document links to it."""
+    words, heavier = np.arange(8), 500
+    vector = np.ones((1, graphs.DIMENSION), np.float32) / np.sqrt(np.float32(graphs.DIMENSION))
+
+    def document(number: int, keys: Any, weight: float, semantic: Any) -> dict[str, Any]:
+        rows = {"keys": np.asarray(keys), "weights": np.full(len(keys), weight)}
+        return {"id": f"d{number}", **rows, "vectors": vector.repeat(len(keys), 0), "semantic": semantic}
+
+    topic = np.ones(graphs.SEMANTIC, np.float32)
+    random = np.random.default_rng(0).normal(size=(len(words) * heavier, graphs.SEMANTIC)).astype(np.float32)
+    documents = [document(n, [n % len(words)], 2.0, topic + row) for n, row in enumerate(random)]
+    index = graphs.create(tmp_path / "index")
+    index.add_vectors([*documents, document(len(documents), words, 1.0, -topic)])
+    assert index.optimize(min_documents=1) == 1
+    query = {"keys": words, "weights": np.full(8, 20.0), "vectors": vector.repeat(8, 0), "semantic": topic}
+    searcher = index.searcher(threads=1)
+    exact, graph = (
+        searcher.search_vectors(**query, k=10, semantic_mode=mode, ef=ef)
+        for mode, ef in (("exact", None), ("graph", 16))
+    )
+    assert exact.ids[0] == f"d{len(documents)}"
+    assert graph.ids[0] == exact.ids[0]

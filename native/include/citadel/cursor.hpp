@@ -44,6 +44,9 @@ class Cursor {
   // and keep them.
   void use_kept(bool keeps);
 
+  // The documents of all postings of the list. Call it before any other member.
+  std::vector<std::uint32_t> documents();
+
   // The selected postings of the whole list.
   std::shared_ptr<const SelectedPostings> select_list();
 

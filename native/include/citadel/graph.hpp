@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "citadel/graph_starts.hpp"
 #include "citadel/nibbles.hpp"
 #include "citadel/segment.hpp"
 
@@ -53,6 +54,9 @@ class Graph {
 
   // Rows to start from for a query that reads a list; throws CorruptError if one does not exist.
   std::span<const std::uint32_t> seeds(std::uint64_t list) const;
+
+  // What searches keep of the lists that they have read.
+  HeavyLists& heavy_lists() const { return *heavy_lists_; }
 
   // The links of a row; throws CorruptError if one leads outside.
   std::span<const std::uint32_t> links(std::uint32_t row) const;
@@ -113,6 +117,7 @@ class Graph {
   std::size_t mapping_ = kUnwatched;
   struct RowTable;
   std::shared_ptr<RowTable> row_table_;
+  std::shared_ptr<HeavyLists> heavy_lists_ = std::make_shared<HeavyLists>();
   Section codes_, links_, entries_, numbers_, forward_, seeds_;
 };
 

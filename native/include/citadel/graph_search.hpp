@@ -17,6 +17,12 @@ struct GraphTask {
   std::uint64_t effort;  // rows that are scored exactly; at least k are
 };
 
+// Documents that are not deleted and that the filter allows.
+inline std::uint64_t admitted(const SegmentPlan& plan) { return plan.allowed != nullptr ? plan.allowed->count() : plan.segment->live(); }
+
+inline double admitted_share(const SegmentPlan& plan) {
+  return static_cast<double>(admitted(plan)) / static_cast<double>(std::max<std::uint64_t>(1, plan.segment->documents()));
+}
 
 // Whether the graph is likely to be faster than a scan: not for a large k nor if few documents are allowed.
 bool graph_pays(const GraphTask& task);
