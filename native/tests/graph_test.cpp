@@ -283,7 +283,7 @@ void test_rows_that_nothing_links_to_do_not_shorten_a_result() {
   const Snapshot snapshot = world.open();
   const Query query = fixture::make_query(*snapshot.segments()[0]);
   SearchOptions options;
-  options.k = 100, options.semantic = Semantic::graph;
+  options.k = 300, options.semantic = Semantic::graph;
   const Result graph = snapshot.search(query, options);
   options.semantic = Semantic::exact;
   CHECK(graph.numbers == snapshot.search(query, options).numbers);
@@ -339,6 +339,8 @@ void test_forged_sections_do_no_harm() {
 void test_forged_links_and_entries_are_named() {
   for (const char* name : {"GRAPH_LINKS", "GRAPH_ENTRIES", "GRAPH_SEEDS", "GRAPH_NUMBERS"}) {
     World world("vectors", "int8");
+    const fixture::Bytes& weights = world.example.sections.owned().at("WEIGHTS").first;
+    world.example.sections.put("WEIGHTS", fixture::Bytes(weights.size(), 0));  // so that the seeds are read
     fixture::Bytes bytes = world.graph.owned().at(name).first;
     for (std::size_t at = 0; at + 4 <= bytes.size(); at += 4) std::memcpy(bytes.data() + at, &kDocuments, 4);
     world.graph.put(name, bytes);
