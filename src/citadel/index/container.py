@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -100,9 +100,20 @@ class DurableFile:
 
 
 class CitWriter:
-    """Sequential writer of a `.cit` file: any number of sections, then `finish`."""
+    """Sequential writer of a `.cit` file: any number of sections, then `finish`.
 
-    def __init__(self, storage: Storage, kind: str, index_id: str, file_id: str, sections: int) -> None:
+    `check`, called before each section, may raise an error.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        kind: str,
+        index_id: str,
+        file_id: str,
+        sections: int,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         self.file = DurableFile(storage, f"{PREFIXES[kind]}-{file_id}.cit")
         header = _HEADER.pack(
             MAGIC, KINDS[kind], FORMAT, bytes.fromhex(index_id), bytes.fromhex(file_id), sections, 0
@@ -110,7 +121,7 @@ class CitWriter:
         self.file.write(header[:60] + struct.pack("<I", crc32c(header[:60])))
         self._entries: list[tuple[int, int, int, int]] = []
         self._crcs: list[int] = []
-        self._expected = sections
+        self._expected, self._check = sections, check
 
     def section(self, name: str, *chunks: NDArray[Any] | bytes) -> None:
         """Write a section from one or several pieces."""
@@ -118,6 +129,8 @@ class CitWriter:
 
     def stream(self, name: str, chunks: Iterable[NDArray[Any] | bytes]) -> None:
         """Write a section from a stream of pieces, one in memory at a time."""
+        if self._check is not None:
+            self._check()
         self.file.write(bytes(-self.file.length % ALIGNMENT))
         offset, first_crc = self.file.length, len(self._crcs)
         running = _BlockChecksums()

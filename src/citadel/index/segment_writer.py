@@ -97,13 +97,17 @@ def write_segment(
     kind: str = "segment",
     background: Background | None = None,
 ) -> FileRecord:
-    """Write all sections of a segment, of `words` all but ids; `probe` builds the probe structure."""
+    """Write all sections of a segment, of `words` all but ids; `probe` builds the probe structure.
+
+    An error of work in the background ends it before the next section.
+    """
     names = section_names(contents.meta, contents.meta.passages >= PROBE_FLOOR)
     build: Callable[[], Probe] = partial(probe, contents.semantic_vectors, contents.meta.passages)
     if background is not None and "PROBE_STARTS" in names:
         build = background.start(build)
     sections = len(names) - (len(_ID_SECTIONS) if kind == "words" else 0)
-    writer = CitWriter(storage, kind, index_id, file_id, sections)
+    check = None if background is None else background.check
+    writer = CitWriter(storage, kind, index_id, file_id, sections, check)
     try:
         writer.section("META", json.dumps(_stored(contents.meta)).encode())
         if kind == "segment":
@@ -133,10 +137,11 @@ def write_contents(
     """
     file_id = uuid.uuid4().hex
     with database_draft(storage) as path, Background(threads) as background:
-        draft = DocumentsDraft(path, index_id, file_id, contents.document_rows())
+        rows = background.stoppable(contents.document_rows())
+        draft = DocumentsDraft(path, index_id, file_id, rows)
         built = background.start(draft.build)
         file = write_segment(storage, index_id, file_id, contents, background=background)
-        words = _write_words(storage, index_id, file_id, contents)
+        words = _write_words(storage, index_id, file_id, contents, background)
         built()
         documents, columns = draft.write(storage)
     counts = (contents.meta.documents, contents.meta.postings, contents.total_length)
@@ -144,12 +149,12 @@ def write_contents(
 
 
 def _write_words(
-    storage: Storage, index_id: str, file_id: str, contents: StoredContents
+    storage: Storage, index_id: str, file_id: str, contents: StoredContents, background: Background
 ) -> WordsRecord | None:
     words = contents.words()
     if words is None:
         return None
-    file = write_segment(storage, index_id, file_id, words, kind="words")
+    file = write_segment(storage, index_id, file_id, words, kind="words", background=background)
     return WordsRecord(file, words.meta.postings, words.total_length)
 
 
