@@ -87,6 +87,11 @@ CodedTokens::CodedTokens(const float* vectors, std::size_t n, std::size_t d)
   }
 }
 
+CodedTokens::CodedTokens(const float* vectors, std::size_t n, std::size_t d, const std::vector<float>& divisors)
+    : CodedTokens(vectors, n, d) {
+  for (std::size_t token = 0; token < n; ++token) scales_[token] *= divisors[token];
+}
+
 TokenQuery::TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::shared_ptr<const CentroidBook> book)
     : book_(std::move(book)), scales_real_(n), dimension_(d), groups_(groups_of(d)), blocks_(blocks_of(n)), steps_(blocks_ * kKeyBlock) {
   if (d > kMaxTokenBytes) throw std::invalid_argument("a token vector has at most 1024 dimensions");
@@ -95,8 +100,8 @@ TokenQuery::TokenQuery(const float* vectors, std::size_t n, std::size_t d, std::
   if (book_ == nullptr) return;
   if (book_->values().memory != 0) {
     std::vector<float> rotated(vectors, vectors + n * d);
-    rotate(rotated.data(), n, d);
-    rotated_ = CodedTokens(rotated.data(), n, d);
+    const std::vector<float> divisors = rotate_scaled(rotated.data(), n, d);
+    rotated_ = CodedTokens(rotated.data(), n, d, divisors);
   }
   for (std::size_t token = 0; token < n; ++token) steps_[token] = book_->bucket_scale() * residual_tokens().scales(token / kKeyBlock)[token % kKeyBlock];
   multiply_centroids();

@@ -37,8 +37,8 @@ Extent extent(const float* x, std::size_t d) {
 void round_codes(const float* x, std::size_t d, float scale, std::int8_t* codes) {
   for (std::size_t j = 0; j < d; ++j) {
     float code = nearest(x[j] / scale);
-    code = code < -127.0f ? -127.0f : code;
-    code = code > 127.0f ? 127.0f : code;
+    code = code > -127.0f ? code : -127.0f;  // also for NaN, which has no integer
+    code = code < 127.0f ? code : 127.0f;
     codes[j] = static_cast<std::int8_t>(static_cast<std::int32_t>(code));
   }
 }

@@ -2,7 +2,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <numeric>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "check.hpp"
 #include "citadel/bits.hpp"
@@ -123,8 +128,39 @@ void test_top_k_with_ties() {
   }
 }
 
+// The tables of this machine's instruction sets, also the one that another of the same name replaces.
+std::vector<const Kernels*> kernel_tables() {
+  std::vector<const Kernels*> tables;
+  for (const std::string& name : instruction_sets()) {
+    use_instruction_set(name);
+    tables.push_back(&kernels());
+  }
+#if defined(__x86_64__)
+  if (tables.back() == &kAvx512VbmiKernels) tables.push_back(&kAvx512Kernels);
+#endif
+  return tables;
+}
+
 struct alignas(64) Line {
   std::int8_t bytes[64];
+};
+
+// Bucket values and what is derived from them.
+struct SampleValues {
+  SampleValues(unsigned bits, unsigned memory) : bytes(bits == 0 ? 0 : std::size_t{256} << memory) {
+    values.bits = bits;
+    values.memory = memory;
+    for (std::size_t i = 0; i < 64; ++i) values.buckets[i] = static_cast<std::uint8_t>(i * 37 + i / 7);
+    for (std::size_t byte = 0; byte < bytes.size(); ++byte)
+      for (std::size_t i = 0; i < 8 / bits; ++i)
+        bytes[byte] |= static_cast<std::uint64_t>(values.buckets[byte >> (bits * i) & ((1u << (bits + memory)) - 1)]) << (8 * i);
+    values.bytes = bytes.data();
+  }
+  SampleValues(const SampleValues&) = delete;
+  SampleValues& operator=(const SampleValues&) = delete;
+
+  TokenValues values;
+  std::vector<std::uint64_t> bytes;
 };
 
 // Products of `rows` tokens, whose codes are exact-sized copies, with 32 query tokens.
@@ -132,22 +168,14 @@ std::vector<float> token_kernels(const Kernels& set, std::size_t d, std::size_t 
   const std::size_t width = bits == 0 ? d : d * bits / 8, groups = (d + 3) / 4;
   const fixture::Bytes codes = fixture::random_bytes(rows * width, 5),
                        noise = fixture::random_bytes(groups * 128, 6);
-  TokenValues values;
-  values.bits = bits;
-  values.memory = memory;
-  for (std::size_t i = 0; i < 64; ++i) values.buckets[i] = static_cast<std::uint8_t>(i * 37 + i / 7);
-  std::vector<std::uint64_t> bytes(bits == 0 ? 0 : std::size_t{256} << memory);
-  for (std::size_t byte = 0; byte < bytes.size(); ++byte)
-    for (std::size_t i = 0; i < 8 / bits; ++i)
-      bytes[byte] |= static_cast<std::uint64_t>(values.buckets[byte >> (bits * i) & ((1u << (bits + memory)) - 1)]) << (8 * i);
-  values.bytes = bytes.data();
+  const SampleValues sample(bits, memory);
   std::vector<Line> query(groups * 2);
   for (std::size_t i = 0; i < groups * 128; ++i)
     if (i / 128 * 4 + i % 4 < d)
       query[i / 64].bytes[i % 64] = static_cast<std::int8_t>(std::max(-127, noise[i] - 128));
   alignas(64) std::uint8_t tokens[kTileRows * kTokenStride] = {};
   alignas(64) std::int32_t sums[kTileRows * kKeyBlock] = {};
-  set.unpack_tokens(codes.data(), rows, width, values, tokens);
+  set.unpack_tokens(codes.data(), rows, width, sample.values, tokens);
   set.token_products(tokens, rows, query[0].bytes, groups, sums);
   std::vector<float> out(sums, sums + rows * kKeyBlock), scales(kKeyBlock), biases(kKeyBlock);
   std::vector<std::int32_t> offsets(kKeyBlock), numbers(rows * kKeyBlock);
@@ -164,15 +192,60 @@ std::vector<float> token_kernels(const Kernels& set, std::size_t d, std::size_t 
 }
 
 void test_token_kernels_agree() {
-  for (const std::string& name : instruction_sets()) {
-    use_instruction_set(name);
+  for (const Kernels* set : kernel_tables())
     for (const unsigned bits : {0u, 1u, 2u, 4u})
       for (const std::size_t d : {1, 3, 7, 8, 24, 32, 40, 64, 96, 100, 128, 136, 1024})
         for (const std::size_t rows : {1, 2, 5, 13, 14})
           for (const unsigned memory : {0u, kWindowBits - bits})
             if (bits == 0 ? memory == 0 : d % 8 == 0)
-              CHECK(token_kernels(kernels(), d, rows, bits, memory) == token_kernels(kPortableKernels, d, rows, bits, memory));
+              CHECK(token_kernels(*set, d, rows, bits, memory) == token_kernels(kPortableKernels, d, rows, bits, memory));
+}
+
+// Readable bytes between two pages that are not: an access before or after them ends the process.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(std::size_t size)
+      : page_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))), size_((size + page_ - 1) / page_ * page_) {
+    void* mapped = mmap(nullptr, size_ + 2 * page_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(mapped != MAP_FAILED);
+    first_ = static_cast<std::uint8_t*>(mapped);
+    CHECK(mprotect(first_, page_, PROT_NONE) == 0 && mprotect(first_ + page_ + size_, page_, PROT_NONE) == 0);
   }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  ~GuardedBytes() { munmap(first_, size_ + 2 * page_); }
+
+  std::uint8_t* begin() const { return first_ + page_; }
+  std::uint8_t* end() const { return begin() + size_; }
+
+ private:
+  std::size_t page_, size_;
+  std::uint8_t* first_;
+};
+
+void test_tokens_are_unpacked_within_their_bytes() {
+  constexpr std::size_t kRows = 3;
+  const GuardedBytes area(kRows * kMaxTokenBytes);
+  const std::vector<const Kernels*> tables = kernel_tables();
+  for (const unsigned bits : {1u, 2u, 4u})
+    for (const unsigned memory : {0u, kWindowBits - bits}) {
+      const SampleValues sample(bits, memory);
+      for (std::size_t d = 8; d <= kMaxTokenBytes; d += 8) {
+        const std::size_t width = d * bits / 8;
+        const fixture::Bytes random = fixture::random_bytes(kRows * width, static_cast<std::uint32_t>(d));
+        for (std::uint8_t* codes : {area.begin(), area.end() - random.size()}) {
+          std::copy(random.begin(), random.end(), codes);
+          std::vector<std::uint8_t> expected(kRows * kTokenStride);
+          kPortableKernels.unpack_tokens(codes, kRows, width, sample.values, expected.data());
+          for (const Kernels* set : tables) {
+            std::vector<std::uint8_t> actual(kRows * kTokenStride);
+            set->unpack_tokens(codes, kRows, width, sample.values, actual.data());
+            for (std::size_t row = 0; row < kRows; ++row)
+              CHECK(std::memcmp(&actual[row * kTokenStride], &expected[row * kTokenStride], d) == 0);
+          }
+        }
+      }
+    }
 }
 
 // The squared error of a row's codes along a trellis.
@@ -209,6 +282,7 @@ void test_trellis_kernels_agree_and_are_best() {
       }
     }
   CHECK_THROWS(std::invalid_argument, trellis_codes(values.data(), 1, 8, values.data(), 3));
+  CHECK(trellis_codes(values.data(), 5, 0, values.data(), 2).empty());
 }
 
 void test_rotation_is_its_own_inverse() {
@@ -221,6 +295,33 @@ void test_rotation_is_its_own_inverse() {
     rotate(rotated.data(), 2, d);
     for (std::size_t i = 0; i < rows.size(); ++i) CHECK(std::abs(rotated[i] - rows[i]) < 1e-4f);
   }
+}
+
+// Large rows are rotated as their 2^-100 is.
+void test_rotations_of_large_rows_are_finite() {
+  for (const std::size_t d : {8, 24, 100, 128, 136, 1024})
+    for (const float large : {1.0f, 0x1p100f, 0x1p118f, 0x1.8p120f, 0x1p126f, std::numeric_limits<float>::max()}) {
+      std::vector<float> rows(2 * d);
+      for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = i % 7 == 3 ? -large : large / static_cast<float>(1 + i % 3);
+      std::fill_n(rows.begin(), d, large);
+      std::vector<float> small = rows;
+      for (float& value : small) value *= 0x1p-100f;
+      const std::vector<float> divisors = rotate_scaled(rows.data(), 2, d);
+      rotate(small.data(), 2, d);
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        CHECK(std::isfinite(rows[i]) && rows[i] * 0x1p-100f * divisors[i / d] == small[i]);
+      CHECK(divisors[0] == (large * static_cast<float>(d & (~d + 1)) <= std::numeric_limits<float>::max() ? 1.0f : static_cast<float>(d & (~d + 1))));
+      CHECK(divisors[1] == divisors[0]);
+    }
+  CHECK(rotate_scaled(nullptr, 3, 0) == std::vector<float>(3, 1.0f));
+}
+
+void test_codes_of_infinite_numbers() {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x{1.0f, infinity, -infinity, std::numeric_limits<float>::quiet_NaN()};
+  std::vector<std::int8_t> codes(kQueryPadding);
+  CHECK(quantize_query(x.data(), x.size(), codes.data()) == infinity);
+  CHECK(codes[0] == 0 && codes[1] == -127 && codes[2] == -127 && codes[3] == -127);
 }
 
 // The nearest centroid of vectors that are centroids themselves, with and without groups.
@@ -251,9 +352,8 @@ void test_nearest_centroids() {
 
 // Inputs are exact-sized heap copies, so that AddressSanitizer detects over-reads.
 void test_kernels_agree_and_stay_in_bounds() {
-  for (const std::string& name : instruction_sets()) {
-    use_instruction_set(name);
-    const Kernels& set = kernels();
+  for (const Kernels* table : kernel_tables()) {
+    const Kernels& set = *table;
     for (std::size_t d : {1, 3, 8, 15, 16, 17, 31, 32, 33, 64, 100, 128})
       for (std::size_t n : {1, 5, 15, 16, 17, 40, 128}) {
         const fixture::Bytes codes = fixture::random_bytes(n * d, 5), vectors = fixture::halves(n * d),
@@ -508,8 +608,11 @@ int main() {
   test_sort();
   test_top_k_with_ties();
   test_token_kernels_agree();
+  test_tokens_are_unpacked_within_their_bytes();
   test_trellis_kernels_agree_and_are_best();
   test_rotation_is_its_own_inverse();
+  test_rotations_of_large_rows_are_finite();
+  test_codes_of_infinite_numbers();
   test_nearest_centroids();
   test_kernels_agree_and_stay_in_bounds();
   test_finish_and_collect();

@@ -13,8 +13,9 @@ from citadel import _native
 from citadel.errors import CorruptIndexError
 from citadel.index.centroid_book import CentroidBook, read_book, same_book, write_book
 from citadel.index.centroid_train import train_centroids
+from citadel.index.quantize import limit_of
 from citadel.index.storage import FolderStorage
-from citadel.index.trellis import WINDOW_BITS, WINDOWS, fit_windows, rotated, windows_of
+from citadel.index.trellis import WINDOW_BITS, WINDOWS, fit_windows, rotated, rotated_scaled, windows_of
 from citadel.settings import Field
 from citadel.types import Floats
 from tests.support.centroid_indexes import DIMENSION, tokens
@@ -55,6 +56,38 @@ def test_a_rotation_keeps_products_and_is_its_own_inverse(dimension: int) -> Non
     np.testing.assert_allclose(spread @ spread.T, rows @ rows.T, atol=1e-3)
     np.testing.assert_allclose(rotated(spread), rows, atol=1e-5)
     assert np.abs(spread - rows).max() > 0.1
+
+
+@pytest.mark.parametrize("dimension", [8, 100, 128, 1024])
+def test_large_rows_are_divided_before_they_are_rotated(dimension: int) -> None:
+    largest, block = np.finfo(np.float32).max, dimension & -dimension
+    rows = np.full((3, dimension), largest, np.float32)
+    rows[1] /= block
+    rows[2] = normal(1, dimension)
+    spread, divisors = rotated_scaled(rows)
+    assert divisors.tolist() == [block, 1, 1]
+    np.testing.assert_array_equal(spread[0], spread[1])
+    np.testing.assert_array_equal(spread[1:], rotated(rows[1:]))
+    np.testing.assert_allclose(spread[0, 0], largest / np.sqrt(block), rtol=1e-6)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_large_documents_are_coded_as_small_ones(bits: int) -> None:
+    vectors, large = normal(300, 128), np.float32(2**19)
+    assert np.abs(vectors * large).max() < limit_of(f"residual{bits}")
+    decoded = []
+    for rows in (vectors, vectors * large):
+        book = train_centroids(rows, len(rows), bits)
+        keys = book.nearest(rows)
+        decoded.append(book.decode(*book.encode(rows, keys), keys))
+    np.testing.assert_array_equal(decoded[0] * large, decoded[1])
+
+
+def test_nothing_is_rotated_and_coded_without_dimensions() -> None:
+    rows = np.zeros((5, 0), np.float32)
+    assert _native.rotate(rows).shape == rotated(rows).shape == (5, 0)
+    assert _native.trellis_codes(rows, np.zeros(WINDOWS, np.float32), 2).shape == (5, 0)
+    assert rotated_scaled(rows)[1].tolist() == [1] * 5
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -17,7 +17,7 @@ from citadel.routing import CentroidRouter, imputed_score, score
 from citadel.search.centroid_reference import CentroidReference
 from citadel.search.plan import NPROBE, Options
 from citadel.types import Floats, RoutedTokens, TokenVectors
-from tests.support.centroid_indexes import mixed, query
+from tests.support.centroid_indexes import DIMENSION, mixed, query
 
 
 @pytest.fixture(scope="module", params=["int8", "residual1", "residual2", "residual4"])
@@ -60,6 +60,25 @@ def test_every_instruction_set_gives_the_reference_result(index: citadel.Index, 
 def test_torch_gives_the_same_result(index: citadel.Index) -> None:
     pytest.importorskip("torch")
     assert answers(index.searcher(engine="gpu")) == answers(index.searcher())
+
+
+@pytest.mark.parametrize("engine", ["native", "reference", "gpu"])
+@pytest.mark.parametrize("exponent", [1, 100, 120, 124])
+def test_a_large_query_is_scored_as_a_small_one(index: citadel.Index, engine: str, exponent: int) -> None:
+    """Powers of two change no bits, even where the sums of a rotation would exceed fp32."""
+    if engine == "gpu":
+        pytest.importorskip("torch")
+    flat = np.full((1, DIMENSION), 1.5, np.float32)
+    searcher = index.searcher(engine=engine)
+    for rows in (flat, query(4, 1), np.concatenate([flat, -flat, query(5, 1)])):
+        small = searcher.search_vectors(vectors=rows, k=9, semantic_mode="exact")
+        large_rows = np.ldexp(rows, exponent)
+        large = searcher.search_vectors(vectors=large_rows, k=9, semantic_mode="exact")
+        scores = np.array(small.scores)
+        assert np.isfinite(scores).all()
+        assert (large.ids, large.scores) == (small.ids, np.ldexp(scores, exponent).tolist())
+        explained = searcher.explain_vectors(large.ids[0], vectors=large_rows)
+        assert explained.score == pytest.approx(large.scores[0])
 
 
 def test_threads_and_batches_give_the_same_result(index: citadel.Index) -> None:

@@ -47,6 +47,8 @@ class CodedTokens {
  public:
   CodedTokens() = default;
   CodedTokens(const float* vectors, std::size_t n, std::size_t d);
+  // Of vectors that were divided by `divisors` [n], powers of two.
+  CodedTokens(const float* vectors, std::size_t n, std::size_t d, const std::vector<float>& divisors);
 
   bool empty() const { return lines_.empty(); }
   const std::int8_t* codes(std::size_t block) const { return lines_[block * groups_ * 2].bytes; }

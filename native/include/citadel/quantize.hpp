@@ -17,7 +17,8 @@ struct Int8Vectors {
 // an fp16 scale.
 Int8Vectors quantize_int8(const float* vectors, std::size_t n, std::size_t d, std::size_t tries = 1);
 
-// Writes a query vector's codes (zero-padded to a multiple of 64) and returns its scale.
+// Writes a query vector's codes (zero-padded to a multiple of 64) and returns its scale. Where the scale is infinite, codes are 0, or
+// −127 for infinity and NaN.
 float quantize_query(const float* x, std::size_t d, std::int8_t* codes);
 
 // centroids [S, 256, sub] → codes [n, S]; ties to the lower centroid.

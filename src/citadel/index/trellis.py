@@ -39,7 +39,7 @@ def rotated(vectors: Floats) -> Floats:
     [[0.7070000171661377, 0.7070000171661377]]
     """
     count, dimension = vectors.shape
-    block, half = dimension & -dimension, 1
+    block, half = _block(dimension), 1
     rows = vectors.astype(np.float32)
     while half < block:
         pairs = rows.reshape(count, dimension // (2 * half), 2, half)
@@ -48,6 +48,26 @@ def rotated(vectors: Floats) -> Floats:
     scale = np.float32(1) / np.sqrt(np.float32(block))
     spread: Floats = rows.reshape(count, dimension) * scale
     return spread
+
+
+def rotated_scaled(vectors: Floats) -> tuple[Floats, Floats]:
+    """Any finite vectors [n, d], rotated, and the powers of two [n] by which they are divided.
+
+    These are 1 for vectors whose sums cannot overflow.
+
+    >>> spread, divisors = rotated_scaled(np.array([[3e38, 3e38], [1.0, 0.0]], np.float32))
+    >>> divisors.tolist(), bool(np.isfinite(spread).all())
+    ([2.0, 1.0], True)
+    """
+    block = np.float32(_block(vectors.shape[1]))
+    is_large = np.abs(vectors).max(axis=1, initial=0) > np.finfo(np.float32).max / block
+    divisors: Floats = np.where(is_large, block, np.float32(1)).astype(np.float32)
+    return rotated(vectors / divisors[:, None]), divisors
+
+
+def _block(dimension: int) -> int:
+    """The largest power of two that divides a dimension; 1 without dimensions."""
+    return dimension & -dimension or 1
 
 
 def fit_windows(rows: Floats, bits: int) -> Floats:

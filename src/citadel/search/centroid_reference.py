@@ -14,7 +14,7 @@ from citadel.index.centroid_book import CentroidBook
 from citadel.index.quantize import Encoded
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
-from citadel.index.trellis import rotated
+from citadel.index.trellis import rotated_scaled
 from citadel.routing.centroid import probed_centroids
 from citadel.search.centroid import token_rows
 from citadel.search.plan import Options, Plan, TermStatistics
@@ -55,12 +55,11 @@ class QueryTokens:
         return np.stack(rows)
 
     @cached_property
-    def _of_residuals(self) -> Floats:
-        """The vectors as residuals are multiplied with them [n, d]."""
+    def _of_residuals(self) -> tuple[Floats, Floats]:
         return residual_tokens(self.vectors, self._book)
 
     def _row(self, token: int, keys: Keys, values: Floats, lengths: Floats, book: CentroidBook) -> Floats:
-        codes, scale = quantized(self._of_residuals[token])
+        codes, scale = (part[token] for part in self._of_residuals)
         with np.errstate(all="ignore"):  # BLAS also computes unused lanes, which may warn
             exact = values @ codes  # integers below 2²⁴: exact in any order
         residuals = (exact * lengths) * (np.float32(book.bucket_scale) * scale)
@@ -68,9 +67,19 @@ class QueryTokens:
         return products
 
 
-def residual_tokens(vectors: Floats, book: CentroidBook | None) -> Floats:
-    """A query's vectors [n, d], rotated where the residuals of this book are."""
-    return rotated(vectors) if book is not None and book.memory else vectors
+def residual_tokens(vectors: Floats, book: CentroidBook | None) -> tuple[Floats, Floats]:
+    """A query's vectors, rotated where the residuals of this book are, as codes [n, d] and scales [n]."""
+    if book is None or not book.memory:
+        return coded(vectors)
+    rows, divisors = rotated_scaled(vectors)
+    codes, scales = coded(rows)
+    return codes, scales * divisors
+
+
+def coded(vectors: Floats) -> tuple[Floats, Floats]:
+    """A query's vectors as int8 codes [n, d] and their scales [n]."""
+    pairs = [quantized(vector) for vector in vectors]
+    return np.stack([codes for codes, _ in pairs]), np.array([scale for _, scale in pairs], np.float32)
 
 
 def maxsim(products: Floats) -> np.float32:

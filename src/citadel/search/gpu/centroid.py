@@ -13,10 +13,10 @@ from torch import Tensor
 
 from citadel.index.segment import Segment
 from citadel.index.snapshot import Snapshot
-from citadel.search.centroid_reference import CentroidReference, residual_tokens
+from citadel.search.centroid_reference import CentroidReference, coded, residual_tokens
 from citadel.search.gpu.device import device_errors, parse_device
 from citadel.search.plan import Options
-from citadel.search.reference import AllowedDocuments, quantized
+from citadel.search.reference import AllowedDocuments
 from citadel.search.topk import best
 from citadel.types import Floats, Scored
 
@@ -94,19 +94,13 @@ class GpuCentroidEngine(CentroidReference):
             return super().search(query, options, cancel, allowed)
 
     def _query(self, query: Floats) -> _DeviceQuery:
-        codes, scales = self._coded(query)
+        codes, scales = map(self._put, coded(query))
         book = self._snapshot.centroids
         if book is None:
             products = torch.zeros((0, len(query)), device=self._device)
         else:
             products = (self._centroids @ codes.T) * self._centroid_scales[:, None] * scales
-        return _DeviceQuery(codes, scales, products, *self._coded(residual_tokens(query, book)))
-
-    def _coded(self, vectors: Floats) -> tuple[Tensor, Tensor]:
-        """int8 codes [n, d] and their scales [n]."""
-        pairs = [quantized(vector) for vector in vectors]
-        codes = self._put(np.stack([codes for codes, _ in pairs]).astype(np.float32))
-        return codes, self._put(np.array([scale for _, scale in pairs], np.float32))
+        return _DeviceQuery(codes, scales, products, *map(self._put, residual_tokens(query, book)))
 
     def _touched(self, segment: Segment, query: Floats, nprobe: int) -> tuple[NDArray[np.int64], Floats]:
         part, products = self._parts[id(segment)], self._query(query).products
